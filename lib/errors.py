@@ -1,0 +1,5 @@
+"""The one exception for mistakes that a person can mend."""
+
+
+class BadInput(ValueError):
+    """What was given cannot be used: says what is wrong, where, and what to do. The command line turns it into exit code 2."""

@@ -1,0 +1,210 @@
+"""A run from its configuration to its archive: data, resume, training, test, plot, summary."""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lib import checkpoint, data, metrics, outputs, platform, trainer
+from lib import config as configs
+from lib import progress as progresses
+from lib import session as sessions
+from lib import state as states
+from lib import task as tasks
+from lib.config import Config
+from lib.errors import BadInput
+from lib.session import Session
+from lib.task import Task
+
+EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Run:
+    """A configuration with its data: lengths in steps, and the folder that everything goes to."""
+
+    config: Config
+    task: Task
+    folder: Path
+    lengths: list[str]  # how epochs became steps, for printing
+
+    @property
+    def output_dir(self) -> Path:
+        return self.folder.parent
+
+
+def prepare(config: Config) -> Run:
+    """Locates and validates the data and turns lengths into steps; writes nothing. Raises BadInput."""
+    task = tasks.load(config)
+    train_set = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
+    config, lengths = configs.resolve_lengths(config, len(train_set))
+    return Run(config, task, output_dir(config) / config.run.name, lengths)
+
+
+def output_dir(config: Config) -> Path:
+    return Path(config.output_dir) if config.output_dir else platform.detect().output_dir
+
+
+def train(config: Config | Run) -> dict[str, Any]:
+    """Trains, or goes on with, the run that a configuration names; returns its summary, which is on disk too.
+
+    A run that was completed before is left as it is. Raises BadInput before anything is written.
+    """
+    run = config if isinstance(config, Run) else prepare(config)
+    earlier = outputs.read_summary(run.folder) or {}
+    if earlier.get("reason") == "completed" and earlier["step"] >= run.config.training.max_steps:
+        print(f"{run.folder} was completed at step {earlier['step']:,}. A larger training.max_steps goes on.")
+        return earlier
+    session = sessions.start(run.config.session.minutes, run.config.session.margin_seconds)
+    found = find_checkpoint(run)
+    print(describe_resume(run, found))
+    run.folder.mkdir(parents=True, exist_ok=True)
+    if found:
+        earlier = _bring_along(run, found) or earlier
+    (run.folder / "config.yaml").write_text(configs.dump(run.config), "utf-8")
+    number = earlier.get("session", 0) + 1
+    try:
+        outcome = trainer.train(run.task, run.config, run.folder, session, progresses.choose(), found)
+    except BaseException as error:
+        outputs.write_summary(run.folder, {"reason": "failed", "error": str(error), "step": _last_step(run), "session": number})
+        raise
+    return _finish(run, outcome, session, number)
+
+
+def _last_step(run: Run) -> int:
+    return max(checkpoint.steps(run.folder / "checkpoints"), default=0)
+
+
+def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -> dict[str, Any]:
+    """Tests a completed run, draws, writes the summary and packs the archive."""
+    scores: dict[str, float] = {}
+    baseline: dict[str, float] = {}
+    if outcome.reason == "completed":
+        scores, baseline = test(run, outcome.state)
+    plot(run, baseline)
+    summary = {
+        "run": run.config.run.name,
+        "task": run.config.task,
+        "reason": outcome.reason,
+        "step": outcome.state.step,
+        "max_steps": run.config.training.max_steps,
+        "metrics": scores,
+        "baseline": baseline,
+        "best": outcome.state.best,
+        "steps_per_second": round(outcome.steps_per_second, 4),
+        "predicted_peak_bytes": None,
+        "peak_memory_bytes": outcome.peak_bytes,
+        "micro_batch": outcome.state.micro_batch,
+        "precision": outcome.state.precision,
+        "skipped_steps": outcome.state.skipped_steps,
+        "world_size": 1,
+        "samples_seen": [outcome.state.step * run.config.training.effective_batch],
+        "session": number,
+    }
+    outputs.write_summary(run.folder, summary)
+    with session.measured("package"):
+        outputs.package(run.output_dir)
+    return summary
+
+
+def test(run: Run, state: states.State) -> tuple[dict[str, float], dict[str, float]]:
+    """Metrics of the best weights on the test set, and the trivial baseline's; the task writes its tables."""
+    best = checkpoint.steps(run.folder / "best")
+    if best:
+        saved = checkpoint.load(checkpoint.path_of(run.folder / "best", best[-1]))
+        states.load_weights(state.model, saved.tensors["model"])
+    print(f"Testing the weights of step {best[-1] if best else state.step:,} on held-out data.", flush=True)
+    progress = progresses.choose()
+    scores = trainer.evaluate(state, run.task, run.config, run.task.datasets()["test"], progress)
+    progress.close()
+    baseline = run.task.baseline()
+    print(run.task.report(scores, run.folder), flush=True)
+    return scores, baseline
+
+
+def plot(run: Run, baseline: dict[str, float]) -> Path:
+    """Draws metrics.csv into plots/metrics.png."""
+    out = run.folder / "plots" / "metrics.png"
+    return metrics.plot(run.folder / "metrics.csv", out, run.config.run.name, baseline, run.task.shown)
+
+
+def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
+    """The newest valid checkpoint of this run: from `run.resume_from`, the output folder, or a mounted earlier output.
+
+    Raises BadInput where one is found that another configuration made, or where `run.resume_from` holds none.
+    """
+    for folder in resume_folders(run):
+        found, passed_over = checkpoint.load_newest(folder)
+        for sentence in passed_over:
+            print(sentence)
+        if found:
+            states.check_resumable(found, run.task, run.config)
+            return found
+    if run.config.run.resume_from:
+        raise BadInput(
+            f"run.resume_from is {run.config.run.resume_from}, where no checkpoint of {run.config.run.name} lies. Give "
+            "the output folder of the earlier session, the folder of the run in it, or leave it empty."
+        )
+    return None
+
+
+def resume_folders(run: Run) -> list[Path]:
+    """Where checkpoints of this run may lie, in the order in which they are tried."""
+    name = run.config.run.name
+    if run.config.run.resume_from:
+        base = platform.find_input(run.config.run.resume_from, platform.detect())
+        return [base / "checkpoints", base / name / "checkpoints"]
+    mounts = platform.mounted(platform.detect())
+    return [run.folder / "checkpoints", *(mount / name / "checkpoints" for mount in mounts)]
+
+
+def describe_resume(run: Run, found: checkpoint.Checkpoint | None) -> str:
+    """One sentence: which checkpoint was found, its step, and how many steps are left."""
+    total = run.config.training.max_steps
+    if found is None:
+        return f"No earlier checkpoint of {run.config.run.name}: training starts at step 0 of {total:,}."
+    left = max(0, total - found.step)
+    return f"Resuming {run.config.run.name} from {found.path}, step {found.step:,}: {left:,} of {total:,} steps are left."
+
+
+def _bring_along(run: Run, found: checkpoint.Checkpoint) -> dict[str, Any] | None:
+    """Copies history and best weights of a run that is resumed from elsewhere; returns that run's summary."""
+    origin = found.path.parent.parent
+    if origin.resolve() == run.folder.resolve():
+        return None
+    if (origin / "metrics.csv").is_file():
+        shutil.copyfile(origin / "metrics.csv", run.folder / "metrics.csv")
+    for step in checkpoint.steps(origin / "best"):
+        target = checkpoint.path_of(run.folder / "best", step)
+        if not target.exists():
+            shutil.copytree(checkpoint.path_of(origin / "best", step), target)
+    return outputs.read_summary(origin)
+
+
+def smoke_test(run: Run) -> str:
+    """A few real steps in a folder that is thrown away: speed, memory after each phase, and what the run will take."""
+    steps = run.config.training.smoke_steps
+    short = configs.replace(
+        run.config,
+        {
+            "training.max_steps": steps,
+            "training.evaluate_every_steps": 0,
+            "training.log_every_steps": max(1, steps // 5),
+            "checkpoint.keep_last": 0,
+            "checkpoint.keep_best": 0,
+        },
+    )
+    session = sessions.start(run.config.session.minutes, run.config.session.margin_seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = trainer.train(run.task, short, Path(folder), session, progresses.choose())
+    total = run.config.training.max_steps
+    hours = total / max(outcome.steps_per_second, 1e-9) / 3600
+    lines = [f"{moment:>22}: {size / GIB:6.2f} GiB" for moment, size in outcome.allocated.items()]
+    lines += [
+        f"{'peak':>22}: {outcome.peak_bytes / GIB:6.2f} GiB",
+        f"{outcome.state.step} steps in micro-batches of {outcome.state.micro_batch}, {outcome.state.precision}: "
+        f"{outcome.steps_per_second:.2f} steps/s. {total:,} steps take about {hours:.1f} hours, evaluation aside.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,67 @@
+"""What a run leaves behind: summary.json, and one archive of all runs without their checkpoints."""
+
+import gzip
+import json
+import os
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ARCHIVE = "outputs.tar.gz"
+SUMMARY = "summary.json"
+_MIB = 2**20
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
+    """Writes `summary.json` whole or not at all."""
+    path = folder / SUMMARY
+    aside = path.with_name(path.name + ".tmp")
+    aside.write_text(json.dumps(summary, indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
+    os.replace(aside, path)
+    return path
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    path = folder / SUMMARY
+    return json.loads(path.read_text("utf-8")) if path.is_file() else None
+
+
+def package(output_dir: Path) -> Path:
+    """Packs every run of `output_dir` into outputs.tar.gz: weights of the best, tables, plots; no checkpoints.
+
+    The same content gives the same bytes: entries are sorted and carry no times or owners.
+    """
+    final = output_dir / ARCHIVE
+    aside = final.with_name(final.name + ".tmp")
+    # gzip at level 1: weights hardly shrink at any level, and level 9 takes ten times as long.
+    with aside.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=1, filename="") as zipped:
+        with tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for path in packed_files(output_dir):
+                archive.add(path, arcname=path.relative_to(output_dir).as_posix(), filter=_anonymous)
+    os.replace(aside, final)
+    return final
+
+
+def packed_files(output_dir: Path) -> list[Path]:
+    """The files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
+    runs = sorted(p.parent for p in output_dir.glob("*/config.yaml"))
+    files = [path for run in runs for path in sorted(run.rglob("*")) if path.is_file()]
+    return [path for path in files if "checkpoints" not in path.relative_to(output_dir).parts[1:]
+            and path.suffix not in {".tmp", ".del"}]
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname, entry.mode = 0, 0, 0, "", "", 0o644
+    return entry
+
+
+def table(output_dir: Path) -> str:
+    """What lies in `output_dir`, a line a file, with sizes; checkpoints are summed up."""
+    rows = [(path.relative_to(output_dir).as_posix(), path.stat().st_size) for path in packed_files(output_dir)]
+    for folder in sorted(output_dir.glob("*/checkpoints")):
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        rows.append((f"{folder.relative_to(output_dir).as_posix()}/ (for resuming; not in the archive)", size))
+    if (output_dir / ARCHIVE).is_file():
+        rows.append((ARCHIVE, (output_dir / ARCHIVE).stat().st_size))
+    return "\n".join(f"{size / _MIB:9.2f} MiB  {name}" for name, size in rows)

@@ -1,0 +1,153 @@
+"""The state of a run: what a checkpoint holds, how it is put together and put back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lib import checkpoint, data, memory, optimization
+from lib.config import Config
+from lib.errors import BadInput
+from lib.memory import Precision
+from lib.task import Task
+
+
+@dataclass
+class State:
+    """Everything that a checkpoint holds, and nothing that follows from the configuration and the step."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    device: torch.device
+    precision: Precision
+    micro_batch: int
+    step: int = 0
+    best: dict[str, Any] = field(default_factory=dict)  # {"step", "metric", "value"}
+    skipped_steps: int = 0
+    skipped_in_a_row: int = 0
+    pending: dict[str, float] = field(default_factory=dict)  # losses of the row that is not yet written
+
+
+def new(task: Task, config: Config) -> State:
+    """Model, optimizer and scaler at step 0, drawn from the configuration's seed."""
+    device = memory.device()
+    precision = memory.precision(config.training.precision, device)
+    torch.manual_seed(data.mix(data.INITIALISE, config.seed))
+    model = task.model().to(device)
+    memory.recompute(model, config.training.gradient_checkpointing)
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+    slot = config.training.effective_batch // config.training.micro_batch_slots
+    micro_batch = min(config.training.micro_batch or slot, slot)
+    return State(model, optimization.build(model, config), scaler, device, precision, micro_batch)
+
+
+def save(state: State, task: Task, config: Config, folder: Path) -> None:
+    """Commits a checkpoint of everything, then removes what retention no longer keeps."""
+    if not config.checkpoint.keep_last:
+        return
+    facts = {
+        "task": config.task,
+        "fingerprint": task.fingerprint(),
+        "identity": identity(config),
+        "best": state.best,
+        "skipped_steps": state.skipped_steps,
+        "skipped_in_a_row": state.skipped_in_a_row,
+        "pending": state.pending,
+        "scaler": state.scaler.state_dict(),
+        "micro_batch": state.micro_batch,
+        "torch": torch.__version__,
+    }
+    tensors = {"model": weights(state.model), "optimizer": _moments(state)}
+    checkpoint.save(folder / "checkpoints", state.step, tensors, facts)
+    checkpoint.retain(folder / "checkpoints", config.checkpoint.keep_last)
+
+
+def save_best(state: State, config: Config, folder: Path, task: Task, scores: Mapping[str, float]) -> None:
+    """Saves the weights alone when the task's selection metric is the best so far."""
+    name, direction = task.selection
+    value, before = scores[name], state.best.get("value")
+    better = before is None or (value > before if direction == "max" else value < before)
+    if better and config.checkpoint.keep_best:
+        state.best = {"step": state.step, "metric": name, "value": value}
+        checkpoint.save(folder / "best", state.step, {"model": weights(state.model)}, {"best": state.best})
+        checkpoint.retain(folder / "best", config.checkpoint.keep_best)
+
+
+def restore(state: State, saved: checkpoint.Checkpoint) -> None:
+    """Puts model, optimizer, scaler and counters back to where `saved` was. Raises BadInput where they do not fit."""
+    load_weights(state.model, saved.tensors["model"])
+    by_name: dict[str, dict[str, Tensor]] = {}
+    for key, value in saved.tensors["optimizer"].items():
+        kind, _, name = key.partition("/")
+        # AdamW keeps its step counter on the CPU.
+        by_name.setdefault(name, {})[kind] = value if kind == "step" else value.to(state.device)
+    for name, parameter in state.model.named_parameters():
+        if name in by_name:
+            state.optimizer.state[parameter] = by_name[name]
+    if state.scaler.is_enabled() and saved.state["scaler"]:
+        state.scaler.load_state_dict(saved.state["scaler"])
+    state.step, state.best, state.pending = saved.step, saved.state["best"], saved.state["pending"]
+    state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
+    state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
+
+
+def identity(config: Config) -> dict[str, int]:
+    """What decides which samples a step sees: a run is not resumed with another one."""
+    return {
+        "seed": config.seed,
+        "training.effective_batch": config.training.effective_batch,
+        "training.micro_batch_slots": config.training.micro_batch_slots,
+    }
+
+
+def check_resumable(saved: checkpoint.Checkpoint, task: Task, config: Config) -> None:
+    """Raises BadInput where going on from `saved` would not be the same run; names what differs."""
+    now = {"task": config.task, "data fingerprint": task.fingerprint(), **identity(config)}
+    then = {"task": saved.state["task"], "data fingerprint": saved.state["fingerprint"], **saved.state["identity"]}
+    differences = [f"{key}: saved {then.get(key)}, now {now[key]}" for key in now if then.get(key) != now[key]]
+    if differences:
+        raise BadInput(
+            f"The run in {saved.path.parent.parent} cannot be resumed with this configuration. {'; '.join(differences)}. "
+            "Go back to the saved values, or start a new run under another run.name."
+        )
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name; tied tensors once, under their first name (safetensors refuses shared memory)."""
+    named: dict[str, Tensor] = {}
+    seen: set[tuple[int, torch.Size]] = set()
+    for name, value in model.state_dict().items():
+        key = (value.data_ptr(), value.shape)
+        if value.numel() == 0 or key not in seen:
+            named[name] = value
+            seen.add(key)
+    return named
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Puts saved weights back. Raises BadInput unless every tensor of the model is there in its shape."""
+    expected = weights(model)
+    wrong = [n for n, v in expected.items() if n not in tensors or tensors[n].shape != v.shape]
+    extra = sorted(set(tensors) - set(expected))
+    if wrong or extra:
+        raise BadInput(
+            f"The saved weights do not fit the model: {len(wrong)} of {len(expected)} tensors are missing or of another "
+            f"shape ({', '.join(wrong[:3])}), {len(extra)} are unknown ({', '.join(extra[:3])}). The workload settings "
+            "differ from those of the saved run; compare with config.yaml in its folder."
+        )
+    with torch.no_grad():
+        for name, value in expected.items():
+            value.copy_(tensors[name])
+
+
+def _moments(state: State) -> dict[str, Tensor]:
+    """The optimizer's tensors by parameter name ("exp_avg/blocks.0.qkv.weight"), free of the order of groups."""
+    return {
+        f"{kind}/{name}": value
+        for name, parameter in state.model.named_parameters()
+        for kind, value in state.optimizer.state.get(parameter, {}).items()
+    }

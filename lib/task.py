@@ -1,0 +1,142 @@
+"""The contract of a workload: what the trainer needs to know about a model and its data, and nothing else."""
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lib import config as configs
+from lib import platform
+from lib.config import Config, NoSettings
+from lib.errors import BadInput
+
+Batch = dict[str, Tensor]
+
+
+class Task:
+    """One workload. Subclass it in one file, name it in a configuration as `task: my_task.py:MyTask`, and it trains.
+
+    `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob patterns by which a
+    mounted data folder is recognised. `selection` names the validation metric that decides which weights are best,
+    and whether "max" or "min" of it is better; `shown` names those that the plot draws. A model whose recomputation can be switched has its layers in an
+    attribute `blocks`.
+    """
+
+    Settings: ClassVar[type] = NoSettings
+    sentinels: ClassVar[tuple[str, ...]] = ()
+    selection: ClassVar[tuple[str, str]] = ("loss", "min")
+    shown: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: Config, source: Path | None = None):
+        """`source` is the folder or file with the data; None stands for the embedded default."""
+        self.config = config
+        self.source = source
+
+    def model(self) -> nn.Module:
+        """A freshly initialised model on the CPU. Reads no data: the planner calls it on machines that have none."""
+        raise NotImplementedError
+
+    def describe_data(self) -> str:
+        """One paragraph on what is trained on: where it comes from and how much of it there is."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """A hash of the data. A run is not resumed on data with another one."""
+        raise NotImplementedError
+
+    def datasets(self) -> dict[str, Any]:
+        """Map-style data sets "train", "validation" and "test"; items are raw samples, read lazily."""
+        raise NotImplementedError
+
+    def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
+        """Tensors with the samples along the first dimension; whatever is random in them is drawn from `generator`."""
+        raise NotImplementedError
+
+    def count(self, batch: Batch) -> Mapping[str, int]:
+        """The number of valid targets of each loss term, for the denominators of the whole effective batch."""
+        raise NotImplementedError
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
+        """The sum of each loss term over its valid targets, with gradient; and figures to log."""
+        raise NotImplementedError
+
+    def example_batch(self, size: int, device: torch.device) -> Batch:
+        """A batch of the largest shape that training can meet, with arbitrary content."""
+        raise NotImplementedError
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
+        """Metrics of `model` (in evaluation mode) over a loader whose `.dataset` is one of `datasets()`."""
+        raise NotImplementedError
+
+    def baseline(self) -> dict[str, float]:
+        """The same keys as `evaluate` on the test set, reached by the strongest trivial method."""
+        raise NotImplementedError
+
+    def report(self, metrics: Mapping[str, float], folder: Path) -> str:
+        """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""
+        return ""
+
+
+def find(name: str) -> type[Task]:
+    """The class behind a configuration's `task:`: a name under `lib/tasks`, or `file.py:Class`.
+
+    Raises BadInput where there is no such task.
+    """
+    if ":" in name:
+        return _from_file(*name.rsplit(":", 1))
+    known = sorted(p.stem for p in (Path(__file__).parent / "tasks").iterdir() if not p.name.startswith("_"))
+    if name not in known:
+        raise BadInput(
+            f"There is no task {name!r}. Known tasks: {', '.join(known)}. Your own is named as file.py:Class."
+        )
+    return _only_task(importlib.import_module(f"lib.tasks.{name}"), name)
+
+
+def _from_file(file: str, class_name: str) -> type[Task]:
+    path = Path(file)
+    if not path.is_file():
+        raise BadInput(f"The task file {file} does not exist. Give the path from the folder that you start in.")
+    spec = importlib.util.spec_from_file_location(f"trainbook_task_{path.stem}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, class_name, None)
+    if not (inspect.isclass(found) and issubclass(found, Task)):
+        raise BadInput(f"{file} has no class {class_name} that derives from lib.task.Task. Define it there.")
+    return found
+
+
+def _only_task(module: Any, name: str) -> type[Task]:
+    found = [c for _, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, Task) and c is not Task]
+    if len(found) != 1:
+        raise BadInput(f"lib/tasks/{name} must hold exactly one Task class in its namespace; it holds {len(found)}.")
+    return found[0]
+
+
+def load_config(path: str | Path, overrides: Mapping[str, object] | None = None) -> Config:
+    """Reads a configuration whose `workload:` section is checked against the settings of the task that it names."""
+    return configs.load(path, overrides, workload=lambda name: find(name).Settings)
+
+
+def load(config: Config) -> Task:
+    """The task of a configuration with its data located.
+
+    An empty `data.dir` takes a mounted input that holds one of the task's sentinels, and the task's embedded default
+    where nothing is mounted; `describe_data` says which.
+    """
+    cls = find(config.task)
+    return cls(config, locate(config.data.dir, cls.sentinels))
+
+
+def locate(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
+    """The folder of `data.dir`, else the first mounted folder with a sentinel, else None (the embedded default)."""
+    here = platform.detect()
+    if data_dir:
+        return platform.find_input(data_dir, here)
+    found = platform.search_inputs(sentinels, here) if sentinels else []
+    return found[0] if found else None

@@ -1,0 +1,145 @@
+# ---
+# trainbook:
+#   title: "Trainbook 01: GraphMER"
+#   tasks: [graphmer]
+#   configs: [graphmer, graphmer_small]
+#   gpu: true
+#   internet: false
+# ---
+
+# %% [markdown]
+# # GraphMER: an encoder for a knowledge graph of code
+#
+# Press **Run all** and this notebook will:
+#
+# 1. build a knowledge graph out of Python sources (the standard library, unless you mount data of your own), check it
+#    against an ontology and split it by file;
+# 2. train a transformer on *leafy chain graphs*
+#    ([GraphMERT, arXiv 2510.09580](https://arxiv.org/abs/2510.09580)): text tokens as a chain of roots, facts of the graph
+#    hanging from them as leaves;
+# 3. ask it for the missing end of facts from files it never saw, and print the answer's quality beside what simple
+#    counting reaches on the same questions;
+# 4. leave a plot, a table and one archive, `outputs.tar.gz`.
+#
+# It stops by itself before the session ends. Run it again, with this run's output as an input, and it goes on where it
+# stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first; without a GPU a small model is trained.
+
+# %% tags=["carrier"]
+# The build puts lib here.
+
+# %% [markdown]
+# ## Dependencies
+# Every package is checked. What is missing is installed when there is internet, and named when there is none. PyTorch is
+# never installed: the platform's own build fits its GPUs.
+
+# %%
+from lib import dependencies
+
+print(dependencies.ensure())
+
+# %% [markdown]
+# ## Parameters
+# Empty or zero means: as in the configuration file. `OVERRIDES` takes any key of it, for example
+# `{"optimizer.lr": 1e-4, "workload.model.layers": 6}`.
+
+# %% tags=["parameters"]
+CONFIG: str = ""  # empty: the size for Kaggle where there is a GPU, otherwise the small one
+DATA_DIR: str = ""  # empty: a mounted graph if one is found, otherwise the standard library
+OUTPUT_DIR: str = ""  # empty: the platform's
+SMOKE_STEPS: int = 0
+MAX_STEPS: int = 0
+SESSION_MINUTES: float = 0  # 0: the platform's limit
+OVERRIDES: dict = {}
+RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
+
+# %%
+from lib import launch, memory, notebook, outputs, widgets
+
+config = notebook.configure("graphmer", HOME, globals())
+
+# %% [markdown]
+# ## GPU check
+
+# %%
+print(notebook.describe_machine())
+
+# %% [markdown]
+# ## Data
+# The graph is built (or read), validated and cut into windows of text with the facts that belong to them. A file lies
+# wholly in one of training, validation and test. Mistakes in given data are reported by file and line, before anything is
+# written.
+
+# %%
+run = launch.prepare(config)
+print(run.task.describe_data())
+print(*run.lengths, sep="\n")
+
+# %% [markdown]
+# ## Memory check and plan
+# What is in use now, and what the run asks for. The buttons measure again and give back what nobody refers to.
+
+# %%
+print(notebook.describe_plan(run))
+widgets.memory_panel()
+
+# %% [markdown]
+# ## Smoke test
+# A few real steps in a folder that is thrown away: they show that everything works, how much memory each phase takes, and
+# how long the full run will be.
+
+# %%
+print(launch.smoke_test(run))
+memory.clear_memory()
+
+# %% [markdown]
+# ## Resume
+# Which checkpoint was found, and how many steps are left.
+
+# %%
+print(launch.describe_resume(run, launch.find_checkpoint(run)))
+
+# %% [markdown]
+# ## Full run
+# Interrupting this cell once finishes the step and saves; run it again to go on.
+
+# %%
+summary = launch.train(run)
+print(f"{summary['reason']} at step {summary['step']:,} of {run.config.training.max_steps:,}")
+
+# %% [markdown]
+# ## Metrics
+
+# %%
+from IPython.display import Image
+
+Image(filename=str(run.folder / "plots" / "metrics.png"))
+
+# %% [markdown]
+# ## Evaluation beside the trivial baseline
+# Filtered mean reciprocal rank (MRR) and Hits@1/3/10 on facts of held-out files. *Full text*: the name that is asked for
+# stands in the text, so this is copying, and text match is hard to beat. *Masked*: every occurrence of it is hidden.
+# *Name only*: nothing but the head's name. `evaluation.csv` has every table: structural relations, tails that training
+# saw and did not see, all entities as candidates.
+
+# %%
+print(notebook.compare(summary))
+
+# %% [markdown]
+# ## Packaging
+# The last line is the archive to download: on Kaggle in the **Output** tab after *Save Version*, or with
+# `kaggle kernels output`.
+
+# %%
+print(outputs.table(run.output_dir))
+
+# %% [markdown]
+# ## Troubleshooting
+#
+# | what you see | what to do |
+# |---|---|
+# | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
+# | the embedded default is used, but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or see that it has an `entities.jsonl`. |
+# | a line of the data is refused | The message names file and line. Mend it, or allow a number of them: `OVERRIDES = {"workload.bad_line_limit": 10}`. |
+# | "Memory ran out at step ..." | Nothing: the step was repeated in smaller pieces. To save the detour, set `training.micro_batch` to the number it found. |
+# | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
+# | "cannot be resumed with this configuration" | The message names what differs. Go back to it, or choose another `run.name` in `OVERRIDES`. |

@@ -1,0 +1,128 @@
+"""Builds the graph of the standard library twice, each in a fresh process, and keeps the figures in records/graph.json.
+
+    python tests/bench/bench_graph.py               measures
+    python tests/bench/bench_graph.py --sample 50   prints resolved call edges with their lines, to be judged by hand
+    python tests/bench/bench_graph.py --judged 50 50 --note "..."   keeps the verdict
+"""
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import platform
+import random
+import resource
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RECORD = Path(__file__).with_name("records") / "graph.json"
+SEED = 20
+sys.path.insert(0, str(REPOSITORY))
+
+from lib.tasks.graphmer import graph  # noqa: E402  the repository is found above
+
+STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
+
+
+def one_build(folder: Path) -> dict:
+    """Builds and writes in this process; seconds without the imports, the peak of memory with them."""
+    started = time.perf_counter()
+    built = graph.build(STANDARD_LIBRARY)
+    seconds = time.perf_counter() - started
+    started = time.perf_counter()
+    graph.write(built, folder)
+    write_seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts in kB
+    return {"seconds": round(seconds, 2), "write_seconds": round(write_seconds, 2), "peak_rss_mb": round(peak)}
+
+
+def fresh_build(folder: Path, hash_seed: int) -> dict:
+    """`one_build` in a new process, under a hash seed of its own."""
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
+    command = [sys.executable, __file__, "--child", str(folder)]
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def digest(folder: Path) -> str:
+    """One sha256 over both files."""
+    content = b"".join((folder / name).read_bytes() for name in ("triples.jsonl", "entities.jsonl"))
+    return hashlib.sha256(content).hexdigest()
+
+
+def cached_seconds(folder: Path) -> float:
+    """Seconds that a second `build_cached` takes, the hashing of all sources included."""
+    graph.build_cached(STANDARD_LIBRARY, folder)
+    started = time.perf_counter()
+    graph.build_cached(STANDARD_LIBRARY, folder)
+    return round(time.perf_counter() - started, 2)
+
+
+def measure() -> dict:
+    """The record: figures of two builds and of a cached read."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = [Path(temporary, name) for name in ("first", "second")]
+        runs = [fresh_build(folder, seed) for seed, folder in enumerate(folders, 1)]
+        hashes = [digest(folder) for folder in folders]
+        figures = asdict(graph.statistics(graph.read(folders[0])))
+        cached = cached_seconds(Path(temporary, "cache"))
+    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "platform": platform.system()}
+    return {
+        "date": datetime.date.today().isoformat(),
+        "machine": {**machine, "processor": platform.machine()},
+        "files": len(graph.files(STANDARD_LIBRARY)),
+        "builds": runs,
+        "cached_read_seconds": cached,
+        **figures,
+        "byte_identical": hashes[0] == hashes[1],
+        "sha256": hashes[0],
+    }
+
+
+def sample(count: int) -> None:
+    """Prints call edges that end at a definition of the tree, with the line that states each."""
+    built = graph.build(STANDARD_LIBRARY)
+    edges = [t for t in built.triples if t.relation in ("calls", "instantiates") and built.entities[t.tail].file]
+    for number, triple in enumerate(random.Random(SEED).sample(edges, count), 1):
+        lines = (STANDARD_LIBRARY / triple.file).read_text("utf-8", errors="replace").splitlines()
+        target = built.entities[triple.tail]
+        print(f"{number}. {triple.head} {triple.relation} {triple.tail} ({target.file}:{target.first_line})")
+        print(f"     {triple.file}:{triple.line}: {lines[triple.line - 1].strip()}")
+
+
+def keep(record: dict) -> None:
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    RECORD.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, default=0, metavar="N", help="print N resolved call edges")
+    parser.add_argument("--judged", type=int, nargs=2, metavar=("RIGHT", "JUDGED"), help="keep a verdict by hand")
+    parser.add_argument("--note", default="", help="what was wrong")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    known = json.loads(RECORD.read_text("utf-8")) if RECORD.is_file() else {}
+    if options.child:
+        print(json.dumps(one_build(options.child)))
+    elif options.sample:
+        sample(options.sample)
+    elif options.judged:
+        right, judged = options.judged
+        verdict = {"date": datetime.date.today().isoformat(), "seed": SEED, "right": right, "judged": judged}
+        keep({**known, "judged_by_hand": {**verdict, "note": options.note}})
+    else:
+        record = measure()
+        keep({**record, **{key: known[key] for key in ("judged_by_hand",) if key in known}})
+        print(json.dumps(record, indent=2))
+
+
+if __name__ == "__main__":
+    main()
