@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from lib import launch
+from lib import launch, outputs
 from lib import task as tasks
 from lib.errors import BadInput
 from lib.trainer import TrainingFailed
@@ -39,7 +39,7 @@ def _train(options: argparse.Namespace) -> int:
     print(run.task.describe_data())
     print(*run.lengths, sep="\n")
     summary = launch.train(run)
-    print(f"{summary['reason']} at step {summary['step']:,}; everything is in {run.folder} and {run.output_dir}/outputs.tar.gz")
+    print(f"{summary['reason']} at step {summary['step']:,}: see {run.folder} and {run.output_dir / outputs.ARCHIVE}")
     return launch.EXIT_CODES[summary["reason"]]
 
 

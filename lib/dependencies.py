@@ -1,4 +1,4 @@
-"""Are the packages there that a notebook needs? Imports nothing but the standard library, so that it can always answer."""
+"""Are the packages there that a notebook needs? Imports only the standard library, so that it can always answer."""
 
 import importlib.util
 import socket
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from lib.errors import BadInput
 
-# What is imported -> what pip installs. torch is never installed: on Kaggle and Colab that would replace the CUDA build.
+# What is imported -> what pip installs. torch is never installed: that would replace the platform's CUDA build.
 PACKAGES = {
     "torch": "",
     "numpy": "numpy",

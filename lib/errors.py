@@ -2,4 +2,4 @@
 
 
 class BadInput(ValueError):
-    """What was given cannot be used: says what is wrong, where, and what to do. The command line turns it into exit code 2."""
+    """What was given cannot be used: says what is wrong, where, and what to do. On the command line, exit code 2."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib import checkpoint, data, metrics, outputs, platform, trainer
+from lib import checkpoint, data, memory, metrics, outputs, platform, trainer
 from lib import config as configs
 from lib import progress as progresses
 from lib import session as sessions
@@ -37,6 +37,7 @@ class Run:
 
 def prepare(config: Config) -> Run:
     """Locates and validates the data and turns lengths into steps; writes nothing. Raises BadInput."""
+    memory.precision(config.training.precision, memory.device())  # refused before the data takes its time
     task = tasks.load(config)
     train_set = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
     config, lengths = configs.resolve_lengths(config, len(train_set))
@@ -68,13 +69,10 @@ def train(config: Config | Run) -> dict[str, Any]:
     try:
         outcome = trainer.train(run.task, run.config, run.folder, session, progresses.choose(), found)
     except BaseException as error:
-        outputs.write_summary(run.folder, {"reason": "failed", "error": str(error), "step": _last_step(run), "session": number})
+        step = max(checkpoint.steps(run.folder / "checkpoints"), default=0)
+        outputs.write_summary(run.folder, {"reason": "failed", "error": str(error), "step": step, "session": number})
         raise
     return _finish(run, outcome, session, number)
-
-
-def _last_step(run: Run) -> int:
-    return max(checkpoint.steps(run.folder / "checkpoints"), default=0)
 
 
 def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -> dict[str, Any]:
@@ -90,8 +88,9 @@ def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -
         "reason": outcome.reason,
         "step": outcome.state.step,
         "max_steps": run.config.training.max_steps,
-        "metrics": scores,
+        "metrics": {name: scores[name] for name in baseline},
         "baseline": baseline,
+        "test_loss": scores.get("loss"),
         "best": outcome.state.best,
         "steps_per_second": round(outcome.steps_per_second, 4),
         "predicted_peak_bytes": None,
@@ -166,7 +165,7 @@ def describe_resume(run: Run, found: checkpoint.Checkpoint | None) -> str:
     if found is None:
         return f"No earlier checkpoint of {run.config.run.name}: training starts at step 0 of {total:,}."
     left = max(0, total - found.step)
-    return f"Resuming {run.config.run.name} from {found.path}, step {found.step:,}: {left:,} of {total:,} steps are left."
+    return f"Resuming {run.config.run.name} from {found.path}, step {found.step:,}: {left:,} of {total:,} steps left."
 
 
 def _bring_along(run: Run, found: checkpoint.Checkpoint) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ def device() -> torch.device:
 
 
 def precision(asked: str, on: torch.device) -> Precision:
-    """The precision to compute in: "auto" takes bf16 where the card has the hardware for it, else fp16, and fp32 on a CPU.
+    """The precision to compute in: "auto" takes bf16 where the card has hardware for it, else fp16, and fp32 on a CPU.
 
     `torch.cuda.is_bf16_supported()` is True on a T4, which only emulates it, several times slower than fp16; the
     capability (8.0 and up) is what counts.

@@ -1,9 +1,8 @@
 """Mean losses, speed and memory between two logged rows."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -36,7 +35,7 @@ class Meter:
         now = time.perf_counter()
         self._window_seconds += now - self._mark
         self._mark = now
-        self._steps += 1
+        self._steps += bool(losses)  # a skipped step has none
         self._window_steps += 1
         for term, value in losses.items():
             self._sums[term] = self._sums[term] + value if term in self._sums else value
@@ -52,16 +51,16 @@ class Meter:
         return {"steps": self._steps, **{term: float(value) for term, value in self._sums.items()}}
 
     def row(self, effective_batch: int) -> dict[str, float]:
-        """The means since the last row: `loss`, `loss_<term>`, speed and memory."""
+        """Means since the last row: `loss`, `loss_<term>` (left out if every step was skipped), speed and memory."""
         terms = {f"loss_{term}": float(value) / self._steps for term, value in self._sums.items()}
+        means = {"loss": sum(terms.values()), **terms} if terms else {}
         rate = self._window_steps / self._window_seconds
         self._timed_steps += self._window_steps
         self._seconds += self._window_seconds
         self._sums, self._steps = {}, 0
         self._window_steps, self._window_seconds = 0, 0.0
         return {
-            "loss": sum(terms.values()),
-            **terms,
+            **means,
             "samples_per_second": round(rate * effective_batch, 4),
             "peak_memory_bytes": memory.peak_bytes(),
             "elapsed_seconds": round(time.perf_counter() - self._begin, 3),

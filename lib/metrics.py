@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -36,7 +35,7 @@ class MetricsLog:
     def _widen(self, row: Mapping[str, object]) -> None:
         self._file.close()
         rows = read(self.path)
-        self.columns = _columns([dict.fromkeys(self.columns, ""), *rows, {name: "" for name in row}])
+        self.columns = _columns([dict.fromkeys(self.columns, ""), *rows, dict.fromkeys(row, "")])
         _write(self.path, self.columns, rows)
         self._file = self.path.open("a", encoding="utf-8", newline="")
 
@@ -79,7 +78,7 @@ def _lines(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:
 def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
     aside = path.with_name(path.name + ".tmp")
     aside.write_text(",".join(columns) + "\n" + _lines(columns, rows), "utf-8")
-    os.replace(aside, path)
+    aside.replace(path)
 
 
 def plot(csv_path: Path, out: Path, title: str, baseline: Mapping[str, float], shown: Sequence[str]) -> Path:
@@ -103,7 +102,7 @@ def plot(csv_path: Path, out: Path, title: str, baseline: Mapping[str, float], s
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.with_name(out.name + ".tmp")
     figure.savefig(aside, format="png", dpi=110)
-    os.replace(aside, out)
+    aside.replace(out)
     return out
 
 

@@ -30,8 +30,6 @@ def configure(workload: str, home: Path, parameters: Parameters) -> Config:
     """
     path = _config_path(workload, home, str(parameters["CONFIG"]))
     overrides = {key: parameters[name] for name, key in _KEYS.items() if parameters[name]}
-    if "training.max_steps" in overrides:
-        overrides["training.epochs"] = 0  # a number of steps replaces a length in epochs
     overrides |= parameters["OVERRIDES"]  # type: ignore[arg-type]
     config = tasks.load_config(path, overrides)
     for key, value in overrides.items():
@@ -63,7 +61,8 @@ def describe_machine() -> str:
         precision = memory.precision("auto", torch.device("cuda", index))
         lines.append(f"GPU {index}: {properties.name}, capability {capability}, {size:.2f} GiB, trains in {precision}")
     if not torch.cuda.is_available():
-        lines.append("No GPU: on Kaggle choose Settings > Accelerator > GPU T4 x2; on Colab Runtime > Change runtime type.")
+        where = "on Kaggle choose Settings > Accelerator > GPU T4 x2, on Colab Runtime > Change runtime type"
+        lines.append(f"No GPU: {where}.")
     return "\n".join(lines)
 
 
@@ -78,8 +77,8 @@ def describe_plan(run: launch.Run) -> str:
     # fp32 weights, gradients and AdamW's two moments; autocast halves activations, never these.
     states = 16 * count / memory.GIB
     return (
-        f"{count / 1e6:.1f} M parameters: weights, gradients and optimizer take {states:.2f} GiB; activations come on top, "
-        f"and the smoke test measures them.\n"
+        f"{count / 1e6:.1f} M parameters: weights, gradients and optimizer take {states:.2f} GiB; activations come on "
+        "top, and the smoke test measures them.\n"
         f"Effective batch {training.effective_batch} = {passes} micro-batches of at most {micro}; "
         f"{training.max_steps:,} steps."
     )

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
     path = folder / SUMMARY
     aside = path.with_name(path.name + ".tmp")
     aside.write_text(json.dumps(summary, indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
-    os.replace(aside, path)
+    aside.replace(path)
     return path
 
 
@@ -34,12 +33,15 @@ def package(output_dir: Path) -> Path:
     """
     final = output_dir / ARCHIVE
     aside = final.with_name(final.name + ".tmp")
-    # gzip at level 1: weights hardly shrink at any level, and level 9 takes ten times as long.
-    with aside.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=1, filename="") as zipped:
-        with tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for path in packed_files(output_dir):
-                archive.add(path, arcname=path.relative_to(output_dir).as_posix(), filter=_anonymous)
-    os.replace(aside, final)
+    with (
+        aside.open("wb") as raw,
+        # Level 1: weights hardly shrink at any level, and level 9 takes ten times as long.
+        gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=1, filename="") as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in packed_files(output_dir):
+            archive.add(path, arcname=path.relative_to(output_dir).as_posix(), filter=_anonymous)
+    aside.replace(final)
     return final
 
 
@@ -47,8 +49,11 @@ def packed_files(output_dir: Path) -> list[Path]:
     """The files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
     runs = sorted(p.parent for p in output_dir.glob("*/config.yaml"))
     files = [path for run in runs for path in sorted(run.rglob("*")) if path.is_file()]
-    return [path for path in files if "checkpoints" not in path.relative_to(output_dir).parts[1:]
-            and path.suffix not in {".tmp", ".del"}]
+    return [
+        path
+        for path in files
+        if "checkpoints" not in path.relative_to(output_dir).parts[1:] and path.suffix not in {".tmp", ".del"}
+    ]
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:

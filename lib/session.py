@@ -51,7 +51,7 @@ class Session:
         return _FACTOR[name] * max(self._seconds[name], default=0.0) + _CONSTANT_SECONDS[name]
 
     def stop_reason(self) -> Reason | None:
-        """Why the run must stop at this step's end: a signal came, or another step would not leave time for the rest."""
+        """Why the run must stop at this step's end: a signal came, or a further step leaves no time for the rest."""
         if self._signal:
             return "interrupted"
         needed = self.margin_seconds + sum(self.reserve(name) for name in _FACTOR)

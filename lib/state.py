@@ -1,5 +1,6 @@
 """The state of a run: what a checkpoint holds, how it is put together and put back."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,7 +71,7 @@ def save_best(state: State, config: Config, folder: Path, task: Task, scores: Ma
     """Saves the weights alone when the task's selection metric is the best so far."""
     name, direction = task.selection
     value, before = scores[name], state.best.get("value")
-    better = before is None or (value > before if direction == "max" else value < before)
+    better = math.isfinite(value) and (before is None or (value > before if direction == "max" else value < before))
     if better and config.checkpoint.keep_best:
         state.best = {"step": state.step, "metric": name, "value": value}
         checkpoint.save(folder / "best", state.step, {"model": weights(state.model)}, {"best": state.best})
@@ -111,8 +112,8 @@ def check_resumable(saved: checkpoint.Checkpoint, task: Task, config: Config) ->
     differences = [f"{key}: saved {then.get(key)}, now {now[key]}" for key in now if then.get(key) != now[key]]
     if differences:
         raise BadInput(
-            f"The run in {saved.path.parent.parent} cannot be resumed with this configuration. {'; '.join(differences)}. "
-            "Go back to the saved values, or start a new run under another run.name."
+            f"The run in {saved.path.parent.parent} cannot be resumed with this configuration. "
+            f"{'; '.join(differences)}. Go back to the saved values, or start a new run under another run.name."
         )
 
 
@@ -135,9 +136,9 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     extra = sorted(set(tensors) - set(expected))
     if wrong or extra:
         raise BadInput(
-            f"The saved weights do not fit the model: {len(wrong)} of {len(expected)} tensors are missing or of another "
-            f"shape ({', '.join(wrong[:3])}), {len(extra)} are unknown ({', '.join(extra[:3])}). The workload settings "
-            "differ from those of the saved run; compare with config.yaml in its folder."
+            f"The saved weights do not fit the model: {len(wrong)} of {len(expected)} tensors are missing or of "
+            f"another shape ({', '.join(wrong[:3])}), {len(extra)} are unknown ({', '.join(extra[:3])}). The workload "
+            "settings differ from those of the saved run; compare with config.yaml in its folder."
         )
     with torch.no_grad():
         for name, value in expected.items():

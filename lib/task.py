@@ -23,8 +23,8 @@ class Task:
 
     `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob patterns by which a
     mounted data folder is recognised. `selection` names the validation metric that decides which weights are best,
-    and whether "max" or "min" of it is better; `shown` names those that the plot draws. A model whose recomputation can be switched has its layers in an
-    attribute `blocks`.
+    and whether "max" or "min" of it is better; `shown` names those that the plot draws. A model whose recomputation
+    can be switched has its layers in an attribute `blocks`.
     """
 
     Settings: ClassVar[type] = NoSettings

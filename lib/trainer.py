@@ -104,7 +104,7 @@ def train(
 def optimizer_step(
     state: State, task: Task, config: Config, slots: list[Batch], step: int, order: data.Order, meter: Meter
 ) -> dict[str, Tensor]:
-    """One step on the whole effective batch; returns the mean of each loss term, on the device.
+    """One step on the whole effective batch; returns the mean of each loss term, on the device (none when skipped).
 
     Running out of memory repeats the same step with half the micro-batch. A step whose gradient is not finite is
     skipped and counted. Raises TrainingFailed after 20 of those in a row, or when a single sample does not fit.
@@ -116,7 +116,8 @@ def optimizer_step(
 
     state.scaler.unscale_(state.optimizer)
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), config.training.clip_norm or math.inf)
-    if torch.isfinite(norm):
+    finite = bool(torch.isfinite(norm))
+    if finite:
         state.skipped_in_a_row = 0
         state.scaler.step(state.optimizer)
     else:
@@ -124,7 +125,7 @@ def optimizer_step(
     state.scaler.update()
     state.optimizer.zero_grad(set_to_none=True)
     meter.allocated_at("after optimizer step")
-    return means
+    return means if finite else {}
 
 
 def _counted(task: Task, slots: list[Batch]) -> dict[str, int]:
@@ -198,8 +199,8 @@ def _count_skipped(state: State, step: int, order: data.Order) -> None:
     if state.skipped_in_a_row >= NON_FINITE_LIMIT:
         samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
         raise TrainingFailed(
-            f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, the last of them step {step} on samples "
-            f"{samples[:16]}{'...' if len(samples) > 16 else ''}. Look at these samples, or lower optimizer.lr."
+            f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, the last of them step {step} on "
+            f"samples {samples[:16]}{'...' if len(samples) > 16 else ''}. Look at these, or lower optimizer.lr."
         )
 
 
@@ -229,7 +230,7 @@ def _line(row: Mapping[str, float], state: State, total: int, meter: Meter) -> s
     left = (total - state.step) / max(meter.steps_per_second(), 1e-9)
     skipped = f"  skipped {state.skipped_steps}" if state.skipped_steps else ""
     return (
-        f"loss {row['loss']:.4f}  lr {row['lr']:.2e}  {row['samples_per_second']:.1f} samples/s  "
+        f"loss {row.get('loss', math.nan):.4f}  lr {row['lr']:.2e}  {row['samples_per_second']:.1f} samples/s  "
         f"{int(left // 3600)}:{int(left % 3600 // 60):02d}:{int(left % 60):02d} left{skipped}"
     )
 

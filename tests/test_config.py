@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 
 from lib import config as configs
+from lib import strict
 from lib.config import Config, option
 from lib.errors import BadInput
 
@@ -438,11 +439,11 @@ def test_flat_shows_what_differs(tmp_path):
 
 
 def test_every_field_has_a_sentence():
-    found = configs.sentences()
+    found = strict.sentences(Config)
     assert set(configs.flat(Config(task="x", training=configs.Training(effective_batch=1)))) <= set(found)
     for key, sentence in found.items():
         assert re.fullmatch(r"[A-Z].*\.", sentence), key
-    assert configs.sentences(Settings)["encoder.layers"] == "Layers of the encoder."
+    assert strict.sentences(Settings)["encoder.layers"] == "Layers of the encoder."
 
 
 def test_a_type_that_is_not_supported_is_an_error_of_the_task(tmp_path):

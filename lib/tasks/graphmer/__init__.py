@@ -7,6 +7,7 @@ The embedded default is the standard library of the running Python.
 import csv
 import hashlib
 import sysconfig
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +47,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class Model:
+    """Sizes of the encoder."""
+
     layers: int = option(12, "Transformer layers.", minimum=1)
     hidden: int = option(768, "Width, a multiple of the heads.", minimum=1)
     heads: int = option(12, "Attention heads.", minimum=1)
@@ -58,24 +61,28 @@ class Model:
 
 @dataclass(frozen=True)
 class Split:
+    """Which files are held out."""
+
     validation: float = option(0.05, "Share of the files.", above=0, below=0.5)
     test: float = option(0.1, "Share of the files.", above=0, below=0.5)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    validation_triples: int = option(300, "Triples asked about in a validation, each under three conditions.", minimum=1)
+    """How much is asked."""
+
+    validation_triples: int = option(300, "Triples of a validation, each asked under three conditions.", minimum=1)
     test_triples: int = option(2000, "The same in the test.", minimum=1)
     structural_test_triples: int = option(400, "Structural ones in the test, for their own table.", minimum=0)
 
 
 @dataclass(frozen=True)
 class Settings:
-    chain: Chain = option(Chain, "The layout of a sample.")
-    model: Model = option(Model, "Sizes of the encoder.")
-    objective: Objective = option(Objective, "What is hidden in training.")
-    split: Split = option(Split, "Which files are held out.")
-    evaluation: Evaluation = option(Evaluation, "How much is asked.")
+    chain: Chain = Chain()
+    model: Model = Model()
+    objective: Objective = Objective()  # noqa: RUF009  frozen, though defined elsewhere
+    split: Split = Split()
+    evaluation: Evaluation = Evaluation()
     bad_line_limit: int = option(0, "Malformed lines of given data that are left out; one more refuses it.", minimum=0)
 
 
@@ -133,7 +140,7 @@ class Graphmer(Task):
         if path.is_file():
             try:
                 return Corpus.load(path)
-            except (OSError, ValueError, KeyError) as error:
+            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
                 print(f"The cached corpus {path} is damaged ({error}); it is built again.")
         chain, split = self.settings.chain, self.settings.split
         root = None if self._given else self._root
@@ -165,7 +172,8 @@ class Graphmer(Task):
     def describe_data(self) -> str:
         where = f"Data: {self._root}"
         if self.source is None:
-            where = f"No data was given or found mounted: the embedded default is used, the standard library in {self._root}"
+            why = "No data was given or found mounted"
+            where = f"{why}. The embedded default is used: the standard library, {self._root}"
         return f"{where}.\n{corpora.summary(self.corpus)}."
 
     def fingerprint(self) -> str:
@@ -174,7 +182,7 @@ class Graphmer(Task):
     def datasets(self) -> dict[str, Any]:
         sizes = self.settings.evaluation
         return {
-            "train": Windows(self.corpus, "train"),
+            "train": Windows(self.corpus, self._structural, self.settings.objective.structural_ratio),
             "validation": Queries(self.corpus, "validation", self._structural, sizes.validation_triples),
             "test": Queries(
                 self.corpus, "test", self._structural, sizes.test_triples, sizes.structural_test_triples
@@ -196,6 +204,7 @@ class Graphmer(Task):
         R, K, V = chain.roots, chain.leaves, chain.vocabulary
         return {
             "roots": torch.randint(len(tokens.SPECIALS), V, (size, R), device=device),
+            "within": torch.randint(K, (size, R), device=device),
             "root_targets": torch.randint(len(tokens.SPECIALS), V, (size, R), device=device),
             "leaves": torch.randint(len(tokens.SPECIALS), V, (size, R, K), device=device),
             "leaf_targets": torch.randint(len(tokens.SPECIALS), V, (size, R, K), device=device),
@@ -224,8 +233,10 @@ class Graphmer(Task):
         """Span MLM on the roots and masked-node modelling on the leaves; logits only where something is asked."""
         hidden = model(batch)
         R = batch["roots"].shape[1]
-        parts = {"mlm": (hidden[:, :R], batch["root_targets"]), "mnm": (hidden[:, R:], batch["leaf_targets"].flatten(1))}
-        return {name: _summed_loss(model, states, targets) for name, (states, targets) in parts.items()}, {}
+        return {
+            "mlm": self.settings.objective.mlm_weight * _summed_loss(model, hidden[:, :R], batch["root_targets"]),
+            "mnm": _summed_loss(model, hidden[:, R:], batch["leaf_targets"].flatten(1)),
+        }, {}
 
     # --- evaluation -----------------------------------------------------------------------------------------------
 

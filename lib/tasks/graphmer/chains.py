@@ -21,10 +21,14 @@ class Objective:
     """What is hidden in training."""
 
     mlm_ratio: float = option(0.15, "Share of root tokens in masked spans.", minimum=0, maximum=1)
+    mlm_weight: float = option(1.0, "Weight of the loss on text beside that on leaves.", minimum=0)
     mlm_longest_span: int = option(7, "Tokens of a span at most; lengths are geometric.", minimum=1)
     leaf_ratio: float = option(0.15, "Share of triples whose whole leaf is masked.", minimum=0, maximum=1)
     name_mask_ratio: float = option(
         0.15, "Share of triples whose tail's name is masked in the text, and the leaf with it.", minimum=0, maximum=1
+    )
+    structural_ratio: float = option(
+        1.0, "Share of the windows that hold structural facts alone, which a prefix rule answers.", minimum=0, maximum=1
     )
     name_only_ratio: float = option(0.05, "Share of samples that come without any text.", minimum=0, maximum=1)
 
@@ -38,10 +42,14 @@ class Query:
 
 
 class Windows:
-    """The training set: indices of windows of one split."""
+    """The training set: indices of windows; of those with nothing but structural facts a fixed share."""
 
-    def __init__(self, corpus: Corpus, split: str):
-        self.indices = corpus.windows_of(split)
+    def __init__(self, corpus: Corpus, structural: np.ndarray, structural_ratio: float):
+        windows = corpus.windows_of("train")
+        telling = np.unique(corpus.window_of[~structural[corpus.relation]])
+        others = np.setdiff1d(windows, telling)
+        kept = _some(others, round(structural_ratio * len(others)))
+        self.indices = np.sort(np.concatenate([np.intersect1d(windows, telling), kept]))
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -76,9 +84,10 @@ def _some(values: np.ndarray, most: int) -> np.ndarray:
 class Collator:
     """Puts samples into tensors.
 
-    roots (B, R), root_targets (B, R), leaves (B, G, K), leaf_targets (B, G, K), relation (B, G), span (B, G, R):
-    R roots, K leaves each, on the first G roots that any sample of the batch uses. `span` marks the tokens that a leaf
-    hangs on: its head's name, or where the tail's name is masked in the text, those places.
+    roots, within, root_targets (B, R), leaves, leaf_targets (B, G, K), relation (B, G), span (B, G, R): R roots, K
+    leaves each, on the first G roots that any sample of the batch uses. `within` is the place of a piece in its word,
+    K - 1 at most. `span` marks the tokens that a leaf hangs on: its head's name, or where the tail's name is masked in
+    the text, those places.
     """
 
     def __init__(self, corpus: Corpus, objective: Objective, roots: int, vocabulary: int):
@@ -123,29 +132,27 @@ class Collator:
         """The roots: the head's name from its last part on, a separator, the text; hidden names are one token each."""
         corpus = self.corpus
         head = corpus.head_parts(window)
-        head_ids, head_words = self._pieces(head, hidden_names)
+        head_ids, head_words, head_within = self._pieces(head, hidden_names)
         keep = header_pieces([len(head_ids)], self.roots) - 1
         text = corpus.window_text(window) if with_text else corpus.text[:0]
-        text_ids, text_words = self._pieces(text, hidden_names)
+        text_ids, text_words, text_within = self._pieces(text, hidden_names)
         ids = np.concatenate([head_ids[:keep], [tokens.SEP], text_ids])[: self.roots]
         words = np.concatenate([head_words[:keep], [-1], text_words])[: self.roots]
+        within = np.concatenate([head_within[:keep], [0], text_within])[: self.roots]
         name_length = int((np.cumsum(head_words[:keep] != head[0]) == 0).sum())
-        return _Chain(ids, words, max(1, name_length), self.roots, self.leaf_count)
+        return _Chain(ids, words, within, max(1, name_length), self.roots, self.leaf_count)
 
-    def _pieces(self, words: np.ndarray, hidden_names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Pieces of words and the word of each piece; a hidden word is the one token NAME."""
-        ids, owner = self.corpus.pieces.expand(words)
+    def _pieces(self, words: np.ndarray, hidden_names: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Pieces of words, the word of each and its place in it; a hidden word is the one token NAME."""
+        ids, owner, within = self.corpus.pieces.expand(words)
         of_word = words[owner]
-        if not len(hidden_names):
-            return ids, of_word
         hidden = np.isin(of_word, hidden_names)
-        first = np.r_[True, owner[1:] != owner[:-1]] if len(owner) else np.zeros(0, bool)
+        keep = ~hidden | (within == 0)
         ids = np.where(hidden, tokens.NAME, ids)
-        keep = ~hidden | first
-        return ids[keep], of_word[keep]
+        return ids[keep], of_word[keep], within[keep]
 
     def _mask_spans(self, chain: "_Chain", generator: torch.Generator) -> None:
-        """Span masking (SpanBERT, arXiv 1907.10529): lengths geometric with p = 0.2; 80 % MASK, 10 % random, 10 % kept."""
+        """Spans of geometric length, p = 0.2 (SpanBERT, arXiv 1907.10529): 80 % MASK, 10 % random, 10 % kept."""
         length = len(chain.ids)
         budget = round(self.objective.mlm_ratio * length)
         while budget > 0:
@@ -168,6 +175,7 @@ class Collator:
         shape = (len(chains), groups, self.leaf_count)
         roots = np.full((len(chains), self.roots), tokens.PAD, np.int64)
         root_targets = np.full_like(roots, IGNORE)
+        within = np.zeros_like(roots)
         leaves = np.full(shape, tokens.PAD, np.int64)
         leaf_targets = np.full(shape, IGNORE, np.int64)
         relation = np.zeros(shape[:2], np.int64)
@@ -176,17 +184,21 @@ class Collator:
         for row, chain in enumerate(chains):
             n, g = len(chain.ids), len(chain.relation)
             roots[row, :n], root_targets[row, :n] = chain.ids, chain.root_targets
+            within[row, :n] = np.minimum(chain.within, self.leaf_count - 1)
             leaves[row, :g], leaf_targets[row, :g] = chain.leaves, chain.leaf_targets
             relation[row, :g], span[row, :g] = chain.relation, chain.span
-        arrays = {"roots": roots, "root_targets": root_targets, "leaves": leaves, "leaf_targets": leaf_targets}
-        return {k: torch.from_numpy(v) for k, v in {**arrays, "relation": relation, "span": span}.items()}
+        arrays = {"roots": roots, "within": within, "root_targets": root_targets}
+        arrays |= {"leaves": leaves, "leaf_targets": leaf_targets, "relation": relation, "span": span}
+        return {name: torch.from_numpy(value) for name, value in arrays.items()}
 
 
 class _Chain:
-    """One sample before it is padded: root ids with the word of each, and the leaves that hang on them."""
+    """One sample before it is padded: root ids with word and place of each, and the leaves that hang on them."""
 
-    def __init__(self, ids: np.ndarray, words: np.ndarray, name_length: int, roots: int, leaves: int):
-        self.ids, self.words = ids.astype(np.int64), words
+    def __init__(
+        self, ids: np.ndarray, words: np.ndarray, within: np.ndarray, name_length: int, roots: int, leaves: int
+    ):
+        self.ids, self.words, self.within = ids.astype(np.int64), words, within
         self.name_length, self.roots, self.leaf_count = name_length, roots, leaves
         self.root_targets = np.full(len(ids), IGNORE, np.int64)
 

@@ -194,7 +194,7 @@ def _learn(
 def _leaves(parts: list[list[int]], pieces: Pieces, count: int) -> np.ndarray:
     table = np.full((len(parts), count), tokens.PAD, np.int32)
     for row, words in enumerate(parts):
-        found, _ = pieces.expand(np.array(words[:count]))
+        found, _, _ = pieces.expand(np.array(words[:count]))
         filled = [*found[:count], tokens.END][:count]
         table[row, : len(filled)] = filled
     return table

@@ -62,7 +62,7 @@ class HGat(nn.Module):
 
     def forward(self, leaves: Tensor, relation: Tensor, roots: Tensor, span: Tensor) -> Tensor:
         """leaves (B, G, K, d), relation (B, G), roots (B, R, d), span (B, G, R) bool -> (B, G, K, d)."""
-        B, G, K, d = leaves.shape
+        B, G, K, _ = leaves.shape
         # a_r . W_r x = (W_r^T a_r) . x, which needs no W_r x for every relation
         to_leaf = self._transposed(self.attend_leaf)[relation]  # (B, G, d)
         to_head = self._transposed(self.attend_head)[relation]
@@ -113,7 +113,8 @@ class Encoder(nn.Module):
         self.shape = shape
         self.token = nn.Embedding(shape.vocabulary, shape.hidden)
         self.root_position = nn.Embedding(shape.roots, shape.hidden)
-        self.leaf_position = nn.Embedding(shape.leaves, shape.hidden)
+        # One table for the k-th leaf and for the k-th piece of a word: the k-th leaf is the k-th piece of a name.
+        self.piece = nn.Embedding(shape.leaves, shape.hidden)
         self.relation = nn.Embedding(shape.relations, shape.hidden)
         self.hgat = HGat(shape.hidden, shape.relations, shape.relation_rank)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
@@ -121,20 +122,32 @@ class Encoder(nn.Module):
         self.output_bias = nn.Parameter(torch.zeros(shape.vocabulary))
         self.reach = nn.Parameter(torch.linspace(0.0, 4.0, shape.heads))  # p: how far each head sees undimmed
         self.register_buffer("distance", distances(shape.roots, shape.leaves).sqrt(), persistent=False)
-        self.apply(self._initialise)
+        self._initialise()
 
-    def _initialise(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear):
-            nn.init.zeros_(module.bias)
+    def _initialise(self) -> None:
+        """Attention starts near the identity (mimetic initialisation, arXiv 2305.09828): a leaf begins as a mixture of
+        the tokens it resembles, and what it must copy is in its logits from the first step. With 1 M parameters and 2
+        minutes on 2 cores the MRR with full text was .30 instead of .12.
+        """
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+        for table in (self.token, self.piece):
+            nn.init.normal_(table.weight, std=self.shape.hidden**-0.5)
+        with torch.no_grad():
+            for block in self.blocks:
+                identity = torch.eye(self.shape.hidden)
+                query, key, value = block.qkv.weight.chunk(3)
+                for weight, scale in ((query, 0.5), (key, 0.5), (value, 0.7), (block.out.weight, 0.7)):
+                    weight += scale * identity
 
     def forward(self, batch: Batch) -> Tensor:
-        """roots (B, R), leaves (B, G, K), relation (B, G), span (B, G, R) -> hidden states (B, R + G K, d)."""
+        """roots, within (B, R), leaves (B, G, K), relation (B, G), span (B, G, R) -> hidden (B, R + G K, d)."""
         roots, leaves = batch["roots"], batch["leaves"]
-        (B, R), (_, G, K) = roots.shape, leaves.shape
-        text = self.token(roots) + self.root_position.weight  # (B, R, d)
-        hanging = self.token(leaves) + self.leaf_position.weight + self.relation(batch["relation"])[:, :, None]
+        text = self.token(roots) + self.root_position.weight + self.piece(batch["within"])  # (B, R, d)
+        hanging = self.token(leaves) + self.piece.weight + self.relation(batch["relation"])[:, :, None]
         hanging = self.hgat(hanging, batch["relation"], text, batch["span"])  # (B, G, K, d)
         x = torch.cat([text, hanging.flatten(1, 2).to(text.dtype)], 1)
         x = F.dropout(x, self.shape.dropout, self.training)

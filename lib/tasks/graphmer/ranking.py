@@ -1,7 +1,7 @@
 """Filtered ranks of tails, and what is reported of them.
 
-Bordes et al., Translating Embeddings for Modeling Multi-relational Data, NIPS 2013, section 4.2: other true tails of the
-same head and relation do not count against the right one.
+Bordes et al., Translating Embeddings for Modeling Multi-relational Data, NIPS 2013, section 4.2: other true tails of
+the same head and relation do not count against the right one.
 """
 
 from collections import defaultdict

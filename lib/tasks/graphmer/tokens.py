@@ -37,12 +37,12 @@ class Pieces:
     def lengths(self, word_ids: np.ndarray) -> np.ndarray:
         return self.offsets[word_ids + 1] - self.offsets[word_ids]
 
-    def expand(self, word_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The pieces of a sequence of words, and for each piece the index of its word in the sequence."""
+    def expand(self, word_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The pieces of a sequence of words; for each the index of its word in the sequence, and its place in it."""
         lengths = self.lengths(word_ids)
         owner = np.repeat(np.arange(len(word_ids)), lengths)
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return self.flat[self.offsets[word_ids][owner] + within], owner
+        return self.flat[self.offsets[word_ids][owner] + within], owner, within
 
 
 def learn(counts: Mapping[str, int], vocabulary: int, every_word: Sequence[str]) -> Pieces:

@@ -1,0 +1,48 @@
+"""What tests share: a configuration of the toy task, and where real sample data lies."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib import task as tasks
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLES = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data"))
+
+TOY = f"""
+task: {ROOT / "tests" / "toy.py"}:Toy
+run: {{name: toy}}
+data: {{num_workers: 0}}
+training:
+  max_steps: 12
+  effective_batch: 8
+  smoke_steps: 3
+  log_every_steps: 5
+  evaluate_every_steps: 4
+optimizer: {{lr: 0.01}}
+scheduler: {{warmup_steps: 2}}
+checkpoint: {{every_steps: 3, every_minutes: 0}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def a_place_of_its_own(tmp_path, monkeypatch):
+    """Caches and outputs go to the test's own folder, and no test sees another platform by accident."""
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """toy(**overrides) -> the configuration of the toy task, writing to tmp_path/runs."""
+    (tmp_path / "toy.yaml").write_text(TOY)
+
+    def make(overrides=None):
+        return tasks.load_config(tmp_path / "toy.yaml", {"output_dir": str(tmp_path / "runs"), **(overrides or {})})
+
+    return make

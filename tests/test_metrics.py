@@ -1,0 +1,39 @@
+"""metrics.csv and its picture."""
+
+from lib import metrics
+
+
+def test_a_new_column_widens_the_table_and_keeps_what_was_there(tmp_path):
+    path = tmp_path / "metrics.csv"
+    with metrics.MetricsLog(path, 0) as log:
+        log.append({"step": 5, "split": "train", "loss": 0.5, "lr": 0.1})
+        log.append({"step": 5, "split": "validation", "loss": 0.25, "mrr": 1 / 3})
+        log.append({"step": 10, "split": "train", "loss": 0.125, "lr": 0.2})
+    rows = metrics.read(path)
+    assert [(r["step"], r["split"], r["loss"], r["mrr"], r["lr"]) for r in rows] == [
+        ("5", "train", "0.5", "", "0.1"),
+        ("5", "validation", "0.25", repr(1 / 3), ""),
+        ("10", "train", "0.125", "", "0.2"),
+    ]
+    assert metrics.series(rows, "train", "loss") == ([5, 10], [0.5, 0.125])
+
+
+def test_reopening_drops_later_rows_and_a_torn_last_line(tmp_path):
+    path = tmp_path / "metrics.csv"
+    with metrics.MetricsLog(path, 0) as log:
+        for step in (1, 2, 3):
+            log.append({"step": step, "split": "train", "loss": 1.0})
+    with path.open("a") as file:
+        file.write("4,tr")  # a kill in the middle of a line
+    with metrics.MetricsLog(path, 2) as log:
+        log.append({"step": 3, "split": "train", "loss": 9.0})
+    assert [(r["step"], r["loss"]) for r in metrics.read(path)] == [("1", "1.0"), ("2", "1.0"), ("3", "9.0")]
+
+
+def test_the_plot_is_a_picture_even_when_little_was_logged(tmp_path):
+    path = tmp_path / "metrics.csv"
+    with metrics.MetricsLog(path, 0) as log:
+        log.append({"step": 1, "split": "train", "loss": 1.0, "lr": 0.1, "samples_per_second": 3.0})
+    out = metrics.plot(path, tmp_path / "plots" / "metrics.png", "toy", {"mrr": 0.2}, ["mrr"])
+    assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size > 10_000
+    assert [p.name for p in out.parent.iterdir()] == ["metrics.png"]
