@@ -139,7 +139,7 @@ print(outputs.table(run.output_dir))
 # |---|---|
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
 # | the embedded default is used, but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or see that it has an `entities.jsonl`. |
-# | a line of the data is refused | The message names file and line. Mend it, or allow a number of them: `OVERRIDES = {"workload.bad_line_limit": 10}`. |
+# | a line of the data is refused | The message names file and line. Mend it, or allow a number of them: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
 # | "Memory ran out at step ..." | Nothing: the step was repeated in smaller pieces. To save the detour, set `training.micro_batch` to the number it found. |
 # | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
 # | "cannot be resumed with this configuration" | The message names what differs. Go back to it, or choose another `run.name` in `OVERRIDES`. |

@@ -381,6 +381,15 @@ def test_the_given_sample_graph_is_read_and_trained_on(graphmer):
     assert all(torch.isfinite(v) for v in sums.values())
 
 
+def test_a_source_file_that_cannot_be_read_is_named_and_refused_unless_allowed(graphmer, tmp_path, capsys):
+    task = graphmer()
+    (tmp_path / "tree" / "latin.py").write_bytes(b"name = '\xe9\xff'\n")
+    with pytest.raises(BadInput, match=r"(?s)1 source files cannot be read.*latin\.py.*bad_input_limit: 1"):
+        task.graph  # noqa: B018
+    assert len(graphmer({"workload.bad_input_limit": 1}).graph.triples) > 100
+    assert "Left out latin.py" in capsys.readouterr().out
+
+
 def test_too_few_files_for_three_splits_is_said(graphmer, tmp_path):
     lone = tmp_path / "lone"
     lone.mkdir()

@@ -83,7 +83,9 @@ class Settings:
     objective: Objective = Objective()  # noqa: RUF009  frozen, though defined elsewhere
     split: Split = Split()
     evaluation: Evaluation = Evaluation()
-    bad_line_limit: int = option(0, "Malformed lines of given data that are left out; one more refuses it.", minimum=0)
+    bad_input_limit: int = option(
+        0, "Malformed lines or unreadable source files that are left out; one more refuses the data.", minimum=0
+    )
 
 
 class Graphmer(Task):
@@ -110,24 +112,37 @@ class Graphmer(Task):
         return self._root.is_file() or any(next(self._root.glob(p), None) for p in self.sentinels)
 
     @cached_property
+    def _ontology(self) -> ontologies.Ontology:
+        return ontologies.find(self._root) if self._given else ontologies.load()
+
+    @cached_property
     def graph(self) -> graphs.Graph:
         """The validated graph. Raises BadInput."""
         if self._given:
-            graph = graphs.read(self._root, self.settings.bad_line_limit)
+            graph = graphs.read(self._root, self.settings.bad_input_limit)
         else:
             graph = graphs.build_cached(self._root, self._cache)
-        ontology = ontologies.find(self._root) if self._given else ontologies.load()
-        report = ontologies.validate(graph, ontology, strict=not self._given)
+            self._refuse_unreadable(graph.skipped)
+        report = ontologies.validate(graph, self._ontology, strict=not self._given)
         report.raise_if_bad()
         for line in [*(f"Left out {where}: {reason}" for where, reason in graph.skipped), *report.warnings]:
             print(line)
         return graph
 
+    def _refuse_unreadable(self, skipped: list[tuple[str, str]]) -> None:
+        """Files of a person's own tree are not left out in silence; those of the embedded default are only named."""
+        limit = self.settings.bad_input_limit
+        if self.source is not None and len(skipped) > limit:
+            listed = "\n".join(f"  {self._root / file}: {reason}" for file, reason in skipped[:10])
+            raise BadInput(
+                f"{len(skipped)} source files cannot be read, and workload.bad_input_limit allows {limit}:\n{listed}\n"
+                f"Mend or remove them, or leave them out by workload.bad_input_limit: {len(skipped)}."
+            )
+
     @cached_property
     def _structural(self) -> np.ndarray:
         """(relations) True for those that a prefix rule answers."""
-        structural = ontologies.load().structural
-        return np.array([name in structural for name in self.corpus.relations])
+        return np.array([name in self._ontology.structural for name in self.corpus.relations])
 
     @property
     def _cache(self) -> Path:
@@ -159,7 +174,7 @@ class Graphmer(Task):
         digest = hashlib.sha256(self._content_key().encode())
         for module in (corpora, tokens):
             digest.update(Path(module.__file__).read_bytes())
-        digest.update(repr((chain, split, self.settings.bad_line_limit)).encode())
+        digest.update(repr((chain, split, self.settings.bad_input_limit)).encode())
         return digest.hexdigest()[:16]
 
     def _content_key(self) -> str:
