@@ -50,11 +50,15 @@ class Session:
         """Seconds to keep free for the next `name`, from the longest of the last eight."""
         return _FACTOR[name] * max(self._seconds[name], default=0.0) + _CONSTANT_SECONDS[name]
 
-    def stop_reason(self) -> Reason | None:
-        """Why the run must stop at this step's end: a signal came, or a further step leaves no time for the rest."""
+    def stop_reason(self, evaluating: bool = False) -> Reason | None:
+        """Why the run must stop at this step's end: a signal came, or a further step leaves no time for the rest.
+
+        `evaluating` says that an evaluation follows the next step.
+        """
         if self._signal:
             return "interrupted"
-        needed = self.margin_seconds + sum(self.reserve(name) for name in _FACTOR)
+        next_ones = ("step", "save", "package", *(("evaluate",) if evaluating else ()))
+        needed = self.margin_seconds + sum(self.reserve(name) for name in next_ones)
         return "deadline" if self.remaining() < needed else None
 
     @contextmanager

@@ -87,7 +87,8 @@ def train(
                     progress.note(f"step {state.step:,}, validation: {_figures(scores)}")
                     states.save_best(state, config, folder, task, scores)
 
-            stop = None if last else session.stop_reason()
+            evaluating = _due(state.step + 1, training.evaluate_every_steps)
+            stop = None if last else session.stop_reason(evaluating)
             if last or stop or _save_due(state.step, saved_at, config):
                 with session.measured("save"), meter.paused():
                     state.pending = meter.pending()

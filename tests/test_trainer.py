@@ -85,7 +85,7 @@ class StopAfter(Session):
         super().__init__(None, 0, 0)
         self.steps = steps
 
-    def stop_reason(self):
+    def stop_reason(self, evaluating=False):
         self.steps -= 1
         return "deadline" if self.steps == 0 else None
 
