@@ -199,11 +199,11 @@ def smoke_test(run: Run) -> str:
     with tempfile.TemporaryDirectory() as folder:
         outcome = trainer.train(run.task, short, Path(folder), session, progresses.choose())
     total = run.config.training.max_steps
-    hours = total / max(outcome.steps_per_second, 1e-9) / 3600
+    whole = progresses.duration(total / max(outcome.steps_per_second, 1e-9))
     lines = [f"{moment:>22}: {size / GIB:6.2f} GiB" for moment, size in outcome.allocated.items()]
     lines += [
         f"{'peak':>22}: {outcome.peak_bytes / GIB:6.2f} GiB",
         f"{outcome.state.step} steps in micro-batches of {outcome.state.micro_batch}, {outcome.state.precision}: "
-        f"{outcome.steps_per_second:.2f} steps/s. {total:,} steps take about {hours:.1f} hours, evaluation aside.",
+        f"{outcome.steps_per_second:.2f} steps/s. {total:,} steps take about {whole}, evaluation aside.",
     ]
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from lib import state as states
 from lib.config import Config
 from lib.meter import Meter
 from lib.metrics import MetricsLog
-from lib.progress import Progress
+from lib.progress import Progress, duration
 from lib.session import Reason, Session
 from lib.state import State
 from lib.task import Batch, Task
@@ -84,7 +84,7 @@ def train(
                 with session.measured("evaluate"), meter.paused():
                     scores = evaluate(state, task, config, datasets["validation"])
                     log.append({"step": state.step, "split": "validation", **scores})
-                    progress.note(f"step {state.step:,}, validation: {_figures(scores)}")
+                    progress.note(f"step {state.step:,}, validation: {_figures(scores, task.shown)}")
                     states.save_best(state, config, folder, task, scores)
 
             evaluating = _due(state.step + 1, training.evaluate_every_steps)
@@ -228,16 +228,16 @@ def _save_due(step: int, saved_at: float, config: Config) -> bool:
 
 def _line(row: Mapping[str, float], state: State, total: int, meter: Meter) -> str:
     """What the progress shows: loss, learning rate, speed, time left at the speed measured so far."""
-    left = (total - state.step) / max(meter.steps_per_second(), 1e-9)
+    left = duration((total - state.step) / max(meter.steps_per_second(), 1e-9))
     skipped = f"  skipped {state.skipped_steps}" if state.skipped_steps else ""
     return (
         f"loss {row.get('loss', math.nan):.4f}  lr {row['lr']:.2e}  {row['samples_per_second']:.1f} samples/s  "
-        f"{int(left // 3600)}:{int(left % 3600 // 60):02d}:{int(left % 60):02d} left{skipped}"
+        f"{left} left{skipped}"
     )
 
 
-def _figures(scores: Mapping[str, float]) -> str:
-    return "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
+def _figures(scores: Mapping[str, float], shown: Sequence[str]) -> str:
+    return "  ".join(f"{name} {scores[name]:.4f}" for name in dict.fromkeys(["loss", *shown]) if name in scores)
 
 
 def _be_deterministic(wanted: bool) -> None:

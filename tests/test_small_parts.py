@@ -237,15 +237,15 @@ def test_the_memory_panel_prints_where_there_is_no_live_kernel(capsys):
     assert "RAM: " in capsys.readouterr().out
 
 
-def test_the_memory_panel_measures_again_when_its_buttons_are_pressed(monkeypatch):
+def test_the_memory_panel_measures_again_when_its_buttons_are_pressed(monkeypatch, capsys):
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
     readings = iter(["before", "checked", "cleared"])
     monkeypatch.setattr(memory, "check_memory", lambda: next(readings))
     panel = widgets.memory_panel()
-    text, (check, clear) = panel.children[0], panel.children[1].children
-    assert text.value == "before"
+    (check, clear), text = panel.children[0].children, panel.children[1]
+    assert capsys.readouterr().out == "before\n" and text.layout.display == "none"
     check.click()
-    assert text.value == "checked"
+    assert text.value == "checked" and text.layout.display == ""
     clear.click()
     assert text.value == "cleared"
 
