@@ -241,6 +241,8 @@ def _figures(scores: Mapping[str, float], shown: Sequence[str]) -> str:
 
 
 def _be_deterministic(wanted: bool) -> None:
+    """Always on a CPU, where some backward passes (of `table[index]`, say) else add up in the order threads arrive."""
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when its first handle is made
-    torch.use_deterministic_algorithms(wanted)
+    torch.use_deterministic_algorithms(wanted or memory.device().type == "cpu")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # for finding bugs; here it would only cost time

@@ -71,8 +71,9 @@ class HGat(nn.Module):
         """leaves (B, G, K, d), relation (B, G), roots (B, R, d), span (B, G, R) bool -> (B, G, K, d)."""
         B, G, K, _ = leaves.shape
         # a_r . W_r x = (W_r^T a_r) . x, which needs no W_r x for every relation
-        to_leaf = self._transposed(self.attend_leaf)[relation]  # (B, G, d)
-        to_head = self._transposed(self.attend_head)[relation]
+        # F.embedding and not [relation]: its backward pass is deterministic, on a GPU too
+        to_leaf = F.embedding(relation, self._transposed(self.attend_leaf))  # (B, G, d)
+        to_head = F.embedding(relation, self._transposed(self.attend_head))
         scores = torch.einsum("bgkd,bgd->bgk", leaves, to_leaf)[..., None] + (to_head @ roots.mT)[:, :, None]
         scores = F.leaky_relu(scores, 0.2).masked_fill(~span[:, :, None], -1e4)  # (B, G, K, R)
         mixed = scores.softmax(-1).to(roots.dtype).reshape(B, G * K, -1) @ roots  # (B, GK, d)
