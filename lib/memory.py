@@ -2,9 +2,9 @@
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 import torch
@@ -60,17 +60,39 @@ def recompute(model: nn.Module, layers: int | str) -> int:
     if count > len(blocks):
         raise BadInput(f"training.gradient_checkpointing is {count}, but the model has {len(blocks)} blocks.")
     for block in list(blocks)[:count]:
-        block.forward = _recomputing(block.forward)
+        block.forward = _recomputing(block)
     return count
 
 
-def _recomputing(forward):
+def _recomputing(block: nn.Module) -> Callable[..., Any]:
+    """The block's forward pass, recomputed in backward; batch statistics are updated in the first pass alone."""
+    forward = block.forward
+    norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
+    more = {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))} if norms else {}
+
     def wrapped(*args, **kwargs):
         if torch.is_grad_enabled():
-            return recomputed(forward, *args, use_reentrant=False, **kwargs)
+            return recomputed(forward, *args, use_reentrant=False, **more, **kwargs)
         return forward(*args, **kwargs)
 
     return wrapped
+
+
+@contextlib.contextmanager
+def _statistics_aside(norms: list[nn.Module]) -> Iterator[None]:
+    """Inside, these layers update copies of their statistics.
+
+    A momentum of 0 would not do (0 * inf is NaN, and None counts batches), and no statistics at all would save fewer
+    tensors than the first pass, which torch refuses.
+    """
+    kept = [dict(norm._buffers) for norm in norms]
+    for norm, buffers in zip(norms, kept, strict=True):
+        norm._buffers.update({name: value.clone() for name, value in buffers.items() if value is not None})
+    try:
+        yield
+    finally:
+        for norm, buffers in zip(norms, kept, strict=True):
+            norm._buffers.update(buffers)
 
 
 # Running out of memory has many names; illegal accesses and device asserts are never among them.
@@ -100,6 +122,12 @@ def is_oom(error: BaseException | None) -> bool:
 def clear_memory() -> None:
     """Gives back what nobody refers to. Call it outside an `except` block: the traceback pins the activations."""
     gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def empty_cache() -> None:
+    """Gives the driver what PyTorch keeps for its next tensors. It waits for the GPU; see memory.empty_cache_..."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
