@@ -7,8 +7,11 @@ number of loader workers changes nothing.
 import contextlib
 import functools
 import re
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,7 +118,13 @@ def naming_killed_workers(step: Callable[[], int], workers: int) -> Iterator[Non
     torch raises from a signal handler, so at any line of the training process and not only where it waits for data.
     """
     try:
-        yield
+        try:
+            yield
+        except (ConnectionError, EOFError) as error:
+            if _is_lost_batch(error):
+                time.sleep(1.0)  # the handler's own error may still be on its way, and must not come up elsewhere
+                raise RuntimeError("DataLoader worker (pid unknown) exited unexpectedly") from error
+            raise
     except RuntimeError as error:
         if not _KILLED_WORKER.search(str(error)):
             raise
@@ -126,6 +135,13 @@ def naming_killed_workers(step: Callable[[], int], workers: int) -> Iterator[Non
             "batches are in flight, take a smaller training.effective_batch or more training.micro_batch_slots, or a "
             f"part of the data by data.subset_ratio. The loader said: {str(error).splitlines()[0]}"
         ) from error
+
+
+def _is_lost_batch(error: Exception) -> bool:
+    """Whether the connection was that to a loader worker, which ended while it still owed half a batch."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_loaders = any(Path(frame.filename).match("torch/utils/data/dataloader.py") for frame in frames)
+    return is_loaders and "in DataLoader worker process" not in str(error)  # this one the data set itself raised
 
 
 _KILLED_WORKER = re.compile(

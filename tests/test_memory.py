@@ -219,6 +219,28 @@ def test_a_crash_in_a_worker_is_not_taken_for_memory(sentence):
     assert not isinstance(caught.value, trainer.TrainingFailed)
 
 
+def lost_connection(message=""):
+    """A connection that breaks inside torch's loader."""
+    code = compile(f"raise ConnectionResetError({message!r})", "site-packages/torch/utils/data/dataloader.py", "exec")
+    exec(code)
+
+
+def test_a_batch_that_a_dead_worker_still_owed_is_reported_as_host_memory(monkeypatch):
+    waited = []
+    monkeypatch.setattr(data.time, "sleep", waited.append)
+    with pytest.raises(trainer.TrainingFailed, match="RAM was full"), data.naming_killed_workers(lambda: 7, 2):
+        lost_connection()
+    assert waited == [1.0]  # for torch's signal handler, whose error would come up elsewhere
+
+
+@pytest.mark.parametrize("message", ["", "Caught ConnectionResetError in DataLoader worker process 0."])
+def test_a_connection_that_the_data_set_lost_is_raised_as_it_is(message):
+    with pytest.raises(ConnectionResetError), data.naming_killed_workers(lambda: 7, 2):
+        if message:
+            lost_connection(message)
+        raise ConnectionResetError
+
+
 # --- events and the cache ---------------------------------------------------------------------------------------------
 
 
