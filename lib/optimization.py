@@ -7,7 +7,6 @@ from torch import nn
 
 from lib.config import Config
 
-
 _OPTIMIZERS = {"adamw": torch.optim.AdamW}
 
 
