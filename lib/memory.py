@@ -1,7 +1,9 @@
 """Memory as it is: what the machine and its GPUs have and use; precision and recomputation that fit the card."""
 
 import contextlib
+import functools
 import gc
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -132,14 +134,23 @@ def empty_cache() -> None:
         torch.cuda.empty_cache()
 
 
+@functools.cache  # making one reads /proc, twice as long as asking it
+def _process(number: int) -> psutil.Process:
+    return psutil.Process(number)
+
+
+def _resident_bytes() -> int:
+    return _process(os.getpid()).memory_info().rss
+
+
 def allocated_bytes() -> int:
     """Bytes in tensors on the GPU; on a CPU the resident memory of the process."""
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else psutil.Process().memory_info().rss
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else _resident_bytes()
 
 
 def peak_bytes() -> int:
     """Highest bytes in tensors on the GPU since `reset_peak`; on a CPU the resident memory of the process now."""
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else psutil.Process().memory_info().rss
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _resident_bytes()
 
 
 def reset_peak() -> None:
@@ -164,7 +175,7 @@ class Reading:
 def readings() -> list[Reading]:
     """RAM first, then each GPU: by NVML where it answers (it sees other processes too), by torch otherwise."""
     ram = psutil.virtual_memory()
-    process = psutil.Process().memory_info().rss
+    process = _resident_bytes()
     found = [Reading("RAM", ram.total - ram.available, ram.total, f"this process {process / GIB:.2f} GiB")]
     for index in range(torch.cuda.device_count()):
         used, total = _gpu_used(index)
