@@ -36,9 +36,12 @@ class State:
     evaluation_batch: int = 0  # samples on the device at once that an evaluation was seen to bear; 0: the micro-batch
     events: EventLog = field(default_factory=EventLog)
     resumed_from: Path | None = None
-    with_buffers: list[nn.Module] = field(init=False)  # found once: a walk over a large model takes milliseconds
+    # Found once, because a walk over a large model takes milliseconds:
+    parameters: list[nn.Parameter] = field(init=False)
+    with_buffers: list[nn.Module] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.parameters = list(self.model.parameters())
         self.with_buffers = [module for module in self.model.modules() if module._buffers]
 
 

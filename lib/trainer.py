@@ -131,16 +131,18 @@ def optimizer_step(
         _halve_micro_batch(state, buffers, step, tried)
 
     state.scaler.unscale_(state.optimizer)
-    norm = nn.utils.clip_grad_norm_(state.model.parameters(), config.training.clip_norm or math.inf)
-    finite = math.isfinite(norm.item())  # the one wait for the device in a step; torch.isfinite adds a kernel to it
-    if finite:
+    norm = nn.utils.get_total_norm([p.grad for p in state.parameters if p.grad is not None])
+    length = norm.item()  # the one wait for the device in a step
+    if finite := math.isfinite(length):
+        if 0 < config.training.clip_norm < length:  # scaling by 1 takes 20 microseconds
+            nn.utils.clip_grads_with_norm_(state.parameters, config.training.clip_norm, norm)
         state.skipped_in_a_row = 0
         state.scaler.step(state.optimizer)
     else:
         _restore_buffers(state, buffers)  # batch statistics that saw such values would stay so for ever
         _count_skipped(state, step, order)
     state.scaler.update()
-    state.optimizer.zero_grad(set_to_none=True)
+    _drop_gradients(state)
     meter.allocated_at("after optimizer step")
     return means if finite else {}
 
@@ -198,7 +200,7 @@ def _halve_micro_batch(state: State, buffers: list[dict[str, Tensor]], step: int
             "training.gradient_checkpointing to all, make the model or its input smaller, or take a card with more "
             "memory."
         )
-    state.optimizer.zero_grad(set_to_none=True)  # a failed backward pass leaves partial gradients
+    _drop_gradients(state)  # a failed backward pass leaves partial ones
     _restore_buffers(state, buffers)
     memory.clear_memory()
     before, state.micro_batch = state.micro_batch, (state.micro_batch + 1) // 2
@@ -207,6 +209,11 @@ def _halve_micro_batch(state: State, buffers: list[dict[str, Tensor]], step: int
         f"Memory ran out at step {step}: the step is repeated in micro-batches of {state.micro_batch} instead of "
         f"{before}; the effective batch stays.",
     )  # fmt: skip
+
+
+def _drop_gradients(state: State) -> None:
+    for parameter in state.parameters:
+        parameter.grad = None  # what zero_grad does, in a tenth of its time
 
 
 def _copied_buffers(state: State) -> list[dict[str, Tensor]]:
