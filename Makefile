@@ -23,6 +23,7 @@ notebooks: .venv/ready
 bench: .venv/ready
 	$(PY) -m tests.bench.bench_graph
 	$(PY) -m tests.bench.bench_graphmer
+	$(PY) -m tests.bench.bench_overhead
 
 clean:
 	rm -rf .venv runs
