@@ -24,6 +24,7 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_graph
 	$(PY) -m tests.bench.bench_graphmer
 	$(PY) -m tests.bench.bench_session
+	$(PY) -m tests.bench.bench_overhead
 
 clean:
 	rm -rf .venv runs

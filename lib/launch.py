@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib import checkpoint, data, memory, metrics, outputs, platform, trainer
+from lib import checkpoint, data, memory, metrics, outputs, platform, profiles, trainer
 from lib import config as configs
 from lib import progress as progresses
 from lib import session as sessions
@@ -28,7 +28,7 @@ class Run:
     config: Config
     task: Task
     folder: Path
-    lengths: list[str]  # how epochs became steps, for printing
+    lengths: list[str]  # what a memory profile changed and how epochs became steps, for printing
 
     @property
     def output_dir(self) -> Path:
@@ -36,12 +36,16 @@ class Run:
 
 
 def prepare(config: Config) -> Run:
-    """Locates and validates the data and turns lengths into steps; writes nothing. Raises BadInput."""
+    """Works in the memory profile, locates and validates the data, turns lengths into steps; writes nothing.
+
+    Raises BadInput.
+    """
+    config, changes = profiles.apply(config, memory.device().type != "cpu")
     memory.precision(config.training.precision, memory.device())  # refused before the data takes its time
     task = tasks.load(config)
     train_set = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
     config, lengths = configs.resolve_lengths(config, len(train_set))
-    return Run(config, task, output_dir(config) / config.run.name, lengths)
+    return Run(config, task, output_dir(config) / config.run.name, [*changes, *lengths])
 
 
 def output_dir(config: Config) -> Path:
@@ -61,6 +65,8 @@ def train(config: Config | Run) -> dict[str, Any]:
     session = sessions.start(run.config.session.minutes, run.config.session.margin_seconds)
     found = find_checkpoint(run)
     print(describe_resume(run, found))
+    if not run.config.checkpoint.keep_last:
+        print(_resuming_is_lost(run.config.checkpoint.keep_best))
     run.folder.mkdir(parents=True, exist_ok=True)
     if found:
         earlier = _bring_along(run, found) or earlier
@@ -73,6 +79,11 @@ def train(config: Config | Run) -> dict[str, Any]:
         outputs.write_summary(run.folder, {"reason": "failed", "error": str(error), "step": step, "session": number})
         raise
     return _finish(run, outcome, session, number)
+
+
+def _resuming_is_lost(keep_best: int) -> str:
+    kept = "only the best weights are kept" if keep_best else "nothing is saved on the way"
+    return f"checkpoint.keep_last is 0, so {kept}: a session that ends early cannot be resumed."
 
 
 def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Session:
         self.deadline = start + 60 * minutes if minutes else float("inf")
         self.margin_seconds = margin_seconds
         self._seconds: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
+        self._longest = dict.fromkeys(_FACTOR, 0.0)
         self._signal: str | None = None
 
     def remaining(self) -> float:
@@ -45,10 +46,11 @@ class Session:
         begin = time.perf_counter()
         yield
         self._seconds[name].append(time.perf_counter() - begin)
+        self._longest[name] = max(self._seconds[name])
 
     def reserve(self, name: str) -> float:
         """Seconds to keep free for the next `name`, from the longest of the last eight."""
-        return _FACTOR[name] * max(self._seconds[name], default=0.0) + _CONSTANT_SECONDS[name]
+        return _FACTOR[name] * self._longest[name] + _CONSTANT_SECONDS[name]
 
     def stop_reason(self, evaluating: bool = False) -> Reason | None:
         """Why the run must stop at this step's end: a signal came, or a further step leaves no time for the rest.
