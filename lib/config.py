@@ -105,6 +105,7 @@ class Checkpoint:
     every_minutes: float = option(5.0, "Minutes between checkpoints; 0: by steps and at the end only.", minimum=0)
     keep_last: int = option(2, "Newest checkpoints that are kept; 0: none is written.", minimum=0)
     keep_best: int = option(1, "Best weights that are kept; 0: none are written.", minimum=0)
+    keep_bytes: int = option(0, "Bytes that a run's checkpoints may take; 0: the platform's limit.", minimum=0)
 
 
 @dataclass(frozen=True)

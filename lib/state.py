@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from lib import checkpoint, data, memory, optimization
 from lib.config import Config
 from lib.errors import BadInput
 from lib.memory import Precision
+from lib.saver import Saver
 from lib.task import Task
 
 
@@ -27,10 +28,15 @@ class State:
     precision: Precision
     micro_batch: int
     step: int = 0
-    best: dict[str, Any] = field(default_factory=dict)  # {"step", "metric", "value"}
+    kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"step", "metric", "value"}, the best one first
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
     pending: dict[str, float] = field(default_factory=dict)  # losses of the row that is not yet written
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """{"step", "metric", "value"} of the best validation so far; empty before the first."""
+        return self.kept_best[0] if self.kept_best else {}
 
 
 def new(task: Task, config: Config) -> State:
@@ -46,15 +52,15 @@ def new(task: Task, config: Config) -> State:
     return State(model, optimization.build(model, config), scaler, device, precision, micro_batch)
 
 
-def save(state: State, task: Task, config: Config, folder: Path) -> None:
-    """Commits a checkpoint of everything, then removes what retention no longer keeps."""
+def save(state: State, task: Task, config: Config, saver: Saver) -> None:
+    """Saves everything in the background, then removes what retention no longer keeps."""
     if not config.checkpoint.keep_last:
         return
     facts = {
         "task": config.task,
         "fingerprint": task.fingerprint(),
         "identity": identity(config),
-        "best": state.best,
+        "kept_best": state.kept_best,
         "skipped_steps": state.skipped_steps,
         "skipped_in_a_row": state.skipped_in_a_row,
         "pending": state.pending,
@@ -63,19 +69,27 @@ def save(state: State, task: Task, config: Config, folder: Path) -> None:
         "torch": torch.__version__,
     }
     tensors = {"model": weights(state.model), "optimizer": _moments(state)}
-    checkpoint.save(folder / "checkpoints", state.step, tensors, facts)
-    checkpoint.retain(folder / "checkpoints", config.checkpoint.keep_last)
+    keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
+    saver.save("checkpoints", state.step, tensors, facts, keep)
 
 
-def save_best(state: State, config: Config, folder: Path, task: Task, scores: Mapping[str, float]) -> None:
-    """Saves the weights alone when the task's selection metric is the best so far."""
+def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Mapping[str, float]) -> None:
+    """Saves the weights alone when the task's selection metric is among the `checkpoint.keep_best` best so far.
+
+    What they push out is deleted after the next checkpoint: until then a resumed run may still count on it.
+    """
     name, direction = task.selection
-    value, before = scores[name], state.best.get("value")
-    better = math.isfinite(value) and (before is None or (value > before if direction == "max" else value < before))
-    if better and config.checkpoint.keep_best:
-        state.best = {"step": state.step, "metric": name, "value": value}
-        checkpoint.save(folder / "best", state.step, {"model": weights(state.model)}, {"best": state.best})
-        checkpoint.retain(folder / "best", config.checkpoint.keep_best)
+    if not math.isfinite(scores[name]):
+        return
+    new = {"step": state.step, "metric": name, "value": scores[name]}
+    others = [best for best in state.kept_best if best["metric"] == name]
+    sign = -1 if direction == "max" else 1
+    ranked = sorted([*others, new], key=lambda best: sign * best["value"])[: config.checkpoint.keep_best]
+    if new in ranked:
+        state.kept_best = ranked
+        keep = partial(saver.retention.keep_best, [best["step"] for best in ranked])
+        then = None if config.checkpoint.keep_last else keep
+        saver.save("best", state.step, {"model": weights(state.model)}, {"best": new}, then)
 
 
 def restore(state: State, saved: checkpoint.Checkpoint) -> None:
@@ -84,14 +98,15 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> None:
     by_name: dict[str, dict[str, Tensor]] = {}
     for key, value in saved.tensors["optimizer"].items():
         kind, _, name = key.partition("/")
-        # AdamW keeps its step counter on the CPU.
-        by_name.setdefault(name, {})[kind] = value if kind == "step" else value.to(state.device)
+        # AdamW keeps its step counter on the CPU. Copied, because what was loaded is mapped from a file, whose space
+        # would not be free while it is used.
+        by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
     for name, parameter in state.model.named_parameters():
         if name in by_name:
             state.optimizer.state[parameter] = by_name[name]
     if state.scaler.is_enabled() and saved.state["scaler"]:
         state.scaler.load_state_dict(saved.state["scaler"])
-    state.step, state.best, state.pending = saved.step, saved.state["best"], saved.state["pending"]
+    state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
     state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
     state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
 

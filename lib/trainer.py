@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from lib.config import Config
 from lib.meter import Meter
 from lib.metrics import MetricsLog
 from lib.progress import Progress
+from lib.retention import Retention
+from lib.saver import Saver
 from lib.session import Reason, Session
 from lib.state import State
 from lib.task import Batch, Task
@@ -65,8 +68,9 @@ def train(
     steps = range(state.step, training.max_steps)
     reason: Reason = "completed"
     saved_at = time.monotonic()
+    saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"))
 
-    with session.catching_signals(), MetricsLog(folder / "metrics.csv", state.step) as log:
+    with session.catching_signals(), MetricsLog(folder / "metrics.csv", state.step) as log, saver:
         for step, slots in data.train_batches(task, train_set, order, steps, config.data.num_workers):
             with session.measured("step"):
                 lr = optimization.learning_rate(config, step)
@@ -85,20 +89,31 @@ def train(
                     scores = evaluate(state, task, config, datasets["validation"])
                     log.append({"step": state.step, "split": "validation", **scores})
                     progress.note(f"step {state.step:,}, validation: {_figures(scores)}")
-                    states.save_best(state, config, folder, task, scores)
+                    states.save_best(state, config, saver, task, scores)
 
             stop = None if last else session.stop_reason()
             if last or stop or _save_due(state.step, saved_at, config):
-                with session.measured("save"), meter.paused():
+                with meter.paused():
                     state.pending = meter.pending()
-                    states.save(state, task, config, folder)
+                    states.save(state, task, config, saver)
                     saved_at = time.monotonic()
             if stop:
                 reason = stop
                 break
+        _finish_saving(saver)
 
     progress.close()
     return Outcome(reason, state, meter.steps_per_second(), memory.peak_bytes(), meter.allocated)
+
+
+def _finish_saving(saver: Saver) -> None:
+    """The last save of a session is waited for, and its failure is one of the run: nothing may be lost in silence."""
+    try:
+        saver.wait()
+    except checkpoint.CheckpointNotSaved as error:
+        raise TrainingFailed(
+            f"{error} This was the last save of the session: the next one goes on from the checkpoint before."
+        ) from error
 
 
 def optimizer_step(
