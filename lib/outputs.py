@@ -49,11 +49,12 @@ def packed_files(output_dir: Path) -> list[Path]:
     """The files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
     runs = sorted(p.parent for p in output_dir.glob("*/config.yaml"))
     files = [path for run in runs for path in sorted(run.rglob("*")) if path.is_file()]
-    return [
-        path
-        for path in files
-        if "checkpoints" not in path.relative_to(output_dir).parts[1:] and path.suffix not in {".tmp", ".del"}
-    ]
+    return [path for path in files if not _left_out(path.relative_to(output_dir).parts[1:])]
+
+
+def _left_out(parts: tuple[str, ...]) -> bool:
+    """Checkpoints, and what a killed run left half written or half deleted."""
+    return any(part == "checkpoints" or part.endswith((".tmp", ".del", ".old")) for part in parts)
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -52,6 +52,12 @@ def new(task: Task, config: Config) -> State:
     return State(model, optimization.build(model, config), scaler, device, precision, micro_batch)
 
 
+def prepare_saving(state: State, config: Config, saver: Saver) -> None:
+    """Once the optimizer has its tensors, memory for their copies can be had while training goes on."""
+    if config.checkpoint.keep_last:
+        saver.prepare(_tensors(state))
+
+
 def save(state: State, task: Task, config: Config, saver: Saver) -> None:
     """Saves everything in the background, then removes what retention no longer keeps."""
     if not config.checkpoint.keep_last:
@@ -68,9 +74,8 @@ def save(state: State, task: Task, config: Config, saver: Saver) -> None:
         "micro_batch": state.micro_batch,
         "torch": torch.__version__,
     }
-    tensors = {"model": weights(state.model), "optimizer": _moments(state)}
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
-    saver.save("checkpoints", state.step, tensors, facts, keep)
+    saver.save("checkpoints", state.step, _tensors(state), facts, keep)
 
 
 def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Mapping[str, float]) -> None:
@@ -158,6 +163,10 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, value in expected.items():
             value.copy_(tensors[name])
+
+
+def _tensors(state: State) -> dict[str, dict[str, Tensor]]:
+    return {"model": weights(state.model), "optimizer": _moments(state)}
 
 
 def _moments(state: State) -> dict[str, Tensor]:

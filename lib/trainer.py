@@ -61,14 +61,15 @@ def train(
     train_set = data.subset(datasets["train"], config.data.subset_ratio, config.seed)
     order = data.Order(len(train_set), config.seed, training.effective_batch, training.micro_batch_slots)
     state = states.new(task, config)
+    saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"))
     if resume:
         states.restore(state, resume)
+        saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
     steps = range(state.step, training.max_steps)
     reason: Reason = "completed"
     saved_at = time.monotonic()
-    saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"))
 
     with session.catching_signals(), MetricsLog(folder / "metrics.csv", state.step) as log, saver:
         for step, slots in data.train_batches(task, train_set, order, steps, config.data.num_workers):
@@ -77,6 +78,8 @@ def train(
                 optimization.set_learning_rate(state.optimizer, lr)
                 meter.add(optimizer_step(state, task, config, slots, step, order, meter))
                 state.step = step + 1
+            if step == steps.start:
+                states.prepare_saving(state, config, saver)
             last = state.step == training.max_steps
 
             if last or _due(state.step, training.log_every_steps):

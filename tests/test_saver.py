@@ -117,6 +117,18 @@ def test_weights_that_changed_within_a_step_are_never_taken_for_the_copied_ones(
     assert float(best.tensors["model"]["w"][0, 0]) == 1
 
 
+def test_prepared_buffers_are_the_ones_that_are_used(tmp_path):
+    saver = make(tmp_path)
+    saver.prepare(weights(1))
+    saver.wait()
+    addresses = {key: value.data_ptr() for key, value in saver._buffers.items()}
+    saver.prepare(weights(1))
+    saver.save("checkpoints", 1, weights(3), {})
+    saver.wait()
+    assert addresses and addresses == {key: value.data_ptr() for key, value in saver._buffers.items()}
+    assert float(loaded(tmp_path, 1).tensors["model"]["w"][0, 0]) == 3
+
+
 def test_tensors_of_another_shape_get_buffers_of_their_own(tmp_path):
     saver = make(tmp_path)
     saver.save("checkpoints", 1, weights(1), {})
