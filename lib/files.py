@@ -10,6 +10,7 @@ from pathlib import Path
 from lib.errors import BadInput
 
 CHUNK = 16 * 2**20  # bytes of a write; after each the interpreter is asked for, which training holds up to 5 ms
+_PROBE_BYTES = 64 * 1024  # room for the first files of a run
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP}  # what mounted cloud drives answer; they have no such promise to give
 
 
@@ -121,7 +122,7 @@ def check_writable(folder: Path) -> None:
         make_folders(folder)
         if exists(probe):
             disk.remove(probe)
-        os.close(disk.create(probe))
+        write_file(probe, [memoryview(bytes(_PROBE_BYTES))])
         disk.remove(probe)
     except OSError as error:
         raise BadInput(

@@ -104,7 +104,11 @@ class Saver:
         """In the thread: makes room, writes, and deletes what is no longer kept."""
         try:
             self.retention.make_room(name, parcel)
-            checkpoint.write(self.folder / name, parcel)
+            try:
+                checkpoint.write(self.folder / name, parcel)
+            except CheckpointNotSaved:  # once more, from the same buffers: what the disk refuses may pass
+                self.retention.make_room(name, parcel)
+                checkpoint.write(self.folder / name, parcel)
             self.record(time.perf_counter() - begin)
             if then:
                 then()

@@ -153,6 +153,17 @@ def test_a_failed_save_warns_at_the_next_one_and_raises_when_it_was_the_last(tmp
     saver.wait()
 
 
+def test_an_error_that_passes_costs_nothing(tmp_path, monkeypatch):
+    disk = Full("model.safetensors", errno.EIO)
+    monkeypatch.setattr(files, "disk", disk)
+    original = files.remove_tree
+    monkeypatch.setattr(files, "remove_tree", lambda path: (setattr(disk, "part", "nothing"), original(path)))
+    saver = make(tmp_path)
+    saver.save("checkpoints", 1, weights(1), {})
+    saver.wait()
+    assert checkpoint.load_newest(tmp_path / "checkpoints")[0].step == 1 and disk.part == "nothing"
+
+
 def test_what_is_no_fault_of_the_disk_is_raised(tmp_path, monkeypatch):
     saver = make(tmp_path)
     monkeypatch.setattr(checkpoint, "write", lambda *_: 1 / 0)

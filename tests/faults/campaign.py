@@ -51,7 +51,7 @@ def operations(base: Path, fast: bool) -> dict:
 
 
 def kills(base: Path, fast: bool) -> dict:
-    return runs.random_kills(base, 3 if fast else 50, steps=20 if fast else 60)
+    return runs.random_kills(base, 3 if fast else 50, steps=20 if fast else 100)
 
 
 def bits(base: Path, fast: bool) -> dict:

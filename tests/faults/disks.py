@@ -10,7 +10,9 @@ from lib.files import Disk
 
 OPERATIONS = ("mkdir", "create", "write", "sync", "sync_folder", "rename", "remove")
 ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO}
-FAULTS = ("kill", "tear", *ERRORS)
+FULL = "ENOSPC from then on"
+FAULTS = ("kill", "tear", *ERRORS, FULL)
+_COUNTED = {"tear": ("write",), FULL: ("mkdir", "create", "write")}
 
 
 class Counting(Disk):
@@ -38,7 +40,8 @@ class Counting(Disk):
 
 
 class Faulty(Counting):
-    """Operation `at` fails: "kill" before it, or an error of the operating system; "tear" after half of write `at`.
+    """Operation `at` fails: "kill" before it, "tear" after half of a write, or an error of the operating system, which
+    passes or, on a full disk, stays.
 
     `mark` is a file made when that happens, so that the one who started the run knows that it did.
     """
@@ -46,12 +49,14 @@ class Faulty(Counting):
     def __init__(self, at: int, fault: str, mark: Path):
         super().__init__()
         self.at, self.fault, self.mark = at, fault, mark
-        self.counted = ("write",) if fault == "tear" else OPERATIONS
+        self.counted = _COUNTED.get(fault, OPERATIONS)
 
     def act(self, name, arguments):
-        if self.number != self.at:
+        if self.number < self.at or (self.number > self.at and self.fault != FULL):
             return
         self.mark.write_text(name)
+        if self.fault == FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.fault in ERRORS:
             raise OSError(ERRORS[self.fault], os.strerror(ERRORS[self.fault]))
         if self.fault == "tear":
