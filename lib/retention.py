@@ -48,11 +48,14 @@ class Retention:
 
     def after_checkpoint(self, step: int, best: Collection[int]) -> None:
         """After step's successful save: the last ones, the best ones, and all of them within the budget."""
-        # What was just saved counts as the newest, also in a run that was taken back to an earlier step.
-        steps = [s for s in self._written("checkpoints") if s != step] + [step]
-        self._drop_oldest(steps, self.options.keep_last, lambda: False)
-        self.keep_best(best)
-        self._drop_oldest(steps[-self.options.keep_last :], 1, self._within_budget)
+        try:
+            # What was just saved counts as the newest, also in a run that was taken back to an earlier step.
+            steps = [s for s in self._written("checkpoints") if s != step] + [step]
+            self._drop_oldest(steps, self.options.keep_last, lambda: False)
+            self.keep_best(best)
+            self._drop_oldest(steps[-self.options.keep_last :], 1, self._within_budget)
+        except OSError as error:
+            print(f"Could not look for old checkpoints in {self.folder} ({error}); they stay.", flush=True)
 
     def keep_best(self, best: Collection[int]) -> None:
         """Deletes the weights of all other steps."""

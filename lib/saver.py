@@ -103,17 +103,22 @@ class Saver:
     ) -> None:
         """In the thread: makes room, writes, and deletes what is no longer kept."""
         try:
-            self.retention.make_room(name, parcel)
             try:
-                checkpoint.write(self.folder / name, parcel)
+                self._write(name, parcel)
             except CheckpointNotSaved:  # once more, from the same buffers: what the disk refuses may pass
-                self.retention.make_room(name, parcel)
-                checkpoint.write(self.folder / name, parcel)
+                self._write(name, parcel)
             self.record(time.perf_counter() - begin)
             if then:
                 then()
         except BaseException as error:  # carried over to the training thread
             self._failures[number] = error
+
+    def _write(self, name: str, parcel: checkpoint.Parcel) -> None:
+        try:
+            self.retention.make_room(name, parcel)
+        except OSError as error:  # the disk cannot even be asked
+            raise CheckpointNotSaved(f"The checkpoint of step {parcel.step:,} was not saved: {error}.") from error
+        checkpoint.write(self.folder / name, parcel)
 
     def _is_taken(self, key: tuple[str, str], step: int, value: Tensor) -> bool:
         """Whether the thread is still writing other content from this tensor's buffer."""

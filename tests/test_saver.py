@@ -224,6 +224,22 @@ def test_room_is_made_by_deleting_what_goes_anyway_but_never_the_last_good_one(t
     assert checkpoint.load_newest(folder)[0].step == 3
 
 
+def test_a_disk_that_cannot_be_asked_for_its_room_is_a_warning(tmp_path, monkeypatch):
+    def broken(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    saver = make(tmp_path)
+    monkeypatch.setattr(retention.shutil, "disk_usage", broken)
+    saver.save("checkpoints", 1, weights(1), {})
+    with pytest.raises(CheckpointNotSaved, match="step 1 was not saved: .*Input/output error"):
+        saver.wait()
+    monkeypatch.undo()
+    monkeypatch.setattr(retention.checkpoint, "steps", broken)
+    saver.save("checkpoints", 2, weights(2), {}, lambda: saver.retention.after_checkpoint(2, []))
+    saver.wait()
+    assert (tmp_path / "checkpoints" / "step-00000002").is_dir()
+
+
 def test_an_old_good_checkpoint_is_not_deleted_for_room_when_the_newer_one_is_damaged(tmp_path, monkeypatch):
     folder = tmp_path / "run" / "checkpoints"
     for step in (1, 2):

@@ -1,6 +1,7 @@
 """Training runs in child processes that are killed or whose disk fails; the next start must end in the same bytes."""
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -65,11 +66,12 @@ def result(folder: Path, step: int) -> dict[str, object]:
     """What must be equal: model, optimizer, state and best weights byte for byte, the table but for speeds."""
     run = folder / "runs" / "toy"
     newest = run / "checkpoints" / f"step-{step:08d}"
-    best = run / "best"
+    # The best weights that the state names: others may stay where deleting failed, which only warns.
+    best = [entry["step"] for entry in json.loads((newest / "state.json").read_text("utf-8"))["kept_best"]]
     names = ("model.safetensors", "optimizer.safetensors", "state.json")
     return {
         **{name: (newest / name).read_bytes() for name in names},
-        "best": {step: _model(checkpoint.path_of(best, step)) for step in checkpoint.steps(best)},
+        "best": {step: _model(checkpoint.path_of(run / "best", step)) for step in best},
         "rows": [
             [value for name, value in row.items() if name not in metrics.VOLATILE_COLUMNS]
             for row in metrics.read(run / "metrics.csv")
