@@ -22,8 +22,11 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    path = folder / SUMMARY
-    return json.loads(path.read_text("utf-8")) if path.is_file() else None
+    """The summary of an earlier session, if there is one; a loss of power may have left an empty file."""
+    try:
+        return json.loads((folder / SUMMARY).read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
 
 
 def package(output_dir: Path) -> Path:

@@ -33,9 +33,10 @@ class Retention:
             self._drop_oldest(self._written(name), kept, lambda: parcel.size <= self.available(), check=True)
         if parcel.size > (available := self.available()):
             raise CheckpointNotSaved(
-                f"The checkpoint of step {parcel.step:,} was not saved: it needs {parcel.size / _MB:,.1f} MB, and "
-                f"{max(0, available) / _MB:,.1f} MB are available in {self._output_dir}. Delete files there, or lower "
-                "checkpoint.keep_last or checkpoint.keep_best. Those saved before are untouched."
+                f"The checkpoint of step {parcel.step:,} was not saved in {self.folder / name}: it needs "
+                f"{parcel.size / _MB:,.1f} MB, and {max(0, available) / _MB:,.1f} MB are available in "
+                f"{self._output_dir}. Delete files there, or lower checkpoint.keep_last or checkpoint.keep_best. Those "
+                "saved before are untouched."
             )
 
     def available(self) -> int:

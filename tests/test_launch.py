@@ -117,6 +117,12 @@ def test_a_failure_is_in_the_summary_with_the_step_that_was_saved(toy, tmp_path,
     assert summary == {"reason": "failed", "error": "division by zero", "step": 0, "session": 1}
 
 
+def test_an_empty_summary_stops_no_run(toy, tmp_path):
+    (tmp_path / "runs" / "toy").mkdir(parents=True)
+    (tmp_path / "runs" / "toy" / "summary.json").write_text("")
+    assert launch.train(toy())["reason"] == "completed"
+
+
 def test_the_smoke_test_measures_and_leaves_nothing(toy, tmp_path):
     run = launch.prepare(toy())
     text = launch.smoke_test(run)

@@ -57,7 +57,7 @@ def background(folder: Path, tensors: dict) -> dict:
             begin = time.perf_counter()
             saver.save("checkpoints", step, tensors, {}, lambda step=step: saver.retention.after_checkpoint(step, []))
             still.append(time.perf_counter() - begin)
-            while saver._thread.is_alive():
+            while saver._thread and saver._thread.is_alive():
                 train(0.2)
             tensors["model"]["blocks.0.weight"].add_(1)
         saver.wait()

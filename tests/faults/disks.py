@@ -54,7 +54,8 @@ class Faulty(Counting):
     def act(self, name, arguments):
         if self.number < self.at or (self.number > self.at and self.fault != FULL):
             return
-        self.mark.write_text(name)
+        if not self.mark.exists():
+            self.mark.write_text(name)
         if self.fault == FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.fault in ERRORS:
