@@ -84,7 +84,7 @@ def plain(folder: Path, tensors: dict) -> dict:
 
 
 def resume(folder: Path, tensors: dict) -> dict:
-    """Seconds of verifying, loading and copying everything into place, from a cold page cache where that is allowed."""
+    """Seconds of verifying, loading and copying everything into place; the page cache is asked to forget the files."""
     cold = _drop_caches(folder)
     begin = time.perf_counter()
     found, _ = checkpoint.load_newest(folder / "checkpoints")
@@ -93,7 +93,7 @@ def resume(folder: Path, tensors: dict) -> dict:
         for name, value in named.items():
             value.copy_(found.tensors[group][name])
     return {
-        "cold_cache": cold,
+        "pages_dropped_before": cold,
         "verify_and_load_seconds": round(loaded, 2),
         "resume_seconds": round(time.perf_counter() - begin, 2),
     }

@@ -148,7 +148,7 @@ def random_kills(base: Path, runs: int, seed: int = 0, steps: int = 100) -> dict
         shutil.rmtree(folder, ignore_errors=True)
         for _ in range(3):
             process = fork(folder, overrides)
-            time.sleep(draw.uniform(0.05, 0.9) * seconds)
+            time.sleep(draw.uniform(0.1, 0.7) * seconds)
             os.kill(process, signal.SIGKILL)
             counts["kills"] += wait(process) == -signal.SIGKILL
             counts["kills inside a save"] += any((folder / "runs").glob("toy/*/step-*.tmp"))
