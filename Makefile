@@ -1,9 +1,10 @@
 # make train   sets everything up and trains the small GraphMER encoder (5 minutes on 2 cores)
 # make test    sets everything up, then lint, notebook freshness, unit tests, every notebook run headlessly
+# make faults  kills, tears, full disks, bit flips and loss of power against checkpoints (some minutes)
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: train test lint check notebooks bench clean
+.PHONY: train test lint check notebooks bench faults clean
 
 train: .venv/ready
 	$(PY) -m lib train configs/graphmer_small.yaml
@@ -25,6 +26,10 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_graphmer
 	$(PY) -m tests.bench.bench_session
 	$(PY) -m tests.bench.bench_overhead
+	$(PY) -m tests.bench.bench_save
+
+faults: .venv/ready
+	OMP_NUM_THREADS=1 $(PY) -m tests.faults.campaign
 
 clean:
 	rm -rf .venv runs

@@ -29,6 +29,10 @@ class Run:
     """The run's identity, and where it goes on."""
 
     name: str = option("", "The name of the run and of its folder; empty: the name of the configuration file.")
+    initial_weights: str = option("", "Weights that a new run starts from: a .safetensors file, or a run's folder.")
+    initial_weights_share: float = option(
+        0.9, "The least share of the model's tensors that must match in name and shape.", minimum=0, maximum=1
+    )
     resume_from: str = option("", "A folder or mounted input with an earlier output; empty: wherever one is found.")
 
     @staticmethod
@@ -61,6 +65,7 @@ class Training:
     micro_batch_slots: int = option(1, "Equal parts of the effective batch that are dealt to the ranks.", minimum=1)
     precision: Literal["auto", "fp32", "fp16", "bf16"] = option("auto", "Number format of the forward pass.")
     gradient_checkpointing: int | Literal["all"] = option(0, "Layers that are recomputed to save memory.", minimum=0)
+    ema_decay: float = option(0.0, "Decay of the average of the weights that is tested; 0: none.", minimum=0, below=1)
     clip_norm: float = option(1.0, "The largest norm of the gradient; 0: not clipped.", minimum=0)
     deterministic: bool = option(False, "Whether a GPU gives the same bits every time, at some cost in speed.")
     log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
@@ -122,8 +127,12 @@ class Checkpoint:
     every_steps: int = option(0, "Steps between checkpoints; 0: by time and at the end only.", minimum=0)
     every_epochs: float = option(0.0, "Epochs between checkpoints.", minimum=0)
     every_minutes: float = option(5.0, "Minutes between checkpoints; 0: by steps and at the end only.", minimum=0)
+    lightweight: bool = option(
+        False, "Leaves the optimizer out: a third of the size, but a resumed run is no longer the same bit for bit."
+    )
     keep_last: int = option(2, "Newest checkpoints that are kept; 0: none is written.", minimum=0)
     keep_best: int = option(1, "Best weights that are kept; 0: none are written.", minimum=0)
+    keep_bytes: int = option(0, "Bytes that a run's checkpoints may take; 0: the platform's limit.", minimum=0)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ _HARMLESS = ("output_dir", "run.", "session.", "checkpoint.", "data.dir", "data.
 
 def facts(config: Config, task: Task) -> dict[str, Any]:
     """What a checkpoint keeps to be recognised by: configuration, data, and the machine that computed it."""
+    telling = {key: value for key, value in flat(config).items() if not key.startswith(_HARMLESS)}
     return {
-        **{key: list(value) if isinstance(value, tuple) else value for key, value in flat(config).items()},
+        **{key: list(value) if isinstance(value, tuple) else value for key, value in telling.items()},
         "data fingerprint": task.fingerprint(),
         "version of torch": torch.__version__,
         "version of Python": platform.python_version(),
@@ -33,7 +34,7 @@ def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object) -> st
 
     Raises BadInput, with a table, where going on would not be the same run.
     """
-    different = [key for key in {**saved, **now} if saved.get(key) != now.get(key) and not key.startswith(_HARMLESS)]
+    different = [key for key in {**saved, **now} if saved.get(key) != now.get(key)]
     refused = [key for key in _REFUSED if key in different]
     if refused:
         raise BadInput(

@@ -1,12 +1,13 @@
 """A run from its configuration to its archive: data, resume, training, test, plot, summary."""
 
+import contextlib
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib import checkpoint, data, memory, metrics, outputs, platform, profiles, trainer
+from lib import checkpoint, data, files, identity, memory, metrics, outputs, platform, profiles, trainer, weights
 from lib import config as configs
 from lib import progress as progresses
 from lib import session as sessions
@@ -67,7 +68,9 @@ def train(config: Config | Run) -> dict[str, Any]:
     print(describe_resume(run, found))
     if not run.config.checkpoint.keep_last:
         print(_resuming_is_lost(run.config.checkpoint.keep_best))
-    run.folder.mkdir(parents=True, exist_ok=True)
+    files.check_writable(run.folder)
+    for kind in ("checkpoints", "best"):
+        checkpoint.tidy(run.folder / kind)
     if found:
         earlier = _bring_along(run, found) or earlier
     (run.folder / "config.yaml").write_text(configs.dump(run.config), "utf-8")
@@ -76,7 +79,9 @@ def train(config: Config | Run) -> dict[str, Any]:
         outcome = trainer.train(run.task, run.config, run.folder, session, progresses.choose(), found)
     except BaseException as error:
         step = max(checkpoint.steps(run.folder / "checkpoints"), default=0)
-        outputs.write_summary(run.folder, {"reason": "failed", "error": str(error), "step": step, "session": number})
+        with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
+            failed = {"reason": "failed", "error": str(error), "step": step, "session": number}
+            outputs.write_summary(run.folder, failed)
         raise
     return _finish(run, outcome, session, number)
 
@@ -121,17 +126,28 @@ def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -
 
 def test(run: Run, state: states.State) -> tuple[dict[str, float], dict[str, float]]:
     """Metrics of the best weights on the test set, and the trivial baseline's; the task writes its tables."""
-    best = checkpoint.steps(run.folder / "best")
+    best = best_weights(run, state)
     if best:
-        saved = checkpoint.load(checkpoint.path_of(run.folder / "best", best[-1]))
-        states.load_weights(state.model, saved.tensors["model"])
-    print(f"Testing the weights of step {best[-1] if best else state.step:,} on held-out data.", flush=True)
+        weights.put_back(state.model, best.tensors["model"])
+        state.ema = None  # the best weights are averages already
+    print(f"Testing the weights of step {best.step if best else state.step:,} on held-out data.", flush=True)
     progress = progresses.choose()
     scores = trainer.evaluate(state, run.task, run.config, run.task.datasets()["test"], progress)
     progress.close()
     baseline = run.task.baseline()
     print(run.task.report(scores, run.folder), flush=True)
     return scores, baseline
+
+
+def best_weights(run: Run, state: states.State) -> checkpoint.Checkpoint | None:
+    """The best weights that were saved and can be read; says which are passed over."""
+    for best in state.kept_best:
+        path = checkpoint.path_of(run.folder / "best", best["step"])
+        try:
+            return checkpoint.load(path)
+        except checkpoint.DamagedCheckpoint as damage:
+            print(f"The best weights {path} are passed over ({damage}).")
+    return None
 
 
 def plot(run: Run, baseline: dict[str, float]) -> Path:
@@ -143,15 +159,27 @@ def plot(run: Run, baseline: dict[str, float]) -> Path:
 def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
     """The newest valid checkpoint of this run: from `run.resume_from`, the output folder, or a mounted earlier output.
 
-    Raises BadInput where one is found that another configuration made, or where `run.resume_from` holds none.
+    A damaged one is passed over and said; in the run's own folder it is renamed. Raises BadInput where all are damaged,
+    where another configuration or a later version made the one found, or where `run.resume_from` holds none.
     """
+    damaged: list[str] = []
     for folder in resume_folders(run):
-        found, passed_over = checkpoint.load_newest(folder)
-        for sentence in passed_over:
-            print(sentence)
+        own = folder.resolve() == (run.folder / "checkpoints").resolve()
+        found, sentences = checkpoint.load_newest(folder, quarantine=own)
+        damaged += sentences
         if found:
-            states.check_resumable(found, run.task, run.config)
+            print("".join(f"{sentence}\n" for sentence in damaged), end="")
+            now = identity.facts(run.config, run.task)
+            if warning := identity.check(found.state["identity"], now, found.path.parent.parent):
+                print(warning)
+            if "optimizer" not in found.tensors:
+                print("The checkpoint is lightweight: the optimizer starts anew, so the run goes on, not bit for bit.")
             return found
+    if damaged:
+        raise BadInput(
+            "\n".join(damaged) + f"\nNo checkpoint of {run.config.run.name} is whole, and nothing was deleted. "
+            "To start afresh, delete these folders or choose another run.name."
+        )
     if run.config.run.resume_from:
         raise BadInput(
             f"run.resume_from is {run.config.run.resume_from}, where no checkpoint of {run.config.run.name} lies. Give "
@@ -187,9 +215,9 @@ def _bring_along(run: Run, found: checkpoint.Checkpoint) -> dict[str, Any] | Non
     if (origin / "metrics.csv").is_file():
         shutil.copyfile(origin / "metrics.csv", run.folder / "metrics.csv")
     for step in checkpoint.steps(origin / "best"):
-        target = checkpoint.path_of(run.folder / "best", step)
-        if not target.exists():
-            shutil.copytree(checkpoint.path_of(origin / "best", step), target)
+        with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
+            best = checkpoint.load(checkpoint.path_of(origin / "best", step))
+            checkpoint.save(run.folder / "best", step, best.tensors, best.state)
     return outputs.read_summary(origin)
 
 

@@ -1,7 +1,9 @@
 """metrics.csv and the picture of it."""
 
 import csv
+import errno
 import io
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -24,22 +26,38 @@ class MetricsLog:
         rows = [row for row in read(path) if int(row["step"]) <= step] if path.exists() else []
         self.columns = _columns(rows)
         _write(path, self.columns, rows)
-        self._file = path.open("a", encoding="utf-8", newline="")
+        self._file = path.open("ab", buffering=0)
+        self._waiting: list[Row] = []  # rows that the disk did not take yet
+        self._warned = False
 
     def append(self, row: Mapping[str, float | int | str]) -> None:
-        """Adds a row and flushes it; a column that was not there before widens the table."""
-        if not set(row) <= set(self.columns):
-            self._widen(row)
-        cells = {name: _cell(value) for name, value in row.items()}
-        self._file.write(_lines(self.columns, [cells]))
-        self._file.flush()
+        """Adds a row; a column that was not there before widens the table. A full disk costs a warning, not the run:
+        the row waits for the next one."""
+        self._waiting.append({name: _cell(value) for name, value in row.items()})
+        try:
+            if not set().union(*self._waiting) <= set(self.columns):
+                self._widen()
+            self._write_waiting()
+        except OSError as error:
+            if not self._warned:
+                print(f"Warning: {self.path} cannot be written ({error}); its rows wait. Training goes on.", flush=True)
+            self._warned = True
 
-    def _widen(self, row: Mapping[str, object]) -> None:
-        self._file.close()
+    def _widen(self) -> None:
         rows = read(self.path)
-        self.columns = _columns([dict.fromkeys(self.columns, ""), *rows, dict.fromkeys(row, "")])
-        _write(self.path, self.columns, rows)
-        self._file = self.path.open("a", encoding="utf-8", newline="")
+        columns = _columns([dict.fromkeys(self.columns, ""), *rows, *self._waiting])
+        _write(self.path, columns, rows)
+        self.columns = columns
+        self._file.close()
+        self._file = self.path.open("ab", buffering=0)
+
+    def _write_waiting(self) -> None:
+        text = _lines(self.columns, self._waiting).encode()
+        end = self.path.stat().st_size
+        if self._file.write(text) < len(text):  # the disk took a part
+            self._file.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._waiting.clear()
 
     def __enter__(self) -> "MetricsLog":
         return self

@@ -22,8 +22,11 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    path = folder / SUMMARY
-    return json.loads(path.read_text("utf-8")) if path.is_file() else None
+    """The summary of an earlier session, if there is one; a loss of power may have left an empty file."""
+    try:
+        return json.loads((folder / SUMMARY).read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
 
 
 def package(output_dir: Path) -> Path:
@@ -49,11 +52,12 @@ def packed_files(output_dir: Path) -> list[Path]:
     """The files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
     runs = sorted(p.parent for p in output_dir.glob("*/config.yaml"))
     files = [path for run in runs for path in sorted(run.rglob("*")) if path.is_file()]
-    return [
-        path
-        for path in files
-        if "checkpoints" not in path.relative_to(output_dir).parts[1:] and path.suffix not in {".tmp", ".del"}
-    ]
+    return [path for path in files if not _left_out(path.relative_to(output_dir).parts[1:])]
+
+
+def _left_out(parts: tuple[str, ...]) -> bool:
+    """Checkpoints, and what a killed run left half written or half deleted."""
+    return any(part == "checkpoints" or part.endswith((".tmp", ".del", ".old")) for part in parts)
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -23,7 +23,12 @@ _PROFILES: dict[str, dict[str, object]] = {
         "checkpoint.keep_best": 0,
         "checkpoint.every_minutes": 0.0,
     },
-    "max_quality": {"training.micro_batch": 16, "training.effective_batch": 16, "checkpoint.keep_last": None},
+    "max_quality": {
+        "training.micro_batch": 16,
+        "training.effective_batch": 16,
+        "checkpoint.keep_last": None,
+        "checkpoint.lightweight": False,
+    },
 }
 
 

@@ -45,7 +45,11 @@ class Session:
         """Measures a "step", "evaluate", "save" or "package", so that the next one can be reserved."""
         begin = time.perf_counter()
         yield
-        self._seconds[name].append(time.perf_counter() - begin)
+        self.record(name, time.perf_counter() - begin)
+
+    def record(self, name: str, seconds: float) -> None:
+        """Notes how long a "save" took that went on in the background."""
+        self._seconds[name].append(seconds)
         self._longest[name] = max(self._seconds[name])
 
     def reserve(self, name: str) -> float:

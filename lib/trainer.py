@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from lib.events import EventLog
 from lib.meter import Meter
 from lib.metrics import MetricsLog
 from lib.progress import Progress, duration
+from lib.retention import Retention
 from lib.sampler import Advice, Sampler
+from lib.saver import Saver
 from lib.session import Reason, Session
 from lib.state import State
 from lib.task import Batch, Task
@@ -58,9 +61,13 @@ def train(
     train_set = data.subset(datasets["train"], config.data.subset_ratio, config.seed)
     order = data.Order(len(train_set), config.seed, training.effective_batch, training.micro_batch_slots)
     state = states.new(task, config)
+    saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"))
     if resume:
         states.restore(state, resume)
         state.resumed_from = resume.path
+        saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
+    elif config.run.initial_weights:
+        progress.note(states.start_from(state, config))
     state.events = EventLog(folder / "events.csv", progress.note)
     advice = Advice(config.data.num_workers)
     meter = Meter(state.pending, state.device)
@@ -74,6 +81,7 @@ def train(
         MetricsLog(folder / "metrics.csv", state.step) as log,
         Sampler() as sampler,
         data.naming_killed_workers(lambda: state.step, config.data.num_workers),
+        saver,
     ):
         batches = data.train_batches(task, train_set, order, steps, config.data.num_workers, config.data.prefetch)
         for step, slots in meter.waiting(batches):
@@ -82,6 +90,8 @@ def train(
                 optimization.set_learning_rate(state.optimizer, lr)
                 meter.add(optimizer_step(state, task, config, slots, step, order, meter))
                 state.step = step + 1
+            if step == steps.start:
+                states.prepare_saving(state, config, saver)
             last = state.step == training.max_steps
 
             if last or _due(state.step, training.log_every_steps):
@@ -97,23 +107,34 @@ def train(
                     scores = evaluate(state, task, config, datasets["validation"])
                     log.append({"step": state.step, "split": "validation", **scores})
                     progress.note(f"step {state.step:,}, validation: {_figures(scores, task.shown)}")
-                    states.save_best(state, config, folder, task, scores)
+                    states.save_best(state, config, saver, task, scores)
 
             evaluating = _due(state.step + 1, training.evaluate_every_steps)
             stop = None if last else session.stop_reason(evaluating)
             if last or stop or _save_due(state.step, saved_at, config):
-                with session.measured("save"), meter.saving():
+                with meter.saving():
                     state.pending = meter.pending()
-                    states.save(state, task, config, folder)
+                    states.save(state, task, config, saver)
                     saved_at = time.monotonic()
             if stop:
                 reason = stop
                 break
             if _due(state.step, config.memory.empty_cache_every_steps):
                 memory.empty_cache()
+        _finish_saving(saver)
 
     progress.close()
     return Outcome(reason, state, meter.steps_per_second(), meter.peak_bytes(), meter.allocated)
+
+
+def _finish_saving(saver: Saver) -> None:
+    """The last save of a session is waited for, and its failure is one of the run: nothing may be lost in silence."""
+    try:
+        saver.wait()
+    except checkpoint.CheckpointNotSaved as error:
+        raise TrainingFailed(
+            f"{error} This was the last save of the session: the next one goes on from the checkpoint before."
+        ) from error
 
 
 def optimizer_step(
@@ -139,6 +160,8 @@ def optimizer_step(
             nn.utils.clip_grads_with_norm_(state.parameters, config.training.clip_norm, norm)
         state.skipped_in_a_row = 0
         state.scaler.step(state.optimizer)
+        if state.ema:
+            state.ema.update(step)
     else:
         _restore_buffers(state, buffers)  # batch statistics that saw such values would stay so for ever
         _count_skipped(state, step, order)
@@ -278,7 +301,7 @@ def evaluate(
 def _scores(state: State, task: Task, loader: data.EvaluationLoader) -> dict[str, float] | None:
     """What the task measures; None where memory ran out."""
     try:
-        with torch.inference_mode(), memory.autocast(state.precision, state.device):
+        with state.averaged(), torch.inference_mode(), memory.autocast(state.precision, state.device):
             return task.evaluate(state.model, loader)
     except Exception as error:
         if not memory.is_oom(error):

@@ -1,11 +1,15 @@
 """A checkpoint is whole or absent, verified on load, and the one before is used when it is damaged."""
 
+import errno
 import json
+import os
+import shutil
 
 import pytest
 import torch
 
-from lib import checkpoint
+from lib import checkpoint, files
+from lib.errors import BadInput
 
 
 def put(folder, step, value=1.0):
@@ -51,33 +55,49 @@ def test_leftovers_of_a_killed_save_are_never_taken_for_a_checkpoint(tmp_path):
     assert checkpoint.steps(tmp_path) == [1, 2]
 
 
-def test_a_failing_write_leaves_the_others_and_no_rest(tmp_path, monkeypatch):
+class FailingAt(files.Disk):
+    """A disk on which one kind of operation fails."""
+
+    def __init__(self, name, number):
+        def fail(*_):
+            raise OSError(number, os.strerror(number))
+
+        setattr(self, name, fail)
+
+
+@pytest.mark.parametrize("operation", ["mkdir", "create", "write", "sync", "sync_folder", "rename"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_failing_operation_leaves_the_others_and_no_rest(tmp_path, monkeypatch, operation, number):
     put(tmp_path, 1)
-
-    def full(path, value):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "_write_json", full)
-    with pytest.raises(OSError, match="No space"):
+    monkeypatch.setattr(files, "disk", FailingAt(operation, number))
+    with pytest.raises(checkpoint.CheckpointNotSaved, match=f"step 2 was not saved in .*{os.strerror(number)}"):
         put(tmp_path, 2)
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
     assert checkpoint.load_newest(tmp_path)[0].step == 1
 
 
-def test_retention_keeps_the_newest_and_touches_nothing_else(tmp_path):
-    (tmp_path / "mine").mkdir()
-    for step in (1, 2, 10):
-        put(tmp_path, step)
-    checkpoint.retain(tmp_path, 2)
-    assert checkpoint.steps(tmp_path) == [2, 10] and (tmp_path / "mine").is_dir()
-
-
-def test_a_newer_format_is_refused_with_its_number(tmp_path):
+def test_a_newer_format_is_refused_with_its_number_and_left_as_it_is(tmp_path):
     path = put(tmp_path, 1) / "manifest.json"
     manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({**manifest, "format": 99}))
-    with pytest.raises(checkpoint.DamagedCheckpoint, match="format 99"):
+    del manifest["sha256"]
+    path.write_bytes(checkpoint._sealed({**manifest, "format": 99}))
+    put(tmp_path, 0)
+    with pytest.raises(checkpoint.NewerFormat, match="format 99; this version reads up to 1.*newer one"):
+        checkpoint.load_newest(tmp_path, quarantine=True)
+    assert path.is_file()
+
+
+def test_a_flipped_format_number_is_damage_and_not_a_newer_format(tmp_path):
+    path = put(tmp_path, 1) / "manifest.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 3'))
+    with pytest.raises(checkpoint.DamagedCheckpoint, match="does not match its own sha256"):
         checkpoint.load(path.parent)
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_damaged(tmp_path):
+    put(tmp_path, 1).rename(tmp_path / "step-00000009")
+    with pytest.raises(checkpoint.DamagedCheckpoint, match="manifest is that of step 1"):
+        checkpoint.load(tmp_path / "step-00000009")
 
 
 def test_there_is_no_pickle_in_a_checkpoint(tmp_path):
@@ -89,3 +109,91 @@ def test_saving_a_step_again_replaces_it(tmp_path):
     put(tmp_path, 1, 1.0)
     put(tmp_path, 1, 3.0)
     assert float(checkpoint.load_newest(tmp_path)[0].tensors["model"]["w"][0, 0]) == 3.0
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_a_replaced_checkpoint_counts_until_the_new_one_is_in_place(tmp_path):
+    put(tmp_path, 1, 1.0)
+    put(tmp_path, 2, 2.0).rename(tmp_path / "step-00000002.old")  # a kill between the two renames
+    assert checkpoint.load_newest(tmp_path)[0].step == 2
+    checkpoint.tidy(tmp_path)
+    assert checkpoint.steps(tmp_path) == [1, 2] and len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("damage", ["file", "empty folder", "pickle", "extended"])
+def test_what_is_no_checkpoint_is_set_aside_under_a_free_name(tmp_path, damage):
+    put(tmp_path, 1)
+    path = put(tmp_path, 2)
+    if damage == "pickle":
+        torch.save({"w": torch.zeros(4, 4)}, path / "model.safetensors")
+    elif damage == "extended":
+        (path / "state.json").write_bytes((path / "state.json").read_bytes() + b" ")
+    else:
+        shutil.rmtree(path)
+        path.mkdir() if damage == "empty folder" else path.write_text("x")
+    (tmp_path / "step-00000002.damaged").mkdir()
+    found, (sentence,) = checkpoint.load_newest(tmp_path, quarantine=True)
+    assert found.step == 1 and sentence.endswith("It is kept as step-00000002.damaged-2.")
+    names = {"step-00000001", "step-00000002.damaged", "step-00000002.damaged-2"}
+    assert {p.name for p in tmp_path.iterdir()} == names
+
+
+def test_where_all_are_damaged_nothing_is_renamed_and_all_are_named(tmp_path):
+    for step in (1, 2):
+        (put(tmp_path, step) / "state.json").unlink()
+    (tmp_path / "step-00000003.damaged").mkdir()
+    found, sentences = checkpoint.load_newest(tmp_path, quarantine=True)
+    assert found is None and len(sentences) == 3
+    assert checkpoint.steps(tmp_path) == [1, 2]
+
+
+def test_cleaning_up_takes_only_leftovers(tmp_path):
+    mine = ["notes.tmp", "step-1.tmp", "step-00000001.damaged", "step-00000001.backup"]
+    for name in [*mine, "step-00000004.tmp", "step-00000005.del"]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text("x")
+    put(tmp_path, 1)
+    checkpoint.tidy(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {*mine, "step-00000001"}
+
+
+@pytest.mark.parametrize("dtype", list(checkpoint._DTYPES), ids=str)
+def test_every_type_and_shape_comes_back_as_the_library_reads_it(tmp_path, dtype):
+    base = torch.arange(24).reshape(4, 6) % 2
+    group = {
+        "plain": base.to(dtype),
+        "transposed": base.to(dtype).T,
+        "scalar": torch.ones((), dtype=dtype),
+        "empty": torch.zeros(0, 3, dtype=dtype),
+        "byte": torch.ones(3, dtype=torch.uint8),
+    }
+    loaded = checkpoint.load(checkpoint.save(tmp_path, 1, {"model": group}, {})).tensors["model"]
+    assert loaded.keys() == group.keys()
+    for name, value in group.items():
+        assert loaded[name].dtype == value.dtype and torch.equal(loaded[name].float(), value.float())
+
+
+def test_a_group_may_be_missing_or_empty(tmp_path):
+    assert checkpoint.load(checkpoint.save(tmp_path, 1, {"model": {}}, {})).tensors == {"model": {}}
+    assert checkpoint.load(checkpoint.save(tmp_path, 2, {}, {})).tensors == {}
+
+
+def test_a_type_that_cannot_be_held_is_named(tmp_path):
+    with pytest.raises(TypeError, match="tensor w is of torch.complex128"):
+        checkpoint.save(tmp_path, 1, {"model": {"w": torch.zeros(2, dtype=torch.complex128)}}, {})
+
+
+def test_a_folder_that_cannot_be_written_to_is_bad_input(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="cannot be written to .Not a directory.. Give another output_dir"):
+        files.check_writable(tmp_path / "file" / "run")
+    monkeypatch.setattr(files, "disk", FailingAt("create", errno.EROFS))
+    with pytest.raises(BadInput, match="Read-only file system"):
+        files.check_writable(tmp_path / "run")
+
+
+def test_failing_to_delete_only_warns(tmp_path, monkeypatch, capsys):
+    path = put(tmp_path, 1)
+    monkeypatch.setattr(files, "disk", FailingAt("remove", errno.EIO))
+    files.discard(path)
+    assert "Could not delete" in capsys.readouterr().out and checkpoint.steps(tmp_path) == []

@@ -117,6 +117,12 @@ def test_a_failure_is_in_the_summary_with_the_step_that_was_saved(toy, tmp_path,
     assert summary == {"reason": "failed", "error": "division by zero", "step": 0, "session": 1}
 
 
+def test_an_empty_summary_stops_no_run(toy, tmp_path):
+    (tmp_path / "runs" / "toy").mkdir(parents=True)
+    (tmp_path / "runs" / "toy" / "summary.json").write_text("")
+    assert launch.train(toy())["reason"] == "completed"
+
+
 def test_the_smoke_test_measures_and_leaves_nothing(toy, tmp_path):
     run = launch.prepare(toy())
     text = launch.smoke_test(run)
@@ -182,3 +188,31 @@ def test_bad_input_exits_with_2_a_sentence_and_nothing_written(tmp_path, argumen
     assert command_line.main(arguments) == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_lightweight_run_says_what_it_costs_and_is_a_third_of_the_size(toy, tmp_path, cut, capsys):
+    cut(5)
+    launch.train(toy({"checkpoint.lightweight": True}))
+    saved = checkpoint.path_of(tmp_path / "runs" / "toy" / "checkpoints", 5)
+    assert not (saved / "optimizer.safetensors").exists()
+    cut(None)
+    assert launch.train(toy({"checkpoint.lightweight": True}))["step"] == 12
+    assert "is lightweight: the optimizer starts anew" in capsys.readouterr().out
+
+
+def test_a_new_run_starts_from_the_weights_of_another_and_says_what_matched(toy, tmp_path, capsys):
+    launch.train(toy())
+    first = {"run.name": "second", "run.initial_weights": str(tmp_path / "runs" / "toy"), "training.max_steps": 1}
+    launch.train(toy(first))
+    assert "Initial weights: 4 of 4 tensors match" in capsys.readouterr().out
+    with pytest.raises(BadInput, match="4 of 9 tensors match.*less than 90%"):
+        launch.train(toy({**first, "run.name": "third", "workload.batch_norm": True}))
+
+
+def test_what_differs_without_harm_is_a_table_of_warnings(toy, cut, capsys):
+    cut(5)
+    launch.train(toy())
+    cut(None)
+    launch.train(toy({"optimizer.lr": 0.02, "data.num_workers": 1}))
+    out = capsys.readouterr().out
+    assert "goes on, not bit for bit" in out and "optimizer.lr  0.01   0.02" in out and "num_workers" not in out

@@ -86,7 +86,14 @@ def rows(folder):
         return list(csv.DictReader(file))
 
 
-WIDE = {"training.effective_batch": 256, "training.max_steps": 4, "workload.dropout": 0.5, "workload.noise": 0.0}
+# Saved at the end alone: what a save keeps on the CPU would count against the budget, which stands for a GPU's memory.
+WIDE = {
+    "checkpoint.every_steps": 0,
+    "training.effective_batch": 256,
+    "training.max_steps": 4,
+    "workload.dropout": 0.5,
+    "workload.noise": 0.0,
+}
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])

@@ -30,6 +30,39 @@ def test_reopening_drops_later_rows_and_a_torn_last_line(tmp_path):
     assert [(r["step"], r["loss"]) for r in metrics.read(path)] == [("1", "1.0"), ("2", "1.0"), ("3", "9.0")]
 
 
+class Full:
+    """A file on a disk with room for `left` more bytes."""
+
+    def __init__(self, file, left):
+        self.file, self.left = file, left
+
+    def write(self, data):
+        if not self.left:
+            raise OSError(28, "No space left on device")
+        taken = self.file.write(data[: self.left])
+        self.left -= taken
+        return taken
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def test_rows_wait_while_the_disk_is_full_and_none_is_torn_or_lost(tmp_path, capsys):
+    path = tmp_path / "metrics.csv"
+    with metrics.MetricsLog(path, 0) as log:
+        log.append({"step": 1, "split": "train", "loss": 1.0})
+        log._file = Full(log._file, left=4)
+        log.append({"step": 2, "split": "train", "loss": 2.0})
+        log.append({"step": 3, "split": "train", "loss": 3.0})
+        assert [row["step"] for row in metrics.read(path)] == ["1"]
+        log._file = log._file.file
+        log.append({"step": 4, "split": "validation", "loss": 4.0, "mrr": 0.5})
+    assert [(r["step"], r["loss"], r["mrr"]) for r in metrics.read(path)] == [
+        ("1", "1.0", ""), ("2", "2.0", ""), ("3", "3.0", ""), ("4", "4.0", "0.5"),
+    ]  # fmt: skip
+    assert capsys.readouterr().out.count("its rows wait. Training goes on.") == 1
+
+
 def test_the_plot_is_a_picture_even_when_little_was_logged(tmp_path):
     path = tmp_path / "metrics.csv"
     with metrics.MetricsLog(path, 0) as log:

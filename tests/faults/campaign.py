@@ -1,0 +1,71 @@
+"""The campaign against checkpoints: `make faults`, or `python -m tests.faults.campaign [--fast]`.
+
+The whole of it takes some minutes and keeps its figures in tests/bench/records/faults.json; --fast takes a sample in
+seconds, prints its figures and keeps nothing.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+
+import safetensors
+import torch
+
+from tests.faults import flips, power, runs
+
+RECORD = Path(__file__).parents[1] / "bench" / "records" / "faults.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fast", action="store_true", help="a sample, in seconds")
+    fast = parser.parse_args().fast
+    torch.set_num_threads(1)  # threads of a parent do not live on in forked runs
+    record = {
+        "date": datetime.date.today().isoformat(),
+        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "platform": platform.system()},
+        "versions": {
+            "python": platform.python_version(), "torch": torch.__version__, "safetensors": safetensors.__version__,
+        },
+    }
+    for part in (operations, kills, bits, losses):
+        begin = time.perf_counter()
+        # In memory, where a sync takes no time, faults are met sooner; on a disk more kills fall into a save.
+        place = None if part is kills or not Path("/dev/shm").is_dir() else "/dev/shm"
+        with tempfile.TemporaryDirectory(dir=place) as temporary:
+            figures = part(Path(temporary, part.__name__), fast)
+        seconds = round(time.perf_counter() - begin, 1)
+        record |= {name: {**counts, "seconds": seconds} for name, counts in figures.items()}
+        print(json.dumps(figures), flush=True)
+    if not fast:
+        RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+
+
+def operations(base: Path, fast: bool) -> dict:
+    return runs.every_operation(base, stride=29 if fast else 1, first=3 if fast else 1)
+
+
+def kills(base: Path, fast: bool) -> dict:
+    return runs.random_kills(base, 3 if fast else 50, steps=20 if fast else 100)
+
+
+def bits(base: Path, fast: bool) -> dict:
+    return flips.bit_flips(base, stride=37 if fast else 1)
+
+
+def losses(base: Path, fast: bool) -> dict:
+    """Also without the syncs, as a control: a simulation that finds nothing there would prove nothing here."""
+    counts = power.power_losses(base, limit=8 if fast else 400)
+    assert not counts["wrong"] and not counts["lost"], counts
+    control = power.power_losses(base / "control", limit=8, honours_sync=False)
+    assert control["lost"], control
+    return {"power losses": {**counts, "control without file syncs": control}}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Training runs in child processes that are killed or whose disk fails; the next start must end in the same bytes."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+import torch._dynamo  # which an optimizer imports anyway: once, before runs are forked
+
+from lib import checkpoint, files, launch, metrics
+from lib import task as tasks
+from lib.errors import BadInput
+from lib.trainer import TrainingFailed
+from tests.conftest import TOY
+from tests.faults.disks import ERRORS, FAULTS, FULL, Faulty
+
+ATTEMPTS = 20  # starts of one run until it must have ended
+
+
+def fork(folder: Path, overrides: dict, disk: files.Disk | None = None) -> int:
+    """Starts a run in a process of its own group and returns its id. Forking spares it two seconds of imports."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "toy.yaml").write_text(TOY)
+    if process := os.fork():
+        return process
+    try:
+        os.setsid()
+        log = os.open(folder / "log.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        files.disk = disk or files.disk
+        code = _train(folder, overrides)
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        code = 70
+    os._exit(code)
+
+
+def _train(folder: Path, overrides: dict) -> int:
+    torch.set_num_threads(1)
+    launch.plot = lambda *_: None  # half a second that has nothing to do with checkpoints
+    config = tasks.load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), **overrides})
+    try:
+        launch.train(config)
+    except (TrainingFailed, BadInput) as error:
+        print(error, flush=True)
+        return 2 if isinstance(error, BadInput) else 1
+    return 0
+
+
+def wait(process: int) -> int:
+    """The exit code, or minus the signal; what the run has left of loader processes is ended with it."""
+    _, status = os.waitpid(process, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(status)
+
+
+def result(folder: Path, step: int) -> dict[str, object]:
+    """What must be equal: model, optimizer, state and best weights byte for byte, the table but for speeds."""
+    run = folder / "runs" / "toy"
+    newest = run / "checkpoints" / f"step-{step:08d}"
+    # The best weights that the state names: others may stay where deleting failed, which only warns.
+    best = [entry["step"] for entry in json.loads((newest / "state.json").read_text("utf-8"))["kept_best"]]
+    names = ("model.safetensors", "optimizer.safetensors", "state.json")
+    return {
+        **{name: (newest / name).read_bytes() for name in names},
+        "best": {step: _model(checkpoint.path_of(run / "best", step)) for step in best},
+        "rows": [
+            [value for name, value in row.items() if name not in metrics.VOLATILE_COLUMNS]
+            for row in metrics.read(run / "metrics.csv")
+        ],
+    }
+
+
+def _model(path: Path) -> bytes:
+    checkpoint.verify(path)
+    return (path / "model.safetensors").read_bytes()
+
+
+def finish(folder: Path, overrides: dict) -> None:
+    """Starts the run again, undisturbed, until it is completed."""
+    for _ in range(ATTEMPTS):
+        if wait(fork(folder, overrides)) == 0:
+            return
+    raise AssertionError(f"The run in {folder} never ended:\n{(folder / 'log.txt').read_text()[-2000:]}")
+
+
+def every_operation(base: Path, faults=FAULTS, first: int = 1, stride: int = 1) -> dict:
+    """Runs with a fault at operation n = first, first + stride, ... until one ends without having met it."""
+    assert wait(fork(base / "whole", {})) == 0
+    expected = result(base / "whole", 12)
+    counts: Counter[str] = Counter()
+    for fault in faults:
+        number = first
+        while operation := one_fault(base / "run", fault, number, expected, counts):
+            counts[f"{fault} at {operation}"] += 1
+            number += stride
+        counts["operations of a run"] = max(counts["operations of a run"], number - 1)
+    return {"every operation": dict(sorted(counts.items()))}
+
+
+def one_fault(folder: Path, fault: str, number: int, expected: dict, counts: Counter) -> str:
+    """One disturbed run and what follows; returns the operation that met the fault, or nothing where none did."""
+    shutil.rmtree(folder, ignore_errors=True)
+    mark = folder / "fault"
+    code = wait(fork(folder, {}, Faulty(number, fault, mark)))
+    if not mark.exists():
+        assert code == 0
+        return ""
+    operation = mark.read_text()
+    counts["runs"] += 1
+    if fault in ERRORS or fault == FULL:
+        log = (folder / "log.txt").read_text()
+        refused = code == 2 and "cannot be written to" in log
+        last_save = code == 1 and "the last save of the session" in log
+        counts["survived the error"] += code == 0
+        counts["refused before training"] += refused
+        counts["ended with an error at the last save"] += last_save
+        expectable = refused or (last_save if fault == FULL else code == 0)
+        assert expectable, f"{fault} at {number} ({operation}) ended with {code}"
+    else:
+        assert code == -signal.SIGKILL, f"{fault} at {number} ({operation}) ended with {code}"
+    if code:
+        finish(folder, {})
+    assert result(folder, 12) == expected, f"{fault} at {number} ({operation}): another end"
+    counts["equal"] += 1
+    return operation
+
+
+def random_kills(base: Path, runs: int, seed: int = 0, steps: int = 100) -> dict:
+    """Runs with two loader processes, killed at random moments until they end; three kills at most for each."""
+    overrides = {"data.num_workers": 2, "training.max_steps": steps, "checkpoint.every_steps": 2}
+    assert wait(fork(base / "warm", overrides)) == 0
+    begin = time.perf_counter()
+    assert wait(fork(base / "whole", overrides)) == 0
+    seconds = time.perf_counter() - begin
+    expected = result(base / "whole", steps)
+    draw, counts = random.Random(seed), Counter(runs=runs)
+    for _ in range(runs):
+        folder = base / "run"
+        shutil.rmtree(folder, ignore_errors=True)
+        for _ in range(3):
+            process = fork(folder, overrides)
+            time.sleep(draw.uniform(0.1, 0.7) * seconds)
+            os.kill(process, signal.SIGKILL)
+            counts["kills"] += wait(process) == -signal.SIGKILL
+            counts["kills inside a save"] += any((folder / "runs").glob("toy/*/step-*.tmp"))
+        finish(folder, overrides)
+        assert result(folder, steps) == expected, "another end"
+        counts["equal"] += 1
+    return {"random kills": dict(counts)}
