@@ -25,6 +25,8 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_graph
 	$(PY) -m tests.bench.bench_graphmer
 	$(PY) -m tests.bench.bench_save
+	$(PY) -m tests.bench.bench_session
+	$(PY) -m tests.bench.bench_overhead
 
 faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.campaign

@@ -3,11 +3,11 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
 from yaml import MappingNode, ScalarNode
@@ -16,7 +16,7 @@ from lib import strict
 from lib.errors import BadInput
 from lib.strict import BAD, flat, option
 
-__all__ = ["BadInput", "Config", "dump", "flat", "load", "option", "replace", "resolve_lengths"]
+__all__ = ["BadInput", "Config", "dump", "flat", "load", "option", "overriding", "replace", "resolve_lengths"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,10 @@ class Data:
 
     dir: str = option("", "The data: a path, or a mounted input as slug or owner/slug; empty: found, else embedded.")
     num_workers: int = option(2, "Processes that load data, for each rank; 0 loads in the training process.", minimum=0)
-    subset_ratio: float = option(1.0, "The share of the training samples that is used.", above=0, maximum=1)
+    prefetch: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1)
+    subset_ratio: float | Literal["quick", "validate", "full"] = option(
+        1.0, "The share of the training samples that is used; quick is 0.05, validate 0.2, full 1.", above=0, maximum=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +76,22 @@ class Training:
             advice = f"Write {max(1, batch // slots) * slots}, or another number of slots."
             sentence = f"training.effective_batch {batch} cannot be dealt into {slots} equal parts"
             yield "effective_batch", f"{sentence} (training.micro_batch_slots). {advice}"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is done about memory as a whole."""
+
+    profile: Literal["", "auto", "optimized", "ultra_low", "prototype", "max_quality"] = option(
+        "", "Sets batches, precision, data and saves at once, and prints each change; empty: nothing is changed."
+    )
+    # What a call costs was not measured here, because that takes a GPU: the next allocations go to the driver again.
+    empty_cache_every_steps: int = option(
+        0,
+        "Steps between calls of torch.cuda.empty_cache; 0: none. It frees nothing that PyTorch could not use again and "
+        "makes the GPU wait; it helps where another program shares the card.",
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -126,11 +145,13 @@ class Config:
     run: Run = Run()
     data: Data = Data()
     training: Training
+    memory: Memory = Memory()
     optimizer: Optimizer = Optimizer()
     scheduler: Scheduler = Scheduler()
     checkpoint: Checkpoint = Checkpoint()
     session: Session = Session()
     workload: Any = dataclasses.field(default=NoSettings(), metadata={"help": "The task's own settings."})
+    overridden: ClassVar[frozenset[str]] = frozenset()  # no key; `load` sets it on the instance: see `overriding`
 
 
 def load(
@@ -144,7 +165,7 @@ def load(
     Raises BadInput with all mistakes, one a line, as `file.yaml:12:5: sentence`.
     """
     path = Path(path)
-    return _read(strict.read_text(path), str(path), path.stem, overrides or {}, workload)
+    return overriding(_read(strict.read_text(path), str(path), path.stem, overrides or {}, workload), overrides or {})
 
 
 def dump(config: Config) -> str:
@@ -154,7 +175,18 @@ def dump(config: Config) -> str:
 
 def replace(config: Config, changes: Mapping[str, object]) -> Config:
     """The configuration with other values at dotted keys, checked as `load` checks them. Raises BadInput."""
-    return _read(dump(config), "configuration", config.run.name, changes, lambda task: type(config.workload))
+    new = _read(dump(config), "configuration", config.run.name, changes, lambda task: type(config.workload))
+    return overriding(new, config.overridden)
+
+
+def overriding(config: Config, keys: Iterable[str]) -> Config:
+    """The same configuration, which knows that a person gave these dotted keys as overrides: no profile touches them.
+
+    It is a note on the object and not a key, so it is neither compared nor written; `dataclasses.replace` drops it.
+    """
+    noted = dataclasses.replace(config)
+    object.__setattr__(noted, "overridden", frozenset(keys))
+    return noted
 
 
 def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:

@@ -4,15 +4,21 @@ Nothing here has history: a resumed run computes the samples of its next step an
 number of loader workers changes nothing.
 """
 
+import contextlib
 import functools
+import re
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
+from lib.errors import TrainingFailed
 from lib.task import Batch, Task
 
 _MASK = (1 << 64) - 1
@@ -89,14 +95,15 @@ class _SlotBatches(Dataset):
 
 
 def train_batches(
-    task: Task, dataset: Any, order: Order, steps: range, workers: int
+    task: Task, dataset: Any, order: Order, steps: range, workers: int, prefetch: int = 2
 ) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields each step of `steps` with the batches of its slots (on the CPU)."""
+    """Yields each step of `steps` with the batches of its slots (on the CPU), `prefetch` made ahead by each worker."""
     loader = DataLoader(
         _SlotBatches(task, dataset, order),
         batch_size=None,
         sampler=_SlotKeys(steps, range(order.slots)),
         num_workers=workers,
+        prefetch_factor=prefetch if workers else None,
         pin_memory=torch.cuda.is_available(),
     )
     slots = iter(loader)
@@ -104,8 +111,50 @@ def train_batches(
         yield step, [next(slots) for _ in range(order.slots)]
 
 
+@contextlib.contextmanager
+def naming_killed_workers(step: Callable[[], int], workers: int) -> Iterator[None]:
+    """Reports a loader worker that the system killed as what it is: the host's memory. Raises TrainingFailed.
+
+    torch raises from a signal handler, so at any line of the training process and not only where it waits for data.
+    """
+    try:
+        try:
+            yield
+        except (ConnectionError, EOFError) as error:
+            if _is_lost_batch(error):
+                time.sleep(1.0)  # the handler's own error may still be on its way, and must not come up elsewhere
+                raise RuntimeError("DataLoader worker (pid unknown) exited unexpectedly") from error
+            raise
+    except RuntimeError as error:
+        if not _KILLED_WORKER.search(str(error)):
+            raise
+        where = "/dev/shm, the memory that workers share, is" if "Bus error" in str(error) else "the machine's RAM was"
+        raise TrainingFailed(
+            f"At step {step()} the system killed a process that loads data: most likely {where} full. Lower "
+            f"data.num_workers (now {workers}; 0 loads in the training process) or data.prefetch, so that fewer "
+            "batches are in flight, take a smaller training.effective_batch or more training.micro_batch_slots, or a "
+            f"part of the data by data.subset_ratio. The loader said: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _is_lost_batch(error: Exception) -> bool:
+    """Whether the connection was that to a loader worker, which ended while it still owed half a batch."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_loaders = any(Path(frame.filename).match("torch/utils/data/dataloader.py") for frame in frames)
+    return is_loaders and "in DataLoader worker process" not in str(error)  # this one the data set itself raised
+
+
+_KILLED_WORKER = re.compile(
+    r"DataLoader worker \(pid\(?s?\)?.*\) (exited unexpectedly|is killed by signal: (Killed|Bus error))"
+)
+
+
 class EvaluationLoader:
-    """All samples of a data set in their order, in batches on the device. What `Task.evaluate` iterates over."""
+    """All samples of a data set in their order, in batches on the device. What `Task.evaluate` iterates over.
+
+    `collate` is called for `batch_size` samples, and what it gives is handed out in slices of at most `most`: memory
+    that runs out makes the slices smaller and changes neither padding nor anything that is drawn.
+    """
 
     def __init__(
         self,
@@ -115,25 +164,39 @@ class EvaluationLoader:
         device: torch.device,
         seed: int = 0,
         on_batch: Callable[[int, int], None] | None = None,
+        most: int = 0,
     ):
         self.task, self.dataset, self.batch_size = task, dataset, batch_size
         self.device, self.seed, self.on_batch = device, seed, on_batch
+        self.most = min(most or batch_size, batch_size)
 
     def __len__(self) -> int:
-        return -(-len(self.dataset) // self.batch_size)
+        whole, rest = divmod(len(self.dataset), self.batch_size)
+        return whole * -(-self.batch_size // self.most) + -(-rest // self.most)
 
     def __iter__(self) -> Iterator[Batch]:
-        for number in range(len(self)):
-            first = number * self.batch_size
+        done = 0
+        for first in range(0, len(self.dataset), self.batch_size):
             samples = [self.dataset[i] for i in range(first, min(first + self.batch_size, len(self.dataset)))]
             generator = torch.Generator().manual_seed(mix(EVALUATE, self.seed, first))
-            yield to_device(self.task.collate(samples, generator), self.device)
-            if self.on_batch:
-                self.on_batch(number + 1, len(self))
+            for part in micro_batches(self.task.collate(samples, generator), self.most):
+                yield to_device(part, self.device)
+                done += 1
+                if self.on_batch:
+                    self.on_batch(done, len(self))
 
 
-def subset(dataset: Any, ratio: float, seed: int) -> Any:
+STAGES = {"quick": 0.05, "validate": 0.2, "full": 1.0}
+
+
+def share(ratio: float | str) -> float:
+    """The number that `data.subset_ratio` stands for, which may be a stage's name."""
+    return STAGES[ratio] if isinstance(ratio, str) else ratio
+
+
+def subset(dataset: Any, ratio: float | str, seed: int) -> Any:
     """A fixed random share of a data set, at least one sample; the whole where `ratio` is 1."""
+    ratio = share(ratio)
     if ratio >= 1:
         return dataset
     keep = max(1, round(len(dataset) * ratio))
@@ -152,5 +215,8 @@ def size(batch: Batch) -> int:
 
 def micro_batches(batch: Batch, most: int) -> Iterator[Batch]:
     """Slices of at most `most` samples."""
+    if size(batch) <= most:
+        yield batch
+        return
     for first in range(0, size(batch), most):
         yield {name: value[first : first + most] for name, value in batch.items()}

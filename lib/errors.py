@@ -1,5 +1,9 @@
-"""The one exception for mistakes that a person can mend."""
+"""The two exceptions whose text is written for a person."""
 
 
 class BadInput(ValueError):
     """What was given cannot be used: says what is wrong, where, and what to do. On the command line, exit code 2."""
+
+
+class TrainingFailed(RuntimeError):
+    """The run cannot go on; says at which step, on which samples, and what to change."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib import checkpoint, data, files, memory, metrics, outputs, platform, trainer
+from lib import checkpoint, data, files, memory, metrics, outputs, platform, profiles, trainer
 from lib import config as configs
 from lib import progress as progresses
 from lib import session as sessions
@@ -29,7 +29,7 @@ class Run:
     config: Config
     task: Task
     folder: Path
-    lengths: list[str]  # how epochs became steps, for printing
+    lengths: list[str]  # what a memory profile changed and how epochs became steps, for printing
 
     @property
     def output_dir(self) -> Path:
@@ -37,12 +37,16 @@ class Run:
 
 
 def prepare(config: Config) -> Run:
-    """Locates and validates the data and turns lengths into steps; writes nothing. Raises BadInput."""
+    """Works in the memory profile, locates and validates the data, turns lengths into steps; writes nothing.
+
+    Raises BadInput.
+    """
+    config, changes = profiles.apply(config, memory.device().type != "cpu")
     memory.precision(config.training.precision, memory.device())  # refused before the data takes its time
     task = tasks.load(config)
     train_set = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
     config, lengths = configs.resolve_lengths(config, len(train_set))
-    return Run(config, task, output_dir(config) / config.run.name, lengths)
+    return Run(config, task, output_dir(config) / config.run.name, [*changes, *lengths])
 
 
 def output_dir(config: Config) -> Path:
@@ -62,6 +66,8 @@ def train(config: Config | Run) -> dict[str, Any]:
     session = sessions.start(run.config.session.minutes, run.config.session.margin_seconds)
     found = find_checkpoint(run)
     print(describe_resume(run, found))
+    if not run.config.checkpoint.keep_last:
+        print(_resuming_is_lost(run.config.checkpoint.keep_best))
     files.check_writable(run.folder)
     for kind in ("checkpoints", "best"):
         checkpoint.tidy(run.folder / kind)
@@ -78,6 +84,11 @@ def train(config: Config | Run) -> dict[str, Any]:
             outputs.write_summary(run.folder, failed)
         raise
     return _finish(run, outcome, session, number)
+
+
+def _resuming_is_lost(keep_best: int) -> str:
+    kept = "only the best weights are kept" if keep_best else "nothing is saved on the way"
+    return f"checkpoint.keep_last is 0, so {kept}: a session that ends early cannot be resumed."
 
 
 def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -> dict[str, Any]:
@@ -222,11 +233,11 @@ def smoke_test(run: Run) -> str:
     with tempfile.TemporaryDirectory() as folder:
         outcome = trainer.train(run.task, short, Path(folder), session, progresses.choose())
     total = run.config.training.max_steps
-    hours = total / max(outcome.steps_per_second, 1e-9) / 3600
+    whole = progresses.duration(total / max(outcome.steps_per_second, 1e-9))
     lines = [f"{moment:>22}: {size / GIB:6.2f} GiB" for moment, size in outcome.allocated.items()]
     lines += [
         f"{'peak':>22}: {outcome.peak_bytes / GIB:6.2f} GiB",
         f"{outcome.state.step} steps in micro-batches of {outcome.state.micro_batch}, {outcome.state.precision}: "
-        f"{outcome.steps_per_second:.2f} steps/s. {total:,} steps take about {hours:.1f} hours, evaluation aside.",
+        f"{outcome.steps_per_second:.2f} steps/s. {total:,} steps take about {whole}, evaluation aside.",
     ]
     return "\n".join(lines)

@@ -1,10 +1,12 @@
 """Memory as it is: what the machine and its GPUs have and use; precision and recomputation that fit the card."""
 
 import contextlib
+import functools
 import gc
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 import torch
@@ -60,17 +62,39 @@ def recompute(model: nn.Module, layers: int | str) -> int:
     if count > len(blocks):
         raise BadInput(f"training.gradient_checkpointing is {count}, but the model has {len(blocks)} blocks.")
     for block in list(blocks)[:count]:
-        block.forward = _recomputing(block.forward)
+        block.forward = _recomputing(block)
     return count
 
 
-def _recomputing(forward):
+def _recomputing(block: nn.Module) -> Callable[..., Any]:
+    """The block's forward pass, recomputed in backward; batch statistics are updated in the first pass alone."""
+    forward = block.forward
+    norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
+    more = {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))} if norms else {}
+
     def wrapped(*args, **kwargs):
         if torch.is_grad_enabled():
-            return recomputed(forward, *args, use_reentrant=False, **kwargs)
+            return recomputed(forward, *args, use_reentrant=False, **more, **kwargs)
         return forward(*args, **kwargs)
 
     return wrapped
+
+
+@contextlib.contextmanager
+def _statistics_aside(norms: list[nn.Module]) -> Iterator[None]:
+    """Inside, these layers update copies of their statistics.
+
+    A momentum of 0 would not do (0 * inf is NaN, and None counts batches), and no statistics at all would save fewer
+    tensors than the first pass, which torch refuses.
+    """
+    kept = [dict(norm._buffers) for norm in norms]
+    for norm, buffers in zip(norms, kept, strict=True):
+        norm._buffers.update({name: value.clone() for name, value in buffers.items() if value is not None})
+    try:
+        yield
+    finally:
+        for norm, buffers in zip(norms, kept, strict=True):
+            norm._buffers.update(buffers)
 
 
 # Running out of memory has many names; illegal accesses and device asserts are never among them.
@@ -104,14 +128,29 @@ def clear_memory() -> None:
         torch.cuda.empty_cache()
 
 
+def empty_cache() -> None:
+    """Gives the driver what PyTorch keeps for its next tensors. It waits for the GPU; see memory.empty_cache_..."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+@functools.cache  # making one reads /proc, twice as long as asking it
+def _process(number: int) -> psutil.Process:
+    return psutil.Process(number)
+
+
+def _resident_bytes() -> int:
+    return _process(os.getpid()).memory_info().rss
+
+
 def allocated_bytes() -> int:
     """Bytes in tensors on the GPU; on a CPU the resident memory of the process."""
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else psutil.Process().memory_info().rss
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else _resident_bytes()
 
 
 def peak_bytes() -> int:
     """Highest bytes in tensors on the GPU since `reset_peak`; on a CPU the resident memory of the process now."""
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else psutil.Process().memory_info().rss
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _resident_bytes()
 
 
 def reset_peak() -> None:
@@ -136,7 +175,7 @@ class Reading:
 def readings() -> list[Reading]:
     """RAM first, then each GPU: by NVML where it answers (it sees other processes too), by torch otherwise."""
     ram = psutil.virtual_memory()
-    process = psutil.Process().memory_info().rss
+    process = _resident_bytes()
     found = [Reading("RAM", ram.total - ram.available, ram.total, f"this process {process / GIB:.2f} GiB")]
     for index in range(torch.cuda.device_count()):
         used, total = _gpu_used(index)

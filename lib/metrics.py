@@ -12,8 +12,10 @@ Row = dict[str, str]
 
 FIRST_COLUMNS = ["step", "split", "loss"]
 LAST_COLUMNS = ["lr", "samples_per_second", "peak_memory_bytes", "micro_batch", "elapsed_seconds"]
+# What the machine did; a column is there only where there is a value.
+MACHINE_COLUMNS = ["gpu_use", "gpu_memory_bytes", "ram_share", "data_wait_share", "save_peak_memory_bytes"]
 # Columns whose values a second run of the same configuration does not repeat.
-VOLATILE_COLUMNS = {"samples_per_second", "peak_memory_bytes", "elapsed_seconds"}
+VOLATILE_COLUMNS = {"samples_per_second", "peak_memory_bytes", "elapsed_seconds", *MACHINE_COLUMNS}
 
 
 class MetricsLog:
@@ -78,8 +80,10 @@ def series(rows: Sequence[Row], split: str, column: str) -> tuple[list[int], lis
 
 
 def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    middle = {name for row in rows for name in row} - {*FIRST_COLUMNS, *LAST_COLUMNS}
-    return [*FIRST_COLUMNS, *sorted(middle), *LAST_COLUMNS]
+    names = {name for row in rows for name in row}
+    middle = names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS}
+    machine = [name for name in MACHINE_COLUMNS if name in names]
+    return [*FIRST_COLUMNS, *sorted(middle), *LAST_COLUMNS, *machine]
 
 
 def _cell(value: float | int | str) -> str:

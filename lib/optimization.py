@@ -7,16 +7,19 @@ from torch import nn
 
 from lib.config import Config
 
+_OPTIMIZERS = {"adamw": torch.optim.AdamW}
+
 
 def build(model: nn.Module, config: Config) -> torch.optim.Optimizer:
-    """AdamW; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule)."""
+    """The optimizer; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule)."""
     options = config.optimizer
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": options.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=options.lr, betas=options.betas, eps=options.eps)
+    kind = _OPTIMIZERS[options.name]
+    return kind([g for g in groups if g["params"]], lr=options.lr, betas=options.betas, eps=options.eps)
 
 
 def learning_rate(config: Config, step: int) -> float:

@@ -73,4 +73,8 @@ def table(output_dir: Path) -> str:
         rows.append((f"{folder.relative_to(output_dir).as_posix()}/ (for resuming; not in the archive)", size))
     if (output_dir / ARCHIVE).is_file():
         rows.append((ARCHIVE, (output_dir / ARCHIVE).stat().st_size))
-    return "\n".join(f"{size / _MIB:9.2f} MiB  {name}" for name, size in rows)
+    return "\n".join(f"{_size(size):>10}  {name}" for name, size in rows)
+
+
+def _size(count: int) -> str:
+    return f"{count / _MIB:,.1f} MiB" if count >= _MIB else f"{count / 1024:,.1f} KiB"

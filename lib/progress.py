@@ -22,6 +22,11 @@ class Progress(Protocol):
         """Ends the updating line, with its last state standing."""
 
 
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds: 3:07:05."""
+    return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d}:{int(seconds % 60):02d}"
+
+
 def choose() -> Progress:
     """The form that fits where this process writes to."""
     if platform.in_notebook() and not platform.detect().batch:

@@ -33,6 +33,7 @@ class Session:
         self.deadline = start + 60 * minutes if minutes else float("inf")
         self.margin_seconds = margin_seconds
         self._seconds: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
+        self._longest = dict.fromkeys(_FACTOR, 0.0)
         self._signal: str | None = None
 
     def remaining(self) -> float:
@@ -49,16 +50,21 @@ class Session:
     def record(self, name: str, seconds: float) -> None:
         """Notes how long a "save" took that went on in the background."""
         self._seconds[name].append(seconds)
+        self._longest[name] = max(self._seconds[name])
 
     def reserve(self, name: str) -> float:
         """Seconds to keep free for the next `name`, from the longest of the last eight."""
-        return _FACTOR[name] * max(self._seconds[name], default=0.0) + _CONSTANT_SECONDS[name]
+        return _FACTOR[name] * self._longest[name] + _CONSTANT_SECONDS[name]
 
-    def stop_reason(self) -> Reason | None:
-        """Why the run must stop at this step's end: a signal came, or a further step leaves no time for the rest."""
+    def stop_reason(self, evaluating: bool = False) -> Reason | None:
+        """Why the run must stop at this step's end: a signal came, or a further step leaves no time for the rest.
+
+        `evaluating` says that an evaluation follows the next step.
+        """
         if self._signal:
             return "interrupted"
-        needed = self.margin_seconds + sum(self.reserve(name) for name in _FACTOR)
+        next_ones = ("step", "save", "package", *(("evaluate",) if evaluating else ()))
+        needed = self.margin_seconds + sum(self.reserve(name) for name in next_ones)
         return "deadline" if self.remaining() < needed else None
 
     @contextmanager

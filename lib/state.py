@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from lib import checkpoint, data, memory, optimization
 from lib.config import Config
 from lib.errors import BadInput
+from lib.events import EventLog
 from lib.memory import Precision
 from lib.saver import Saver
 from lib.task import Task
@@ -19,7 +21,7 @@ from lib.task import Task
 
 @dataclass
 class State:
-    """Everything that a checkpoint holds, and nothing that follows from the configuration and the step."""
+    """What a checkpoint holds, and nothing that follows from the configuration and the step."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -32,6 +34,17 @@ class State:
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
     pending: dict[str, float] = field(default_factory=dict)  # losses of the row that is not yet written
+    # Of this session alone, in no checkpoint:
+    evaluation_batch: int = 0  # samples on the device at once that an evaluation was seen to bear; 0: the micro-batch
+    events: EventLog = field(default_factory=EventLog)
+    resumed_from: Path | None = None
+    # Found once, because a walk over a large model takes milliseconds:
+    parameters: list[nn.Parameter] = field(init=False)
+    with_buffers: list[nn.Module] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parameters = list(self.model.parameters())
+        self.with_buffers = [module for module in self.model.modules() if module._buffers]
 
     @property
     def best(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def sentences(cls: type, prefix: str = "") -> dict[str, str]:
     return found
 
 
-def _twin(name: str) -> str | None:
+def twin(name: str) -> str | None:
     """The other form of a length: max_steps and epochs, warmup_steps and warmup_epochs."""
     if name in ("epochs", "max_steps"):
         return "epochs" if name == "max_steps" else "max_steps"
@@ -57,7 +57,7 @@ def _twin(name: str) -> str | None:
 
 def length_pairs(cls: type) -> list[tuple[str, str]]:
     names = [f.name for f in dataclasses.fields(cls)]
-    return [(n, twin) for n in names if n.endswith("epochs") and (twin := _twin(n)) in names]
+    return [(n, other) for n in names if n.endswith("epochs") and (other := twin(n)) in names]
 
 
 def _path(section: str, name: str) -> str:
@@ -183,9 +183,9 @@ class Reader:
                 return
             mapping = inner
         node = _put(mapping, last, mark, self.override_node(value, mark))
-        twin = child(mapping, _twin(last) or "")
-        if twin and twin.start_mark.line >= 0 and _convert(float, node) != 0:
-            mapping.value = [pair for pair in mapping.value if pair[1] is not twin]
+        other = child(mapping, twin(last) or "")
+        if other and other.start_mark.line >= 0 and _convert(float, node) != 0:
+            mapping.value = [pair for pair in mapping.value if pair[1] is not other]
 
     def override_node(self, value: object, mark: Mark) -> Node:
         """The nodes of a value, all of them placed at the override. A text is one scalar unless it opens a bracket."""
@@ -339,7 +339,8 @@ def _words(expected: Any) -> str:
     if len(_options(expected)) > 1:
         return " or ".join(_words(option) for option in get_args(expected))
     if get_origin(expected) is Literal:
-        return ("one of " if len(get_args(expected)) > 1 else "") + ", ".join(map(str, get_args(expected)))
+        choices = [str(choice) or '""' for choice in get_args(expected)]
+        return ("one of " if len(choices) > 1 else "") + ", ".join(choices)
     if get_origin(expected) is tuple:
         kinds = get_args(expected)
         return "a list" if kinds[-1] is Ellipsis else f"a list of {len(kinds)} values"

@@ -1,11 +1,11 @@
 """The training loop: one visible function, and the few steps that it is made of."""
 
+import functools
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,19 @@ from torch import Tensor, nn
 from lib import checkpoint, data, memory, optimization
 from lib import state as states
 from lib.config import Config
+from lib.errors import TrainingFailed
+from lib.events import EventLog
 from lib.meter import Meter
 from lib.metrics import MetricsLog
-from lib.progress import Progress
+from lib.progress import Progress, duration
 from lib.retention import Retention
+from lib.sampler import Advice, Sampler
 from lib.saver import Saver
 from lib.session import Reason, Session
 from lib.state import State
 from lib.task import Batch, Task
 
 NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
-
-
-class TrainingFailed(RuntimeError):
-    """The run cannot go on; says at which step, on which samples, and what to change."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +60,28 @@ def train(
     train_set = data.subset(datasets["train"], config.data.subset_ratio, config.seed)
     order = data.Order(len(train_set), config.seed, training.effective_batch, training.micro_batch_slots)
     state = states.new(task, config)
-    saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"))
+    saver = Saver(folder, Retention(folder, config.checkpoint), functools.partial(session.record, "save"))
     if resume:
         states.restore(state, resume)
         saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
+        state.resumed_from = resume.path
+    state.events = EventLog(folder / "events.csv", progress.note)
+    advice = Advice(config.data.num_workers)
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
     steps = range(state.step, training.max_steps)
     reason: Reason = "completed"
     saved_at = time.monotonic()
 
-    with session.catching_signals(), MetricsLog(folder / "metrics.csv", state.step) as log, saver:
-        for step, slots in data.train_batches(task, train_set, order, steps, config.data.num_workers):
+    with (
+        session.catching_signals(),
+        MetricsLog(folder / "metrics.csv", state.step) as log,
+        saver,
+        Sampler() as sampler,
+        data.naming_killed_workers(lambda: state.step, config.data.num_workers),
+    ):
+        batches = data.train_batches(task, train_set, order, steps, config.data.num_workers, config.data.prefetch)
+        for step, slots in meter.waiting(batches):
             with session.measured("step"):
                 lr = optimization.learning_rate(config, step)
                 optimization.set_learning_rate(state.optimizer, lr)
@@ -84,29 +93,35 @@ def train(
 
             if last or _due(state.step, training.log_every_steps):
                 row = {**meter.row(training.effective_batch), "lr": lr, "micro_batch": state.micro_batch}
+                row |= sampler.row()
                 log.append({"step": state.step, "split": "train", **row})
                 progress.update(state.step, training.max_steps, _line(row, state, training.max_steps, meter))
+                for sentence in advice.lines(row):
+                    progress.note(sentence)
 
             if last or _due(state.step, training.evaluate_every_steps):
                 with session.measured("evaluate"), meter.paused():
                     scores = evaluate(state, task, config, datasets["validation"])
                     log.append({"step": state.step, "split": "validation", **scores})
-                    progress.note(f"step {state.step:,}, validation: {_figures(scores)}")
+                    progress.note(f"step {state.step:,}, validation: {_figures(scores, task.shown)}")
                     states.save_best(state, config, saver, task, scores)
 
-            stop = None if last else session.stop_reason()
+            evaluating = _due(state.step + 1, training.evaluate_every_steps)
+            stop = None if last else session.stop_reason(evaluating)
             if last or stop or _save_due(state.step, saved_at, config):
-                with meter.paused():
+                with meter.saving():
                     state.pending = meter.pending()
                     states.save(state, task, config, saver)
                     saved_at = time.monotonic()
             if stop:
                 reason = stop
                 break
+            if _due(state.step, config.memory.empty_cache_every_steps):
+                memory.empty_cache()
         _finish_saving(saver)
 
     progress.close()
-    return Outcome(reason, state, meter.steps_per_second(), memory.peak_bytes(), meter.allocated)
+    return Outcome(reason, state, meter.steps_per_second(), meter.peak_bytes(), meter.allocated)
 
 
 def _finish_saving(saver: Saver) -> None:
@@ -128,20 +143,25 @@ def optimizer_step(
     skipped and counted. Raises TrainingFailed after 20 of those in a row, or when a single sample does not fit.
     """
     counts = _counted(task, slots)
-    buffers = {name: value.clone() for name, value in state.model.named_buffers()}
+    buffers = _copied_buffers(state)
+    tried: list[int] = []
     while (means := _gradients(state, task, config, slots, counts, step, meter)) is None:
-        _halve_micro_batch(state, buffers, step)
+        tried.append(state.micro_batch)
+        _halve_micro_batch(state, buffers, step, tried)
 
     state.scaler.unscale_(state.optimizer)
-    norm = nn.utils.clip_grad_norm_(state.model.parameters(), config.training.clip_norm or math.inf)
-    finite = bool(torch.isfinite(norm))
-    if finite:
+    norm = nn.utils.get_total_norm([p.grad for p in state.parameters if p.grad is not None])
+    length = norm.item()  # the one wait for the device in a step
+    if finite := math.isfinite(length):
+        if 0 < config.training.clip_norm < length:  # scaling by 1 takes 20 microseconds
+            nn.utils.clip_grads_with_norm_(state.parameters, config.training.clip_norm, norm)
         state.skipped_in_a_row = 0
         state.scaler.step(state.optimizer)
     else:
+        _restore_buffers(state, buffers)  # batch statistics that saw such values would stay so for ever
         _count_skipped(state, step, order)
     state.scaler.update()
-    state.optimizer.zero_grad(set_to_none=True)
+    _drop_gradients(state)
     meter.allocated_at("after optimizer step")
     return means if finite else {}
 
@@ -159,8 +179,9 @@ def _gradients(
     state: State, task: Task, config: Config, slots: list[Batch], counts: Mapping[str, int], step: int, meter: Meter
 ) -> dict[str, Tensor] | None:
     """Accumulates the gradient of the sum over terms of (sum of losses / count); None where memory ran out."""
-    means = {term: torch.zeros((), device=state.device) for term in counts}
-    state.model.train()
+    means: dict[str, Tensor] = {}
+    if not state.model.training:
+        state.model.train()  # walks all modules: 40 microseconds in a model of six
     position = 0
     try:
         for slot in slots:
@@ -172,11 +193,11 @@ def _gradients(
                 parts = {term: value.float() / counts[term] for term, value in sums.items() if counts[term]}
                 meter.allocated_at("after forward")
                 if parts:
-                    state.scaler.scale(torch.stack(list(parts.values())).sum()).backward()
+                    state.scaler.scale(functools.reduce(torch.add, parts.values())).backward()
                 meter.allocated_at("after backward")
                 for term, value in parts.items():
-                    means[term] += value.detach()
-        return means
+                    means[term] = means[term] + value.detach() if term in means else value.detach()
+        return {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}
     except Exception as error:
         if not memory.is_oom(error):
             raise
@@ -191,23 +212,39 @@ def _seed_dropout(seed: int, step: int, position: int, device: torch.device) -> 
         torch.cuda.default_generators[device.index or 0].manual_seed(value)
 
 
-def _halve_micro_batch(state: State, buffers: Mapping[str, Tensor], step: int) -> None:
+def _halve_micro_batch(state: State, buffers: list[dict[str, Tensor]], step: int, tried: list[int]) -> None:
     if state.micro_batch == 1:
         raise TrainingFailed(
-            f"Memory ran out at step {step} with a micro-batch of one sample. Set training.gradient_checkpointing to "
-            "all, make the model or its input smaller, or take a card with more memory."
+            f"Memory ran out at step {step} with a micro-batch of one sample (tried: {_listed(tried)}). Set "
+            "training.gradient_checkpointing to all, make the model or its input smaller, or take a card with more "
+            "memory."
         )
-    state.optimizer.zero_grad(set_to_none=True)  # a failed backward pass leaves partial gradients
-    with torch.no_grad():
-        for name, value in state.model.named_buffers():
-            value.copy_(buffers[name])
+    _drop_gradients(state)  # a failed backward pass leaves partial ones
+    _restore_buffers(state, buffers)
     memory.clear_memory()
     before, state.micro_batch = state.micro_batch, (state.micro_batch + 1) // 2
-    print(
+    state.events.record(
+        step, "oom_training", before, state.micro_batch,
         f"Memory ran out at step {step}: the step is repeated in micro-batches of {state.micro_batch} instead of "
         f"{before}; the effective batch stays.",
-        flush=True,
-    )
+    )  # fmt: skip
+
+
+def _drop_gradients(state: State) -> None:
+    for parameter in state.parameters:
+        parameter.grad = None  # what zero_grad does, in a tenth of its time
+
+
+def _copied_buffers(state: State) -> list[dict[str, Tensor]]:
+    """Copies of every buffer, for each module that has some: a failed step must leave batch statistics alone."""
+    return [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
+
+
+def _restore_buffers(state: State, buffers: list[dict[str, Tensor]]) -> None:
+    with torch.no_grad():
+        for module, copies in zip(state.with_buffers, buffers, strict=True):
+            for name, value in copies.items():
+                module._buffers[name].copy_(value)
 
 
 def _count_skipped(state: State, step: int, order: data.Order) -> None:
@@ -218,19 +255,73 @@ def _count_skipped(state: State, step: int, order: data.Order) -> None:
         samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
         raise TrainingFailed(
             f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, the last of them step {step} on "
-            f"samples {samples[:16]}{'...' if len(samples) > 16 else ''}. Look at these, or lower optimizer.lr."
+            f"samples {samples[:16]}{'...' if len(samples) > 16 else ''}. Look at these, or lower optimizer.lr. "
+            f"{_last_good(state, step + 1 - NON_FINITE_LIMIT)}"
         )
+
+
+def _last_good(state: State, before: int) -> str:
+    """Names the newest checkpoint of at most `before` steps, the last whose gradients were finite."""
+    folder = state.events.path.parent / "checkpoints" if state.events.path else None
+    good = [saved for saved in checkpoint.steps(folder) if saved <= before] if folder else []
+    path = checkpoint.path_of(folder, good[-1]) if folder and good else state.resumed_from
+    if path is None:
+        return "There is no checkpoint from before them."
+    return f"The last good checkpoint is {path}, from before them (step {int(path.name.rpartition('-')[2]):,})."
 
 
 def evaluate(
     state: State, task: Task, config: Config, dataset: Any, progress: Progress | None = None
 ) -> dict[str, float]:
-    """The task's metrics on a data set, without gradients and in the run's precision."""
+    """The task's metrics on a data set, without gradients and in the run's precision.
+
+    Running out of memory repeats the whole evaluation with half as many samples at once: no metric changes. Raises
+    TrainingFailed when a single sample does not fit.
+    """
+    slot = config.training.effective_batch // config.training.micro_batch_slots
+    collated = min(config.training.micro_batch or slot, slot)  # whatever fits, padding and draws stay the same
     on_batch = (lambda done, total: progress.update(done, total, "evaluation batches")) if progress else None
-    loader = data.EvaluationLoader(task, dataset, state.micro_batch, state.device, config.seed, on_batch)
     state.model.eval()
-    with torch.inference_mode(), memory.autocast(state.precision, state.device):
-        return task.evaluate(state.model, loader)
+    tried = []
+    while True:
+        most = state.evaluation_batch or state.micro_batch
+        loader = data.EvaluationLoader(task, dataset, collated, state.device, config.seed, on_batch, most)
+        scores = _scores(state, task, loader)
+        if scores is not None:
+            return scores
+        tried.append(loader.most)
+        _halve_evaluation_batch(state, tried)
+
+
+def _scores(state: State, task: Task, loader: data.EvaluationLoader) -> dict[str, float] | None:
+    """What the task measures; None where memory ran out."""
+    try:
+        with torch.inference_mode(), memory.autocast(state.precision, state.device):
+            return task.evaluate(state.model, loader)
+    except Exception as error:
+        if not memory.is_oom(error):
+            raise
+    return None  # outside the except block, as in _gradients
+
+
+def _halve_evaluation_batch(state: State, tried: list[int]) -> None:
+    if tried[-1] == 1:
+        raise TrainingFailed(
+            f"Memory ran out in the evaluation at step {state.step} with one sample at once (tried: {_listed(tried)}). "
+            "Make the model or its input smaller, let Task.evaluate keep its results on the CPU, or take a card with "
+            "more memory."
+        )
+    memory.clear_memory()
+    state.evaluation_batch = (tried[-1] + 1) // 2
+    state.events.record(
+        state.step, "oom_evaluation", tried[-1], state.evaluation_batch,
+        f"Memory ran out in the evaluation at step {state.step}: it starts again with {state.evaluation_batch} samples "
+        f"at once instead of {tried[-1]}; its metrics stay the same.",
+    )  # fmt: skip
+
+
+def _listed(sizes: list[int]) -> str:
+    return ", ".join(map(str, sizes))
 
 
 def _due(step: int, every: int) -> bool:
@@ -245,19 +336,22 @@ def _save_due(step: int, saved_at: float, config: Config) -> bool:
 
 def _line(row: Mapping[str, float], state: State, total: int, meter: Meter) -> str:
     """What the progress shows: loss, learning rate, speed, time left at the speed measured so far."""
-    left = (total - state.step) / max(meter.steps_per_second(), 1e-9)
+    left = duration((total - state.step) / max(meter.steps_per_second(), 1e-9))
     skipped = f"  skipped {state.skipped_steps}" if state.skipped_steps else ""
     return (
         f"loss {row.get('loss', math.nan):.4f}  lr {row['lr']:.2e}  {row['samples_per_second']:.1f} samples/s  "
-        f"{int(left // 3600)}:{int(left % 3600 // 60):02d}:{int(left % 60):02d} left{skipped}"
+        f"{left} left{skipped}"
     )
 
 
-def _figures(scores: Mapping[str, float]) -> str:
-    return "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
+def _figures(scores: Mapping[str, float], shown: Sequence[str]) -> str:
+    return "  ".join(f"{name} {scores[name]:.4f}" for name in dict.fromkeys(["loss", *shown]) if name in scores)
 
 
 def _be_deterministic(wanted: bool) -> None:
+    """Always on a CPU, where some backward passes (of `table[index]`, say) else add up in the order threads arrive."""
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when its first handle is made
-    torch.use_deterministic_algorithms(wanted)
+    # This call and not use_deterministic_algorithms, which imports the compiler for a second and more.
+    torch.set_deterministic_debug_mode("error" if wanted or memory.device().type == "cpu" else "default")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # for finding bugs; here it would only cost time

@@ -6,27 +6,31 @@ from lib import memory, platform
 
 
 def memory_panel() -> Any:
-    """Memory now, with a button that measures again and one that gives back what nobody refers to."""
+    """Prints memory as it is; with a live kernel come a button that measures again and one that cleans up.
+
+    What is printed stays in a saved notebook, where widgets have no kernel.
+    """
     text = memory.check_memory()
+    print(text)
     if not platform.in_notebook() or platform.detect().batch:
-        print(text)
         return None
     try:
         import ipywidgets
     except ImportError:
-        print(text)
         return None
-    shown = ipywidgets.Textarea(text, disabled=True, rows=text.count("\n") + 2, layout={"width": "100%"})
     check = ipywidgets.Button(description="Check memory", button_style="info")
     clear = ipywidgets.Button(description="Clear memory")
+    shown = ipywidgets.Textarea("", disabled=True, rows=text.count("\n") + 2, layout={"width": "100%"})
+    shown.layout.display = "none"  # until there is something newer than what was printed
 
     def on_check(_: Any) -> None:
         shown.value = memory.check_memory()
+        shown.layout.display = ""
 
     def on_clear(_: Any) -> None:
         memory.clear_memory()
-        shown.value = memory.check_memory()
+        on_check(_)
 
     check.on_click(on_check)
     clear.on_click(on_clear)
-    return ipywidgets.VBox([shown, ipywidgets.HBox([check, clear])])
+    return ipywidgets.VBox([ipywidgets.HBox([check, clear]), shown])

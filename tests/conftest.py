@@ -34,7 +34,7 @@ def a_place_of_its_own(tmp_path, monkeypatch):
     monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
     monkeypatch.chdir(tmp_path)
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ class Graphmer(Task):
 
     Settings = Settings
     sentinels = ("entities.jsonl", "*.entities.jsonl")
-    selection = ("mrr_masked", "max")
+    selection = ("mrr", "max")
     shown = tuple(f"mrr_{condition}" for condition in CONDITIONS)
 
     @property

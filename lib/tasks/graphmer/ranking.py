@@ -80,13 +80,17 @@ def figures(ranks: Iterable[float]) -> dict[str, float]:
 
 
 def headline(ranked: Iterable[Ranked], corpus: Corpus, structural: np.ndarray) -> dict[str, float]:
-    """`mrr_masked`, `hits1_masked`, ... for every condition: non-structural relations, tails of the relation."""
+    """`mrr_masked`, `hits1_masked`, ... for every condition: non-structural relations, tails of the relation.
+
+    `mrr` is the mean of the conditions': one number to select weights by, steadier than each of them.
+    """
     kept = [r for r in ranked if not structural[corpus.relation[r.triple]]]
-    return {
+    found = {
         f"{key}_{condition}": value
         for condition in CONDITIONS
         for key, value in figures(r.among_relation for r in kept if r.condition == condition).items()
     }
+    return {"mrr": sum(found[f"mrr_{condition}"] for condition in CONDITIONS) / len(CONDITIONS), **found}
 
 
 def table(

@@ -1,0 +1,157 @@
+"""What the loop costs on top of a bare PyTorch loop fed by the same loader; figures go to records/overhead.json.
+
+    python -m tests.bench.bench_overhead
+
+Everything is switched on as in a default run (sampler, metrics.csv every 50 steps, progress, the session's clock); no
+save and no validation falls into the timed part. Both loops run in one process, in turns; a ratio is that of one pair,
+and the median over the pairs is what counts. Beside the time on the wall stands the processor time of the process, all
+its threads included, which a neighbour on the machine disturbs less.
+"""
+
+import contextlib
+import datetime
+import io
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lib import config as configs
+from lib import data, optimization, trainer
+from lib import state as states
+from lib.config import option
+from lib.progress import Plain
+from lib.session import Session
+from lib.task import Task
+
+RECORD = Path(__file__).with_name("records") / "overhead.json"
+WARM_UP = 20  # steps before the clock starts
+LOG_EVERY = 50  # as in configs/graphmer_small.yaml; a row takes about 0.2 ms
+GOALS = {"0.4 ms": 1.05, "50 ms": 1.01}
+# width, layers, batch, timed steps and pairs of runs for steps of 0.4 and 50 ms on one core
+SIZES = {"0.4 ms": (64, 1, 32, 1000, 21), "50 ms": (1024, 4, 160, 30, 11)}
+
+
+@dataclass(frozen=True)
+class Settings:
+    width: int = option(64, "Width of every layer.")
+    layers: int = option(2, "Layers.")
+
+
+class Timed(Task):
+    """A stack of linear layers; `stamps` are the moments (wall, processor) at which the loop asked for a loss."""
+
+    Settings = Settings
+
+    def __init__(self, config, source=None):
+        super().__init__(config, source)
+        self.table = torch.randn(1024, config.workload.width, generator=torch.Generator().manual_seed(0))
+        self.stamps: list[tuple[float, float]] = []
+
+    def model(self):
+        width = self.config.workload.width
+        layers = [part for _ in range(self.config.workload.layers) for part in (nn.Linear(width, width), nn.GELU())]
+        return nn.Sequential(*layers, nn.Linear(width, 1))
+
+    def fingerprint(self):
+        return "timed"
+
+    def datasets(self):
+        return {"train": range(1024), "validation": range(1), "test": range(1)}
+
+    def collate(self, samples, generator):
+        return {"x": self.table[samples]}
+
+    def count(self, batch):
+        return {"squared": len(batch["x"])}
+
+    def loss(self, model, batch):
+        self.stamps.append((time.perf_counter(), time.process_time()))
+        return {"squared": model(batch["x"]).square().sum()}, {}
+
+    def evaluate(self, model, loader):
+        return {"loss": 0.0}
+
+
+def whole_loop(task: Timed, config: configs.Config) -> None:
+    """The loop as it ships, with a deadline that it has to look at."""
+    session = Session(720, 180, time.time())
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        trainer.train(task, config, Path(folder), session, Plain())
+
+
+def bare_loop(task: Timed, config: configs.Config) -> None:
+    """What anybody writes by hand: the learning rate, forward, backward, clipping, the optimizer."""
+    state = states.new(task, config)
+    model, optimizer = state.model.train(), state.optimizer
+    batch_size = config.training.effective_batch
+    order = data.Order(1024, config.seed, batch_size, 1)
+    steps = range(config.training.max_steps)
+    for step, (batch,) in data.train_batches(task, task.datasets()["train"], order, steps, 0):
+        optimization.set_learning_rate(optimizer, optimization.learning_rate(config, step))
+        sums, _ = task.loss(model, batch)
+        (sums["squared"] / batch_size).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), config.training.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def seconds_a_step(loop, config: configs.Config) -> tuple[float, float]:
+    """On the wall, and of the processor."""
+    task = Timed(config)
+    loop(task, config)
+    first, last = task.stamps[WARM_UP], task.stamps[-1]
+    steps = len(task.stamps) - 1 - WARM_UP
+    return (last[0] - first[0]) / steps, (last[1] - first[1]) / steps
+
+
+def measure(name: str) -> dict:
+    """Pairs of runs in turns, each kind first as often as the other."""
+    width, layers, batch, steps, pairs = SIZES[name]
+    config = configs.Config(
+        task="bench",
+        training=configs.Training(max_steps=steps + WARM_UP, effective_batch=batch, log_every_steps=LOG_EVERY),
+        checkpoint=configs.Checkpoint(keep_last=0, keep_best=0),
+        run=configs.Run(name="bench"),
+        data=configs.Data(num_workers=0),
+        workload=Settings(width, layers),
+    )
+    whole, bare = [], []
+    for number in range(pairs):
+        for into, loop in ((whole, whole_loop), (bare, bare_loop))[:: 1 if number % 2 else -1]:
+            into.append(seconds_a_step(loop, config))
+    return {"goal": GOALS[name], "wall": _compared(whole, bare, 0), "processor": _compared(whole, bare, 1)}
+
+
+def _compared(whole: list[tuple[float, float]], bare: list[tuple[float, float]], clock: int) -> dict:
+    ratios = sorted(w[clock] / b[clock] for w, b in zip(whole, bare, strict=True))
+    return {
+        "ratio": round(statistics.median(ratios), 4),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        "bare_ms": round(1e3 * statistics.median(b[clock] for b in bare), 4),
+        "whole_ms": round(1e3 * statistics.median(w[clock] for w in whole), 4),
+    }
+
+
+def main() -> None:
+    torch.set_num_threads(1)  # what runs beside disturbs one thread less than two
+    record = {
+        "date": datetime.date.today().isoformat(),
+        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "processor": platform.machine()},
+        "torch": torch.__version__,
+        "load_average_before": round(os.getloadavg()[0], 2),
+        "steps": {name: measure(name) for name in SIZES},
+    }
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()

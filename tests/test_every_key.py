@@ -1,0 +1,170 @@
+"""Every key of the configuration is read by what it promises to steer: one that nothing reads fails here."""
+
+import ast
+import dataclasses
+import sys
+from pathlib import Path
+from typing import get_type_hints
+
+from lib import config as configs
+from lib import launch, strict
+from lib import task as tasks
+from lib.config import Config, option
+from lib.tasks.graphmer import Settings
+from tests import toy as toys
+from tests.conftest import ROOT
+
+LIB = ROOT / "lib"
+# These walk or copy every field alike; a read by them steers nothing. A profile reads what it is about to change.
+GENERIC = {LIB / name for name in ("config.py", "strict.py", "profiles.py")}
+
+
+def sections(cls, prefix=""):
+    """Every dataclass below `cls` with its dotted prefix, `cls` itself first."""
+    found = [(prefix, cls)]
+    for name, kind in get_type_hints(cls).items():
+        if dataclasses.is_dataclass(kind):
+            found += sections(kind, f"{prefix}{name}.")
+    return found
+
+
+def keys(cls, prefix=""):
+    """(section's class, name) -> dotted key, without sections, and without lengths in epochs, which become steps."""
+    found = {}
+    for path, section in sections(cls, prefix):
+        hints = get_type_hints(section)
+        epochs = {name for name, _ in strict.length_pairs(section)}
+        for name in (field.name for field in dataclasses.fields(section)):
+            if name not in epochs and not dataclasses.is_dataclass(hints[name]) and name != "workload":
+                found[section, name] = path + name
+    return found
+
+
+def read_in(files):
+    """The names of all attributes that are read in these files."""
+    trees = [ast.parse(path.read_text("utf-8")) for path in files]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+
+
+def unread_statically(cls, files, prefix=""):
+    names = read_in(files)
+    return sorted(key for (_, name), key in keys(cls, prefix).items() if name not in names)
+
+
+class Recorder:
+    """Notes which fields of dataclasses are read by code under `folders` that is not generic."""
+
+    def __init__(self, monkeypatch, *folders):
+        self.folders, self.read = [str(folder) for folder in folders], set()
+        self.monkeypatch = monkeypatch
+
+    def watch(self, cls):
+        names = {field.name for field in dataclasses.fields(cls)}
+        original = cls.__getattribute__
+
+        def spy(instance, name):
+            if name in names:
+                caller = sys._getframe(1).f_code.co_filename
+                if Path(caller) not in GENERIC and caller.startswith(tuple(self.folders)):
+                    self.read.add((cls, name))
+            return original(instance, name)
+
+        self.monkeypatch.setattr(cls, "__getattribute__", spy, raising=False)
+
+
+def unread_in_a_run(monkeypatch, config, workload_class, folders):
+    """The dotted keys that neither a smoke test nor a whole run reads."""
+    recorder = Recorder(monkeypatch, *folders)
+    wanted = {**keys(Config), **keys(workload_class, "workload.")}
+    for cls in {section for section, _ in wanted}:
+        recorder.watch(cls)
+    run = launch.prepare(config)
+    launch.smoke_test(run)
+    launch.train(run)
+    return sorted(key for place, key in wanted.items() if place not in recorder.read)
+
+
+def test_a_run_of_the_toy_reads_every_key_of_the_configuration(toy, monkeypatch):
+    config = toy({"training.micro_batch": 4, "data.num_workers": 1})
+    found = unread_in_a_run(monkeypatch, config, type(config.workload), [LIB, toys.__file__])
+    # `profiles` alone reads the profile; `test_profiles` proves what it does.
+    assert found == ["memory.profile"]
+
+
+def test_the_profile_is_read_by_profiles():
+    assert "profile" in read_in([LIB / "profiles.py"])
+
+
+def test_a_run_of_graphmer_reads_every_key_of_its_settings(tmp_path, monkeypatch):
+    (tmp_path / "tree").mkdir()
+    for n in range(16):
+        (tmp_path / "tree" / f"house{n}.py").write_text(MODULE.format(n=n))
+    (tmp_path / "graphmer.yaml").write_text(GRAPHMER)
+    overrides = {"data.dir": str(tmp_path / "tree"), "output_dir": str(tmp_path / "runs"), "data.num_workers": 0}
+    config = tasks.load_config(tmp_path / "graphmer.yaml", overrides)
+    found = unread_in_a_run(monkeypatch, config, Settings, [LIB])
+    assert [key for key in found if key.startswith("workload.")] == []
+
+
+def files_of(folder):
+    return [path for path in folder.rglob("*.py") if path not in GENERIC]
+
+
+def test_every_key_is_read_somewhere_in_the_source():
+    core = [path for path in LIB.glob("*.py") if path not in GENERIC - {LIB / "profiles.py"}]
+    core += list((LIB / "tasks").rglob("*.py"))  # `dir` and `workload` are for tasks
+    assert unread_statically(Config, core) == []
+    assert unread_statically(Settings, files_of(LIB / "tasks" / "graphmer"), "workload.") == []
+
+
+def test_a_key_that_nothing_reads_is_found(toy, monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Larger(toys.Settings):
+        forgotten: int = option(3, "Nobody asks for this.")
+
+    assert unread_statically(Larger, [Path(toys.__file__)], "workload.") == ["workload.forgotten"]
+    config = toy()
+    larger = dataclasses.replace(config, workload=Larger())
+    found = unread_in_a_run(monkeypatch, larger, Larger, [LIB, toys.__file__])
+    assert "workload.forgotten" in found and "workload.samples" not in found
+
+
+def test_lengths_in_epochs_all_become_steps(toy):
+    """They are left out above, because only their steps are read."""
+    pairs = [(prefix, *pair) for prefix, cls in sections(Config) for pair in strict.length_pairs(cls)]
+    assert len(pairs) >= 4
+    for prefix, epochs, steps in pairs:
+        given = configs.replace(toy(), {prefix + epochs: 2.0})
+        flat = configs.flat(configs.resolve_lengths(given, 40)[0])
+        assert (flat[prefix + epochs], flat[prefix + steps]) == (0, 10)
+
+
+MODULE = '''
+import os
+
+class House{n}(dict):
+    """A house."""
+
+    def enter_house(self, guest):
+        door = open_door(guest)
+        if not door:
+            raise ValueError("closed")
+        return os.path.join("a", guest)
+
+    def leave_house(self):
+        self.enter_house(None)
+
+def open_door(x):
+    return x
+'''
+GRAPHMER = """
+task: graphmer
+training: {max_steps: 2, effective_batch: 6, smoke_steps: 1}
+workload:
+  chain: {roots: 24, leaves: 4, vocabulary: 400}
+  model: {layers: 2, hidden: 8, heads: 2, feed_forward: 16, relation_rank: 4, dropout: 0.1}
+  split: {validation: 0.3, test: 0.3}
+  objective: {mlm_ratio: 0.3, leaf_ratio: 0.5, name_mask_ratio: 0.4, name_only_ratio: 0.1}
+  evaluation: {validation_triples: 20, test_triples: 20, structural_test_triples: 10}
+"""
