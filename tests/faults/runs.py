@@ -151,7 +151,7 @@ def random_kills(base: Path, runs: int, seed: int = 0, steps: int = 100) -> dict
             time.sleep(draw.uniform(0.1, 0.7) * seconds)
             os.kill(process, signal.SIGKILL)
             counts["kills"] += wait(process) == -signal.SIGKILL
-            counts["kills inside a save"] += any((folder / "runs").glob("toy/*/step-*.tmp"))
+            counts["kills that left a half-written checkpoint"] += any((folder / "runs").glob("toy/*/step-*.tmp"))
         finish(folder, overrides)
         assert result(folder, steps) == expected, "another end"
         counts["equal"] += 1
