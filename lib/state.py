@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lib import checkpoint, data, identity, memory, optimization, platform, weights
 from lib.config import Config
 from lib.ema import Ema
+from lib.errors import TrainingFailed
 from lib.events import EventLog
 from lib.memory import Precision
 from lib.saver import Saver
@@ -93,6 +94,11 @@ def save(state: State, task: Task, config: Config, saver: Saver) -> None:
     """Saves everything in the background, then removes what retention no longer keeps."""
     if not config.checkpoint.keep_last:
         return
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in state.parameters):
+        raise TrainingFailed(
+            f"The weights are no longer finite at step {state.step}, so they are not saved and the checkpoint before "
+            "stays. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
+        )
     facts = {
         "identity": identity.facts(config, task),
         "kept_best": state.kept_best,

@@ -272,3 +272,19 @@ def test_backward_passes_add_up_in_one_order_on_a_cpu():
 
     first = once()
     assert all(torch.equal(once(), first) for _ in range(10))
+
+
+def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(toy, tmp_path, monkeypatch):
+    config = toy()
+    fit(config, tmp_path / "run", StopAfter(5))
+    good = newest(tmp_path / "run")
+    step = torch.optim.AdamW.step
+
+    def diverge(self, *rest):
+        step(self, *rest)
+        self.param_groups[0]["params"][0].data.fill_(float("inf"))
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", diverge)
+    with pytest.raises(trainer.TrainingFailed, match="no longer finite at step 6.*the checkpoint before stays"):
+        fit(config, tmp_path / "run", resume=good)
+    assert newest(tmp_path / "run").step == 5
