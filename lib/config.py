@@ -140,7 +140,7 @@ class Session:
     """The time that there is."""
 
     minutes: float = option(0.0, "The length of a session; 0: the platform's limit.", minimum=0)
-    margin_seconds: float = option(180.0, "Time that is kept free at the session's end, on top of saving.", minimum=0)
+    margin_seconds: float = option(120.0, "Time that is kept free at the session's end, on top of saving.", minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from lib import platform
 
 Reason = Literal["completed", "deadline", "interrupted"]
 
-# Reserves: how much longer than the longest of the last eight a save or an evaluation may take. In 4,000 simulated
-# sessions with a margin of 180 s none was late (docs/design.md); a fixed 60 s margin was late in 7.5 %.
+# Reserves: how much longer than the longest of the last eight a save or an evaluation may take. With a margin of 120 s
+# on top none of 10,000 simulated sessions was late (tests/bench/bench_session.py).
 _FACTOR = {"step": 1.0, "evaluate": 1.25, "save": 1.5, "package": 1.5}
 _CONSTANT_SECONDS = {"step": 0.0, "evaluate": 0.0, "save": 5.0, "package": 5.0}
 

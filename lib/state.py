@@ -87,7 +87,7 @@ def start_from(state: State, config: Config) -> str:
 def prepare_saving(state: State, config: Config, saver: Saver) -> None:
     """Once the optimizer has its tensors, memory for their copies can be had while training goes on."""
     if config.checkpoint.keep_last:
-        saver.prepare(_tensors(state, config))
+        saver.prepare(tensors(state, config))
 
 
 def save(state: State, task: Task, config: Config, saver: Saver) -> None:
@@ -109,7 +109,7 @@ def save(state: State, task: Task, config: Config, saver: Saver) -> None:
         "micro_batch": state.micro_batch,
     }
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
-    saver.save("checkpoints", state.step, _tensors(state, config), facts, keep)
+    saver.save("checkpoints", state.step, tensors(state, config), facts, keep)
 
 
 def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Mapping[str, float]) -> None:
@@ -153,7 +153,8 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> None:
     state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
 
 
-def _tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:
+def tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a checkpoint by group: "model", "optimizer" unless it is lightweight, "ema" if there is one."""
     groups = {"model": weights.of(state.model)}
     if not config.checkpoint.lightweight:
         groups["optimizer"] = _moments(state)

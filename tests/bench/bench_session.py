@@ -20,7 +20,7 @@ from lib import session as sessions
 RECORD = Path(__file__).with_name("records") / "session.json"
 SESSIONS = 10_000
 MINUTES = 30
-MARGIN_SECONDS = 180.0
+MARGIN_SECONDS = 120.0
 SAVE_EVERY_SECONDS = 300.0
 
 
