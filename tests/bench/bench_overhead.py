@@ -3,13 +3,18 @@
     python -m tests.bench.bench_overhead
 
 Everything is switched on as in a default run (sampler, metrics.csv every 50 steps, progress, the session's clock); no
-save and no validation falls into the timed part. Both loops run in one process, in turns; a ratio is that of one pair,
-and the median over the pairs is what counts. Beside the time on the wall stands the processor time of the process, all
-its threads included, which a neighbour on the machine disturbs less.
+save and no validation falls into the timed part. All loops run in one process, in turns; a ratio is that to the bare
+loop of the same turn, and the median over the turns is what counts. Beside the time on the wall stands the processor
+time of the process, all its threads included, which a neighbour on the machine disturbs less.
+
+Other training tools (peers.py) are timed in the same turns where they are installed, best in an environment apart:
+
+    pip install torch==2.13.0 -r requirements.txt accelerate transformers lightning pytorch-ignite
 """
 
 import contextlib
 import datetime
+import gc
 import io
 import json
 import os
@@ -30,12 +35,13 @@ from lib.config import option
 from lib.progress import Plain
 from lib.session import Session
 from lib.task import Task
+from tests.bench.peers import PEERS
 
 RECORD = Path(__file__).with_name("records") / "overhead.json"
 WARM_UP = 20  # steps before the clock starts
 LOG_EVERY = 50  # as in configs/graphmer_small.yaml; a row takes about 0.2 ms
 GOALS = {"0.4 ms": 1.05, "50 ms": 1.01}
-# width, layers, batch, timed steps and pairs of runs for steps of 0.4 and 50 ms on one core
+# width, layers, batch, timed steps and turns for steps of 0.4 and 50 ms on one core
 SIZES = {"0.4 ms": (64, 1, 32, 1000, 21), "50 ms": (1024, 4, 160, 30, 11)}
 
 
@@ -58,7 +64,8 @@ class Timed(Task):
     def model(self):
         width = self.config.workload.width
         layers = [part for _ in range(self.config.workload.layers) for part in (nn.Linear(width, width), nn.GELU())]
-        return nn.Sequential(*layers, nn.Linear(width, 1))
+        self.trained = nn.Sequential(*layers, nn.Linear(width, 1))
+        return self.trained
 
     def fingerprint(self):
         return "timed"
@@ -103,9 +110,37 @@ def bare_loop(task: Timed, config: configs.Config) -> None:
         optimizer.zero_grad()
 
 
+LOOPS = {"bare": bare_loop, "whole": whole_loop} | {name: peer for name, peer in PEERS.items() if peer.is_installed}
+
+
+def config_of(name: str, steps: int) -> configs.Config:
+    width, layers, batch, *_ = SIZES[name]
+    return configs.Config(
+        task="bench",
+        training=configs.Training(max_steps=steps, effective_batch=batch, log_every_steps=LOG_EVERY),
+        checkpoint=configs.Checkpoint(keep_last=0, keep_best=0),
+        run=configs.Run(name="bench"),
+        data=configs.Data(num_workers=0),
+        workload=Settings(width, layers),
+    )
+
+
+def check_same_training() -> None:
+    """Every loop must end with the weights of the bare one, or it does something else in the time."""
+    config = config_of("0.4 ms", 2 * LOG_EVERY)
+    ends = {}
+    for name, loop in LOOPS.items():
+        task = Timed(config)
+        loop(task, config)
+        ends[name] = nn.utils.parameters_to_vector(task.trained.parameters()).detach()
+    for name, end in ends.items():
+        torch.testing.assert_close(end, ends["bare"], msg=lambda text, name=name: f"{name}: {text}")
+
+
 def seconds_a_step(loop, config: configs.Config) -> tuple[float, float]:
     """On the wall, and of the processor."""
     task = Timed(config)
+    gc.collect()  # what the run before left behind is not for this one to clear away
     loop(task, config)
     first, last = task.stamps[WARM_UP], task.stamps[-1]
     steps = len(task.stamps) - 1 - WARM_UP
@@ -113,27 +148,27 @@ def seconds_a_step(loop, config: configs.Config) -> tuple[float, float]:
 
 
 def measure(name: str) -> dict:
-    """Pairs of runs in turns, each kind first as often as the other."""
-    width, layers, batch, steps, pairs = SIZES[name]
-    config = configs.Config(
-        task="bench",
-        training=configs.Training(max_steps=steps + WARM_UP, effective_batch=batch, log_every_steps=LOG_EVERY),
-        checkpoint=configs.Checkpoint(keep_last=0, keep_best=0),
-        run=configs.Run(name="bench"),
-        data=configs.Data(num_workers=0),
-        workload=Settings(width, layers),
-    )
-    whole, bare = [], []
-    for number in range(pairs):
-        for into, loop in ((whole, whole_loop), (bare, bare_loop))[:: 1 if number % 2 else -1]:
-            into.append(seconds_a_step(loop, config))
-    return {"goal": GOALS[name], "wall": _compared(whole, bare, 0), "processor": _compared(whole, bare, 1)}
+    """Each turn begins with another loop, and every second one goes backwards."""
+    *_, steps, turns = SIZES[name]
+    config = config_of(name, steps + WARM_UP)
+    times: dict[str, list[tuple[float, float]]] = {loop: [] for loop in LOOPS}
+    for turn in range(turns):
+        first = turn // 2 % len(LOOPS)
+        names = [*LOOPS][first:] + [*LOOPS][:first]
+        for loop in names[:: 1 if turn % 2 else -1]:
+            times[loop].append(seconds_a_step(LOOPS[loop], config))
+    bare = times.pop("bare")
+    compared = {
+        loop: {"wall": _compared(of, bare, 0), "processor": _compared(of, bare, 1)} for loop, of in times.items()
+    }
+    return {"goal": GOALS[name], **compared.pop("whole"), "peers": compared}
 
 
 def _compared(whole: list[tuple[float, float]], bare: list[tuple[float, float]], clock: int) -> dict:
     ratios = sorted(w[clock] / b[clock] for w, b in zip(whole, bare, strict=True))
     return {
         "ratio": round(statistics.median(ratios), 4),
+        "quartiles": [round(quartile, 3) for quartile in statistics.quantiles(ratios)[::2]],
         "ratios": [round(ratio, 3) for ratio in ratios],
         "bare_ms": round(1e3 * statistics.median(b[clock] for b in bare), 4),
         "whole_ms": round(1e3 * statistics.median(w[clock] for w in whole), 4),
@@ -142,11 +177,18 @@ def _compared(whole: list[tuple[float, float]], bare: list[tuple[float, float]],
 
 def main() -> None:
     torch.set_num_threads(1)  # what runs beside disturbs one thread less than two
+    load = round(os.getloadavg()[0], 2)
+    missing = [name for name in PEERS if name not in LOOPS]
+    if missing:
+        print(f"Not installed, so not timed: {', '.join(missing)}.")
+    check_same_training()
     record = {
         "date": datetime.date.today().isoformat(),
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "processor": platform.machine()},
         "torch": torch.__version__,
-        "load_average_before": round(os.getloadavg()[0], 2),
+        "peers": {name: peer.version for name, peer in PEERS.items() if peer.is_installed},
+        "peers_missing": missing,
+        "load_average_before": load,
         "steps": {name: measure(name) for name in SIZES},
     }
     RECORD.write_text(json.dumps(record, indent=1) + "\n")

@@ -1,0 +1,176 @@
+"""The loops of other training tools around the same model, optimizer and batches, for bench_overhead.
+
+Each is set up as lean as its documentation allows: on the CPU, no checkpoint, no progress bar, no evaluation, a loss
+logged every `log_every_steps`. Where a choice was left, it is the faster one for the peer: what runs in the user's own
+code sets the learning rate as the bare loop does, without a scheduler object, and touches the log only in steps that
+are logged. None of them does what ours does in that time (sampler, deadline, guard against running out of memory).
+"""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import io
+import logging
+import operator
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+
+from lib import data, optimization
+from lib import state as states
+from lib.config import Config
+from lib.task import Task
+
+Loop = Callable[[Task, Config], None]
+
+
+def accelerate_loop(task: Task, config: Config) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    state = states.new(task, config)
+    model, optimizer, loader = accelerator.prepare(state.model.train(), state.optimizer, _loader(task, config))
+    for step, batch in enumerate(loader):
+        optimization.set_learning_rate(optimizer, optimization.learning_rate(config, step))
+        loss = _mean_loss(task, config, model, batch)
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), config.training.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        if (step + 1) % config.training.log_every_steps == 0:
+            accelerator.print(step + 1, loss.item())
+
+
+def transformers_loop(task: Task, config: Config) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    class Timed(Trainer):
+        def get_train_dataloader(self):
+            return _loader(task, config)
+
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return _mean_loss(task, config, model, inputs)
+
+    state = states.new(task, config)
+    # Trainer takes no learning rate without a scheduler
+    schedule = LambdaLR(state.optimizer, lambda step: optimization.learning_rate(config, step) / config.optimizer.lr)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            max_steps=config.training.max_steps,
+            max_grad_norm=config.training.clip_norm,
+            logging_steps=config.training.log_every_steps,
+            logging_nan_inf_filter=False,  # a check in every step that the bare loop lacks as well
+            use_cpu=True,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        Timed(state.model, arguments, optimizers=(state.optimizer, schedule)).train()
+
+
+def lightning_loop(task: Task, config: Config) -> None:
+    import lightning
+    from lightning.pytorch.loggers import CSVLogger
+
+    state = states.new(task, config)
+
+    class Timed(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = state.model
+
+        def configure_optimizers(self):
+            return state.optimizer
+
+        def training_step(self, batch, step):
+            optimization.set_learning_rate(state.optimizer, optimization.learning_rate(config, step))
+            loss = _mean_loss(task, config, self.model, batch)
+            if (step + 1) % config.training.log_every_steps == 0:
+                self.log("loss", loss)
+            return loss
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder:
+        lightning.Trainer(
+            accelerator="cpu",
+            devices=1,
+            max_epochs=1,
+            gradient_clip_val=config.training.clip_norm,
+            logger=CSVLogger(folder, flush_logs_every_n_steps=config.training.log_every_steps),
+            log_every_n_steps=config.training.log_every_steps,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+        ).fit(Timed(), _loader(task, config))
+
+
+def ignite_loop(task: Task, config: Config) -> None:
+    from ignite.engine import Engine, Events
+
+    state = states.new(task, config)
+    model, optimizer = state.model.train(), state.optimizer
+
+    def update(engine, batch):
+        optimization.set_learning_rate(optimizer, optimization.learning_rate(config, engine.state.iteration - 1))
+        loss = _mean_loss(task, config, model, batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), config.training.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    def log(engine):
+        print(engine.state.iteration, engine.state.output.item())
+
+    engine = Engine(update)
+    engine.add_event_handler(Events.ITERATION_COMPLETED(every=config.training.log_every_steps), log)
+    engine.run(_loader(task, config), max_epochs=1)
+
+
+@dataclass(frozen=True)
+class Peer:
+    package: str
+    module: str
+    loop: Loop
+
+    @property
+    def is_installed(self) -> bool:
+        return importlib.util.find_spec(self.module) is not None
+
+    @property
+    def version(self) -> str:
+        return importlib.metadata.version(self.package)
+
+    def __call__(self, task: Task, config: Config) -> None:
+        """Trains; what the tool prints or warns of is not shown."""
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.loop(task, config)
+
+
+PEERS = {
+    "Accelerate": Peer("accelerate", "accelerate", accelerate_loop),
+    "Hugging Face Trainer": Peer("transformers", "transformers", transformers_loop),
+    "Lightning": Peer("lightning", "lightning", lightning_loop),
+    "Ignite": Peer("pytorch-ignite", "ignite", ignite_loop),
+}
+
+
+def _loader(task: Task, config: Config) -> DataLoader:
+    """The batches of `data.train_batches`, made by the same code, in the form that every tool takes."""
+    order = data.Order(1024, config.seed, config.training.effective_batch, 1)
+    batches = data._SlotBatches(task, task.datasets()["train"], order)
+    keys = [[(step, 0)] for step in range(config.training.max_steps)]
+    return DataLoader(batches, batch_sampler=keys, collate_fn=operator.itemgetter(0))
+
+
+def _mean_loss(task: Task, config: Config, model: nn.Module, batch: dict):
+    sums, _ = task.loss(model, batch)
+    return sums["squared"] / config.training.effective_batch
