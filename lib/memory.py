@@ -217,10 +217,3 @@ def _verdict(reading: Reading) -> str:
         advice = "nearly full: restart other kernels on this GPU, or lower training.micro_batch"
     size = f"{reading.used / GIB:.2f} of {reading.total / GIB:.2f} GiB used ({reading.share:.0%})"
     return f"{reading.name}: {size}, {reading.detail}: {advice}"
-
-
-@contextlib.contextmanager
-def recorded(into: dict[str, int], name: str) -> Iterator[None]:
-    """Writes the bytes that are allocated after the block into `into[name]`."""
-    yield
-    into[name] = allocated_bytes()
