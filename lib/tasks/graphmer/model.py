@@ -135,8 +135,8 @@ class Encoder(nn.Module):
     def _initialise(self) -> None:
         """Attention starts near the identity (mimetic initialisation, arXiv 2305.09828) and positions as sinusoids: a
         leaf begins as a mixture of the tokens that are like it or near it, and what it must copy is in its logits from
-        the first step. Validation MRR with full text after 90 s on 2 cores (1.5 M parameters): .12 without both,
-        .42 without the sinusoids, .45 with both.
+        the first step. One run each, 1.4 M parameters: loss of masked leaves after 600 steps 4.38 without the identity
+        and 3.64 with it; validation MRR with full text after 90 s on 2 cores .42 without the sinusoids, .45 with them.
         """
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
