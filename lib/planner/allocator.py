@@ -24,6 +24,7 @@ class Block:
     size: int
     address: int
     small: bool
+    requested: int = 0
     before: "Block | None" = None
     after: "Block | None" = None
     free: bool = True
@@ -43,8 +44,10 @@ class Allocator:
     """
 
     capacity: int | None = None
-    allocated: int = 0
-    reserved: int = 0
+    requested: int = 0  # what tensors hold
+    allocated: int = 0  # the blocks that they stand in; torch.cuda.memory_allocated
+    reserved: int = 0  # the segments that these were cut from; torch.cuda.memory_reserved
+    peak_requested: int = 0
     peak_allocated: int = 0
     peak_reserved: int = 0
     overflowed: bool = False
@@ -55,10 +58,11 @@ class Allocator:
         """Takes a block for `size` bytes; None for an empty tensor, which takes no memory."""
         if size == 0:
             return None
-        size = rounded(size)
-        block = self._best_fit(size) or self._new_segment(size)
-        self._split(block, size)
-        block.free = False
+        block = self._best_fit(rounded(size)) or self._new_segment(rounded(size))
+        self._split(block, rounded(size))
+        block.free, block.requested = False, size
+        self.requested += size
+        self.peak_requested = max(self.peak_requested, self.requested)
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block
@@ -68,6 +72,7 @@ class Allocator:
         if block is None:
             return
         self.allocated -= block.size
+        self.requested -= block.requested
         block.free = True
         if block.before and block.before.free:
             self._take(block.before)
@@ -103,7 +108,7 @@ class Allocator:
         rest = block.size - size
         if rest < ROUNDING or (not block.small and rest <= _SMALL):
             return
-        after = Block(rest, block.address + size, block.small, block, block.after)
+        after = Block(rest, block.address + size, block.small, before=block, after=block.after)
         if block.after:
             block.after.before = after
         block.after, block.size = after, size
