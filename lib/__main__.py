@@ -1,9 +1,10 @@
 """The command line: `python -m lib train CONFIG [--set key=value ...]`."""
 
 import argparse
+import json
 import sys
 
-from lib import launch, outputs
+from lib import launch, outputs, planner
 from lib import task as tasks
 from lib.errors import BadInput
 from lib.trainer import TrainingFailed
@@ -31,6 +32,13 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("config", help="a YAML file such as configs/graphmer_small.yaml")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     train.set_defaults(run=_train)
+    plan = commands.add_parser("plan", help="memory, micro-batch, time and quota on a card, without one")
+    plan.add_argument("configs", nargs="+", metavar="config", help="one YAML file or several")
+    plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help='t4, ... or "NN GiB, capability X.Y"')
+    plan.add_argument("--gpus", type=int, default=0, metavar="N", help="cards at work; 0: as many as a session has")
+    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    plan.add_argument("--json", action="store_true", help="print everything as JSON")
+    plan.set_defaults(run=_plan)
     return parser
 
 
@@ -41,6 +49,18 @@ def _train(options: argparse.Namespace) -> int:
     summary = launch.train(run)
     print(f"{summary['reason']} at step {summary['step']:,}: see {run.folder} and {run.output_dir / outputs.ARCHIVE}")
     return launch.EXIT_CODES[summary["reason"]]
+
+
+def _plan(options: argparse.Namespace) -> int:
+    configs = [tasks.load_config(path, _overrides(options.set)) for path in options.configs]
+    plans = [planner.plan(config, gpu, options.gpus) for config in configs for gpu in options.gpu or ["t4"]]
+    if options.json:
+        print(json.dumps([plan.to_json() for plan in plans], indent=2))
+    else:
+        print("\n\n\n".join(planner.of_plan(plan) for plan in plans))
+        if len(plans) > 1:
+            print("\n\n" + planner.of_plans(plans))
+    return 0
 
 
 def _overrides(pairs: list[str]) -> dict[str, object]:

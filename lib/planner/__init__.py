@@ -1,5 +1,11 @@
-"""Memory and time of a training run, predicted for a named card on a machine without one."""
+"""Memory and time of a training run, predicted for a named card on a machine without one.
 
-from lib.planner.predict import Prediction, predict, predict_task
+`plan` is for the tasks of a configuration, `predict` for any model and step.
+"""
 
-__all__ = ["Prediction", "predict", "predict_task"]
+from lib.planner.plan import Plan
+from lib.planner.predict import Prediction, predict
+from lib.planner.process import plan
+from lib.planner.table import of_plan, of_plans
+
+__all__ = ["Plan", "Prediction", "of_plan", "of_plans", "plan", "predict"]

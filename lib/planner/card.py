@@ -4,8 +4,10 @@ import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
+
 from lib.errors import BadInput
-from lib.memory import GIB, Precision
+from lib.memory import GIB, Precision, planned_precision
 from lib.planner.allocator import MIB
 from lib.platform import CARDS, Card
 
@@ -79,3 +81,19 @@ def _own(memory_gib: float, capability: tuple[int, int]) -> Target:
     like = min(older, key=lambda card: (abs(card.capability[0] - capability[0]), abs(card.memory_gib - memory_gib)))
     name = f"{memory_gib:g} GiB, capability {capability[0]}.{capability[1]}"
     return Target(replace(like, name=name, capability=capability, memory_gib=memory_gib, source=f"rates of {like.name}"))
+
+
+def of_gpu(index: int) -> Target:
+    """The card of this machine: its own memory and capability, with the rates of the one in the table that it is."""
+    properties = torch.cuda.get_device_properties(index)
+    memory_gib = properties.total_memory / GIB
+    known = [c for c in CARDS.values() if c.name.split()[0] in properties.name and abs(c.memory_gib - memory_gib) < 2]
+    if known:
+        return Target(replace(known[0], memory_gib=memory_gib))
+    target = _own(memory_gib, (properties.major, properties.minor))
+    return Target(replace(target.card, name=properties.name))
+
+
+def precision(asked: str, target: Target) -> Precision:
+    """What `training.precision` comes to on the card. Raises BadInput where it cannot do what is asked."""
+    return planned_precision(asked, target.capability, target.card.name)

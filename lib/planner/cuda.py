@@ -42,7 +42,7 @@ _RESULT_FP32 = frozenset("prod cumprod cumsum sum norm vector_norm linalg_vector
 _TO_WIDEST = frozenset("addcdiv addcmul atan2 cross dot grid_sampler index_put scatter_add".split())
 _SOFTMAX = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
 _DROPOUT = frozenset(["dropout", "feature_dropout", "alpha_dropout"])
-_PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch._tensor", "torch.functional"])
+_PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
 
 
 class CudaSemantics(TorchFunctionMode):
@@ -227,7 +227,9 @@ def _plain_attention(
 
 
 def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The call with `meta` wherever it names a CUDA device."""
+    """The call with `meta` wherever it names a CUDA device; a device itself (`torch.device("cuda")`) keeps its name."""
+    if func is torch.device:
+        return args, kwargs
     if getattr(func, "__name__", "") == "cuda":
         return (args[0], "meta"), {}
     return tuple(_meta_device(a) for a in args), {name: _meta_device(value) for name, value in kwargs.items()}

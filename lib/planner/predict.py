@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lib import memory, optimization, trainer
+from lib import memory, trainer
 from lib import state as states
 from lib.config import Config
 from lib.errors import BadInput
@@ -135,7 +135,7 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
     `passes`: how many of them a card works off in a step. Reads no data.
     """
     tracker = Tracker(target, target.usable_bytes)
-    precision = memory.planned_precision(config.training.precision, target.capability, target.card.name)
+    precision = cards.precision(config.training.precision, target)
     batch = task.example_batch(micro_batch, torch.device("cpu"))
     traced = min(passes, _PASSES)
     with simulated_cuda(target) as semantics, _own_traceback():

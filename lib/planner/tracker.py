@@ -138,7 +138,10 @@ class Tracker(TorchDispatchMode):
     # --- one operator ---------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():  # shapes on `meta` are computed by Python functions of torch, ten a call
+            return self._dispatch(func, args, kwargs or {})
+
+    def _dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
         name = func._schema.name.removeprefix("aten::")
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if self.device == "meta" and any(t.device.type == "meta" for t in tensors):
