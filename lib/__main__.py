@@ -1,10 +1,11 @@
-"""The command line: `python -m lib train CONFIG [--set key=value ...]`."""
+"""The command line: `python -m lib train CONFIG [--set key=value ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`."""
 
 import argparse
+import contextlib
 import json
 import sys
 
-from lib import launch, outputs, planner
+from lib import doctor, launch, outputs, planner, rehearsal
 from lib import task as tasks
 from lib.errors import BadInput
 from lib.trainer import TrainingFailed
@@ -39,7 +40,23 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     plan.add_argument("--json", action="store_true", help="print everything as JSON")
     plan.set_defaults(run=_plan)
+    checks = commands.add_parser("doctor", help="look at the machine, and with a configuration at its run")
+    checks.add_argument("config", nargs="?", help="a YAML file; without one, the machine alone")
+    checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    checks.add_argument("--json", action="store_true", help="print the findings as JSON")
+    checks.set_defaults(run=_doctor)
     return parser
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    """Exit code 2 where a finding is bad, else 0."""
+    with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
+        config = tasks.load_config(options.config, _overrides(options.set)) if options.config else None
+        sections = doctor.examine(config)
+        if config:
+            sections["Run"] = rehearsal.check_run(config)
+    print(doctor.as_json(sections) if options.json else doctor.table(sections))
+    return doctor.exit_code(sections)
 
 
 def _train(options: argparse.Namespace) -> int:

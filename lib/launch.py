@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib import checkpoint, data, files, identity, memory, metrics, outputs, platform, profiles, trainer, weights
+from lib import (
+    checkpoint,
+    data,
+    files,
+    identity,
+    machine,
+    memory,
+    metrics,
+    outputs,
+    platform,
+    profiles,
+    trainer,
+    weights,
+)
 from lib import config as configs
 from lib import progress as progresses
 from lib import session as sessions
@@ -20,6 +33,7 @@ from lib.task import Task
 
 EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
 GIB = 2**30
+_OPTIMIZER_IS_LOST = "The checkpoint is lightweight: the optimizer starts anew, so the run goes on, not bit for bit."
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,7 @@ def prepare(config: Config) -> Run:
 
     Raises BadInput.
     """
+    machine.refuse_tpu()
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     memory.precision(config.training.precision, memory.device())  # refused before the data takes its time
     task = tasks.load(config)
@@ -162,19 +177,28 @@ def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
     A damaged one is passed over and said; in the run's own folder it is renamed. Raises BadInput where all are damaged,
     where another configuration or a later version made the one found, or where `run.resume_from` holds none.
     """
+    found, sentences = look_for_checkpoint(run, quarantine=True)
+    print("".join(f"{sentence}\n" for sentence in sentences), end="")
+    return found
+
+
+def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.Checkpoint | None, list[str]]:
+    """As `find_checkpoint`, with what is to be said about it; without `quarantine` nothing is renamed."""
     damaged: list[str] = []
     for folder in resume_folders(run):
         own = folder.resolve() == (run.folder / "checkpoints").resolve()
-        found, sentences = checkpoint.load_newest(folder, quarantine=own)
+        found, sentences = checkpoint.load_newest(folder, quarantine=own and quarantine)
         damaged += sentences
         if found:
-            print("".join(f"{sentence}\n" for sentence in damaged), end="")
             now = identity.facts(run.config, run.task)
-            if warning := identity.check(found.state["identity"], now, found.path.parent.parent):
-                print(warning)
+            try:
+                warning = identity.check(found.state["identity"], now, found.path.parent.parent)
+            except BadInput as refused:
+                raise BadInput("\n".join([*damaged, str(refused)])) from None
+            warnings = [warning] if warning else []
             if "optimizer" not in found.tensors:
-                print("The checkpoint is lightweight: the optimizer starts anew, so the run goes on, not bit for bit.")
-            return found
+                warnings.append(_OPTIMIZER_IS_LOST)
+            return found, damaged + warnings
     if damaged:
         raise BadInput(
             "\n".join(damaged) + f"\nNo checkpoint of {run.config.run.name} is whole, and nothing was deleted. "
@@ -185,7 +209,7 @@ def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
             f"run.resume_from is {run.config.run.resume_from}, where no checkpoint of {run.config.run.name} lies. Give "
             "the output folder of the earlier session, the folder of the run in it, or leave it empty."
         )
-    return None
+    return None, []
 
 
 def resume_folders(run: Run) -> list[Path]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lib import launch, memory, platform
+from lib import launch, memory
 from lib import task as tasks
 from lib.config import Config
 
@@ -46,24 +46,6 @@ def _config_path(workload: str, home: Path, asked: str) -> Path:
     why = "a GPU is there" if has_gpu else "there is no GPU, so this is the small size for a laptop"
     print(f"CONFIG is empty: taking configs/{name}.yaml, because {why}.")
     return home / "configs" / f"{name}.yaml"
-
-
-def describe_machine() -> str:
-    """Platform and GPUs in a few lines, with what to do where there is none."""
-    here = platform.detect()
-    limit = f"{here.session_minutes:.0f} minutes a session" if here.session_minutes else "no session limit"
-    lines = [f"Platform: {here.name}{' (batch run)' if here.batch else ''}, {limit}, output to {here.output_dir}"]
-    lines.append(f"PyTorch {torch.__version__}, {torch.get_num_threads()} CPU threads")
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        capability = f"{properties.major}.{properties.minor}"
-        size = properties.total_memory / memory.GIB
-        precision = memory.precision("auto", torch.device("cuda", index))
-        lines.append(f"GPU {index}: {properties.name}, capability {capability}, {size:.2f} GiB, trains in {precision}")
-    if not torch.cuda.is_available():
-        where = "on Kaggle choose Settings > Accelerator > GPU T4 x2, on Colab Runtime > Change runtime type"
-        lines.append(f"No GPU: {where}.")
-    return "\n".join(lines)
 
 
 def describe_plan(run: launch.Run) -> str:

@@ -53,15 +53,16 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
-from lib import launch, memory, notebook, outputs, widgets
+from lib import doctor, launch, memory, notebook, outputs, widgets
 
 config = notebook.configure("graphmer", HOME, globals())
 
 # %% [markdown]
 # ## GPU check
+# What the machine has, each finding with a verdict and what to do. What is bad would end the run later, so it stops here.
 
 # %%
-print(notebook.describe_machine())
+doctor.admit(config)
 
 # %% [markdown]
 # ## Data
