@@ -70,7 +70,8 @@ def seconds(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> S
 
 def _touched(tensor: Tensor) -> int:
     """Bytes read or written: an expanded tensor is read once."""
-    return tensor.element_size() * math.prod(n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+    distinct = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+    return tensor.element_size() * math.prod(distinct)
 
 
 def _precision(tensors: list[Tensor]) -> str:
