@@ -50,7 +50,7 @@ def _head(plan: Plan) -> str:
 def _options(plan: Plan) -> str:
     rows = [["", "micro-batch", "passes", "recomputed", "peak GiB", "head room", "compute", "steps/s (from-to)"]]
     if plan.max_steps:
-        rows[0] += ["hours", "of week", "sessions"]
+        rows[0] += ["time", "of week", "sessions"]
     for option in plan.options:
         room = (option.prediction.usable_bytes - option.prediction.peak_bytes) / GIB
         row = [
@@ -71,7 +71,13 @@ def _speed(option: Option) -> str:
 def _cost(plan: Plan, steps: int, option: Option | None = None) -> list[str]:
     hours = plan.hours(steps, option)
     sessions = -(-hours // _RUN_HOURS)
-    return [f"{hours:.1f}" if hours >= 10 else f"{hours:.2f}", f"{hours / _QUOTA_HOURS:.1%}", f"{sessions:.0f}"]
+    return [_duration(hours), f"{hours / _QUOTA_HOURS:.1%}", f"{sessions:.0f}"]
+
+
+def _duration(hours: float) -> str:
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    return f"{60 * hours:.0f} min" if hours >= 1 / 20 else f"{3600 * hours:.0f} s"
 
 
 def _memory(plan: Plan) -> str:
@@ -85,7 +91,7 @@ def _memory(plan: Plan) -> str:
 
 
 def _time(plan: Plan) -> str:
-    rows = [["steps", "hours", "of week", "sessions"]] + [[f"{n:,}", *_cost(plan, n)] for n in STEPS]
+    rows = [["steps", "time", "of week", "sessions"]] + [[f"{n:,}", *_cost(plan, n)] for n in STEPS]
     return (
         f"{aligned(rows)}\nA week's {_QUOTA_HOURS:.0f} GPU hours give about {steps_a_week(plan):,.0f} steps. Computed "
         "from a roofline, without evaluation, loading and saving; the smoke test measures the true speed."
