@@ -158,7 +158,7 @@ def test_time_follows_from_the_bounds(tall):
     text = planner.of_plan(plan)
     assert "100,000" in text and "A week's 30 GPU hours give about" in text
     hours = 1000 * plan.chosen.expected_seconds / 3600
-    assert plan.hours(1000) == hours and f" {60 * hours:.0f} min" in text
+    assert plan.hours(1000) == hours and f" {3600 * hours:.0f} s " in text
 
 
 def test_a_plan_comes_out_of_its_own_process_the_same(tall):
