@@ -104,6 +104,19 @@ def test_dropout_keeps_bytes_and_not_floats():
     assert got - without.moments["after forward"] <= MIB + 1024
 
 
+def test_half_precision_convolutions_copy_what_is_not_channels_last():
+    def peak(layout, precision):
+        def step(net):
+            return net(torch.randn(8, 64, 256, 256, device="cuda").contiguous(memory_format=layout)).sum()
+
+        model = lambda: nn.Conv2d(64, 1, 3, padding=1).to(memory_format=layout)  # noqa: E731
+        return predict(model, step, precision=precision).by_category.get("workspace", 0)
+
+    copy = 2 * 8 * 64 * 256 * 256
+    assert peak(torch.contiguous_format, "fp16") == copy
+    assert peak(torch.channels_last, "fp16") == peak(torch.contiguous_format, "fp32") == 0
+
+
 def test_categories_and_submodules_sum_to_the_peak():
     result = predicted(2, precision="fp16")
     assert sum(result.by_category.values()) == sum(result.by_module.values()) == result.peak_bytes
