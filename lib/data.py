@@ -6,10 +6,12 @@ number of loader workers changes nothing.
 
 import contextlib
 import functools
+import itertools
+import os
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
+from lib import ranks
+from lib.config import Data
 from lib.errors import TrainingFailed
 from lib.task import Batch, Task
 
@@ -64,6 +68,11 @@ class Order:
     def slot_size(self) -> int:
         return self.effective_batch // self.slots
 
+    def share(self, rank: int, ranks: int) -> range:
+        """The slots of one of so many ranks: neighbours, the same number for each."""
+        each = self.slots // ranks
+        return range(rank * each, (rank + 1) * each)
+
     def indices(self, step: int, slot: int) -> list[int]:
         first = step * self.effective_batch + slot * self.slot_size
         positions = range(first, first + self.slot_size)
@@ -95,20 +104,28 @@ class _SlotBatches(Dataset):
 
 
 def train_batches(
-    task: Task, dataset: Any, order: Order, steps: range, workers: int, prefetch: int = 2
+    task: Task, dataset: Any, order: Order, steps: range, options: Data
 ) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields each step of `steps` with the batches of its slots (on the CPU), `prefetch` made ahead by each worker."""
+    """Yields each step of `steps` with the batches of this rank's slots, on the CPU."""
+    mine = order.share(ranks.rank(), ranks.world())
+    workers = options.num_workers
     loader = DataLoader(
         _SlotBatches(task, dataset, order),
         batch_size=None,
-        sampler=_SlotKeys(steps, range(order.slots)),
+        sampler=_SlotKeys(steps, mine),
         num_workers=workers,
-        prefetch_factor=prefetch if workers else None,
-        pin_memory=torch.cuda.is_available(),
+        prefetch_factor=options.prefetch_factor if workers else None,
+        persistent_workers=options.persistent_workers and workers > 0,
+        pin_memory=options.pin_memory and torch.cuda.is_available(),
+        worker_init_fn=functools.partial(_end_with, os.getpid()),
     )
     slots = iter(loader)
     for step in steps:
-        yield step, [next(slots) for _ in range(order.slots)]
+        yield step, [next(slots) for _ in mine]
+
+
+def _end_with(parent: int, worker: int) -> None:
+    ranks.die_with(parent)
 
 
 @contextlib.contextmanager
@@ -131,7 +148,7 @@ def naming_killed_workers(step: Callable[[], int], workers: int) -> Iterator[Non
         where = "/dev/shm, the memory that workers share, is" if "Bus error" in str(error) else "the machine's RAM was"
         raise TrainingFailed(
             f"At step {step()} the system killed a process that loads data: most likely {where} full. Lower "
-            f"data.num_workers (now {workers}; 0 loads in the training process) or data.prefetch, so that fewer "
+            f"data.num_workers (now {workers}; 0 loads in the training process) or data.prefetch_factor, so that fewer "
             "batches are in flight, take a smaller training.effective_batch or more training.micro_batch_slots, or a "
             f"part of the data by data.subset_ratio. The loader said: {str(error).splitlines()[0]}"
         ) from error
@@ -206,6 +223,32 @@ def subset(dataset: Any, ratio: float | str, seed: int) -> Any:
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+
+
+def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """The same batches on the device; on a GPU each is copied on a stream of its own while the one before computes."""
+    if device.type != "cuda":
+        for batch in batches:
+            yield to_device(batch, device)
+        return
+    copying, ahead = _copy_stream(device), None
+    for batch in itertools.chain(batches, [None]):
+        with torch.cuda.stream(copying):
+            coming = to_device(batch, device) if batch else None
+            copied = copying.record_event()
+        if ahead:
+            yield ahead
+        if coming:
+            computing = torch.cuda.current_stream(device)
+            computing.wait_event(copied)
+            for value in coming.values():
+                value.record_stream(computing)  # its memory is not given away while `computing` reads it
+        ahead = coming
+
+
+@functools.cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def size(batch: Batch) -> int:
