@@ -3,17 +3,21 @@
 import argparse
 import sys
 
-from lib import launch, outputs
+from lib import launch, outputs, ranks, torchrun
 from lib import task as tasks
 from lib.errors import BadInput
 from lib.trainer import TrainingFailed
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0 completed, 75 deadline, 130 interrupted, 2 bad input, 1 failure."""
+    """Runs one command; returns its exit code: 0 completed, 75 deadline, 130 interrupted, 2 bad input, 1 failure.
+
+    Under torchrun a rank returns 0 after every clean stop.
+    """
     options = _parser().parse_args(arguments)
     try:
-        return options.run(options)
+        with torchrun.as_rank():
+            return options.run(options)
     except BadInput as error:
         print(error, file=sys.stderr)
         return 2
@@ -36,11 +40,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _train(options: argparse.Namespace) -> int:
     run = launch.prepare(tasks.load_config(options.config, _overrides(options.set)))
-    print(run.task.describe_data())
-    print(*run.lengths, sep="\n")
+    if not torchrun.is_watched():  # else the process above has said it
+        print(run.task.describe_data())
+        print(*run.lengths, sep="\n")
     summary = launch.train(run)
-    print(f"{summary['reason']} at step {summary['step']:,}: see {run.folder} and {run.output_dir / outputs.ARCHIVE}")
-    return launch.EXIT_CODES[summary["reason"]]
+    if not torchrun.is_watched():
+        print(f"{summary['reason']} at step {summary['step']:,}: see {run.folder} and {run.output_dir / outputs.ARCHIVE}")
+    code = launch.EXIT_CODES[summary["reason"]]
+    if ranks.under_torchrun():  # for which any other code is a failure; the summary says why it stopped
+        code = 0
+    ranks.end()
+    return code
 
 
 def _overrides(pairs: list[str]) -> dict[str, object]:

@@ -75,7 +75,7 @@ class Training:
     )
     compile: bool = option(False, "Whether torch.compile makes kernels for the model: minutes at the start.")
     fully_shard: bool = option(
-        False, "Whether weights, gradients and optimizer are divided among the ranks (FSDP2), for what fits no one card."
+        False, "Whether weights, gradients and optimizer are divided among the ranks (FSDP2), where they fit no card."
     )
     log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
     evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
@@ -91,7 +91,8 @@ class Training:
             sentence = f"training.effective_batch {batch} cannot be dealt into {slots} equal parts"
             yield "effective_batch", f"{sentence} (training.micro_batch_slots). {advice}"
         if values["deterministic"] is True and values["cudnn_benchmark"] is True:
-            yield "cudnn_benchmark", "It picks algorithms by their speed, so the bits differ. Switch training.deterministic off."
+            sentence = "training.cudnn_benchmark picks algorithms by their speed, so the bits differ from run to run"
+            yield "cudnn_benchmark", f"{sentence}. Switch it or training.deterministic off."
 
 
 @dataclass(frozen=True)

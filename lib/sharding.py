@@ -27,20 +27,22 @@ def shard(model: nn.Module, device: torch.device) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # what gloo knows, and has no division in it
 
 
-def _is_shard(tensor: Tensor) -> bool:
+def is_shard(tensor: Tensor) -> bool:
+    """Whether this rank holds a part of the tensor (torch's DTensor) and not the whole."""
     return hasattr(tensor, "full_tensor")
 
 
 def local(tensor: Tensor) -> Tensor:
     """This rank's part, or the tensor itself."""
-    return tensor.to_local() if _is_shard(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.to_local() if is_shard(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def whole(tensor: Tensor) -> Tensor:
     """The tensor put together from all ranks, or itself. All ranks must call it."""
-    return tensor.full_tensor() if _is_shard(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.full_tensor() if is_shard(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def on_first(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -48,7 +50,7 @@ def on_first(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found = {}
     for name, tensor in named.items():
         full = whole(tensor.detach())
-        if not _is_shard(tensor):
+        if not is_shard(tensor):
             found[name] = tensor
         elif ranks.is_first():
             found[name] = full.cpu()
@@ -57,7 +59,7 @@ def on_first(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def like(shard: Tensor, full: Tensor) -> Tensor:
     """`full` divided as `shard` is, without a message: every rank has the whole and keeps its part."""
-    if not _is_shard(shard):
+    if not is_shard(shard):
         return full
     from torch.distributed.tensor import distribute_tensor
 

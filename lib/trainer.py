@@ -77,8 +77,8 @@ def train(
     elif config.run.initial_weights:
         progress.note(states.start_from(state, config))
     state.events = EventLog(folder / "events.csv" if ranks.is_first() else None, progress.note)
-    for sentence in ranks_notes(state):
-        progress.note(sentence)
+    if ranks.world() > 1:
+        progress.note(f"Training on {ranks.world()} ranks. {_about_norms(state)}")
     advice = Advice(config.data.num_workers)
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
@@ -151,18 +151,13 @@ def _table(path: Path, step: int) -> Iterator[Callable[[Mapping[str, Any]], None
         yield log.append
 
 
-def ranks_notes(state: State) -> list[str]:
-    """What a person should know about several ranks before they start."""
-    if ranks.world() == 1:
-        return []
-    said = [f"Training on {ranks.world()} ranks."]
-    if any(_statistics(module) for module in state.with_buffers):
-        said.append(
-            "Warning: the model has batch statistics. Each rank normalises by its own micro-batch, as one process does "
-            "with its slots, and the running statistics are averaged over the ranks after each step: those differ a "
-            "little from one process's, the weights do not."
-        )
-    return said
+def _about_norms(state: State) -> str:
+    if not any(map(_has_statistics, state.with_buffers)):
+        return ""
+    return (
+        "Batch norms see one micro-batch at a time, as in one process (this is no SyncBatchNorm): with few samples in it "
+        "a group norm does better."
+    )
 
 
 _WORST = ("peak_memory_bytes", "data_wait_share")  # of a row: the rank with the highest is the one to look at
@@ -285,7 +280,7 @@ def _sharded_oom(state: State, step: int) -> OutOfMemory:
 
 
 def _sum_over_ranks(state: State, means: dict[str, Tensor], buffers: list[dict[str, Tensor]]) -> None:
-    """Turns each rank's gradients and losses into those of the whole effective batch; averages batch statistics."""
+    """Turns each rank's gradients and losses into those of the whole effective batch, and batch statistics too."""
     if ranks.world() == 1:
         return
     summed = list(means.values())
@@ -296,24 +291,47 @@ def _sum_over_ranks(state: State, means: dict[str, Tensor], buffers: list[dict[s
                 parameter.grad = torch.full_like(parameter, -0.0)
         summed += [parameter.grad for parameter in state.parameters if parameter.grad is not None]
     ranks.add_up(summed)
-    _average_statistics(state, buffers)
+    _chain_statistics(state, buffers)
 
 
-def _average_statistics(state: State, before: list[dict[str, Tensor]]) -> None:
-    """Batch statistics become the mean over the ranks, and their counters count the micro-batches of all."""
-    pairs = [(m, old) for m, old in zip(state.with_buffers, before, strict=True) if _statistics(m)]
-    means = [module._buffers[name] for module, _ in pairs for name in ("running_mean", "running_var")]
-    counters = [(module.num_batches_tracked, old["num_batches_tracked"]) for module, old in pairs]
-    for counter, old in counters:
-        counter.sub_(old)
-    ranks.add_up([*means, *(counter for counter, _ in counters)])
-    for counter, old in counters:
-        counter.add_(old)
-    for mean in means:
-        mean.div_(ranks.world())
+def _chain_statistics(state: State, before: list[dict[str, Tensor]]) -> None:
+    """Batch statistics become what one process has after the slots of all ranks in turn.
+
+    A rank's update is r -> D r + u, where D is the decay over its micro-batches; one after another they are
+    D^n r + the sum over the ranks i of D^(n - 1 - i) u_i.
+    """
+    summed, after = [], []
+    for module, old in zip(state.with_buffers, before, strict=True):
+        if not _has_statistics(module):
+            continue
+        counter, counted = module.num_batches_tracked, old["num_batches_tracked"]
+        passes, seen = int(counter - counted), int(counted)
+        decay, whole, share = _decays(module.momentum, passes, seen)
+        counter.fill_(seen + passes * ranks.world())
+        for name in ("running_mean", "running_var"):
+            statistic = module._buffers[name]
+            statistic.sub_(old[name], alpha=decay).mul_(share)
+            summed.append(statistic)
+            after.append((statistic, old[name], whole))
+    ranks.add_up(summed)
+    for statistic, earlier, whole in after:
+        statistic.add_(earlier, alpha=whole)
 
 
-def _statistics(module: nn.Module) -> bool:
+def _decays(momentum: float | None, passes: int, seen: int) -> tuple[float, float, float]:
+    """Of a batch norm's statistics: the decay over a rank's passes, over those of all, and the factor of its update.
+
+    Without a momentum they are the mean over all passes so far.
+    """
+    world, rank = ranks.world(), ranks.rank()
+    if momentum is None:
+        alone, all_of_them = seen + passes, max(1, seen + passes * world)
+        return seen / max(1, alone), seen / all_of_them, alone / all_of_them
+    decay = (1 - momentum) ** passes
+    return decay, decay**world, decay ** (world - 1 - rank)
+
+
+def _has_statistics(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
 
 
@@ -389,7 +407,9 @@ def evaluate(
     """The task's metrics on a data set, without gradients and in the run's precision.
 
     Every rank evaluates the whole: a task's metrics are no sums that could be put together from parts, so dividing them
-    would change figures with the number of ranks. It takes as long as on one card. The first rank's scores count. Running out of memory repeats the whole evaluation with half as many samples at once: no metric changes. Raises
+    would change figures with the number of ranks. It takes as long as on one card. The first rank's scores count.
+
+    Running out of memory repeats the whole evaluation with half as many samples at once: no metric changes. Raises
     TrainingFailed when a single sample does not fit.
     """
     slot = config.training.effective_batch // config.training.micro_batch_slots

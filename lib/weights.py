@@ -19,10 +19,11 @@ def of(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name; tied tensors once, under their first name (safetensors refuses shared memory)."""
     named: dict[str, Tensor] = {}
     seen: set[tuple[int, torch.Size]] = set()
-    for name, value in model.state_dict().items():
-        key = (sharding.local(value).data_ptr(), value.shape)
+    for name, value in model.state_dict(keep_vars=True).items():
+        # A rank's part of a small tensor may be empty, so shards are known by their parameter.
+        key = (id(value) if sharding.is_shard(value) else value.data_ptr(), value.shape)
         if value.numel() == 0 or key not in seen:
-            named[plain(name)] = value
+            named[plain(name)] = value.detach()
             seen.add(key)
     return named
 
