@@ -5,10 +5,12 @@ number of loader workers changes nothing.
 """
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import os
 import re
+import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +27,7 @@ from lib.config import Data
 from lib.errors import TrainingFailed
 from lib.task import Batch, Task
 
+_MIB = 2**20
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's constants: Steele, Lea, Flood, OOPSLA 2014, figure 14
 _MIX1, _MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -122,6 +125,35 @@ def train_batches(
     slots = iter(loader)
     for step in steps:
         yield step, [next(slots) for _ in mine]
+
+
+_SHARED = Path("/dev/shm")
+
+
+def fitting(task: Task, slot_size: int, options: Data) -> tuple[Data, str]:
+    """The options with as many workers as there are CPUs and shared memory for, and a sentence where that is fewer.
+
+    Workers hand batches over in /dev/shm. Where that is full the system kills one with a bus error, in mid-run.
+    """
+    if not options.num_workers:
+        return options, ""
+    cpus = os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0))
+    each, why = max(1, cpus // ranks.local_world()), f"{cpus} CPUs serve {ranks.local_world()} process(es)"
+    if _SHARED.is_dir():
+        batch = task.example_batch(slot_size, torch.device("cpu"))
+        held = sum(value.nbytes for value in batch.values()) * options.prefetch_factor  # by one worker
+        free = shutil.disk_usage(_SHARED).free
+        most = free // max(1, held * ranks.local_world())
+        if most < min(each, options.num_workers):
+            each = most
+            why = (
+                f"{_SHARED} has {free / _MIB:,.0f} MiB free, and a worker keeps up to {held / _MIB:,.0f} MiB of "
+                "batches in it (a container gets more by --shm-size; a lower data.prefetch_factor needs less)"
+            )
+    if each >= options.num_workers:
+        return options, ""
+    said = f"data.num_workers is {options.num_workers}, but {why}: {each} load data. No result changes."
+    return dataclasses.replace(options, num_workers=each), said
 
 
 def _end_with(parent: int, worker: int) -> None:

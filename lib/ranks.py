@@ -111,8 +111,8 @@ def start(options: Device) -> None:
     size, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
     if _here.size > 1:
         return
-    if agent := os.environ.get(AGENT):
-        die_with(int(agent))
+    if under_torchrun():
+        die_with(int(os.environ.get(AGENT, os.getppid())))
     on = cards(options)
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if size > 1:

@@ -111,9 +111,10 @@ def as_rank() -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            if place:
-                _write(Path(place) / f"failed-{number}.json", _last_words(number, error))
-            raise
+            if not place:
+                raise
+            _write(Path(place) / f"failed-{number}.json", _last_words(number, error))
+            raise SystemExit(1) from None  # the process above says it, once
     if place:
         _write(Path(place) / f"done-{number}.json", {})
 

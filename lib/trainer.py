@@ -79,7 +79,10 @@ def train(
     state.events = EventLog(folder / "events.csv" if ranks.is_first() else None, progress.note)
     if ranks.world() > 1:
         progress.note(f"Training on {ranks.world()} ranks. {_about_norms(state)}")
-    advice = Advice(config.data.num_workers)
+    loading, sentence = data.fitting(task, order.slot_size, config.data)
+    if sentence:
+        progress.note(sentence)
+    advice = Advice(loading.num_workers)
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
     steps = range(state.step, training.max_steps)
@@ -90,10 +93,10 @@ def train(
         session.catching_signals(),
         _table(folder / "metrics.csv", state.step) as append,
         Sampler() as sampler,
-        data.naming_killed_workers(lambda: state.step, config.data.num_workers),
+        data.naming_killed_workers(lambda: state.step, loading.num_workers),
         saver,
     ):
-        batches = data.train_batches(task, train_set, order, steps, config.data)
+        batches = data.train_batches(task, train_set, order, steps, loading)
         for step, slots in meter.waiting(batches):
             with session.measured("step"):
                 lr = optimization.learning_rate(config, step)
@@ -155,8 +158,8 @@ def _about_norms(state: State) -> str:
     if not any(map(_has_statistics, state.with_buffers)):
         return ""
     return (
-        "Batch norms see one micro-batch at a time, as in one process (this is no SyncBatchNorm): with few samples in it "
-        "a group norm does better."
+        "Batch norms see one micro-batch at a time, as in one process (this is no SyncBatchNorm): where that is few "
+        "samples, a group norm does better."
     )
 
 

@@ -13,10 +13,11 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from unittest import mock
 
 import torch
 
-from lib import launch, ranks, trainer
+from lib import launch, ranks
 from lib import session as sessions
 from lib import task as tasks
 from lib.errors import BadInput, TrainingFailed
@@ -62,6 +63,15 @@ class Tight(Toy):
         return super().loss(model, batch)
 
 
+class CumulativeNorm(Toy):
+    """Batch statistics are the mean over all batches so far."""
+
+    def model(self):
+        model = super().model()
+        model.blocks[1].momentum = None
+        return model
+
+
 class Missing(Toy):
     """The second rank has no data."""
 
@@ -98,14 +108,12 @@ def scenario(folder: Path, config: dict, task: str = "", cut: int = 0, on: int |
         session.steps, session.on = cut, on
         return session
 
-    sessions.start = start
-    launch.plot = lambda *_: None  # half a second that has nothing to do with ranks
     overrides = {"output_dir": str(folder / "runs"), **config}
     if task:
         overrides["task"] = f"{__file__}:{task}"
-    (folder / "toy.yaml").write_text(TOY)
     try:
-        return launch.train(tasks.load_config(folder / "toy.yaml", overrides))
+        with mock.patch.multiple(launch, plot=mock.DEFAULT), mock.patch.object(sessions, "start", start):
+            return launch.train(tasks.load_config(folder / "toy.yaml", overrides))
     except (BadInput, TrainingFailed) as error:
         return {"error": str(error), "kind": type(error).__name__}
 
@@ -113,12 +121,19 @@ def scenario(folder: Path, config: dict, task: str = "", cut: int = 0, on: int |
 def here(folder: Path, scenarios: Iterable[dict]) -> list[dict]:
     """Does them in this process, as the one rank there is."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [scenario(folder, **each) for each in scenarios]
+    (folder / "toy.yaml").write_text(TOY)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a rank has: another number adds up in another order
+    try:
+        return [scenario(folder, **each) for each in scenarios]
+    finally:
+        torch.set_num_threads(threads)
 
 
 def on_ranks(folder: Path, scenarios: list[dict], count: int = 2, seconds: float = 120) -> list[list[dict]]:
     """Does them on `count` ranks; what each of those returned."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "toy.yaml").write_text(TOY)
     (folder / "scenarios.json").write_text(json.dumps(scenarios))
     started = [start_rank(folder, number, count, free_port() if not number else None) for number in range(count)]
     outputs = [process.communicate(timeout=seconds)[0] for process in started]
