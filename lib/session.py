@@ -69,6 +69,11 @@ class Session:
         needed = self.margin_seconds + sum(self.reserve(name) for name in next_ones)
         return "deadline" if self.remaining() < needed else None
 
+    def agree(self, reason: Reason | None) -> None:
+        """Notes what the ranks decided together: an interrupt may have come to another one."""
+        if reason == "interrupted":
+            self._signal = self._signal or "SIGINT"
+
     @contextmanager
     def catching_signals(self) -> Iterator[None]:
         """The first SIGINT or SIGTERM asks for a stop at the step's end; a second one raises KeyboardInterrupt."""
@@ -80,7 +85,9 @@ class Session:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # To a rank torchrun sends it once more, maybe only now; it would end the packaging.
+                late = self._signal and ranks.under_torchrun()
+                signal.signal(number, signal.SIG_IGN if late else handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()

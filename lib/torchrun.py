@@ -335,10 +335,10 @@ class _Launch:
         if self._signals > 1:
             raise KeyboardInterrupt
         self._look_for_ranks()
-        for process in self._ranks.values():
+        if 0 in self._ranks:  # one is enough: they stop together
             with contextlib.suppress(psutil.Error):
-                process.send_signal(signal.SIGINT)
-        if not self._ranks and self._agent:
+                self._ranks[0].send_signal(signal.SIGINT)
+        elif self._agent:
             self._agent.kill()
 
 

@@ -126,6 +126,7 @@ def train(
             evaluating = _due(state.step + 1, training.evaluate_every_steps)
             stop = None if last else session.stop_reason(evaluating)
             stop, save = _decided(stop, _save_due(state.step, saved_at, config))
+            session.agree(stop)
             if last or stop or save:
                 with meter.saving():
                     state.pending = meter.pending()

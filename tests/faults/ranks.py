@@ -9,6 +9,7 @@ of the undisturbed run. Figures go to tests/bench/records/ranks.json. It takes a
 import argparse
 import contextlib
 import datetime
+import io
 import json
 import os
 import platform
@@ -88,7 +89,7 @@ class Run:
         for key in ("training.fully_shard", "training.clip_norm"):
             if key in self.overrides:
                 config[key] = self.overrides[key]
-        with contextlib.redirect_stdout(None):
+        with contextlib.redirect_stdout(io.StringIO()):
             several.here(self.folder / "whole", [{"config": config}])
         names = ("model.safetensors", "optimizer.safetensors")
         place = checkpoint.path_of(Path("checkpoints"), self.steps)
@@ -183,7 +184,7 @@ def interrupt(base: Path, fast: bool) -> dict:
     seconds = time.perf_counter() - begin
     assert all(map(is_gone, below))
     summary = json.loads((run.folder / "runs" / "slow" / "summary.json").read_text())
-    assert summary["reason"] == "interrupted" and summary["step"] == run.newest()
+    assert summary["reason"] == "interrupted" and summary["step"] == run.newest(), f"{summary}\n{run.log()[-3000:]}"
     return {"seconds to the end": round(seconds, 1), "saved at the step it stopped at": True}
 
 
@@ -210,6 +211,11 @@ class Agents:
             "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--local-addr=127.0.0.1", "-m", "lib",
         )  # fmt: skip
 
+    def is_host(self, agent: subprocess.Popen) -> bool:
+        """Whether this agent keeps the place where all meet, without which nobody meets again."""
+        connections = psutil.Process(agent.pid).net_connections("tcp")
+        return any(each.status == psutil.CONN_LISTEN and each.laddr.port == self.port for each in connections)
+
 
 def two_machines(base: Path, fast: bool) -> dict:
     """Kills the second agent with its rank, brings it back, and again; the first one never ends in between."""
@@ -224,7 +230,7 @@ def two_machines(base: Path, fast: bool) -> dict:
     first, second = agents.agents
     try:
         run.next_save()
-        if is_host(second):
+        if agents.is_host(second):
             first, second = second, first
         seconds = []
         for _ in range(count):
@@ -235,7 +241,8 @@ def two_machines(base: Path, fast: bool) -> dict:
             begin = time.perf_counter()
             time.sleep(1)
             second = agents.start()
-            seconds.append(run.next_save() + time.perf_counter() - begin)
+            run.next_save()
+            seconds.append(time.perf_counter() - begin)
         codes = [first.wait(timeout=300), second.wait(timeout=300)]
         assert codes == [0, 0], f"{codes}\n{run.log()[-3000:]}"
     finally:
@@ -246,12 +253,6 @@ def two_machines(base: Path, fast: bool) -> dict:
     assert (summary["reason"], summary["world_size"]) == ("completed", 2)
     return {"agents killed and brought back": count, "seconds to a newer checkpoint": _spread(seconds),
             "ended in the bytes of the undisturbed run": True}  # fmt: skip
-
-
-def is_host(agent: subprocess.Popen) -> bool:
-    """Whether this agent keeps the place where all meet, without which nobody meets again."""
-    connections = psutil.Process(agent.pid).net_connections("tcp")
-    return any(each.status == psutil.CONN_LISTEN for each in connections)
 
 
 def _spread(seconds: list[float]) -> dict:
