@@ -260,7 +260,9 @@ class _Launch:
                 self._show(line)
             if time.monotonic() - looked >= 0.2:
                 looked = time.monotonic()
-                if self._agent.poll() is not None or self._is_broken(place):
+                if self._is_clear(place):
+                    return
+                if self._agent.poll() is not None or any(place.glob("failed-*.json")):
                     until = min(until, looked + GRACE_SECONDS)
 
     def _show(self, line: str) -> None:
@@ -270,14 +272,14 @@ class _Launch:
                 return
         self.progress.note(line)
 
-    def _is_broken(self, place: Path) -> bool:
-        """Whether a rank failed, or is gone without having ended cleanly."""
-        if any(place.glob("failed-*.json")):
+    def _is_clear(self, place: Path) -> bool:
+        """Whether it is known which rank ended all: one with an error of its own, or one gone without a word."""
+        if any(not each["lost"] for each in _read_words(place)):
             return True
         self._look_for_ranks()
         gone = {number for number, process in self._ranks.items() if not _is_alive(process)}
-        done = {int(path.stem.partition("-")[2]) for path in place.glob("done-*.json")}
-        return bool(gone - done)
+        spoke = {int(path.stem.partition("-")[2]) for kind in ("done", "failed") for path in place.glob(f"{kind}-*")}
+        return bool(gone - spoke)
 
     def _look_for_ranks(self) -> None:
         assert self._agent
@@ -300,7 +302,7 @@ class _Launch:
                 process.wait(timeout=10)
 
     def _verdict(self, place: Path) -> Exception | None:
-        words = [json.loads(path.read_text("utf-8")) for path in place.glob("failed-*.json")]
+        words = _read_words(place)
         assert self._agent
         if not words and self._agent.returncode == 0:
             return None
@@ -340,6 +342,10 @@ class _Launch:
                 self._ranks[0].send_signal(signal.SIGINT)
         elif self._agent:
             self._agent.kill()
+
+
+def _read_words(place: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text("utf-8")) for path in place.glob("failed-*.json")]
 
 
 def _read(stream: Any, lines: "queue.Queue[str | None]") -> None:
