@@ -27,6 +27,9 @@ MINUTES=$(((SLURM_JOB_END_TIME - TRAINBOOK_SESSION_START) / 60))
 export TRAINBOOK_SESSION_START
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-120}   # for a save after scancel; default 30 s
 
+# Without it torch 2.13 keeps the address of the first meeting, and a node that comes back asks for it in vain.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+
 # c10d: a node that drops out is waited for, and all ranks start again from the newest checkpoint when it is back.
 srun --kill-on-bad-exit=1 "$PYTHON" -m torch.distributed.run \
     --nnodes="$SLURM_NNODES" --nproc-per-node="${PROCESSES:-gpu}" --max-restarts=3 \

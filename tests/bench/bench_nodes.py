@@ -4,10 +4,11 @@
 
 Measured: the seconds of a step of one rank on its own slot, the seconds of `ranks.add_up` between two ranks for several
 sizes (over nccl where there are two GPUs, else over gloo between CPU processes), and a step of two ranks. Computed: a
-ring's all-reduce takes 2 (N - 1) messages, each of 1/N of the gradient (Patarasuk and Yuan, J. Parallel Distrib. Comput.
-69, 2009, section 3), so a + 2 (N - 1) / N * bytes / bandwidth with a latency of a / 2 a message at two ranks. Nothing is
-assumed to overlap: gradients are summed after the backward pass. The computed figures hold for links as fast as the
-measured one; between machines run it there, under their torchrun, with --rank. Figures go to records/nodes.json.
+ring's all-reduce takes 2 (N - 1) messages, each of 1/N of the gradient (Patarasuk and Yuan, J. Parallel Distrib.
+Comput. 69, 2009), so (N - 1) * a + 2 (N - 1) / N * bytes / bandwidth, where a is what an empty one of two ranks takes.
+Nothing is assumed to overlap: gradients are summed after the backward pass. The computed figures hold for links as fast
+as the measured one; between machines run it there, under their torchrun, with --rank FILE. Figures go to
+records/nodes.json.
 """
 
 import argparse

@@ -206,6 +206,8 @@ class Agents:
         self.agents = [self.start(), self.start()]
 
     def start(self) -> subprocess.Popen:
+        # Without it torch 2.13 keeps the address of the first round, and a machine that comes back asks for it in vain.
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         return self.run.start(
             "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=9", "--rdzv-id=toy",
             "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--local-addr=127.0.0.1", "-m", "lib",
