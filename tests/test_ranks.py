@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from lib import checkpoint, data, launch, metrics, ranks, sharding, torchrun, trainer, weights
+from lib import checkpoint, data, launch, memory, metrics, ranks, sharding, torchrun, trainer, weights
 from lib import task as tasks
 from lib.config import Device
 from lib.errors import BadInput, OutOfMemory
@@ -304,6 +304,57 @@ def test_workers_beyond_the_cpus_are_left_out(toy, monkeypatch):
     monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 0, 2))
     fitting, said = data.fitting(tasks.load(config), 8, config.data)
     assert fitting.num_workers == 2 and "4 CPUs serve 2 process(es): 2 load data" in said
+
+
+# --- switches of the device -------------------------------------------------------------------------------------------
+
+
+def test_what_concerns_the_loader_reaches_it(toy, monkeypatch):
+    asked = {}
+
+    def loader(dataset, **options):
+        asked.update(options)
+        return []
+
+    monkeypatch.setattr(data, "DataLoader", loader)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def options(**changes):
+        config = toy({f"data.{key}": value for key, value in changes.items()})
+        list(data.train_batches(None, None, data.Order(8, 0, 8, 1), range(0), config.data))
+        return asked["pin_memory"], asked["prefetch_factor"], asked["persistent_workers"]
+
+    assert options(num_workers=2, prefetch_factor=3) == (True, 3, False)
+    assert options(num_workers=2, pin_memory=False, persistent_workers=True) == (False, 2, True)
+    assert options(num_workers=0, persistent_workers=True) == (True, None, False)
+
+
+def test_compiling_and_benchmarking_are_switches(toy, tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: compiled.append(model))
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    launch.train(toy({"training.max_steps": 1}))
+    assert not compiled and not torch.backends.cudnn.benchmark
+    switches = {"training.compile": True, "training.cudnn_benchmark": True}
+    launch.train(toy({"training.max_steps": 1, "run.name": "other", **switches}))
+    assert len(compiled) == 1 and torch.backends.cudnn.benchmark
+
+
+def test_benchmarking_and_determinism_exclude_each_other(toy):
+    with pytest.raises(BadInput, match="training.cudnn_benchmark picks algorithms by their speed"):
+        toy({"training.deterministic": "true", "training.cudnn_benchmark": "true"})
+
+
+def test_tf32_is_for_cards_that_have_it_and_not_for_fp32(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", asked.append)
+    gpu = torch.device("cuda", 0)
+    for capability in ((7, 5), (8, 0)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        for precision in ("fp32", "fp16"):
+            memory.allow_tf32(precision, gpu)
+    memory.allow_tf32("bf16", torch.device("cpu"))
+    assert asked == ["highest", "highest", "highest", "high"]
 
 
 # --- the launcher -----------------------------------------------------------------------------------------------------
