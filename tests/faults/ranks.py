@@ -20,11 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import torch
+from jupyter_client.manager import start_new_kernel
 
 from lib import checkpoint
 from tests import several
@@ -188,6 +190,50 @@ def interrupt(base: Path, fast: bool) -> dict:
     return {"seconds to the end": round(seconds, 1), "saved at the step it stopped at": True}
 
 
+CELL = """
+from lib import launch, task as tasks
+summary = launch.train(tasks.load_config("toy.yaml", {overrides}))
+print("reason:", summary["reason"], "ranks:", summary["world_size"])
+"""
+
+
+def notebook(base: Path, fast: bool) -> dict:
+    """Trains from a cell of a real kernel: one line that updates; an interrupt saves; kill -9 leaves no process."""
+    base.mkdir(exist_ok=True)
+    (base / "toy.yaml").write_text(TOY)
+    more = {"device.processes": 2, "training.max_steps": 10_000, "training.log_every_steps": 5, "output_dir": "runs"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    manager, client = start_new_kernel(cwd=str(base), env=environment)
+    try:
+        kernel = psutil.Process(manager.provisioner.process.pid)
+        seen: Counter[str] = Counter()
+        said = ""
+        client.execute(CELL.format(overrides={**SLOW, **more}))
+        while "reason:" not in said:
+            message = client.get_iopub_msg(timeout=90)
+            kind = message["msg_type"]
+            assert kind != "error", message["content"]
+            seen[kind] += 1
+            said += message["content"].get("text", "") if kind == "stream" else ""
+            if kind == "update_display_data" and seen[kind] == 3:
+                manager.interrupt_kernel()
+        assert "reason: interrupted ranks: 2" in said and seen["display_data"] == 1
+        assert not kernel.children(recursive=True)
+        client.execute(CELL.format(overrides={**SLOW, **more}))
+        while client.get_iopub_msg(timeout=90)["msg_type"] != "update_display_data":
+            pass
+        below = kernel.children(recursive=True)
+        kernel.kill()
+        until = time.monotonic() + 30
+        while not all(map(is_gone, below)):
+            assert time.monotonic() < until, "processes outlived the kernel"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    return {"updating lines": seen["display_data"], "interrupted with a save": True,
+            "processes below a killed kernel": len(below), "left over": 0}  # fmt: skip
+
+
 def shards(base: Path, fast: bool) -> dict:
     """Memory runs out on the second of two ranks with FSDP2: a fresh launch with half the micro-batch."""
     tight = {"task": f"{several.__file__}:Tight", "training.fully_shard": True, "training.clip_norm": 0}
@@ -267,9 +313,9 @@ def _spread(seconds: list[float]) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true", help="fewer of each, no hang, no record")
-    parser.add_argument("parts", nargs="*", help="some parts only, no record")
+    parser.add_argument("parts", nargs="*", help="some parts only; the others keep their figures in the record")
     options = parser.parse_args()
-    parts = {part.__name__: part for part in (deaths, two_machines, orphans, interrupt, shards, hang)}
+    parts = {part.__name__: part for part in (deaths, two_machines, orphans, interrupt, notebook, shards, hang)}
     chosen = options.parts or [name for name in parts if not (options.fast and name == "hang")]
     record = {
         "date": datetime.date.today().isoformat(),
@@ -283,7 +329,9 @@ def main() -> None:
             figures = parts[name](Path(folder), options.fast)
             record[name] = {**figures, "seconds": round(time.perf_counter() - begin, 1)}
         print(json.dumps({name: record[name]}), flush=True)
-    if not options.fast and not options.parts:
+    if not options.fast:
+        if options.parts and RECORD.exists():
+            record = {**json.loads(RECORD.read_text("utf-8")), **record}
         RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 
