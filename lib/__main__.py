@@ -5,17 +5,21 @@ import contextlib
 import json
 import sys
 
-from lib import doctor, launch, outputs, planner, rehearsal
+from lib import doctor, launch, outputs, planner, ranks, rehearsal, torchrun
 from lib import task as tasks
 from lib.errors import BadInput
 from lib.trainer import TrainingFailed
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0 completed, 75 deadline, 130 interrupted, 2 bad input, 1 failure."""
+    """Runs one command; returns its exit code: 0 completed, 75 deadline, 130 interrupted, 2 bad input, 1 failure.
+
+    Under torchrun a rank returns 0 after every clean stop.
+    """
     options = _parser().parse_args(arguments)
     try:
-        return options.run(options)
+        with torchrun.as_rank():
+            return options.run(options)
     except BadInput as error:
         print(error, file=sys.stderr)
         return 2
@@ -61,11 +65,18 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     run = launch.prepare(tasks.load_config(options.config, _overrides(options.set)))
-    print(run.task.describe_data())
-    print(*run.lengths, sep="\n")
+    if not torchrun.is_watched():  # else the process above has said it
+        print(run.task.describe_data())
+        print(*run.lengths, sep="\n")
     summary = launch.train(run)
-    print(f"{summary['reason']} at step {summary['step']:,}: see {run.folder} and {run.output_dir / outputs.ARCHIVE}")
-    return launch.EXIT_CODES[summary["reason"]]
+    if not torchrun.is_watched():
+        where = f"{run.folder} and {run.output_dir / outputs.ARCHIVE}"
+        print(f"{summary['reason']} at step {summary['step']:,}: see {where}")
+    code = launch.EXIT_CODES[summary["reason"]]
+    if ranks.under_torchrun():  # for which any other code is a failure; the summary says why it stopped
+        code = 0
+    ranks.end()
+    return code
 
 
 def _plan(options: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """A run from its configuration to its archive: data, resume, training, test, plot, summary."""
 
 import contextlib
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from lib import (
     outputs,
     platform,
     profiles,
+    ranks,
+    torchrun,
     trainer,
     weights,
 )
@@ -59,15 +62,18 @@ class Run:
         return self.plan.option_of(self.config.training.micro_batch, self.plan.layers if layers == "all" else layers)
 
 
+@ranks.together()
 def prepare(config: Config) -> Run:
     """Works in memory profile and plan, locates and validates the data, turns lengths into steps; writes nothing.
 
     Raises BadInput.
     """
     machine.refuse_tpu()
+    ranks.start(config.device)
+    count = torchrun.processes(config)  # what cannot be dealt is refused here
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     memory.precision(config.training.precision, memory.device())  # refused before the data takes its time
-    config, plan, planned = apply.worked_in(config)
+    config, plan, planned = apply.worked_in(config, max(count, ranks.world()))
     task = tasks.load(config)
     train_set = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
     config, lengths = configs.resolve_lengths(config, len(train_set))
@@ -81,14 +87,55 @@ def output_dir(config: Config) -> Path:
 def train(config: Config | Run) -> dict[str, Any]:
     """Trains, or goes on with, the run that a configuration names; returns its summary, which is on disk too.
 
-    A run that was completed before is left as it is. Raises BadInput before anything is written.
+    With several GPUs the run takes place in a process for each, below this one. A run that was completed before is left
+    as it is. Raises BadInput before anything is written.
     """
     run = config if isinstance(config, Run) else prepare(config)
-    earlier = outputs.read_summary(run.folder) or {}
+    earlier = ranks.from_first(outputs.read_summary(run.folder) or {})
     if earlier.get("reason") == "completed" and earlier["step"] >= run.config.training.max_steps:
         print(f"{run.folder} was completed at step {earlier['step']:,}. A larger training.max_steps goes on.")
         return earlier
     session = sessions.start(run.config.session.minutes, run.config.session.margin_seconds)
+    number = int(os.environ.get("TRAINBOOK_SESSION", 0)) or earlier.get("session", 0) + 1
+    if (count := torchrun.processes(run.config)) > 1:
+        return _train_below(run, count, number)
+    found = None
+    with ranks.together():
+        if ranks.is_first():
+            found, number = _begin(run, number)
+    try:
+        outcome = trainer.train(run.task, run.config, run.folder, session, progresses.choose(), found)
+    except BaseException as error:
+        if ranks.is_first():
+            _write_failure(run, error, number)
+        raise
+    return _finish(run, outcome, session, number)
+
+
+def _train_below(run: Run, count: int, number: int) -> dict[str, Any]:
+    """Trains in `count` processes of their own; the first of them writes the summary."""
+    files.check_writable(run.folder)
+    try:
+        torchrun.train(run.config, run.folder, count, number)
+    except BaseException as error:
+        _write_failure(run, error, number)
+        raise
+    summary = (outputs.read_summary(run.folder) or {}) | _predictions(run)  # only this process has planned
+    outputs.write_summary(run.folder, summary)
+    return summary
+
+
+def _predictions(run: Run) -> dict[str, Any]:
+    """What the plan says of the run as it is configured; None where there was nothing to plan for."""
+    option = run.predicted
+    return {
+        "predicted_steps_per_second": option and round(1 / option.expected_seconds, 4),
+        "predicted_peak_bytes": option and option.prediction.peak_bytes,
+    }
+
+
+def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
+    """Looks for what to go on with and readies the folder; the number of the session may follow from what is found."""
     found = find_checkpoint(run)
     print(describe_resume(run, found))
     if not run.config.checkpoint.keep_last:
@@ -96,19 +143,16 @@ def train(config: Config | Run) -> dict[str, Any]:
     files.check_writable(run.folder)
     for kind in ("checkpoints", "best"):
         checkpoint.tidy(run.folder / kind)
-    if found:
-        earlier = _bring_along(run, found) or earlier
+    if found and (earlier := _bring_along(run, found)):
+        number = earlier.get("session", 0) + 1
     (run.folder / "config.yaml").write_text(configs.dump(run.config), "utf-8")
-    number = earlier.get("session", 0) + 1
-    try:
-        outcome = trainer.train(run.task, run.config, run.folder, session, progresses.choose(), found)
-    except BaseException as error:
-        step = max(checkpoint.steps(run.folder / "checkpoints"), default=0)
-        with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-            failed = {"reason": "failed", "error": str(error), "step": step, "session": number}
-            outputs.write_summary(run.folder, failed)
-        raise
-    return _finish(run, outcome, session, number)
+    return found, number
+
+
+def _write_failure(run: Run, error: BaseException, number: int) -> None:
+    step = max(checkpoint.steps(run.folder / "checkpoints"), default=0)
+    with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
+        outputs.write_summary(run.folder, {"reason": "failed", "error": str(error), "step": step, "session": number})
 
 
 def _resuming_is_lost(keep_best: int) -> str:
@@ -122,6 +166,8 @@ def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -
     baseline: dict[str, float] = {}
     if outcome.reason == "completed":
         scores, baseline = test(run, outcome.state)
+    if not ranks.is_first():
+        return {"reason": outcome.reason, "step": outcome.state.step}
     plot(run, baseline)
     summary = {
         "run": run.config.run.name,
@@ -134,14 +180,13 @@ def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -
         "test_loss": scores.get("loss"),
         "best": outcome.state.best,
         "steps_per_second": round(outcome.steps_per_second, 4),
-        "predicted_steps_per_second": run.predicted and round(1 / run.predicted.expected_seconds, 4),
-        "predicted_peak_bytes": run.predicted and run.predicted.prediction.peak_bytes,
+        **_predictions(run),
         "peak_memory_bytes": outcome.peak_bytes,
         "micro_batch": outcome.state.micro_batch,
         "precision": outcome.state.precision,
         "skipped_steps": outcome.state.skipped_steps,
-        "world_size": 1,
-        "samples_seen": [outcome.state.step * run.config.training.effective_batch],
+        "world_size": ranks.world(),
+        "samples_seen": outcome.samples_seen,
         "session": number,
     }
     outputs.write_summary(run.folder, summary)
@@ -152,7 +197,7 @@ def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -
 
 def test(run: Run, state: states.State) -> tuple[dict[str, float], dict[str, float]]:
     """Metrics of the best weights on the test set, and the trivial baseline's; the task writes its tables."""
-    best = best_weights(run, state)
+    best = states.from_first(best_weights(run, state) if ranks.is_first() else None)
     if best:
         weights.put_back(state.model, best.tensors["model"])
         state.ema = None  # the best weights are averages already
@@ -160,6 +205,8 @@ def test(run: Run, state: states.State) -> tuple[dict[str, float], dict[str, flo
     progress = progresses.choose()
     scores = trainer.evaluate(state, run.task, run.config, run.task.datasets()["test"], progress)
     progress.close()
+    if not ranks.is_first():
+        return scores, {}
     baseline = run.task.baseline()
     print(run.task.report(scores, run.folder), flush=True)
     return scores, baseline

@@ -21,7 +21,8 @@ Precision = Literal["fp32", "fp16", "bf16"]
 
 
 def device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """This process's GPU, or the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def precision(asked: str, on: torch.device) -> Precision:
@@ -45,6 +46,13 @@ def planned_precision(asked: str, capability: tuple[int, int], card: str) -> Pre
     if asked == "auto":
         return "bf16" if has_bf16 else "fp16"
     return asked  # type: ignore[return-value]
+
+
+def allow_tf32(in_precision: Precision, on: torch.device) -> None:
+    """Lets what autocast leaves in fp32 use TF32, where the card has it (8.0 and up); fp32 asked for stays fp32."""
+    if on.type == "cuda":
+        fits = in_precision != "fp32" and torch.cuda.get_device_capability(on) >= (8, 0)
+        torch.set_float32_matmul_precision("high" if fits else "highest")
 
 
 def autocast(in_precision: Precision, on: torch.device) -> contextlib.AbstractContextManager:

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from lib import config as configs
-from lib import memory, trainer
+from lib import memory, torchrun, trainer
 from lib import progress as progresses
 from lib import session as sessions
 from lib.errors import TrainingFailed
@@ -72,12 +72,16 @@ def _memory_lines(run: Run, outcome: Outcome) -> list[str]:
 
 def _speed_line(run: Run, outcome: Outcome) -> str:
     total = run.config.training.max_steps
-    whole = progresses.duration(total / max(outcome.steps_per_second, 1e-9))
+    count = torchrun.processes(run.config)
+    whole = progresses.duration(total / max(outcome.steps_per_second * count, 1e-9))
+    where = f" on one of {count} GPUs, which share the work in the full run" if count > 1 else ""
     expected = ""
     if run.predicted:
         fast, slow = (1 / seconds for seconds in run.predicted.step_seconds)
-        expected = f" (predicted {slow:.2f} to {fast:.2f})"
+        on_all = f" on all {count}" if count > 1 else ""
+        expected = f" (predicted {slow:.2f} to {fast:.2f}{on_all})"
     return (
         f"{outcome.state.step} steps in micro-batches of {outcome.state.micro_batch}, {outcome.state.precision}: "
-        f"{outcome.steps_per_second:.2f} steps/s{expected}. {total:,} steps take about {whole}, evaluation aside."
+        f"{outcome.steps_per_second:.2f} steps/s{where}{expected}. {total:,} steps take about {whole}, evaluation "
+        "aside."
     )

@@ -1,10 +1,9 @@
 """Planning as a part of starting a run: for the GPU of this machine, before a step is taken."""
 
-import math
-
 import torch
 
 from lib import config as configs
+from lib import torchrun
 from lib.config import Config
 from lib.memory import GIB
 from lib.planner import card as cards
@@ -13,16 +12,16 @@ from lib.planner.prediction import NotTraceable
 from lib.planner.search import Plan
 
 
-def worked_in(config: Config) -> tuple[Config, Plan | None, list[str]]:
+def worked_in(config: Config, count: int) -> tuple[Config, Plan | None, list[str]]:
     """The configuration with a planned micro-batch where it asks for one (0), the plan, and lines to print.
 
-    Without a GPU there is nothing to plan for: no plan, and a slot is one micro-batch. Raises BadInput where the card
-    cannot hold even one sample.
+    `count` GPUs work at it. Without one there is nothing to plan for: no plan, and a slot is one micro-batch. A rank
+    below another process follows the plan of that one. Raises BadInput where the card cannot hold even one sample.
     """
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() or torchrun.is_watched():
         return config, None, []
     try:
-        plan = process.plan(config, cards.of_gpu(0), math.gcd(config.training.micro_batch_slots, _gpus()))
+        plan = process.plan(config, cards.of_gpu(torch.cuda.current_device()), count)
     except NotTraceable as error:
         advice = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
         return config, None, [f"{error} {advice}"]
@@ -33,7 +32,3 @@ def worked_in(config: Config) -> tuple[Config, Plan | None, list[str]]:
     return changed, plan, [
         f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()
     ]
-
-
-def _gpus() -> int:
-    return torch.cuda.device_count()

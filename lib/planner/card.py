@@ -14,6 +14,9 @@ from lib.platform import CARDS, Card
 # A CUDA context with lazily loaded kernels takes 125 to 135 MiB of a T4 that no allocator sees (measured reports,
 # 2026-09); 200 leaves room for kernels that load later.
 CONTEXT_BYTES = 200 * MIB
+# What NCCL takes of each card for its channels, and cuDNN for the algorithms that it tries: assumptions, not measured.
+NCCL_BYTES = 200 * MIB
+BENCHMARK_BYTES = 1024 * MIB
 FITS = 0.92  # of what the card has after the context: the rest is for what no trace can see
 
 
@@ -22,6 +25,7 @@ class Target:
     """A card as a training step meets it."""
 
     card: Card
+    set_aside: int = CONTEXT_BYTES  # bytes of it that are not for tensors
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -29,8 +33,8 @@ class Target:
 
     @property
     def usable_bytes(self) -> int:
-        """Bytes that tensors can have: the memory that torch sees without the context."""
-        return int(self.card.memory_gib * GIB) - CONTEXT_BYTES
+        """Bytes that tensors can have: the memory that torch sees, without context and libraries."""
+        return int(self.card.memory_gib * GIB) - self.set_aside
 
     @property
     def limit_bytes(self) -> int:

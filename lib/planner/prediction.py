@@ -2,7 +2,7 @@
 
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lib import memory, trainer
+from lib import memory, ranks, trainer
 from lib import state as states
 from lib.config import Config
 from lib.errors import BadInput
@@ -134,10 +134,12 @@ def _users_steps(
         tracker.at("after optimizer step")
 
 
-def predict_task(task: Task, config: Config, target: Target, micro_batch: int, passes: int) -> Prediction:
+def predict_task(
+    task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int = 1
+) -> Prediction:
     """The peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch`.
 
-    `passes`: how many of them a card works off in a step. Reads no data.
+    `passes`: how many of them a card works off in a step; `count`: cards that sum their gradients. Reads no data.
     """
     tracker = Tracker(target, target.usable_bytes)
     precision = cards.precision(config.training.precision, target)
@@ -152,12 +154,19 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
         if state.ema:
             tracker.adopt_state(state.ema.average.values())
         with tracker:
-            _trainers_steps(tracker, state, _Watched(task, tracker), config, [batch] * traced)
-    return _result(tracker, semantics, traced)
+            _trainers_steps(tracker, state, _Watched(task, tracker), config, [batch] * traced, count)
+    return _result(tracker, semantics, traced, _libraries(config, count))
 
 
-def _trainers_steps(tracker: Tracker, state: states.State, task: Any, config: Config, slots: list[Batch]) -> None:
-    moments = types.SimpleNamespace(allocated_at=tracker.at)
+def _trainers_steps(
+    tracker: Tracker, state: states.State, task: Any, config: Config, slots: list[Batch], count: int
+) -> None:
+    def at(moment: str) -> None:
+        tracker.at(moment)
+        if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
+            tracker.pass_by(min(ranks.BUCKET_BYTES, 4 * tracker.parameters))
+
+    moments = types.SimpleNamespace(allocated_at=at)
     tracker.at("after load")
     for step in range(_STEPS):
         tracker.at("start")
@@ -232,7 +241,23 @@ def _is_ours(file: str) -> bool:
     return Path(file).parent == Path(__file__).parent
 
 
-def _result(tracker: Tracker, semantics: CudaSemantics, passes: int) -> Prediction:
+def _libraries(config: Config, count: int) -> list[str]:
+    """What the run's settings add that no trace sees."""
+    mib = 2**20
+    found = []
+    if count > 1:
+        found.append(f"NCCL's own buffers: {cards.NCCL_BYTES // mib} MiB are set aside, which is an assumption.")
+    if config.training.cudnn_benchmark:
+        aside = f"{cards.BENCHMARK_BYTES // mib} MiB are set aside, which is an assumption."
+        found.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {aside}")
+    if config.training.compile:
+        found.append("what torch.compile saves or adds: the step was traced without it.")
+    return found
+
+
+def _result(
+    tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str] = ()
+) -> Prediction:
     by_category, by_module = tracker.at_peak()
     start, after_passes, end = (tracker.moments[m][1] for m in ("start", "after backward", "after optimizer step"))
     one_pass: Seconds = after_passes.since(start).times(1 / passes)
@@ -252,7 +277,7 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int) -> Predicti
         rest_seconds=end.since(after_passes).bounds,
         pass_flops=one_pass.flops,
         attention=dict(semantics.attention),
-        unseen=_unseen(tracker),
+        unseen=(*_unseen(tracker), *libraries),
     )
 
 
@@ -264,5 +289,4 @@ def _unseen(tracker: Tracker) -> tuple[str, ...]:
     return (
         *bounds,
         f"the CUDA context and kernels that load later: {cards.CONTEXT_BYTES // 2**20} MiB are set aside for them.",
-        "workspaces that cuDNN takes for its own choice of algorithm: plan without training.cudnn_benchmark.",
     )

@@ -16,7 +16,7 @@ from lib.errors import BadInput
 from lib.memory import GIB
 from lib.planner import card as cards
 from lib.planner.card import Target
-from lib.planner.prediction import Prediction, predict_task
+from lib.planner.prediction import NotTraceable, Prediction, predict_task
 from lib.task import Task
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
@@ -89,7 +89,14 @@ def make(config: Config, target: Target, count: int = 0) -> Plan:
     A micro-batch or a number of recomputed layers that the configuration gives is planned as it is, and among the
     options beside what is recommended. Raises BadInput where not even one sample fits, with what would.
     """
-    search = _Search(tasks.find(config.task)(config), config, target, _count(config, target, count))
+    if config.training.fully_shard:
+        raise NotTraceable(
+            "training.fully_shard divides weights, gradients and optimizer among the ranks as the step goes on, which "
+            "no trace on one machine follows."
+        )
+    count = _count(config, target, count)
+    target = _with_set_aside(target, config, count)
+    search = _Search(tasks.find(config.task)(config), config, target, count)
     options = list(search.options())
     fitting = [option for option in options if option.fits]
     if not fitting:
@@ -123,6 +130,13 @@ def _count(config: Config, target: Target, asked: int) -> int:
             "give a number of slots that is a multiple of the cards."
         )
     return asked or math.gcd(slots, has)
+
+
+def _with_set_aside(target: Target, config: Config, count: int) -> Target:
+    """The card without what libraries take of it in this run."""
+    nccl = cards.NCCL_BYTES if count > 1 else 0
+    benchmark = cards.BENCHMARK_BYTES if config.training.cudnn_benchmark else 0
+    return dataclasses.replace(target, set_aside=target.set_aside + nccl + benchmark)
 
 
 class _Search:
@@ -181,7 +195,8 @@ class _Search:
             changed = {"training.gradient_checkpointing": recomputed, "training.micro_batch": micro_batch}
             config = configs.replace(self.config, changed)
             passes = self._passes(micro_batch)
-            self._traced[micro_batch, recomputed] = predict_task(self.task, config, self.target, micro_batch, passes)
+            traced = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
+            self._traced[micro_batch, recomputed] = traced
         return self._traced[micro_batch, recomputed]
 
     def _passes(self, micro_batch: int) -> int:

@@ -84,6 +84,10 @@ class Tracker(TorchDispatchMode):
         """Notes the bytes allocated now under the name of this moment; the last one of a name counts."""
         self.moments[moment] = (self.allocator.allocated, self.seconds.copy())
 
+    def pass_by(self, size: int) -> None:
+        """Takes and gives back memory for something that this machine does not do."""
+        self._drop(self._take(size, "temporaries"))
+
     def at_peak(self) -> tuple[dict[str, int], dict[str, int]]:
         """Bytes by category and by top-level submodule in the moment of the peak, largest first."""
         held: Counter[Storage] = Counter()

@@ -15,6 +15,7 @@ from lib.planner import apply
 from lib.planner import card as cards
 from lib.planner import search as plans
 from lib.planner.allocator import MIB
+from lib.planner.prediction import NotTraceable
 from tests.conftest import ROOT
 from tests.toy import Toy
 
@@ -136,6 +137,20 @@ def test_slots_are_dealt_to_the_cards(tall):
         made(config, "t4", 3)
 
 
+def test_what_libraries_take_is_set_aside_and_said(tall):
+    config = tall({"training.micro_batch_slots": 2, "training.cudnn_benchmark": True, "training.compile": True})
+    plain, both = made(tall(), "t4"), made(config, "t4", 2)
+    assert plain.usable_bytes - both.usable_bytes == (200 + 1024) * MIB
+    said = " ".join(both.chosen.prediction.unseen)
+    assert "NCCL" in said and "cuDNN tries" in said and "torch.compile" in said
+    assert "NCCL" not in " ".join(plain.chosen.prediction.unseen)
+
+
+def test_states_that_are_divided_are_not_planned(tall):
+    with pytest.raises(NotTraceable, match="training.fully_shard divides"):
+        made(tall({"training.fully_shard": True, "training.micro_batch_slots": 2}), "t4", 2)
+
+
 def test_where_nothing_fits_it_is_said_what_would(tall):
     with pytest.raises(BadInput, match=r"No micro-batch of tall fits .*1 sample.s. at once .*It would fit on t4,"):
         made(tall(), "0.22 GiB, capability 7.5")
@@ -193,29 +208,29 @@ def test_the_command_prints_tables_and_json(tall, capsys, tmp_path):
 def small_card(monkeypatch):
     """This machine seems to have a GPU of half a GiB."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(cards, "of_gpu", lambda index: cards.find("0.5 GiB, capability 7.5"))
 
 
 def test_without_a_gpu_nothing_is_planned(tall):
     config = tall()
-    assert apply.worked_in(config) == (config, None, [])
+    assert apply.worked_in(config, 1) == (config, None, [])
 
 
 def test_a_micro_batch_of_zero_becomes_the_planned_one(tall, small_card):
-    config, plan, lines = apply.worked_in(tall())
+    config, plan, lines = apply.worked_in(tall(), 1)
     assert config.training.micro_batch == plan.chosen.micro_batch < 16
     assert lines[0].startswith(f"Planned: training.micro_batch = {plan.chosen.micro_batch} (predicted peak 0.")
 
 
 def test_a_micro_batch_that_is_given_stays_and_is_predicted(tall, small_card):
-    config, plan, lines = apply.worked_in(tall({"training.micro_batch": 4}))
+    config, plan, lines = apply.worked_in(tall({"training.micro_batch": 4}), 1)
     assert config.training.micro_batch == 4 and not lines
     assert plan.option_of(4, 0).prediction.peak_bytes > 16 * 4_200_000
 
 
 def test_a_step_that_cannot_be_traced_trains_unplanned_and_says_so(tall, small_card):
-    config, plan, (line,) = apply.worked_in(tall(kind="Untraceable"))
+    config, plan, (line,) = apply.worked_in(tall(kind="Untraceable"), 1)
     assert plan is None and config.training.micro_batch == 0
     assert "cannot be traced" in line and "nothing is planned" in line
 
