@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
-from lib import launch, memory
+from lib import launch, memory, plan_file, planner
 from lib import task as tasks
 from lib.config import Config
+from lib.errors import BadInput
+from lib.planner import card as cards
 
 Parameters = Mapping[str, object]  # the names of the parameters cell
 
@@ -26,14 +28,31 @@ _KEYS = {
 def configure(workload: str, home: Path, parameters: Parameters) -> Config:
     """The configuration that the parameters cell asks for; says which file it took and what it overrode.
 
-    `home` holds `configs/`. Raises BadInput.
+    A plan that the memory panel left in the output folder stands below the parameters. `home` holds `configs/`.
+    Raises BadInput.
     """
     path = _config_path(workload, home, str(parameters["CONFIG"]))
     overrides = {key: parameters[name] for name, key in _KEYS.items() if parameters[name]}
     overrides |= parameters["OVERRIDES"]  # type: ignore[arg-type]
-    config = tasks.load_config(path, overrides)
+    config = _with_kept_plan(path, overrides) or tasks.load_config(path, overrides)
     for key, value in overrides.items():
         print(f"Override: {key} = {value!r}")
+    return config
+
+
+def _with_kept_plan(path: Path, overrides: Mapping[str, Any]) -> Config | None:
+    """The configuration with what the memory panel left for it in the output folder, below the overrides; says so."""
+    kept = plan_file.find(launch.output_dir(tasks.load_config(path, overrides)), path.stem)
+    if kept is None:
+        return None
+    try:
+        config = tasks.load_config(path, {**kept.overrides, **overrides})
+    except BadInput as error:
+        print(f"{kept.path} is ignored, because it does not fit this configuration:\n{error}")
+        return None
+    for key, value in kept.overrides.items():
+        but = ", but it is overridden" if key in overrides else ""
+        print(f"Plan for {kept.cards} x {kept.card} ({kept.path}): {key} = {value!r}{but}")
     return config
 
 
@@ -64,6 +83,15 @@ def describe_plan(run: launch.Run) -> str:
         f"Effective batch {training.effective_batch} = {passes} micro-batches of at most {micro}; "
         f"{training.max_steps:,} steps."
     )
+
+
+def plan(run: launch.Run) -> planner.Plan | None:
+    """The plan for this machine's GPU, or without one for Kaggle's T4s; where there is none, says why."""
+    try:
+        return planner.plan(run.config, cards.of_gpu(0) if torch.cuda.is_available() else "t4")
+    except BadInput as error:
+        print(error)
+        return None
 
 
 def compare(summary: Mapping[str, Any]) -> str:

@@ -77,10 +77,12 @@ print(*run.lengths, sep="\n")
 
 # %% [markdown]
 # ## Memory check and plan
-# What is in use now, and what the run asks for. The buttons measure again and give back what nobody refers to.
+# What the run asks for, planned for this machine's GPU (without one, for Kaggle's T4s), and what is in use now. *Use this
+# plan* puts the plan into `OVERRIDES`; the other buttons measure again and give back what nobody refers to.
 
 # %%
 print(notebook.describe_plan(run))
+widgets.plan_panel(notebook.plan(run), OVERRIDES)
 widgets.memory_panel()
 
 # %% [markdown]
