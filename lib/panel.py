@@ -220,9 +220,7 @@ class Panel:
 
     def show(self) -> None:
         """Shows the panel with its first answer, which the cell waits for; what is clicked meanwhile comes after it."""
-        from IPython.display import display
-
-        display(self.box)
+        widgets.show_live(self.box, "The controls need a live kernel; this is the last answer.")
         first = self._wanted = self.choice()
         self._say_computing(first)
         plan = self._answer_of(first)

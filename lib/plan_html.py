@@ -87,8 +87,9 @@ def _verdict(plan: Plan) -> str:
     return (
         f'<div style="font-size:15px"><b>{escape(plan.run)} fits on {each}{escape(plan.card)}</b>: at the peak '
         f"{prediction.peak_bytes / GIB:.2f} of {plan.usable_bytes / GIB:.2f} GiB ({prediction.share:.0%})</div>"
-        f'<div style="font-size:12px;opacity:.75">{plan.parameters / 1e6:.1f} M parameters, {plan.precision}, effective '
-        f"batch {plan.effective_batch}; {prediction.reserved_bytes / GIB:.2f} GiB reserved by PyTorch's allocator</div>"
+        f'<div style="font-size:12px;opacity:.75">{plan.parameters / 1e6:.1f} M parameters, {plan.precision}, '
+        f"effective batch {plan.effective_batch}; PyTorch's allocator reserves "
+        f"{prediction.reserved_bytes / GIB:.2f} GiB</div>"
     )
 
 
@@ -106,13 +107,13 @@ def _figures(plan: Plan) -> str:
         figures.append((_duration(plan.hours(plan.max_steps)), "GPU time", f"{plan.max_steps:,} steps"))
     if plan.max_steps and _on_kaggle(plan):
         share, sessions = _quota(plan, plan.max_steps)
-        figures.append((share, f"of a week's {_QUOTA_HOURS:.0f} GPU hours", f"{sessions} on Kaggle"))
+        figures.append((share, "of a week's quota", f"{sessions}, of {_QUOTA_HOURS:.0f} GPU hours"))
     return '<div style="margin:8px 0 2px 0">' + "".join(_figure(*figure) for figure in figures) + "</div>"
 
 
 def _figure(value: str, name: str, detail: str) -> str:
     return (
-        '<div style="display:inline-block;vertical-align:top;margin:0 22px 6px 0">'
+        '<div style="display:inline-block;vertical-align:top;margin:0 20px 6px 0">'
         f'<div style="font-size:20px;line-height:26px">{value}</div><div style="font-size:12px;line-height:15px">{name}'
         f'</div><div style="font-size:11px;line-height:14px;opacity:.7">{detail}</div></div>'
     )

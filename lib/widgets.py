@@ -41,6 +41,14 @@ class Kept:
             self._display.update(bundle, raw=True)
 
 
+def show_live(widget: Any, otherwise: str) -> None:
+    """Shows a widget; `otherwise` stands in its place where there is no kernel, such as in an exported page."""
+    from IPython.display import display
+
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    display({"application/vnd.jupyter.widget-view+json": view, "text/plain": otherwise}, raw=True)
+
+
 def print_answer(html: str, text: str) -> None:
     """The answer where nobody can press a button: its text, and in a notebook its picture."""
     print(text)
@@ -57,7 +65,6 @@ def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
         print_answer(picture, text)
         return
     import ipywidgets
-    from IPython.display import display
 
     use = ipywidgets.Button(description="Use this plan", button_style="info", icon="check")
     said = ipywidgets.HTML()
@@ -71,7 +78,7 @@ def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
 
     use.on_click(on_use)
     Kept(picture, text)
-    display(ipywidgets.VBox([use, said]))
+    show_live(ipywidgets.VBox([use, said]), "A button, which needs a live kernel, puts this plan into OVERRIDES.")
 
 
 def code(overrides: dict[str, Any]) -> str:

@@ -181,7 +181,8 @@ def test_a_task_that_is_not_there_is_said(name, sentence):
 def test_imports_point_downwards():
     """The order of docs/design.md: a module imports only what stands to its right."""
     order = [
-        "__main__", "notebook", "rehearsal", "doctor", "widgets", "launch", "profiles", "trainer", "state", "sampler",
+        "__main__", "panel", "widgets", "notebook", "plan_html", "plan_file", "rehearsal", "doctor", "launch",
+        "profiles", "planner", "trainer", "state", "sampler",
         "events", "meter", "data", "optimization", "outputs", "metrics", "progress", "session", "identity", "ema",
         "weights", "memory", "machine",
         "saver", "retention", "checkpoint", "files", "task",
