@@ -56,10 +56,11 @@ class Choice:
         return planner.plan(self.config(), card, self.cards)
 
     def to_paste(self, plan: Plan) -> dict[str, Any]:
-        """The dotted keys in which a run that follows the plan differs from the configuration file."""
+        """The dotted keys that make a run of the configuration file follow the plan."""
         own = configs.flat(tasks.load_config(self.path))
-        wanted = {**self.overrides, "training.micro_batch_slots": plan.slots, **plan.overrides}
-        return {key: value for key, value in wanted.items() if key not in own or own[key] != value}
+        chosen = {**self.overrides, "training.micro_batch_slots": plan.slots}
+        changed = {key: value for key, value in chosen.items() if key not in own or own[key] != value}
+        return {**changed, **plan.overrides}
 
 
 def show(
@@ -320,7 +321,8 @@ class Panel:
             )
         except BadInput as error:
             kept = plan_html.refusal(str(error))
-        self.said.value = f"Paste into the Parameters of the training notebook:{widgets.code(overrides)}{kept}"
+        line = widgets.code(overrides)
+        self.said.value = plan_html.framed(f"Paste into the Parameters of the training notebook:{line}{kept}")
 
 
 def _recomputations(config: Config) -> list[tuple[str, int | str]]:

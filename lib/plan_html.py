@@ -29,7 +29,7 @@ _LABELLED = 0.055  # of the width: a narrower piece of the bar has no room for i
 
 def of_plan(plan: Plan) -> str:
     """Verdict, bar, legend, figures, the table of options and the time of runs of other lengths."""
-    return _framed(_verdict(plan) + bar(plan) + _figures(plan) + _options(plan) + _other_lengths(plan))
+    return framed(_verdict(plan) + bar(plan) + _figures(plan) + _options(plan) + _other_lengths(plan))
 
 
 def bar(plan: Plan) -> str:
@@ -121,7 +121,7 @@ def _figure(value: str, name: str, detail: str) -> str:
 
 def _options(plan: Plan) -> str:
     head = ["", "micro-batch", "passes", "recomputed", "peak GiB", "head room", "compute", "steps/s"]
-    head += ["hours"] if plan.max_steps else []
+    head += ["GPU time"] if plan.max_steps else []
     rows = [_option_cells(plan, option) for option in plan.options]
     return table(head, rows, bold=plan.options.index(plan.chosen))
 
@@ -138,7 +138,7 @@ def _option_cells(plan: Plan, option: Option) -> list[str]:
         f"{option.relative_compute:.2f} x",
         f"{1 / option.expected_seconds:.2f}",
     ]
-    return cells + ([f"{plan.hours(plan.max_steps, option):.1f}"] if plan.max_steps else [])
+    return cells + ([_duration(plan.hours(plan.max_steps, option))] if plan.max_steps else [])
 
 
 def _other_lengths(plan: Plan) -> str:
@@ -178,12 +178,12 @@ def gauge(readings: Sequence[Reading]) -> str:
         f'<div style="height:8px;width:{100 * reading.share:.1f}%;background:#0072B2"></div></div>'
         for reading in readings
     )
-    return _framed(rows)
+    return framed(rows)
 
 
 def refusal(sentence: str) -> str:
     """What is wrong and what to do, in place of a plan."""
-    return _framed(
+    return framed(
         f'<div role="alert" style="border-left:4px solid {_LIMIT};padding:6px 10px;white-space:pre-wrap">'
         f"{escape(sentence)}</div>"
     )
@@ -204,7 +204,7 @@ def dimmed(html: str) -> str:
     return f'<div style="opacity:.35">{html}</div>'
 
 
-def _framed(html: str) -> str:
+def framed(html: str) -> str:
     """As wide as its place and no wider: a table in it scrolls, where its least width would stretch a widget."""
     inner = f'<div style="max-width:820px;line-height:20px">{html}</div>'
     return f'<div style="width:0;min-width:100%;overflow-x:hidden">{inner}</div>'

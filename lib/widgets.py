@@ -71,7 +71,7 @@ def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
 
     def on_use(_: Any) -> None:
         overrides.update(plan.overrides)
-        said.value = (
+        said.value = plan_html.framed(
             f"OVERRIDES now holds the plan. Run the cells below <b>Parameters</b> again, from "
             f"<code>notebook.configure</code> on. To keep it, paste this into Parameters:{code(overrides)}"
         )

@@ -272,7 +272,7 @@ def test_without_a_kernel_the_same_answer_is_printed(planned, capsys):
     panel.show(ROOT / "configs", "graphmer", "t4", 0, {"training.effective_batch": 128})
     text = capsys.readouterr().out
     assert "At the peak, GiB: weights 1.00, optimizer 2.00, activations 4.00" in text
-    assert 'OVERRIDES = {"training.effective_batch": 128}' in text  # half a slot of 64 is the configuration's own 32
+    assert 'OVERRIDES = {"training.effective_batch": 128, "training.micro_batch": 32, ' in text
 
 
 def test_in_a_batch_run_and_without_ipywidgets_it_is_text_and_a_picture(planned, monkeypatch, capsys):
@@ -315,7 +315,7 @@ def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(sho
     assert made.wait(10)
     made.use.click()
     file = tmp_path / "runs" / "plan-graphmer.json"
-    line = 'OVERRIDES = {"training.effective_batch": 32, "workload.chain.roots": 64, "training.micro_batch": 8}'
+    line = 'OVERRIDES = {"training.effective_batch": 32, "workload.chain.roots": 64, "training.micro_batch": 8, '
     assert plan_html.escape(line) in made.said.value and str(file) in made.said.value
     capsys.readouterr()
     config = notebook.configure("graphmer", ROOT, PARAMETERS)
