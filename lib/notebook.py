@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lib import launch, planner
+from lib import launch, plan_file, planner
 from lib import task as tasks
 from lib.config import Config
 from lib.errors import BadInput
@@ -27,14 +27,31 @@ _KEYS = {
 def configure(workload: str, home: Path, parameters: Parameters) -> Config:
     """The configuration that the parameters cell asks for; says which file it took and what it overrode.
 
-    `home` holds `configs/`. Raises BadInput.
+    A plan that the memory panel left in the output folder stands below the parameters. `home` holds `configs/`.
+    Raises BadInput.
     """
     path = _config_path(workload, home, str(parameters["CONFIG"]))
     overrides = {key: parameters[name] for name, key in _KEYS.items() if parameters[name]}
     overrides |= parameters["OVERRIDES"]  # type: ignore[arg-type]
-    config = tasks.load_config(path, overrides)
+    config = _with_kept_plan(path, overrides) or tasks.load_config(path, overrides)
     for key, value in overrides.items():
         print(f"Override: {key} = {value!r}")
+    return config
+
+
+def _with_kept_plan(path: Path, overrides: Mapping[str, Any]) -> Config | None:
+    """The configuration with what the memory panel left for it in the output folder, below the overrides; says so."""
+    kept = plan_file.find(launch.output_dir(tasks.load_config(path, overrides)), path.stem)
+    if kept is None:
+        return None
+    try:
+        config = tasks.load_config(path, {**kept.overrides, **overrides})
+    except BadInput as error:
+        print(f"{kept.path} is ignored, because it does not fit this configuration:\n{error}")
+        return None
+    for key, value in kept.overrides.items():
+        but = ", but it is overridden" if key in overrides else ""
+        print(f"Plan for {kept.cards} x {kept.card} ({kept.path}): {key} = {value!r}{but}")
     return config
 
 
@@ -49,20 +66,23 @@ def _config_path(workload: str, home: Path, asked: str) -> Path:
     return home / "configs" / f"{name}.yaml"
 
 
-def describe_plan(run: launch.Run) -> str:
-    """The plan for this machine's GPU; without one, that for a T4, so that the run can be judged before it moves there.
+def plan(run: launch.Run) -> planner.Plan | None:
+    """The plan for this machine's GPU; without one, that for Kaggle's T4s, so that a run can be judged before it moves.
 
-    A step that cannot be traced, or that no T4 holds, is said: here it trains all the same.
+    Where there is none, it is said why: here the run trains all the same.
     """
     if run.plan:
-        return planner.of_plan(run.plan)
+        return run.plan
     if torch.cuda.is_available():
-        return "No plan: the lines above say why."
+        print("There is no plan; the lines under Data say why.")
+        return None
     try:
-        plan = planner.plan(run.config, "t4")
+        found = planner.plan(run.config, "t4")
     except BadInput as error:
-        return f"There is no GPU here. On Kaggle's T4s: {error}"
-    return f"There is no GPU here to plan for. On Kaggle's T4s this run would be:\n\n{planner.of_plan(plan)}"
+        print(f"There is no GPU here to plan for. On Kaggle's T4s: {error}")
+        return None
+    print("There is no GPU here to plan for. On Kaggle's T4s this run would be:\n")
+    return found
 
 
 def compare(summary: Mapping[str, Any]) -> str:

@@ -78,11 +78,11 @@ print(*run.lengths, sep="\n")
 # %% [markdown]
 # ## Memory check and plan
 # What the run will take of the card, by a trace of its real training step, and what is in use now. The effective batch
-# stays what it is; the plan only says in how many pieces it is worked off. The buttons measure again and give back what
-# nobody refers to.
+# stays what it is; the plan only says in how many pieces it is worked off. *Use this plan* puts it into `OVERRIDES`; the
+# other buttons measure again and give back what nobody refers to.
 
 # %%
-print(notebook.describe_plan(run))
+widgets.plan_panel(notebook.plan(run), OVERRIDES)
 widgets.memory_panel()
 
 # %% [markdown]

@@ -16,6 +16,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 # Small enough for two cores; the names are checked against each notebook's parameters cell.
 PARAMETERS = {
+    "00_memory": {"CONFIG": "graphmer_small", "BESIDE": ["rtx3050", "abacus"]},
     "01_graphmer": {
         "MAX_STEPS": 6,
         "SMOKE_STEPS": 2,
@@ -32,8 +33,9 @@ PARAMETERS = {
             "workload.model.feed_forward": 32,
             "workload.chain.vocabulary": 600,
         },
-    }
+    },
 }
+TRAINING = [name for name in PARAMETERS if name != "00_memory"]
 LAYOUTS = {"new layout": "datasets/someone/code-graph", "old layout": "code-graph"}
 
 
@@ -98,7 +100,7 @@ def execute(name: str, folder: Path, parameters: dict) -> tuple[nbformat.Noteboo
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", [path.stem for path in NOTEBOOKS])
+@pytest.mark.parametrize("name", TRAINING)
 def test_a_notebook_runs_from_an_empty_folder(name, layout, kaggle):
     small_graph(kaggle / "input" / LAYOUTS[layout])
     notebook, text = execute(name, kaggle / "working", PARAMETERS[name])
@@ -113,6 +115,35 @@ def test_a_notebook_runs_from_an_empty_folder(name, layout, kaggle):
     assert any("image/png" in o.get("data", {}) for cell in notebook.cells for o in cell.get("outputs", []))
     left = {path.name for path in (kaggle / "working").iterdir()}
     assert left == {run.name, "outputs.tar.gz"}, "a notebook leaves its results and nothing else"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_buttons(layout, kaggle):
+    small_graph(kaggle / "input" / LAYOUTS[layout])
+    notebook, text = execute("00_memory", kaggle / "working", PARAMETERS["00_memory"])
+    assert re.search(r"ok +platform +kaggle \(batch run\)", text)
+    assert re.search(r"graphmer_small: [\d.]+ M parameters on 1 card \(T4\), fp16", text)
+    assert "At the peak, GiB: weights" in text and "A week's 30 GPU hours give about" in text
+    assert 'OVERRIDES = {' in text
+    assert re.search(r"graphmer_small +1 x RTX 3050", text) and "There is no card 'abacus'" in text
+    assert re.search(r"peak: +[\d.]+ GiB allocated", text), "one's own model"
+    data = [o.data for cell in notebook.cells for o in cell.get("outputs", []) if "data" in o]
+    assert [d for d in data if "graphmer_small fits on T4" in d.get("text/html", "")], "the bar"
+    assert not [d for d in data if any("widget" in kind for kind in d)], "a widget would be blank"
+    assert not list((kaggle / "working").iterdir()), "it leaves nothing that nobody asked for"
+
+
+def test_a_plan_of_the_memory_notebook_reaches_the_training_notebook(kaggle):
+    small_graph(kaggle / "input" / LAYOUTS["new layout"])
+    beside = kaggle / "input" / "notebooks" / "someone" / "trainbook-00"
+    beside.mkdir(parents=True)
+    kept = {"kind": "trainbook plan", "config": "graphmer_small", "card": "T4", "cards": 1}
+    kept["overrides"] = {"training.effective_batch": 32, "training.micro_batch": 2}
+    (beside / "plan-graphmer_small.json").write_text(json.dumps(kept))
+    _, text = execute("01_graphmer", kaggle / "working", PARAMETERS["01_graphmer"])
+    assert "training.effective_batch = 32, but it is overridden" in text
+    summary = json.loads((kaggle / "working" / "graphmer_small" / "summary.json").read_text())
+    assert summary["micro_batch"] == 2
 
 
 def test_without_mounted_data_the_notebook_says_that_it_takes_the_default(kaggle, monkeypatch):

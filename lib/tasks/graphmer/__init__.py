@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -100,6 +100,7 @@ class Graphmer(Task):
     sentinels = ("entities.jsonl", "*.entities.jsonl")
     selection = ("mrr", "max")
     shown = tuple(f"mrr_{condition}" for condition in CONDITIONS)
+    dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.leaves": (3, 5, 7, 9)}
 
     @property
     def settings(self) -> Settings:
