@@ -11,6 +11,7 @@ from lib.memory import GIB, Reading
 from lib.planner import card as cards
 from lib.planner.prediction import CATEGORIES
 from lib.planner.search import STEPS, Option, Plan
+from lib.planner.table import QUOTA_HOURS, duration, quota_share, sessions_for
 
 # Okabe and Ito's palette, which is told apart with any kind of colour vision, and the text colour that reads on each.
 _COLOURS = dict(
@@ -22,8 +23,6 @@ _COLOURS = dict(
     )
 )  # fmt: skip
 _CONTEXT, _LIMIT = "#999999", "#D55E00"
-_QUOTA_HOURS = float(platform.FACTS["kaggle_gpu_quota_hours"].value)
-_RUN_HOURS = float(platform.FACTS["kaggle_run_minutes"].value) / 60
 _LABELLED = 0.055  # of the width: a narrower piece of the bar has no room for its number
 
 
@@ -33,12 +32,12 @@ def of_plan(plan: Plan) -> str:
 
 
 def bar(plan: Plan) -> str:
-    """The memory of the card from left to right: CUDA context, the categories at the peak, and what is left."""
-    total, context = plan.usable_bytes + cards.CONTEXT_BYTES, cards.CONTEXT_BYTES
+    """The memory of the card from left to right: CUDA and libraries, the categories at the peak, and what is left."""
+    total, aside = plan.usable_bytes + plan.set_aside_bytes, plan.set_aside_bytes
     taken = plan.chosen.prediction.by_category
-    pieces = [("CUDA context", context, _CONTEXT, "#000")]
+    pieces = [("CUDA and libraries", aside, _CONTEXT, "#000")]
     pieces += [(name, taken[name], *_COLOURS[name]) for name in CATEGORIES if name in taken]
-    limit = 100 * (context + plan.limit_bytes) / total
+    limit = 100 * (aside + plan.limit_bytes) / total
     drawn = "".join(_piece(*piece, total) for piece in pieces)
     head_room = plan.usable_bytes - plan.chosen.prediction.peak_bytes
     legend = "".join(_legend(name, size, colour) for name, size, colour, _ in pieces)
@@ -104,10 +103,10 @@ def _figures(plan: Plan) -> str:
         (f"{1 / option.expected_seconds:.2f}", "steps a second", f"expected; {slow:.2f} to {fast:.2f}"),
     ]
     if plan.max_steps:
-        figures.append((_duration(plan.hours(plan.max_steps)), "GPU time", f"{plan.max_steps:,} steps"))
+        figures.append((duration(plan.hours(plan.max_steps)), "GPU time", f"{plan.max_steps:,} steps"))
     if plan.max_steps and _on_kaggle(plan):
         share, sessions = _quota(plan, plan.max_steps)
-        figures.append((share, "of a week's quota", f"{sessions}, of {_QUOTA_HOURS:.0f} GPU hours"))
+        figures.append((share, "of a week's quota", f"{sessions}, of {QUOTA_HOURS:.0f} GPU hours"))
     return '<div style="margin:8px 0 2px 0">' + "".join(_figure(*figure) for figure in figures) + "</div>"
 
 
@@ -120,30 +119,28 @@ def _figure(value: str, name: str, detail: str) -> str:
 
 
 def _options(plan: Plan) -> str:
-    head = ["", "micro-batch", "passes", "recomputed", "peak GiB", "head room", "compute", "steps/s"]
+    head = ["", "micro-batch", "passes", "recomputed", "peak GiB", "compute", "steps/s"]
     head += ["GPU time"] if plan.max_steps else []
     rows = [_option_cells(plan, option) for option in plan.options]
     return table(head, rows, bold=plan.options.index(plan.chosen))
 
 
 def _option_cells(plan: Plan, option: Option) -> list[str]:
-    room = option.prediction.usable_bytes - option.prediction.peak_bytes
     cells = [
         "recommended" if option == plan.chosen else "fits" if option.fits else "does not fit",
         str(option.micro_batch),
         str(option.passes),
         f"{option.recomputed} of {plan.layers}",
         f"{option.prediction.peak_bytes / GIB:.2f}",
-        f"{room / GIB:.2f}",
         f"{option.relative_compute:.2f} x",
         f"{1 / option.expected_seconds:.2f}",
     ]
-    return cells + ([_duration(plan.hours(plan.max_steps, option))] if plan.max_steps else [])
+    return cells + ([duration(plan.hours(plan.max_steps, option))] if plan.max_steps else [])
 
 
 def _other_lengths(plan: Plan) -> str:
     head = ["steps", "GPU time"] + (["of a week's quota", "sessions"] if _on_kaggle(plan) else [])
-    rows = [[f"{n:,}", _duration(plan.hours(n)), *([*_quota(plan, n)] if _on_kaggle(plan) else [])] for n in STEPS]
+    rows = [[f"{n:,}", duration(plan.hours(n)), *([*_quota(plan, n)] if _on_kaggle(plan) else [])] for n in STEPS]
     unseen = "".join(f"<div>Not seen: {escape(sentence)}</div>" for sentence in plan.chosen.prediction.unseen)
     return (
         '<details style="margin-top:6px;font-size:12px"><summary>Runs of other lengths, and what no prediction sees'
@@ -216,11 +213,5 @@ def _on_kaggle(plan: Plan) -> bool:
 
 def _quota(plan: Plan, steps: int) -> tuple[str, str]:
     hours = plan.hours(steps)
-    share, sessions = hours / _QUOTA_HOURS, int(-(-hours // _RUN_HOURS))
-    return (f"{share:.1%}" if share < 0.1 else f"{share:.0%}", f"{sessions} session" + "s" * (sessions != 1))
-
-
-def _duration(hours: float) -> str:
-    if hours >= 1:
-        return f"{hours:.1f} h"
-    return f"{60 * hours:.0f} min" if hours >= 1 / 60 else f"{3600 * hours:.0f} s"
+    sessions = sessions_for(hours)
+    return quota_share(hours), f"{sessions} session" + "s" * (sessions != 1)

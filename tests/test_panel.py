@@ -37,7 +37,7 @@ def made_up(config, target, count):
     )  # fmt: skip
     best = Option(max(1, slot // 2), 2, 0, prediction, 1.0, (0.5, 2.0))
     return Plan(
-        config.run.name, target.card.name, count or 2, target.usable_bytes, target.limit_bytes,
+        config.run.name, target.card.name, count or 2, target.set_aside, target.usable_bytes, target.limit_bytes,
         config.training.effective_batch, slots, config.training.max_steps, "fp16", 10**8, 12, (best,), best,
     )  # fmt: skip
 

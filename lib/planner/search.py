@@ -53,6 +53,7 @@ class Plan:
     run: str
     card: str
     cards: int
+    set_aside_bytes: int  # for the CUDA context and libraries
     usable_bytes: int
     limit_bytes: int
     effective_batch: int
@@ -107,6 +108,7 @@ def make(config: Config, target: Target, count: int = 0) -> Plan:
         run=config.run.name,
         card=target.card.name,
         cards=search.count,
+        set_aside_bytes=target.set_aside,
         usable_bytes=target.usable_bytes,
         limit_bytes=target.limit_bytes,
         effective_batch=config.training.effective_batch,

@@ -1,5 +1,6 @@
 """Plans as text: what fits, how long it takes, and what it costs of a week's quota."""
 
+import math
 from collections.abc import Sequence
 
 from lib import platform
@@ -7,7 +8,7 @@ from lib.memory import GIB
 from lib.planner import card as cards
 from lib.planner.search import STEPS, Option, Plan
 
-_QUOTA_HOURS = float(platform.FACTS["kaggle_gpu_quota_hours"].value)
+QUOTA_HOURS = float(platform.FACTS["kaggle_gpu_quota_hours"].value)
 _RUN_HOURS = float(platform.FACTS["kaggle_run_minutes"].value) / 60
 
 
@@ -34,7 +35,7 @@ def of_plans(plans: Sequence[Plan]) -> str:
 
 def steps_a_week(plan: Plan) -> float:
     """Steps that Kaggle's weekly GPU hours give at the expected speed."""
-    return 3600 * _QUOTA_HOURS / plan.chosen.expected_seconds
+    return 3600 * QUOTA_HOURS / plan.chosen.expected_seconds
 
 
 def _head(plan: Plan) -> str:
@@ -70,14 +71,24 @@ def _speed(option: Option) -> str:
 
 def _cost(plan: Plan, steps: int, option: Option | None = None) -> list[str]:
     hours = plan.hours(steps, option)
-    sessions = -(-hours // _RUN_HOURS)
-    return [_duration(hours), f"{hours / _QUOTA_HOURS:.1%}", f"{sessions:.0f}"]
+    return [duration(hours), quota_share(hours), str(sessions_for(hours))]
 
 
-def _duration(hours: float) -> str:
+def duration(hours: float) -> str:
+    """Hours, minutes or seconds, whichever reads well."""
     if hours >= 1:
         return f"{hours:.1f} h"
     return f"{60 * hours:.0f} min" if hours >= 1 / 20 else f"{3600 * hours:.0f} s"
+
+
+def quota_share(hours: float) -> str:
+    """GPU hours as a share of a week's."""
+    return f"{hours / QUOTA_HOURS:.1%}"
+
+
+def sessions_for(hours: float) -> int:
+    """Kaggle sessions that hold so many GPU hours."""
+    return max(1, math.ceil(hours / _RUN_HOURS))
 
 
 def _memory(plan: Plan) -> str:
@@ -93,7 +104,7 @@ def _memory(plan: Plan) -> str:
 def _time(plan: Plan) -> str:
     rows = [["steps", "time", "of week", "sessions"]] + [[f"{n:,}", *_cost(plan, n)] for n in STEPS]
     return (
-        f"{aligned(rows)}\nA week's {_QUOTA_HOURS:.0f} GPU hours give about {steps_a_week(plan):,.0f} steps. Computed "
+        f"{aligned(rows)}\nA week's {QUOTA_HOURS:.0f} GPU hours give about {steps_a_week(plan):,.0f} steps. Computed "
         "from a roofline, without evaluation, loading and saving; the smoke test measures the true speed."
     )
 
