@@ -174,16 +174,24 @@ def naming_killed_workers(step: Callable[[], int], workers: int) -> Iterator[Non
                 time.sleep(1.0)  # the handler's own error may still be on its way, and must not come up elsewhere
                 raise RuntimeError("DataLoader worker (pid unknown) exited unexpectedly") from error
             raise
-    except RuntimeError as error:
-        if not _KILLED_WORKER.search(str(error)):
+    except Exception as error:
+        said = next((str(each) for each in _contexts(error) if _KILLED_WORKER.search(str(each))), None)
+        if said is None:
             raise
-        where = "/dev/shm, the memory that workers share, is" if "Bus error" in str(error) else "the machine's RAM was"
+        where = "/dev/shm, the memory that workers share, is" if "Bus error" in said else "the machine's RAM was"
         raise TrainingFailed(
             f"At step {step()} the system killed a process that loads data: most likely {where} full. Lower "
             f"data.num_workers (now {workers}; 0 loads in the training process) or data.prefetch_factor, so that fewer "
             "batches are in flight, take a smaller training.effective_batch or more training.micro_batch_slots, or a "
-            f"part of the data by data.subset_ratio. The loader said: {str(error).splitlines()[0]}"
+            f"part of the data by data.subset_ratio. The loader said: {said.splitlines()[0]}"
         ) from error
+
+
+def _contexts(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those it came up in: raised in the middle of a library's own work, one may follow from another."""
+    while error is not None:
+        yield error
+        error = error.__context__
 
 
 def _is_lost_batch(error: Exception) -> bool:
