@@ -149,6 +149,11 @@ def _resident_bytes() -> int:
     return _process(os.getpid()).memory_info().rss
 
 
+def card_bytes() -> int:
+    """Memory of the GPU as torch sees it; 0 without one."""
+    return torch.cuda.get_device_properties(device()).total_memory if torch.cuda.is_available() else 0
+
+
 def allocated_bytes() -> int:
     """Bytes in tensors on the GPU; on a CPU the resident memory of the process."""
     return torch.cuda.memory_allocated() if torch.cuda.is_available() else _resident_bytes()

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from lib import launch, memory, plan_file, planner
+from lib import launch, plan_file, planner
 from lib import task as tasks
 from lib.config import Config
 from lib.errors import BadInput
-from lib.planner import card as cards
 
 Parameters = Mapping[str, object]  # the names of the parameters cell
 
@@ -67,28 +66,19 @@ def _config_path(workload: str, home: Path, asked: str) -> Path:
     return home / "configs" / f"{name}.yaml"
 
 
-def describe_plan(run: launch.Run) -> str:
-    """Parameters, the memory of their states, and how the effective batch is worked off."""
-    config = run.config
-    count = sum(p.numel() for p in run.task.model().parameters())
-    training = config.training
-    slot = training.effective_batch // training.micro_batch_slots
-    micro = min(training.micro_batch or slot, slot)
-    passes = training.micro_batch_slots * -(-slot // micro)
-    # fp32 weights, gradients and AdamW's two moments; autocast halves activations, never these.
-    states = 16 * count / memory.GIB
-    return (
-        f"{count / 1e6:.1f} M parameters: weights, gradients and optimizer take {states:.2f} GiB; activations come on "
-        "top, and the smoke test measures them.\n"
-        f"Effective batch {training.effective_batch} = {passes} micro-batches of at most {micro}; "
-        f"{training.max_steps:,} steps."
-    )
-
-
 def plan(run: launch.Run) -> planner.Plan | None:
-    """The plan for this machine's GPU, or without one for Kaggle's T4s; where there is none, says why."""
+    """The plan for this machine's GPU; without one, that for a T4, so that the run can be judged before it moves there.
+
+    A step that cannot be traced, or that no T4 holds, is said: here it trains all the same.
+    """
+    if run.plan:
+        return run.plan
+    if torch.cuda.is_available():
+        print("No plan: the lines above say why.")
+        return None
+    print("There is no GPU here to plan for. On Kaggle's T4s:")
     try:
-        return planner.plan(run.config, cards.of_gpu(0) if torch.cuda.is_available() else "t4")
+        return planner.plan(run.config, "t4")
     except BadInput as error:
         print(error)
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from lib import platform
 from lib.errors import BadInput
-from lib.planner.plan import Plan
+from lib.planner.search import Plan
 
 _KIND = "trainbook plan"
 _WANTED = {"config": str, "card": str, "cards": int, "overrides": dict}

@@ -9,8 +9,8 @@ from html import escape
 from lib import platform
 from lib.memory import GIB, Reading
 from lib.planner import card as cards
-from lib.planner.plan import STEPS, Option, Plan
-from lib.planner.predict import CATEGORIES
+from lib.planner.prediction import CATEGORIES
+from lib.planner.search import STEPS, Option, Plan
 
 # Okabe and Ito's palette, which is told apart with any kind of colour vision, and the text colour that reads on each.
 _COLOURS = dict(

@@ -13,8 +13,8 @@ from lib import memory, notebook, panel, plan_file, plan_html, planner, platform
 from lib import task as tasks
 from lib.errors import BadInput, TrainingFailed
 from lib.memory import GIB
-from lib.planner.plan import Option, Plan
-from lib.planner.predict import Prediction
+from lib.planner.prediction import Prediction
+from lib.planner.search import Option, Plan
 from tests.conftest import ROOT
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))

@@ -80,7 +80,8 @@ def _own(memory_gib: float, capability: tuple[int, int]) -> Target:
     older = [card for card in CARDS.values() if card.capability <= capability] or list(CARDS.values())
     like = min(older, key=lambda card: (abs(card.capability[0] - capability[0]), abs(card.memory_gib - memory_gib)))
     name = f"{memory_gib:g} GiB, capability {capability[0]}.{capability[1]}"
-    return Target(replace(like, name=name, capability=capability, memory_gib=memory_gib, source=f"rates of {like.name}"))
+    source = f"the rates are those of {like.name}"
+    return Target(replace(like, name=name, capability=capability, memory_gib=memory_gib, source=source))
 
 
 def of_gpu(index: int) -> Target:

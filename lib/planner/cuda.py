@@ -1,8 +1,8 @@
 """What a CUDA device would do where `meta` tensors do something else.
 
-Autocast has no `meta` device, `meta` attention falls to the slow kernel, dropout keeps a mask of floats instead of bytes.
-This mode supplies the CUDA behaviour for the card that is planned for, one Python call at a time; the model's code runs
-unchanged and says "cuda" wherever it wants to.
+Autocast has no `meta` device, `meta` attention falls to the slow kernel, dropout keeps a mask of floats instead of
+bytes. This mode supplies the CUDA behaviour for the card that is planned for, one Python call at a time; the model's
+code runs unchanged and says "cuda" wherever it wants to.
 """
 
 import contextlib
@@ -24,22 +24,29 @@ from lib.planner.card import Target
 
 HALF = (torch.float16, torch.bfloat16)
 
-# The lists of torch/aten/autocast_mode.h ("Automatic Mixed Precision examples: CUDA op reference"), by Python's names.
+# The lists of aten/src/ATen/autocast_mode.h, which the documentation's "CUDA Op-Specific Behavior" names too.
 _TO_HALF = frozenset(
-    "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu addmm addmv addr "
-    "matmul __matmul__ __rmatmul__ einsum mm mv linear addbmm baddbmm bmm chain_matmul multi_dot lstm_cell gru_cell "
-    "rnn_tanh_cell rnn_relu_cell vecdot lstm gru rnn_tanh rnn_relu".split()
+    """
+    conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu addmm
+    addmv addr matmul __matmul__ __rmatmul__ einsum mm mv linear addbmm baddbmm bmm chain_matmul multi_dot
+    lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell vecdot lstm gru rnn_tanh rnn_relu
+    """.split()  # noqa: SIM905  a list of 60 quoted names reads worse
 )
 _TO_FP32 = frozenset(
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus layer_norm "
-    "native_layer_norm rms_norm group_norm cosine_similarity poisson_nll_loss nll_loss nll_loss_nd kl_div l1_loss "
-    "smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss multi_margin_loss "
-    "binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d upsample_nearest2d "
-    "upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d "
-    "_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_nearest_exact2d cross_entropy_loss".split()
+    """
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus
+    layer_norm native_layer_norm rms_norm group_norm cosine_similarity poisson_nll_loss nll_loss nll_loss_nd
+    kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss
+    soft_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
+    upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa
+    _upsample_nearest_exact2d cross_entropy_loss
+    """.split()  # noqa: SIM905  a list of 60 quoted names reads worse
 )
-_RESULT_FP32 = frozenset("prod cumprod cumsum sum norm vector_norm linalg_vector_norm".split())
-_TO_WIDEST = frozenset("addcdiv addcmul atan2 cross dot grid_sampler index_put scatter_add".split())
+_RESULT_FP32 = frozenset(["prod", "cumprod", "cumsum", "sum", "norm", "vector_norm", "linalg_vector_norm"])
+_TO_WIDEST = frozenset(
+    ["addcdiv", "addcmul", "atan2", "cross", "dot", "grid_sampler", "index_put", "scatter_add"]
+)
 _SOFTMAX = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
 _DROPOUT = frozenset(["dropout", "feature_dropout", "alpha_dropout"])
 _PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])

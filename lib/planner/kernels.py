@@ -70,7 +70,8 @@ def seconds(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> S
 
 def _touched(tensor: Tensor) -> int:
     """Bytes read or written: an expanded tensor is read once."""
-    return tensor.element_size() * math.prod(n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+    distinct = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+    return tensor.element_size() * math.prod(distinct)
 
 
 def _precision(tensors: list[Tensor]) -> str:
@@ -90,18 +91,22 @@ def temporaries(name: str, args: tuple, target: Target) -> list[int]:
         B, H, M, K = args[1].shape
         return [4 * B * H * _up(M, 128) * (K + 1)]
     if name == "convolution":
-        return _copies_for_tensor_cores(args[0], args[1], args[0].numel(), target)
+        return _copies_for_tensor_cores(args[0], args[1], [args[0]], target)
     if name == "convolution_backward":
-        return _copies_for_tensor_cores(args[1], args[2], max(args[0].numel(), args[1].numel()), target)
+        return _copies_for_tensor_cores(args[1], args[2], [args[0], args[1]], target)
     return []
 
 
-def _copies_for_tensor_cores(x: Tensor, weight: Tensor, elements: int, target: Target) -> list[int]:
-    """cuDNN's tensor-core kernels want channels last: a plain half-precision input is copied (1x1 ones are not)."""
+def _copies_for_tensor_cores(x: Tensor, weight: Tensor, read: list[Tensor], target: Target) -> list[int]:
+    """cuDNN's tensor-core kernels want channels last: the largest plain half-precision input is copied.
+
+    A 1x1 convolution is a matrix product and takes either layout.
+    """
     half = x.dtype in (torch.float16, torch.bfloat16)
-    if half and target.capability >= (7, 0) and weight.shape[2:].numel() > 1:
-        return [elements * x.element_size()]
-    return []
+    if not half or target.capability < (7, 0) or weight.shape[2:].numel() == 1 or x.dim() != 4:
+        return []
+    plain = [t for t in read if not t.is_contiguous(memory_format=torch.channels_last)]
+    return [max(t.numel() * t.element_size() for t in plain)] if plain else []
 
 
 def _up(value: int, multiple: int) -> int:

@@ -13,16 +13,18 @@ from lib.config import Config
 from lib.errors import BadInput, TrainingFailed
 from lib.planner import card as cards
 from lib.planner.card import Target
-from lib.planner.plan import Plan
+from lib.planner.prediction import NotTraceable
+from lib.planner.search import Plan
 
+_REFUSALS = {2: BadInput, 3: NotTraceable}
 _ROOT = Path(lib.__file__).resolve().parent.parent
 
 
 def plan(config: Config, card: str | Target = "t4", count: int = 0) -> Plan:
     """The plan of a run for `count` cards of a kind (0: as many as a session has). Reads no data, needs no GPU.
 
-    Raises BadInput for an unknown card and where not even one sample fits; TrainingFailed, with the traceback, where
-    the task's own code fails.
+    Raises BadInput for an unknown card and where not even one sample fits; NotTraceable where
+    its step has no shapes without values; TrainingFailed, with the traceback, where the task's own code fails.
     """
     target = cards.find(card) if isinstance(card, str) else card
     with tempfile.TemporaryDirectory() as folder:
@@ -37,8 +39,8 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0) -> Plan:
         )
         if child.returncode == 0:
             return pickle.loads(answer.read_bytes())
-    if child.returncode == 2:
-        raise BadInput(child.stderr.strip())
+    if child.returncode in _REFUSALS:
+        raise _REFUSALS[child.returncode](child.stderr.strip())
     raise TrainingFailed(f"Planning {config.run.name} failed in the task's own code:\n{child.stderr.strip()}")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from lib import platform
 from lib.memory import GIB
 from lib.planner import card as cards
-from lib.planner.plan import STEPS, Option, Plan
+from lib.planner.search import STEPS, Option, Plan
 
 _QUOTA_HOURS = float(platform.FACTS["kaggle_gpu_quota_hours"].value)
 _RUN_HOURS = float(platform.FACTS["kaggle_run_minutes"].value) / 60
@@ -18,7 +18,9 @@ def of_plan(plan: Plan) -> str:
 
 def of_plans(plans: Sequence[Plan]) -> str:
     """Several models or cards side by side: what is recommended for each."""
-    rows = [["run", "card", "parameters", "micro-batch", "recomputed", "peak GiB", "of card", "steps/s", "steps a week"]]
+    rows = [
+        ["run", "card", "parameters", "micro-batch", "recomputed", "peak GiB", "of card", "steps/s", "steps a week"]
+    ]
     for plan in plans:
         option = plan.chosen
         rows.append([
@@ -48,7 +50,7 @@ def _head(plan: Plan) -> str:
 def _options(plan: Plan) -> str:
     rows = [["", "micro-batch", "passes", "recomputed", "peak GiB", "head room", "compute", "steps/s (from-to)"]]
     if plan.max_steps:
-        rows[0] += ["hours", "of week", "sessions"]
+        rows[0] += ["time", "of week", "sessions"]
     for option in plan.options:
         room = (option.prediction.usable_bytes - option.prediction.peak_bytes) / GIB
         row = [
@@ -68,7 +70,14 @@ def _speed(option: Option) -> str:
 
 def _cost(plan: Plan, steps: int, option: Option | None = None) -> list[str]:
     hours = plan.hours(steps, option)
-    return [f"{hours:.1f}" if hours >= 0.1 else f"{hours:.2g}", f"{hours / _QUOTA_HOURS:.0%}", f"{-(-hours // _RUN_HOURS):.0f}"]
+    sessions = -(-hours // _RUN_HOURS)
+    return [_duration(hours), f"{hours / _QUOTA_HOURS:.1%}", f"{sessions:.0f}"]
+
+
+def _duration(hours: float) -> str:
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    return f"{60 * hours:.0f} min" if hours >= 1 / 20 else f"{3600 * hours:.0f} s"
 
 
 def _memory(plan: Plan) -> str:
@@ -82,10 +91,10 @@ def _memory(plan: Plan) -> str:
 
 
 def _time(plan: Plan) -> str:
-    rows = [["steps", "hours", "of week", "sessions"]] + [[f"{n:,}", *_cost(plan, n)] for n in STEPS]
+    rows = [["steps", "time", "of week", "sessions"]] + [[f"{n:,}", *_cost(plan, n)] for n in STEPS]
     return (
-        f"{aligned(rows)}\nA week's {_QUOTA_HOURS:.0f} GPU hours give about {steps_a_week(plan):,.0f} steps. Computed from a "
-        "roofline, without evaluation, loading and saving; the smoke test measures the true speed."
+        f"{aligned(rows)}\nA week's {_QUOTA_HOURS:.0f} GPU hours give about {steps_a_week(plan):,.0f} steps. Computed "
+        "from a roofline, without evaluation, loading and saving; the smoke test measures the true speed."
     )
 
 

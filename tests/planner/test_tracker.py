@@ -6,7 +6,6 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from lib.planner import card as cards
-from lib.planner.allocator import MIB, Allocator
 from lib.planner.tracker import Tracker
 from tests.planner.models import Encoder, LanguageModel
 

@@ -161,8 +161,8 @@ class Encoder(nn.Module):
         hanging = self.hgat(hanging, batch["relation"], text, batch["span"])  # (B, G, K, d)
         x = torch.cat([text, hanging.flatten(1, 2).to(text.dtype)], 1)
         x = F.dropout(x, self.shape.dropout, self.training)
-        # In the format that the layers compute in: each would otherwise keep a copy of its own for the backward pass, at
-        # micro-batch 32 in fp16 453 MB times 12.
+        # In the format that the layers compute in: each would otherwise keep a copy of its own for the backward pass,
+        # in fp16 at micro-batch 32 453 MB times 12.
         computed_in = (x[0, :1] @ self.token.weight[0]).dtype
         bias = self._bias(torch.cat([roots, leaves.flatten(1)], 1)).to(computed_in)
         for block in self.blocks:

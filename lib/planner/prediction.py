@@ -28,6 +28,10 @@ _META = torch.device("meta")
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries", "workspace")
 
 
+class NotTraceable(BadInput):
+    """A step with an operator whose result has no shape without values."""
+
+
 @dataclass(frozen=True)
 class Prediction:
     """Bytes at the peak of a training step, by category and by top-level submodule; each sums to `peak_bytes`."""
@@ -84,11 +88,12 @@ def predict(
 
     `keeps_outputs`: the loop holds a step's loss until the next one has been computed, as a plain loop without `del`
     does; `step` may then return (loss, anything else that the loop holds).
-    What `step` raises comes out as it is. Raises BadInput for an unknown card or an operator that cannot be traced.
+    What `step` raises comes out as it is. Raises BadInput for an unknown card, NotTraceable for an operator that has no
+    result without values.
     """
     target = cards.find(card)
     tracker = Tracker(target, target.usable_bytes)
-    with simulated_cuda(target) as semantics, _own_traceback():
+    with torch.random.fork_rng(devices=[]), _OwnTraceback(), simulated_cuda(target) as semantics:
         net = _built(model).train()
         chosen = (optimizer or torch.optim.AdamW)(list(net.parameters()))
         _force_foreach(chosen)
@@ -138,7 +143,7 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
     precision = cards.precision(config.training.precision, target)
     batch = task.example_batch(micro_batch, torch.device("cpu"))
     traced = min(passes, _PASSES)
-    with simulated_cuda(target) as semantics, _own_traceback():
+    with simulated_cuda(target) as semantics, _OwnTraceback():
         with _META:
             state = states.new(task, config, _META, precision)
         state.micro_batch = micro_batch
@@ -190,7 +195,7 @@ def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
             group["foreach"] = True
 
 
-class _own_traceback:  # noqa: N801  a context manager, named as one
+class _OwnTraceback:
     """What a step raises comes out with its own frames: those of the tracer are taken out."""
 
     def __enter__(self) -> None:
@@ -198,13 +203,15 @@ class _own_traceback:  # noqa: N801  a context manager, named as one
 
     def __exit__(self, kind: Any, error: BaseException | None, tb: types.TracebackType | None) -> None:
         if isinstance(error, NotImplementedError) and "meta" in str(error).lower():
-            raise BadInput(_not_traceable(error)) from error
+            raise NotTraceable(_not_traceable(error)) from error
         if error is not None and not isinstance(error, BadInput):
             raise error.with_traceback(_users_frames(tb))
 
 
 def _not_traceable(error: Exception) -> str:
-    where = [f for f in traceback.extract_tb(error.__traceback__) if not _is_ours(f.filename)]
+    torchs = Path(torch.__file__).parent
+    frames = traceback.extract_tb(error.__traceback__)
+    where = [f for f in frames if not _is_ours(f.filename) and torchs not in Path(f.filename).parents]
     line = f" ({where[-1].filename}, line {where[-1].lineno})" if where else ""
     return (
         f"The step uses an operator whose shape cannot be traced without values{line}: {str(error).splitlines()[0]} "

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from lib import config as configs
 from lib import platform
 from lib import task as tasks
@@ -14,7 +16,7 @@ from lib.errors import BadInput
 from lib.memory import GIB
 from lib.planner import card as cards
 from lib.planner.card import Target
-from lib.planner.predict import Prediction, predict_task
+from lib.planner.prediction import Prediction, predict_task
 from lib.task import Task
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
@@ -70,6 +72,10 @@ class Plan:
             "training.gradient_checkpointing": self.chosen.recomputed,
         }
 
+    def option_of(self, micro_batch: int, recomputed: int) -> Option | None:
+        """The option with these numbers, if it was traced."""
+        return next((o for o in self.options if (o.micro_batch, o.recomputed) == (micro_batch, recomputed)), None)
+
     def hours(self, steps: int, option: Option | None = None) -> float:
         return steps * (option or self.chosen).expected_seconds / 3600
 
@@ -113,8 +119,8 @@ def _count(config: Config, target: Target, asked: int) -> int:
     has = int(platform.FACTS["kaggle_gpus"].value) if target.card.name == platform.CARDS["t4"].name else 1
     if asked > slots or (asked and slots % asked):
         raise BadInput(
-            f"{asked} cards were asked for, and training.micro_batch_slots is {slots}. Each card takes whole slots: give a "
-            "number of slots that is a multiple of the cards."
+            f"{asked} cards were asked for, and training.micro_batch_slots is {slots}. Each card takes whole slots: "
+            "give a number of slots that is a multiple of the cards."
         )
     return asked or math.gcd(slots, has)
 
@@ -209,13 +215,11 @@ class _Search:
 
 
 def _even_sizes(slot: int) -> list[int]:
-    """Micro-batches that split a slot into equal parts, or nearly so, ascending: for 32 that is 1, 2, 3 ... 11, 16, 32."""
+    """Micro-batches that split a slot into nearly equal parts, ascending: for 32 that is 1, 2, 3, 4 ... 11, 16, 32."""
     return sorted({-(-slot // passes) for passes in range(1, slot + 1)})
 
 
 def _layers(task: Task) -> int:
-    import torch
-
     with torch.device("meta"):
         return len(getattr(task.model(), "blocks", ()))
 
@@ -240,7 +244,7 @@ def _nothing_fits(search: _Search, options: list[Option]) -> str:
     states = sum(least.prediction.by_category.get(name, 0) for name in ("weights", "gradients", "optimizer"))
     return (
         f"No micro-batch of {search.config.run.name} fits on {search.target.card.name}: with {least.recomputed} of "
-        f"{search.layers} layers recomputed, {least.micro_batch} sample(s) at once still take {needed / GIB:.2f} GiB of the "
-        f"{room} that a plan may use ({states / GIB:.2f} GiB of it weights, gradients and optimizer). {where} Or make "
-        "the model or its input smaller (workload.*)."
+        f"{search.layers} layers recomputed, {least.micro_batch} sample(s) at once still take {needed / GIB:.2f} GiB "
+        f"({states / GIB:.2f} of it weights, gradients and optimizer) of the {room} that a plan may use. {where} Or "
+        "make the model or its input smaller (workload.*)."
     )
