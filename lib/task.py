@@ -50,11 +50,17 @@ class Task:
         raise NotImplementedError
 
     def datasets(self) -> dict[str, Any]:
-        """Map-style data sets "train", "validation" and "test"; items are raw samples, read lazily."""
+        """Map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
+
+        Training samples come once an epoch each, or in proportion to an attribute `weights` of that data set.
+        """
         raise NotImplementedError
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Tensors with the samples along the first dimension; whatever is random in them is drawn from `generator`."""
+        """Tensors with the samples along the first dimension; whatever is random in them is drawn from `generator`.
+
+        To a training batch the loader adds `step`, (samples) the number of the step, for what changes as training goes.
+        """
         raise NotImplementedError
 
     def count(self, batch: Batch) -> Mapping[str, int]:
