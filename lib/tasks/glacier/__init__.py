@@ -1,0 +1,1 @@
+"""glacier: segmentation of glaciers in multispectral images."""
