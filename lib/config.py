@@ -114,17 +114,10 @@ class Optimizer:
 class Scheduler:
     """The learning rate over time."""
 
-    name: Literal["cosine", "constant", "plateau"] = option(
-        "cosine",
-        "How the learning rate goes on after the warm-up; plateau: it falls when validation no longer improves.",
-    )
+    name: Literal["cosine", "constant"] = option("cosine", "How the learning rate goes on after the warm-up.")
     warmup_steps: int = option(0, "Steps in which the learning rate rises linearly.", minimum=0)
     warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises linearly.", minimum=0)
-    min_lr_ratio: float = option(0.0, "The last learning rate of a cosine, as a share of it.", minimum=0, maximum=1)
-    factor: float = option(0.5, "What a plateau multiplies the learning rate by.", above=0, below=1)
-    patience: int = option(5, "Validations without improvement that a plateau takes.", minimum=0)
-    threshold: float = option(1e-4, "Relative change of the metric that counts as an improvement.", minimum=0)
-    min_lr: float = option(0.0, "The learning rate below which no plateau goes.", minimum=0)
+    min_lr_ratio: float = option(0.0, "The last learning rate, as a share of the highest.", minimum=0, maximum=1)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,8 @@ class Order:
     def indices(self, step: int, slot: int) -> list[int]:
         first = step * self.effective_batch + slot * self.slot_size
         positions = range(first, first + self.slot_size)
-        return [int(self._epoch(p // self.samples)[p % self.samples]) for p in positions]
+        epochs = {number: self._epoch(number) for number in {p // self.samples for p in positions}}
+        return [int(epochs[p // self.samples][p % self.samples]) for p in positions]
 
     def _epoch(self, number: int) -> np.ndarray:
         if self.weights is None:
@@ -121,7 +122,7 @@ class _SlotBatches(Dataset):
         step, slot = key
         samples = [self.dataset[i] for i in self.order.indices(step, slot)]
         generator = torch.Generator().manual_seed(mix(COLLATE, self.order.seed, step, slot))
-        return {**self.task.collate(samples, generator), "step": torch.full((len(samples),), step)}
+        return self.task.collate(samples, generator)
 
 
 def train_batches(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from lib.ema import Ema
 from lib.errors import TrainingFailed
 from lib.events import EventLog
 from lib.memory import Precision
-from lib.optimization import Plateau
 from lib.saver import Saver
 from lib.task import Task
 
@@ -37,7 +36,6 @@ class State:
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
     pending: dict[str, float] = field(default_factory=dict)  # losses of the row that is not yet written
-    plateau: Plateau = field(default_factory=Plateau)
     ema: Ema | None = None
     # Of this session alone, in no checkpoint:
     evaluation_batch: int = 0  # samples on the device at once that an evaluation was seen to bear; 0: the micro-batch
@@ -107,7 +105,6 @@ def save(state: State, task: Task, config: Config, saver: Saver) -> None:
         "skipped_steps": state.skipped_steps,
         "skipped_in_a_row": state.skipped_in_a_row,
         "pending": state.pending,
-        "plateau": asdict(state.plateau),
         "scaler": state.scaler.state_dict(),
         "micro_batch": state.micro_batch,
     }
@@ -153,7 +150,6 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> None:
         state.scaler.load_state_dict(saved.state["scaler"])
     state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
     state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
-    state.plateau = Plateau(**saved.state.get("plateau", {}))  # checkpoints from before there was one have none
     state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
 
 

@@ -57,10 +57,7 @@ class Task:
         raise NotImplementedError
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Tensors with the samples along the first dimension; whatever is random in them is drawn from `generator`.
-
-        To a training batch the loader adds `step`, (samples) the number of the step, for what changes as training goes.
-        """
+        """Tensors with the samples along the first dimension; whatever is random in them is drawn from `generator`."""
         raise NotImplementedError
 
     def count(self, batch: Batch) -> Mapping[str, int]:

@@ -88,7 +88,7 @@ def train(
         batches = data.train_batches(task, train_set, order, steps, config.data.num_workers, config.data.prefetch)
         for step, slots in meter.waiting(batches):
             with session.measured("step"):
-                lr = optimization.learning_rate(config, step) * state.plateau.factor
+                lr = optimization.learning_rate(config, step)
                 optimization.set_learning_rate(state.optimizer, lr)
                 meter.add(optimizer_step(state, task, config, slots, step, order, meter))
                 state.step = step + 1
@@ -109,8 +109,6 @@ def train(
                     scores = evaluate(state, task, config, datasets["validation"])
                     log.append({"step": state.step, "split": "validation", **scores})
                     progress.note(f"step {state.step:,}, validation: {_figures(scores, task.shown)}")
-                    if note := optimization.step_plateau(state.plateau, config, task.selection, scores, state.step):
-                        progress.note(note)
                     states.save_best(state, config, saver, task, scores)
 
             evaluating = _due(state.step + 1, training.evaluate_every_steps)

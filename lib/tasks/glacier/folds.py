@@ -59,8 +59,8 @@ def parts(store: Store, split: Split, classes: Sequence[str], tile_size: int) ->
     wanted = 1 + (split.test > 0) + (split.folds or 2) - 1
     if len(names) < wanted:
         raise BadInput(
-            f"The data has {len(names)} groups to split (workload.split.by: {split.by}), and {wanted} parts are wanted: "
-            "take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
+            f"The data has {len(names)} groups to split (workload.split.by: {split.by}), and {wanted} parts are "
+            "wanted. Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
         )
     held_out = stratify(counts, [1 - split.test, split.test], split.seed) if split.test else np.zeros(len(names), int)
     rest = np.flatnonzero(held_out == 0)

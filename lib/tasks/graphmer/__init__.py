@@ -199,7 +199,9 @@ class Graphmer(Task):
         return {
             "train": Windows(self.corpus, self._structural, self.settings.objective.structural_ratio),
             "validation": Queries(self.corpus, "validation", self._structural, sizes.validation_triples),
-            "test": Queries(self.corpus, "test", self._structural, sizes.test_triples, sizes.structural_test_triples),
+            "test": Queries(
+                self.corpus, "test", self._structural, sizes.test_triples, sizes.structural_test_triples
+            ),
         }
 
     @cached_property
@@ -231,17 +233,8 @@ class Graphmer(Task):
         chain, model = self.settings.chain, self.settings.model
         return Encoder(
             Shape(
-                chain.roots,
-                chain.leaves,
-                chain.vocabulary,
-                model.layers,
-                model.hidden,
-                model.heads,
-                model.feed_forward,
-                model.relations,
-                model.relation_rank,
-                model.dropout,
-                model.decay,
+                chain.roots, chain.leaves, chain.vocabulary, model.layers, model.hidden, model.heads,
+                model.feed_forward, model.relations, model.relation_rank, model.dropout, model.decay,
             )
         )
 

@@ -262,7 +262,8 @@ def _cut(
 def _at_most(window: _Window, count: int) -> list[_Window]:
     """Splits the triples of a window over several, where there are more than roots to hang them on."""
     return [
-        _Window(window.start, window.stop, window.triples[i : i + count]) for i in range(0, len(window.triples), count)
+        _Window(window.start, window.stop, window.triples[i : i + count])
+        for i in range(0, len(window.triples), count)
     ]
 
 

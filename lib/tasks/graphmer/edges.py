@@ -67,7 +67,9 @@ def _headers(resolver: Resolver, facts: Facts, definition: Definition) -> Iterat
         yield from _edge(resolver, definition.id, "inherits_from", target if is_class else None, path, line)
 
 
-def _edge(resolver: Resolver, head: str, relation: str, target: Target | None, path: Path, line: int) -> Iterator[Edge]:
+def _edge(
+    resolver: Resolver, head: str, relation: str, target: Target | None, path: Path, line: int
+) -> Iterator[Edge]:
     """One edge to what is resolved, or to the last name of the path where nothing is."""
     if target is not None and target.kind in ("class", "function"):
         yield Edge(head, relation, target.id, resolver.definitions[target.id][0].kind, line)
