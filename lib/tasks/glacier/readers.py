@@ -95,13 +95,24 @@ class Scene:
 # --- finding scenes ---------------------------------------------------------------------------------------------------
 
 
+def home(found: Path) -> Path:
+    """The data's own folder, where a search by file names stopped at one of those in it."""
+    if not (_BAND.fullmatch(found.name) or found.name in (*_IMAGE_FOLDERS, *_MASK_FOLDERS)):
+        return found
+    inner = found.parent  # may be Test, beside Train with the masks
+    return inner if _masks_of(inner) or not _masks_of_neighbours(inner) else inner.parent
+
+
+def _masks_of_neighbours(folder: Path) -> bool:
+    return any(_masks_of(other) for other in folder.parent.iterdir() if other.is_dir())
+
+
 def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene], list[str]]:
     """The scenes below a folder in the order of their names, and a sentence for each that lacks a band or its mask.
 
     With `labelled`, a scene without a mask is such a problem; without, masks are not looked for. Raises BadInput where
     no known layout is found.
     """
-    root = root.parent if _BAND.fullmatch(root.name) else root
     if not root.is_dir():
         raise BadInput(f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images.")
     folders = [root, *_below(root, _DEPTH)]
