@@ -114,10 +114,17 @@ class Optimizer:
 class Scheduler:
     """The learning rate over time."""
 
-    name: Literal["cosine", "constant"] = option("cosine", "How the learning rate goes on after the warm-up.")
+    name: Literal["cosine", "constant", "plateau"] = option(
+        "cosine", "How the learning rate goes on after the warm-up; plateau lowers it where validation gets no better."
+    )
     warmup_steps: int = option(0, "Steps in which the learning rate rises linearly.", minimum=0)
     warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises linearly.", minimum=0)
-    min_lr_ratio: float = option(0.0, "The last learning rate, as a share of the highest.", minimum=0, maximum=1)
+    min_lr_ratio: float = option(
+        0.0, "The last learning rate of a cosine, as a share of the highest.", minimum=0, maximum=1
+    )
+    factor: float = option(0.5, "What a plateau multiplies the learning rate by.", above=0, below=1)
+    patience: int = option(5, "Evaluations in a row without a better value that a plateau bears.", minimum=0)
+    min_lr: float = option(0.0, "The learning rate that a plateau never goes below.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,18 @@ class Config:
     session: Session = Session()
     workload: Any = dataclasses.field(default=NoSettings(), metadata={"help": "The task's own settings."})
     overridden: ClassVar[frozenset[str]] = frozenset()  # no key; `load` sets it on the instance: see `overriding`
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        training, scheduler = values["training"], values["scheduler"]
+        if BAD in (training, scheduler) or scheduler.name != "plateau":
+            return
+        if not (training.evaluate_every_steps or training.evaluate_every_epochs):
+            yield (
+                "scheduler",
+                "A plateau is found by evaluations, and there is only one, at the end. Give "
+                "training.evaluate_every_epochs or training.evaluate_every_steps, or another scheduler.name.",
+            )
 
 
 def load(

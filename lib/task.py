@@ -68,6 +68,18 @@ class Task:
         """The sum of each loss term over its valid targets, with gradient; and figures to log."""
         raise NotImplementedError
 
+    def term_weights(self, step: int) -> Mapping[str, float]:
+        """The weight of each loss term in a step, 1 for those not named. A function of the step alone, so that a
+        resumed run goes on with the same ones."""
+        return {}
+
+    def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
+        """`run.initial_weights` brought into the shapes of `model` (bands, classes, words), and a sentence on how.
+
+        By default as they are; what then still differs in shape stays as it was initialised.
+        """
+        return given, ""
+
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """A batch of the largest shape that training can meet, with arbitrary content."""
         raise NotImplementedError

@@ -69,7 +69,7 @@ def train(
         state.resumed_from = resume.path
         saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
     elif config.run.initial_weights:
-        progress.note(states.start_from(state, config))
+        progress.note(states.start_from(state, task, config))
     state.events = EventLog(folder / "events.csv", progress.note)
     advice = Advice(config.data.num_workers)
     meter = Meter(state.pending, state.device)
@@ -88,7 +88,7 @@ def train(
         batches = data.train_batches(task, train_set, order, steps, config.data.num_workers, config.data.prefetch)
         for step, slots in meter.waiting(batches):
             with session.measured("step"):
-                lr = optimization.learning_rate(config, step)
+                lr = optimization.learning_rate(config, step, state.plateau)
                 optimization.set_learning_rate(state.optimizer, lr)
                 meter.add(optimizer_step(state, task, config, slots, step, order, meter))
                 state.step = step + 1
@@ -109,6 +109,7 @@ def train(
                     scores = evaluate(state, task, config, datasets["validation"])
                     log.append({"step": state.step, "split": "validation", **scores})
                     progress.note(f"step {state.step:,}, validation: {_figures(scores, task.shown)}")
+                    states.observe(state, task, scores)
                     states.save_best(state, config, saver, task, scores)
 
             evaluating = _due(state.step + 1, training.evaluate_every_steps)
@@ -185,11 +186,12 @@ def _counted(task: Task, slots: list[Batch]) -> dict[str, int]:
 def _gradients(
     state: State, task: Task, config: Config, slots: list[Batch], counts: Mapping[str, int], step: int, meter: Meter
 ) -> dict[str, Tensor] | None:
-    """Accumulates the gradient of the sum over terms of (sum of losses / count); None where memory ran out."""
+    """Accumulates the gradient of the sum over terms of weight * (sum of losses / count); None where memory ran out."""
     means: dict[str, Tensor] = {}
     if not state.model.training:
         state.model.train()  # walks all modules: 40 microseconds in a model of six
     position = 0
+    weight = task.term_weights(step)
     try:
         for slot in slots:
             for micro in data.micro_batches(slot, state.micro_batch):
@@ -197,7 +199,11 @@ def _gradients(
                 position += data.size(micro)
                 with memory.autocast(state.precision, state.device):
                     sums, _ = task.loss(state.model, data.to_device(micro, state.device))
-                parts = {term: value.float() / counts[term] for term, value in sums.items() if counts[term]}
+                parts = {
+                    term: weight.get(term, 1.0) * value.float() / counts[term]
+                    for term, value in sums.items()
+                    if counts[term]
+                }
                 meter.allocated_at("after forward")
                 if parts:
                     state.scaler.scale(functools.reduce(torch.add, parts.values())).backward()

@@ -52,6 +52,9 @@ def unread_statically(cls, files, prefix=""):
     return sorted(key for (_, name), key in keys(cls, prefix).items() if name not in names)
 
 
+PLATEAU = ["scheduler.factor", "scheduler.min_lr", "scheduler.patience"]  # a cosine has no use for them
+
+
 class Recorder:
     """Notes which fields of dataclasses are read by code under `folders` that is not generic."""
 
@@ -89,7 +92,13 @@ def test_a_run_of_the_toy_reads_every_key_of_the_configuration(toy, monkeypatch)
     config = toy({"training.micro_batch": 4, "data.num_workers": 1})
     found = unread_in_a_run(monkeypatch, config, type(config.workload), [LIB, toys.__file__])
     # `profiles` alone reads the profile, and the share counts only with initial weights: both have tests of their own.
-    assert found == ["memory.profile", "run.initial_weights_share"]
+    assert found == ["memory.profile", "run.initial_weights_share", *PLATEAU]
+
+
+def test_a_run_with_a_plateau_reads_its_keys(toy, monkeypatch):
+    config = toy({"scheduler.name": "plateau"})
+    found = unread_in_a_run(monkeypatch, config, type(config.workload), [LIB, toys.__file__])
+    assert not set(PLATEAU) & set(found)
 
 
 def test_the_profile_is_read_by_profiles():
