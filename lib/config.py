@@ -150,6 +150,26 @@ class Session:
     margin_seconds: float = option(120.0, "Time that is kept free at the session's end, on top of saving.", minimum=0)
 
 
+@dataclass(frozen=True)
+class Queue:
+    """Several runs one after another, as many sessions as it takes; see lib/queue.py."""
+
+    before: tuple[str, ...] = option((), "Configuration files beside this one whose runs come first.")
+    before_overrides: dict[str, str] = dataclasses.field(
+        default_factory=dict,
+        metadata={"help": "What makes such a run small where none was completed earlier and it has to be made here."},
+    )
+    start_from: str = option("", "The run of `before` whose best weights the others start from.")
+    folds: int = option(0, "Runs that differ in the fold; 0: no folds.", minimum=0)
+    fold_key: str = option("workload.split.fold", "The key that numbers the fold.")
+    seeds: tuple[int, ...] = option((), "Runs that differ in the seed.", minimum=0)
+    grid: dict[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=dict, metadata={"help": "Dotted keys and the values that runs differ in."}
+    )
+    mean_at_least: float = option(0.0, "What the mean of the runs' best validations should reach; 0: not judged.")
+    best_at_least: float = option(0.0, "What the best of them should reach; 0: not judged.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """The whole configuration; `workload` holds the task's own settings, a dataclass that the task defines."""
@@ -165,6 +185,7 @@ class Config:
     scheduler: Scheduler = Scheduler()
     checkpoint: Checkpoint = Checkpoint()
     session: Session = Session()
+    queue: Queue = dataclasses.field(default_factory=Queue)
     workload: Any = dataclasses.field(default=NoSettings(), metadata={"help": "The task's own settings."})
     overridden: ClassVar[frozenset[str]] = frozenset()  # no key; `load` sets it on the instance: see `overriding`
 

@@ -13,7 +13,9 @@ from lib.task import Task
 # What decides which samples a step sees: with another value it would not be the same run.
 _REFUSED = ("task", "data fingerprint", "seed", "training.effective_batch", "training.micro_batch_slots")
 # What may differ without a word: it changes neither samples nor arithmetic.
-_HARMLESS = ("output_dir", "run.", "session.", "checkpoint.", "data.dir", "data.num_workers", "training.smoke_steps")
+_HARMLESS = (
+    "output_dir", "run.", "session.", "queue.", "checkpoint.", "data.dir", "data.num_workers", "training.smoke_steps",
+)  # fmt: skip
 
 
 def facts(config: Config, task: Task) -> dict[str, Any]:

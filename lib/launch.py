@@ -221,8 +221,8 @@ def _bring_along(run: Run, found: checkpoint.Checkpoint) -> dict[str, Any] | Non
     return outputs.read_summary(origin)
 
 
-def smoke_test(run: Run) -> str:
-    """A few real steps in a folder that is thrown away: speed, memory after each phase, and what the run will take."""
+def smoke_run(run: Run) -> trainer.Outcome:
+    """A few real steps in a folder that is thrown away."""
     steps = run.config.training.smoke_steps
     short = configs.replace(
         run.config,
@@ -236,7 +236,12 @@ def smoke_test(run: Run) -> str:
     )
     session = sessions.start(run.config.session.minutes, run.config.session.margin_seconds)
     with tempfile.TemporaryDirectory() as folder:
-        outcome = trainer.train(run.task, short, Path(folder), session, progresses.choose())
+        return trainer.train(run.task, short, Path(folder), session, progresses.choose())
+
+
+def smoke_test(run: Run) -> str:
+    """What a smoke run measures: speed, memory after each phase, and what the run will take."""
+    outcome = smoke_run(run)
     total = run.config.training.max_steps
     whole = progresses.duration(total / max(outcome.steps_per_second, 1e-9))
     lines = [f"{moment:>22}: {size / GIB:6.2f} GiB" for moment, size in outcome.allocated.items()]

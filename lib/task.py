@@ -92,6 +92,14 @@ class Task:
         """The same keys as `evaluate` on the test set, reached by the strongest trivial method."""
         raise NotImplementedError
 
+    def joined_by(self) -> Any:
+        """What models must have in common to predict together: by default all of the task's settings."""
+        return self.config.workload
+
+    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
+        """What the models say together of new data in `source`, by name; written into `out` where it is given."""
+        raise BadInput(f"The task {self.config.task} has no predictions to make of new data.")
+
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""
         return ""

@@ -148,7 +148,7 @@ class Glacier(Task):
         if settings.source.bands != len(settings.generator.bands) or settings.source.channels:
             raise BadInput(
                 f"workload.source.bands is {settings.source.bands} and the generated scenes have "
-                f"{len(settings.generator.bands)} (workload.generator.bands). Make them agree, or name data in data.dir."
+                f"{len(settings.generator.bands)} (workload.generator.bands). Make them agree, or give data.dir."
             )
         folder = self._scratch / "glacier" / f"generated-{self._generator_key()}"
         terrain.write(folder, settings.generator, settings.source.codes)
@@ -321,6 +321,9 @@ class Glacier(Task):
         return lines
 
     # --- prediction -----------------------------------------------------------------------------------------------
+
+    def joined_by(self) -> Source:
+        return self.settings.source
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
         """(h, w) uint8 masks, in the mask's codes, by scene; written to `out` as GeoTIFFs where it is given."""

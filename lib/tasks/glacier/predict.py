@@ -1,6 +1,7 @@
-"""Masks of whole scenes by one model or several: in overlapping windows, over all flips and turns, in constant memory."""
+"""Masks of whole scenes by one model or several: in overlapping windows, over all flips and turns."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,8 @@ def _cores(length: int, size: int) -> list[tuple[int, slice]]:
     if length <= size:
         return [(0, slice(0, length))]
     starts = [*range(0, length - size, size // 2), length - size]
-    borders = [0, *((a + b + size) // 2 for a, b in zip(starts, starts[1:], strict=False)), length]
-    return [(start, slice(a, b)) for start, a, b in zip(starts, borders, borders[1:], strict=True)]
+    borders = [0, *((a + b + size) // 2 for a, b in itertools.pairwise(starts)), length]
+    return [(start, slice(a, b)) for start, (a, b) in zip(starts, itertools.pairwise(borders), strict=True)]
 
 
 @torch.inference_mode()

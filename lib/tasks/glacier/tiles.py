@@ -27,6 +27,7 @@ from lib.tasks.glacier.readers import Opened, Scene, Source, Unusable
 VERSION = 1  # of the store's files
 _SHOWN = 10  # sentences about unusable scenes that are printed
 _PROGRESS_SECONDS = 15.0
+_COMPLETE = "complete.json"
 _FLOAT16_MAX = 65_504.0
 
 
@@ -126,19 +127,41 @@ class Cutter:
                 print(f"Slicing: {number:,} of {len(scenes):,} scenes, about {left:.0f} s left", flush=True)
         return self.finish()
 
-    def add(self, scene: Scene) -> None:
-        """Cuts one scene unless it was cut before; notes why where it cannot be used."""
-        file = _file_name(scene)
+    def add(self, scene: Scene, stamp: list[Any] | None = None) -> None:
+        """Cuts one scene unless it was cut before; notes why where it cannot be used.
+
+        `stamp` changes when one of the scene's files changes; by default their paths, sizes and times.
+        """
         try:
-            stamp = _stamp(scene)
-            record = self._earlier(file, stamp) or self._make(scene, file, stamp)
+            stamp = stamp or _stamp(scene)
+            if not self.take(scene, stamp):
+                self.records.append(self._make(scene, _file_name(scene), stamp))
         except Unusable as problem:
             self.problems.append(str(problem))
-            return
-        self.records.append(record)
 
-    def finish(self) -> Store:
-        """The store of all scenes added; prints what was left out. Raises BadInput where too much of it is unusable."""
+    def take(self, scene: Scene, stamp: list[Any]) -> bool:
+        """Takes over the tiles of a scene that was cut before out of the same files; whether there are such."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            record = json.loads((self.folder / f"{_file_name(scene)}.json").read_text("utf-8"))
+            if record["stamp"] == stamp:
+                self.records.append(record)
+                return True
+        return False
+
+    def finished(self) -> Store | None:
+        """The store, if `finish(complete=True)` was reached before: then the data itself is no longer needed."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            told = json.loads((self.folder / _COMPLETE).read_text("utf-8"))
+            self.records = [json.loads((self.folder / f"{file}.json").read_text("utf-8")) for file in told["files"]]
+            self.problems = told["problems"]
+            return self.finish()
+        return None
+
+    def finish(self, complete: bool = False) -> Store:
+        """The store of all scenes added; prints what was left out. Raises BadInput where too much of it is unusable.
+
+        `complete` notes that there are no others, for `finished`.
+        """
         if len(self.problems) > self.limit:
             raise BadInput(
                 f"{len(self.problems)} scenes cannot be used, and workload.bad_input_limit allows {self.limit}:\n"
@@ -147,10 +170,14 @@ class Cutter:
         if self.problems:
             print(f"Left out {len(self.problems)} unusable scenes (workload.bad_input_limit {self.limit}):")
             print(self._listed())
+        self.records.sort(key=lambda record: record["name"])  # whatever the order in which they came
         store = Store(self.folder, self.records)
         print(self._summary(store))
         if not len(store):
             raise BadInput(f"No tile is left. {self._summary(store)} Lower the shares in workload.tiles.")
+        if complete:
+            told = {"files": [record["file"] for record in self.records], "problems": self.problems}
+            _write_json(self.folder / _COMPLETE, told)
         return store
 
     def _listed(self) -> str:
@@ -167,13 +194,6 @@ class Cutter:
             f"{self.source.classes[0]}."
         )
 
-    def _earlier(self, file: str, stamp: list[Any]) -> dict[str, Any] | None:
-        """The record of a scene that was cut before out of the same files."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            record = json.loads((self.folder / f"{file}.json").read_text("utf-8"))
-            return record if record["stamp"] == stamp else None
-        return None
-
     def _make(self, scene: Scene, file: str, stamp: list[Any]) -> dict[str, Any]:
         with readers.opened(scene, self.source) as opened:
             windows = list(_windows(opened, self.cut))
@@ -185,9 +205,7 @@ class Cutter:
             "name": scene.name, "group": scene.group, "file": file, "stamp": stamp, "space": opened.crs or scene.name,
             "digest": digest.hexdigest(), "tiles": tiles, **left_out,
         }  # fmt: skip
-        aside = self.folder / f"{file}.json.tmp"
-        aside.write_text(json.dumps(record), "utf-8")
-        aside.replace(self.folder / f"{file}.json")
+        _write_json(self.folder / f"{file}.json", record)
         return record
 
     def _write(
@@ -269,6 +287,12 @@ class _Growing:
             self.aside.replace(self.path)
         else:
             self.aside.unlink()
+
+
+def _write_json(path: Path, content: Any) -> None:
+    aside = path.with_name(path.name + ".tmp")
+    aside.write_text(json.dumps(content), "utf-8")
+    aside.replace(path)
 
 
 def folder_for(scratch: Path, root: Path, source: Source, cut: Cut) -> Path:
