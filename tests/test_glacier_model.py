@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from lib import memory
+from lib.tasks.glacier import losses
 from lib.tasks.glacier.model import Residual, ScSE, UNet, Up
 
 NARROW = {"widths": (4, 4, 6, 8, 10), "depths": (1, 1, 2, 1), "decoder": (8, 6, 6, 4, 4)}
@@ -104,6 +105,22 @@ def test_a_residual_block_whose_convolutions_are_silent_is_the_identity():
 def test_a_model_of_other_than_five_stages_is_refused():
     with pytest.raises(ValueError, match="five encoder widths"):
         UNet(5, 4, widths=(4, 4))
+
+
+def test_two_steps_have_the_same_bits_where_only_deterministic_operations_are_allowed():
+    """As the trainer has it on a CPU: an operation that is none of them raises."""
+    torch.set_deterministic_debug_mode("error")
+    loss = losses.Loss(1, 1, 1, 1)
+    mask = torch.randint(0, 4, (2, 64, 64), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    distances = torch.stack([torch.from_numpy(losses.distance_maps(tile.numpy(), 4)) for tile in mask])
+
+    def gradients():
+        torch.manual_seed(0)
+        model = UNet(5, 4, **NARROW)
+        sum(losses.sums(loss, model(torch.randn(2, 5, 64, 64)), mask, distances).values()).backward()
+        return [p.grad for p in model.parameters()]
+
+    assert all(torch.equal(once, again) for once, again in zip(gradients(), gradients(), strict=True))
 
 
 def test_it_learns_a_threshold_of_one_band(narrow):
