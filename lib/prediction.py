@@ -70,8 +70,8 @@ def ensemble(runs: Sequence[Path]) -> tuple[Task, list[nn.Module]]:
     for run, task in members.items():
         if task.config.task != first.config.task or task.joined_by() != first.joined_by():
             raise BadInput(
-                f"{run.name} cannot vote together with {first.config.run.name}: their inputs or answers differ. Give an "
-                "archive or folder with runs of one kind, or the folder of a single run."
+                f"{run.name} cannot vote together with {first.config.run.name}: their inputs or answers differ. Give "
+                "an archive or folder with runs of one kind, or the folder of a single run."
             )
         model = task.model()
         weights.put_back(model, _best(run))

@@ -7,7 +7,7 @@ address. The embedded default is a generator of plausible scenes (see `terrain`)
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from lib import platform
 from lib.config import option
-from lib.errors import BadInput
 from lib.task import Batch, Task
-from lib.tasks.glacier import download, figures, folds, losses, predict, readers, sampling, terrain, tiles
+from lib.tasks.glacier import carry, download, figures, folds, losses, predict, readers, sampling, terrain, tiles
 from lib.tasks.glacier.augment import Augmentation, augment
+from lib.tasks.glacier.baselines import PixelBaseline
 from lib.tasks.glacier.confusion import Confusion
 from lib.tasks.glacier.folds import Parts, Split
 from lib.tasks.glacier.losses import Loss
@@ -47,6 +47,14 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Initial:
+    """What `run.initial_weights` were trained on; see `carry` for the rule by which they come over."""
+
+    bands: tuple[str, ...] = option((), "Names of their bands, in their order; empty: the same as this run's.")
+    classes: tuple[str, ...] = option((), "Names of their classes, in their order; empty: the same as this run's.")
+
+
+@dataclass(frozen=True)
 class Criteria:
     """What a run should reach on its test; judged with advice at the end, never enforced."""
 
@@ -64,6 +72,7 @@ class Settings:
     sampling: Sampling = Sampling()  # noqa: RUF009
     augmentation: Augmentation = Augmentation()  # noqa: RUF009
     model: Model = Model()
+    initial: Initial = Initial()
     loss: Loss = Loss()  # noqa: RUF009
     criteria: Criteria = Criteria()
     bad_input_limit: int = option(0, "Unusable scenes that are left out; one more refuses the data.", minimum=0)
@@ -93,6 +102,23 @@ class Tiles:
 
     def __getitem__(self, index: int) -> Sample:
         return Sample(*self.store.read(self.chosen[index]), self.part == "train")
+
+
+class _Pairs(Sequence):
+    """Tiles as (bands, mask), read one at a time."""
+
+    def __init__(self, tiles_of_part: Tiles):
+        self.tiles = tiles_of_part
+
+    def __len__(self) -> int:
+        return len(self.tiles)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        sample = self.tiles[index]
+        return sample.image, sample.target
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return (self[index] for index in range(len(self)))
 
 
 class Net(UNet):
@@ -145,17 +171,13 @@ class Glacier(Task):
     def _generated(self) -> Path:
         """The folder of the generated scenes, made once for each choice of settings."""
         settings = self.settings
-        if settings.source.bands != len(settings.generator.bands) or settings.source.channels:
-            raise BadInput(
-                f"workload.source.bands is {settings.source.bands} and the generated scenes have "
-                f"{len(settings.generator.bands)} (workload.generator.bands). Make them agree, or give data.dir."
-            )
         folder = self._scratch / "glacier" / f"generated-{self._generator_key()}"
-        terrain.write(folder, settings.generator, settings.source.codes)
+        terrain.write(folder, settings.generator, settings.source.bands, settings.source.codes)
         return folder
 
     def _generator_key(self) -> str:
-        told = [terrain.VERSION, asdict(self.settings.generator), self.settings.source.codes]
+        source = self.settings.source
+        told = [terrain.VERSION, asdict(self.settings.generator), source.bands, source.codes]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
     @cached_property
@@ -244,7 +266,7 @@ class Glacier(Task):
         settings = self.settings
         classes, S = len(settings.source.classes), settings.tiles.size
         batch = {
-            "image": torch.randn(size, settings.source.bands, S, S, device=device),
+            "image": torch.randn(size, len(settings.source.bands), S, S, device=device),
             "target": torch.randint(classes, (size, S, S), dtype=torch.uint8, device=device),
         }
         if settings.loss.boundary:
@@ -255,11 +277,19 @@ class Glacier(Task):
 
     def model(self) -> nn.Module:
         """Normalises by the training tiles where the data has been read, and by nothing where it has not."""
-        net = Net(self.settings.source.bands, len(self.settings.source.classes), self.settings.model)
+        net = Net(len(self.settings.source.bands), len(self.settings.source.classes), self.settings.model)
         if "parts" in self.__dict__:
             net.mean.copy_(torch.from_numpy(self.statistics.mean).view(-1, 1, 1))
             net.deviation.copy_(torch.from_numpy(self.statistics.deviation).view(-1, 1, 1))
         return net
+
+    def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
+        """Bands and classes by name; the normalisation stays this run's own."""
+        source, initial, fresh = self.settings.source, self.settings.initial, model.state_dict()
+        bands = initial.bands or source.bands, source.bands
+        classes = initial.classes or source.classes, source.classes
+        carried, said = carry.carry(given, fresh, bands, classes)
+        return {**carried, "mean": fresh["mean"], "deviation": fresh["deviation"]}, said
 
     def count(self, batch: Batch) -> dict[str, int]:
         return losses.count(self.settings.loss, batch["target"])
@@ -294,6 +324,12 @@ class Glacier(Task):
         full = {term: getattr(settings.loss, term) for term in total}
         loss = sum(full[term] * total[term] / max(1, numbers[term]) for term in total)
         return {"loss": loss, **confusion.scores(settings.source.classes)}
+
+    def baseline(self) -> dict[str, float]:
+        """Gradient boosting on single pixels of the same training tiles, scored on the same test."""
+        names, parts = self.settings.source.classes, self.datasets()
+        pixels = PixelBaseline(len(names), self.config.seed).fit(_Pairs(parts["train"]))
+        return pixels.score(_Pairs(parts["test"])).scores(names)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes evaluation.csv, the confusion matrix and some predictions as figures; returns tables and a verdict."""

@@ -46,7 +46,7 @@ def masks(
 def _scenes(where: Path | Mapping[str, Path], source: Source) -> tuple[list[Scene], list[str]]:
     if isinstance(where, Mapping):
         folders = {number: Path(where[f"Band{number}"]) for number in source.chosen if f"Band{number}" in where}
-        if len(folders) < source.bands:
+        if len(folders) < len(source.bands):
             raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(where))}.")
         return readers.find_bands(folders, source, None)
     return readers.find(where, source, labelled=False)

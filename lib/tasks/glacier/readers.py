@@ -41,7 +41,10 @@ class Unusable(BadInput):
 class Source:
     """How images and masks are to be read."""
 
-    bands: int = option(7, "Bands of the model's input.", minimum=1)
+    bands: tuple[str, ...] = option(
+        ("blue", "green", "red", "nir", "swir1", "thermal", "swir2"),
+        "Names of the bands of the model's input, in order.",
+    )
     channels: tuple[int, ...] = option(
         (), "Which bands of a file, or which folders BandN, counted from 1; empty: the first ones.", minimum=1
     )
@@ -64,8 +67,10 @@ class Source:
             )
         if not 2 <= len(self.classes) < IGNORE:
             raise ValueError(f"There are {len(self.classes)} classes. Give at least two, background first.")
-        if self.channels and len(self.channels) != self.bands:
-            raise ValueError(f"bands is {self.bands}, but channels names {len(self.channels)}. Make them agree.")
+        if not self.bands or len(set(self.bands)) < len(self.bands):
+            raise ValueError("bands must name at least one band, and none twice.")
+        if self.channels and len(self.channels) != len(self.bands):
+            raise ValueError(f"There are {len(self.bands)} bands, but channels names {len(self.channels)}.")
         for pattern in (self.name_pattern, self.group_pattern):
             with contextlib.suppress(re.error):
                 if not pattern or re.compile(pattern).groups == 1:
@@ -75,7 +80,7 @@ class Source:
     @property
     def chosen(self) -> tuple[int, ...]:
         """The channels that are read, counted from 1."""
-        return self.channels or tuple(range(1, self.bands + 1))
+        return self.channels or tuple(range(1, len(self.bands) + 1))
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ _SPECTRA = {
     "vegetation": (0.05, 0.08, 0.06, 0.30, 0.19, 284.0, 0.10),
     "ice": (0.60, 0.58, 0.54, 0.46, 0.09, 272.0, 0.06),
     "snow": (0.84, 0.84, 0.82, 0.70, 0.10, 270.0, 0.07),
-    "debris": (0.14, 0.16, 0.19, 0.23, 0.26, 282.5, 0.23),
+    "debris": (0.14, 0.16, 0.19, 0.23, 0.27, 284.0, 0.24),
     "lake": (0.13, 0.15, 0.11, 0.04, 0.02, 279.0, 0.01),
     "cloud": (0.70, 0.70, 0.70, 0.68, 0.55, 258.0, 0.45),
 }
@@ -41,19 +41,19 @@ class Generator:
 
     scenes: int = option(25, "How many.", minimum=2)
     size: int = option(512, "Pixels on a side.", minimum=32)
-    bands: tuple[str, ...] = option(BANDS, f"Which of {', '.join(BANDS)}, in this order.")
     seed: int = option(0, "What is drawn follows from it.", minimum=0)
 
-    def __post_init__(self) -> None:
-        if strange := [name for name in self.bands if name not in BANDS]:
-            raise ValueError(f"There is no band {strange[0]}. Known are: {', '.join(BANDS)}.")
 
-
-def write(folder: Path, options: Generator, codes: Sequence[int]) -> None:
+def write(folder: Path, options: Generator, bands: Sequence[str], codes: Sequence[int]) -> None:
     """Writes scenes as georeferenced GeoTIFFs, Band1/img001.tif ... and label/img001.tif; those that are there stay.
 
-    Raises BadInput where the mask's coding has no place for the four classes.
+    Raises BadInput where the mask's coding has no place for the four classes, or a band is not among those drawn.
     """
+    if strange := [name for name in bands if name not in BANDS]:
+        raise BadInput(
+            f"The generated scenes have no band {strange[0]}, only {', '.join(BANDS)}. Correct workload.source.bands, "
+            "or name your data in data.dir."
+        )
     if len(codes) != len(CLASSES):
         raise BadInput(
             f"The generated scenes have the classes {', '.join(CLASSES)}, and workload.source.codes gives "
@@ -70,7 +70,7 @@ def write(folder: Path, options: Generator, codes: Sequence[int]) -> None:
             300_000 + index % 10 * options.size * METRES * 1.25,
             4_000_000 - index // 10 * options.size * METRES * 1.25,
         )
-        for number, band in enumerate(options.bands, 1):
+        for number, band in enumerate(bands, 1):
             _write_tiff(folder / f"Band{number}" / name, image[BANDS.index(band)], origin, _NODATA)
         _write_tiff(label, np.asarray(codes, np.uint8)[classes], origin, None)
 
@@ -162,7 +162,7 @@ def _ground(
     spectrum = {name: np.array(values)[:, None, None] for name, values in _SPECTRA.items()}
     green = np.clip((height.mean() - 0.4 * height.std() - height) / 250 + 0.4 * _noise(draw, size, 2.5), 0, 0.8)
     image = spectrum["rock"] * (1 - green) + spectrum["vegetation"] * green
-    geology = 1 + 0.16 * _noise(draw, size, 3.2) + 0.05 * _noise(draw, size, 1.5)  # of the rock, and so of its debris
+    geology = 1 + 0.2 * _noise(draw, size, 3.2) + 0.08 * _noise(draw, size, 1.5)  # of the rock, and so of its debris
     image[_OPTICAL] *= geology
     seasonal = _noise(draw, size, 2.4) + 0.8 * (height - height.mean()) / height.std() > 1.9  # snow that is no glacier
     image = np.where(
@@ -205,12 +205,13 @@ def _clouded(draw: np.random.Generator, image: np.ndarray) -> np.ndarray:
 
 
 def _sensed(draw: np.random.Generator, image: np.ndarray) -> np.ndarray:
-    """Haze, noise of the sensor, and whole numbers."""
-    haze = draw.uniform(0, 0.03) * np.array([1.0, 0.7, 0.5, 0.2, 0.1, 0.0, 0.05])
-    image = image + haze[:, None, None]
+    """What differs from day to day (haze, exposure, weather), noise of the sensor, and whole numbers."""
+    haze = draw.uniform(0, 0.06) * np.array([1.0, 0.7, 0.5, 0.2, 0.1, 0.0, 0.05])
+    exposure = 1 + 0.1 * draw.standard_normal((len(BANDS), 1, 1))
     noise = draw.standard_normal(image.shape)
-    image[_OPTICAL] = image[_OPTICAL] * (1 + 0.07 * noise[_OPTICAL]) + 0.008 * noise[_OPTICAL][::-1]
-    image[5] += 1.1 * noise[5]
+    image = image + haze[:, None, None]
+    image[_OPTICAL] = (image * exposure)[_OPTICAL] * (1 + 0.16 * noise[_OPTICAL]) + 0.02 * noise[_OPTICAL][::-1]
+    image[5] += 4.0 * draw.standard_normal() + 2.0 * noise[5]
     image[_OPTICAL] *= _SCALE
     image[5] *= 100
     return np.clip(image.round(), 1, 65_535).astype(np.uint16)  # 0 is no data
