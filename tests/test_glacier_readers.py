@@ -120,7 +120,10 @@ def truncate(path, share=0.5):
 @pytest.mark.parametrize(
     "change, words",
     [
-        (lambda f: write_tiff(f / "Band2/img001.tif", scene(0, (64, 60))[0][0]), ["Band2/img001.tif", "64 x 60 pixels"]),
+        (
+            lambda f: write_tiff(f / "Band2/img001.tif", scene(0, (64, 60))[0][0]),
+            ["Band2/img001.tif", "64 x 60 pixels"],
+        ),
         (lambda f: write_tiff(f / "Band2/img001.tif", scene()[0][0], crs="EPSG:32644"), ["Band2/img001.tif", "32644"]),
         (lambda f: write_tiff(f / "Band2/img001.tif", scene()[0][0], (900, 0)), ["Band2/img001.tif", "other ground"]),
         (lambda f: (f / "Band2/img001.tif").rename(f / "Band2/img002.tif"), ["img001", "a band is missing"]),

@@ -14,7 +14,7 @@ from lib.tasks.glacier.losses import IGNORE
 from lib.tasks.glacier.readers import Source
 from lib.tasks.glacier.tiles import Cut, Cutter
 from tests.conftest import ROOT
-from tests.glacier_files import scene, write_bands, write_patches, write_scenes
+from tests.glacier_files import scene, write_bands, write_patches, write_scenes, write_tiff
 
 TWO = Source(bands=("red", "nir"))
 SMALL = Cut(size=32)
@@ -38,7 +38,9 @@ def test_tiles_of_a_scene_hold_its_pixels_and_their_places(tmp_path):
     assert store.table.counts.tolist() == (1024 * np.eye(4, dtype=int)).tolist()
 
 
-@pytest.mark.parametrize("length, step, expected", [(64, 32, [0, 32]), (70, 32, [0, 32, 38]), (32, 32, [0]), (20, 8, [0])])
+@pytest.mark.parametrize(
+    "length, step, expected", [(64, 32, [0, 32]), (70, 32, [0, 32, 38]), (32, 32, [0]), (20, 8, [0])]
+)
 def test_the_last_tile_ends_with_the_scene(length, step, expected):
     assert tiles.starts(length, 32, step) == expected
 
@@ -127,8 +129,6 @@ def with_bad_scenes(folder):
     write_bands(folder, "img100", np.full_like(image, np.nan), classes)
     write_bands(folder, "img101", image, classes)
     path = folder / "label" / "img101.tif"
-    from tests.glacier_files import write_tiff
-
     write_tiff(path, np.full((64, 64), np.nan, np.float32))
     write_bands(folder, "img102", image, classes)
     band = folder / "Band2" / "img102.tif"

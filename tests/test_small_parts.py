@@ -181,7 +181,8 @@ def test_a_task_that_is_not_there_is_said(name, sentence):
 def test_imports_point_downwards():
     """The order of docs/design.md: a module imports only what stands to its right."""
     order = [
-        "__main__", "notebook", "widgets", "queue", "prediction", "launch", "profiles", "trainer", "state", "sampler", "events", "meter",
+        "__main__", "notebook", "widgets", "queue", "prediction",
+        "launch", "profiles", "trainer", "state", "sampler", "events", "meter",
         "data", "optimization", "outputs", "metrics", "progress", "session", "identity", "ema", "weights", "memory",
         "saver", "retention", "checkpoint", "files", "task",
         "dependencies", "platform", "config", "strict", "errors", "__init__",

@@ -193,8 +193,10 @@ def _without_leaks(store: Store, part: np.ndarray, classes: Sequence[str], has_t
 def _kept(store: Store, chosen: np.ndarray, others: np.ndarray, name: str, held: str) -> tuple[np.ndarray, list[str]]:
     """The tiles that show no ground of `others`, neither by place nor as a copy; and a sentence on the rest."""
     table = store.table
-    copies = {store.digests[scene] for scene in table.scene[others]}
-    twins = np.array([index for index in chosen if store.digests[table.scene[index]] in copies], dtype=chosen.dtype)
+    held_scenes = set(table.scene[others].tolist())
+    digests = {store.digests[scene] for scene in held_scenes}
+    copies = [s for s, digest in enumerate(store.digests) if s not in held_scenes and digest in digests]
+    twins = chosen[np.isin(table.scene[chosen], copies)]
     leaks = np.union1d(twins, overlapping(table, chosen, others))
     if not len(leaks):
         return chosen, []

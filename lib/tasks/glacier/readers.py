@@ -369,7 +369,7 @@ class _Tiffs(Opened):
                 f"{path} has {other.height} x {other.width} pixels and {first} {self.height} x {self.width}. Resample "
                 "them to one grid."
             )
-        if is_mask and not other.crs:  # masks are often exported without a georeference
+        if is_mask and not (other.crs and reference.crs):  # masks are often exported without a georeference
             return
         if other.crs != reference.crs:
             raise Unusable(f"{path} is in {other.crs} and {first} in {reference.crs}. Project them to one of these.")

@@ -7,8 +7,10 @@ import numpy as np
 
 from lib.config import option
 
-_RIDGE = 1e-3  # keeps the tilt finite where the wanted shares cannot be reached
 _STEPS = 100
+_RIDGES = [
+    10 ** (-k / 4) for k in range(4, 37)
+]  # from a tilt that is hardly one to one that reaches what can be reached
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Sampling:
 def weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
     """(tiles) weights of mean 1 for tiles with `counts` (tiles, classes) valid pixels; None for an even draw."""
     even = np.ones(len(counts))
-    weight = tilt(counts / counts.sum(1, keepdims=True), sampling.target_shares) if sampling.target_shares else even
+    weight = even
+    if sampling.target_shares:
+        weight = tilt(counts / counts.sum(1, keepdims=True), sampling.target_shares, sampling.most_often)
     shares = counts.sum(0) / counts.sum()
     rare = (shares > 0) & (shares < sampling.rare_share)
     weight = np.where((counts[:, rare] > 0).any(1), sampling.rare_factor, 1.0) * weight
@@ -38,44 +42,55 @@ def weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
     return None if np.allclose(weight, 1) else weight
 
 
-def tilt(shares: np.ndarray, wanted: Sequence[float]) -> np.ndarray:
+def tilt(shares: np.ndarray, wanted: Sequence[float], most: float) -> np.ndarray:
     """(tiles) weights of mean 1, as even as they can be, whose mean of `shares` (tiles, classes) comes to `wanted`.
 
-    The weights of largest entropy are exponential in the shares; their coefficients minimise a convex function (Jaynes,
-    1957), here by Newton's method. Where no weights reach `wanted`, a small ridge gives what comes near.
+    The weights of largest entropy are exponential in the shares (Jaynes, 1957); a ridge on their coefficients bounds
+    them. The smallest ridge is taken under which no weight is above `most`: wanted shares that can be reached so are,
+    the others are approached.
     """
     goal = np.asarray(wanted, np.float64)
-    coefficients = np.zeros(len(goal))
+    coefficients, best = np.zeros(len(goal)), np.ones(len(shares))
+    for ridge in _RIDGES:
+        coefficients = _fitted(shares, goal, ridge, coefficients)
+        weight = _tilted(shares, coefficients) * len(shares)
+        if weight.max() > most:
+            break
+        best = weight
+    return best
+
+
+def _fitted(shares: np.ndarray, goal: np.ndarray, ridge: float, start: np.ndarray) -> np.ndarray:
+    """The coefficients for one ridge: the minimum of a convex function, by Newton's method with halved steps."""
+
+    def value(coefficients: np.ndarray) -> float:
+        scores = shares @ coefficients
+        top = scores.max()
+        return float(
+            top + np.log(np.exp(scores - top).mean()) - goal @ coefficients + ridge / 2 * coefficients @ coefficients
+        )
+
+    coefficients = start
     for _ in range(_STEPS):
-        weight, mean, slope = _tilted(shares, goal, coefficients)
-        curvature = (shares * weight[:, None]).T @ shares - np.outer(mean, mean) + _RIDGE * np.eye(len(goal))
+        weight = _tilted(shares, coefficients)
+        mean = weight @ shares
+        slope = mean - goal + ridge * coefficients
+        curvature = (shares * weight[:, None]).T @ shares - np.outer(mean, mean) + ridge * np.eye(len(goal))
         step = np.linalg.solve(curvature, slope)
-        size = 1.0
-        while _dual(shares, goal, coefficients - size * step) > _dual(shares, goal, coefficients) and size > 1e-6:
+        size, before = 1.0, value(coefficients)
+        while value(coefficients - size * step) > before and size > 1e-6:
             size /= 2
         coefficients = coefficients - size * step
-        if np.abs(step).max() < 1e-9:
+        if np.abs(step).max() < 1e-9 * (1 + np.abs(coefficients).max()):
             break
-    return _tilted(shares, goal, coefficients)[0] * len(shares)
+    return coefficients
 
 
-def _dual(shares: np.ndarray, goal: np.ndarray, coefficients: np.ndarray) -> float:
-    scores = shares @ coefficients
-    top = scores.max()
-    return float(
-        top + np.log(np.exp(scores - top).mean()) - goal @ coefficients + _RIDGE / 2 * coefficients @ coefficients
-    )
-
-
-def _tilted(
-    shares: np.ndarray, goal: np.ndarray, coefficients: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights that add up to 1, their mean of the shares, and the slope of the function that is minimised."""
+def _tilted(shares: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+    """Weights that add up to 1."""
     scores = shares @ coefficients
     weight = np.exp(scores - scores.max())
-    weight /= weight.sum()
-    mean = weight @ shares
-    return weight, mean, mean - goal + _RIDGE * coefficients
+    return weight / weight.sum()
 
 
 def capped(weight: np.ndarray, most: float) -> np.ndarray:
