@@ -88,3 +88,21 @@ def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, caps
     assert "loss has not become better for 1 validations; the learning rate goes from 0.3 to 0.15" in said
     saved = checkpoint.load_newest(run.folder / "checkpoints")[0].state["plateau"]
     assert saved == ours.facts()
+
+
+def test_a_ramp_in_epochs_reaches_the_task_in_steps(toy, tmp_path):
+    (tmp_path / "ramped.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from lib.tasks.glacier.losses import Loss, weights\n"
+        "from tests.toy import Settings, Toy\n"
+        "@dataclass(frozen=True)\n"
+        "class WithLoss(Settings):\n"
+        "    loss: Loss = Loss(boundary=0.2)\n"
+        "class Ramped(Toy):\n"
+        "    Settings = WithLoss\n"
+        "    def term_weights(self, step):\n"
+        "        return weights(self.config.workload.loss, step)\n"
+    )
+    run = launch.prepare(toy({"task": f"{tmp_path / 'ramped.py'}:Ramped", "workload.loss.ramp_epochs": 2}))
+    assert run.config.workload.loss.ramp_steps == math.ceil(2 * 37 / 8)
+    assert [run.task.term_weights(step)["boundary"] for step in (0, 5, 10, 99)] == pytest.approx([0, 0.1, 0.2, 0.2])
