@@ -60,6 +60,7 @@ class Criteria:
 
     mcc: float = option(0.0, "Matthews' correlation over all pixels; 0: not judged.", minimum=0, maximum=1)
     class_iou: float = option(0.0, "IoU of each class but the first; 0: not judged.", minimum=0, maximum=1)
+    ensemble_mcc: float = option(0.0, "The same of several models together; 0: not judged.", minimum=0, maximum=1)
 
 
 @dataclass(frozen=True)
@@ -92,16 +93,24 @@ class Sample(NamedTuple):
 
 
 class Tiles:
-    """The tiles of one part of the data; `weights` says how often each is trained on."""
+    """The tiles of one part of the data; `weights` says how often each is trained on.
+
+    Where tiles overlap, every pixel of a held-out part counts in one of them alone.
+    """
 
     def __init__(self, store: Store, chosen: np.ndarray, part: str, weights: np.ndarray | None = None):
-        self.store, self.chosen, self.part, self.weights = store, chosen, part, weights
+        self.store, self.part, self.weights = store, part, weights
+        self.chosen, self.new_in = (chosen, {}) if part == "train" else tiles.once(store.table, chosen, store.tile_size)
 
     def __len__(self) -> int:
         return len(self.chosen)
 
     def __getitem__(self, index: int) -> Sample:
-        return Sample(*self.store.read(self.chosen[index]), self.part == "train")
+        number = int(self.chosen[index])
+        image, target = self.store.read(number)
+        if (bits := self.new_in.get(number)) is not None:
+            target[~np.unpackbits(bits, count=target.size).view(bool).reshape(target.shape)] = losses.IGNORE
+        return Sample(image, target, self.part == "train")
 
 
 class _Pairs(Sequence):
@@ -172,12 +181,12 @@ class Glacier(Task):
         """The folder of the generated scenes, made once for each choice of settings."""
         settings = self.settings
         folder = self._scratch / "glacier" / f"generated-{self._generator_key()}"
-        terrain.write(folder, settings.generator, settings.source.bands, settings.source.codes)
+        terrain.write(folder, settings.generator, settings.source)
         return folder
 
     def _generator_key(self) -> str:
         source = self.settings.source
-        told = [terrain.VERSION, asdict(self.settings.generator), source.bands, source.codes]
+        told = [terrain.VERSION, asdict(self.settings.generator), source.bands, source.classes, source.codes]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
     @cached_property

@@ -6,7 +6,6 @@ Reflectances follow the usual picture of the materials: ice and snow are bright 
 short-wave infrared, water is dark beyond the visible, air cools by 6.5 K a kilometre.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 from lib.config import option
 from lib.errors import BadInput
 from lib.tasks.glacier import readers
+from lib.tasks.glacier.readers import Source
 
 VERSION = 1  # of what is drawn; a change of it is a change of the data
 METRES = 30.0  # a pixel, as in Landsat
@@ -44,21 +44,24 @@ class Generator:
     seed: int = option(0, "What is drawn follows from it.", minimum=0)
 
 
-def write(folder: Path, options: Generator, bands: Sequence[str], codes: Sequence[int]) -> None:
+def write(folder: Path, options: Generator, source: Source) -> None:
     """Writes scenes as georeferenced GeoTIFFs, Band1/img001.tif ... and label/img001.tif; those that are there stay.
 
-    Raises BadInput where the mask's coding has no place for the four classes, or a band is not among those drawn.
+    A class that `source` does not name is drawn as its first one. Raises BadInput where it names a band or a class that
+    is not drawn.
     """
-    if strange := [name for name in bands if name not in BANDS]:
+    if strange := [name for name in source.bands if name not in BANDS]:
         raise BadInput(
             f"The generated scenes have no band {strange[0]}, only {', '.join(BANDS)}. Correct workload.source.bands, "
             "or name your data in data.dir."
         )
-    if len(codes) != len(CLASSES):
+    if strange := [name for name in source.classes if name not in CLASSES]:
         raise BadInput(
-            f"The generated scenes have the classes {', '.join(CLASSES)}, and workload.source.codes gives "
-            f"{len(codes)} codes. Give four, or name your data in data.dir."
+            f"The generated scenes have no class {strange[0]}, only {', '.join(CLASSES)}. Correct "
+            "workload.source.classes, or name your data in data.dir."
         )
+    code_of = dict(zip(source.classes, source.codes, strict=True))
+    codes = np.array([code_of.get(name, source.codes[0]) for name in CLASSES], np.uint8)
     for index in range(options.scenes):
         name = f"img{index + 1:03d}.tif"
         label = folder / "label" / name
@@ -70,9 +73,9 @@ def write(folder: Path, options: Generator, bands: Sequence[str], codes: Sequenc
             300_000 + index % 10 * options.size * METRES * 1.25,
             4_000_000 - index // 10 * options.size * METRES * 1.25,
         )
-        for number, band in enumerate(bands, 1):
+        for number, band in enumerate(source.bands, 1):
             _write_tiff(folder / f"Band{number}" / name, image[BANDS.index(band)], origin, _NODATA)
-        _write_tiff(label, np.asarray(codes, np.uint8)[classes], origin, None)
+        _write_tiff(label, codes[classes], origin, None)
 
 
 def scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -64,6 +64,7 @@ class Table:
 
     scene: np.ndarray  # (n) index into the store's records
     place: np.ndarray  # (n) index within the scene's files
+    corner: np.ndarray  # (n, 2) row and column of the scene
     counts: np.ndarray  # (n, classes) valid pixels of each class
     valid: np.ndarray  # (n) pixels with data, labelled or not
     mean: np.ndarray  # (n, bands) over these
@@ -95,6 +96,11 @@ class Store:
         image = np.load(self.folder / f"{name}.image.npy", mmap_mode="r")[place]
         target = np.load(self.folder / f"{name}.target.npy", mmap_mode="r")[place]
         return image.astype(np.float32), np.array(target)
+
+    @property
+    def tile_size(self) -> int:
+        """S, the pixels on a side."""
+        return int(np.load(self.folder / f"{self.files[self.table.scene[0]]}.target.npy", mmap_mode="r").shape[1])
 
     def fingerprint(self) -> str:
         """A hash of what the tiles hold, whatever the files are called."""
@@ -222,6 +228,7 @@ class Cutter:
             for window in windows:
                 image, target = self._tile(opened, window)
                 tile = _facts(image, target, len(self.source.classes), opened.bounds(window))
+                tile["corner"] = window[:2]
                 labels, pixels = labels + tile["counts"], pixels + tile["valid"]
                 if sum(tile["counts"]) < max(1, self.cut.min_valid_share * target.size):
                     left_out["invalid"] += 1
@@ -348,7 +355,8 @@ def _stamp(scene: Scene) -> list[Any]:
 def _table(records: Sequence[dict[str, Any]]) -> Table:
     rows = [(number, place, tile) for number, r in enumerate(records) for place, tile in enumerate(r["tiles"])]
     column = {
-        key: np.array([tile[key] for _, _, tile in rows]) for key in ("counts", "valid", "mean", "squares", "bounds")
+        key: np.array([tile[key] for _, _, tile in rows])
+        for key in ("corner", "counts", "valid", "mean", "squares", "bounds")
     }
     return Table(
         np.array([number for number, _, _ in rows], np.int64),
@@ -356,6 +364,32 @@ def _table(records: Sequence[dict[str, Any]]) -> Table:
         **column,
         space=[records[number]["space"] for number, _, _ in rows],
     )
+
+
+def once(table: Table, chosen: np.ndarray, size: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """Tiles that together show each pixel of the chosen ones, those side by side first; and, for those that overlap
+    others, which of their pixels are new: (S * S / 8) bits by index. Metrics must not count a pixel twice.
+    """
+    kept: list[int] = []
+    new_in: dict[int, np.ndarray] = {}
+    corners = table.corner[chosen]
+    aside = (corners % size).any(1)  # not on the grid of tiles that do not overlap
+    covered: np.ndarray = np.zeros((0, 0), bool)
+    current = -1
+    for index in chosen[np.lexsort((corners[:, 1], corners[:, 0], aside, table.scene[chosen]))]:
+        if table.scene[index] != current:
+            current = table.scene[index]
+            height, width = table.corner[table.scene == current].max(0) + size
+            covered = np.zeros((height, width), bool)
+        row, column = table.corner[index]
+        new = ~covered[row : row + size, column : column + size]
+        if not new.any():
+            continue
+        covered[row : row + size, column : column + size] = True
+        kept.append(index)
+        if not new.all():
+            new_in[int(index)] = np.packbits(new)
+    return np.array(kept, dtype=chosen.dtype), new_in
 
 
 @dataclass(frozen=True)
