@@ -5,6 +5,7 @@ a scene are there it is cut into tiles, and its files are emptied. What was cut 
 """
 
 import contextlib
+import lzma
 import shutil
 import tarfile
 import time
@@ -26,7 +27,7 @@ _CHUNK = 2**20
 _ATTEMPTS = 5
 _PROGRESS_SECONDS = 15.0
 _SUFFIXES = (".tif", ".tiff", ".npy")
-_BROKEN = (zipfile.BadZipFile, tarfile.ReadError, EOFError, zlib.error, OSError)
+_BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
 
 
 def cut(addresses: Sequence[str], folder: Path, cutter: Cutter) -> Store:
@@ -173,10 +174,21 @@ def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]
                 if _is_wanted(info.filename, archive):
                     yield info.filename, info.file_size, lambda info=info: opened.open(info)
         return
-    with tarfile.open(archive, "r|*") as stream:
-        for member in stream:
+    with tarfile.open(archive) as packed:
+        for member in packed:
             if member.isfile() and _is_wanted(member.name, archive):
-                yield member.name, member.size, lambda member=member: stream.extractfile(member)
+                yield member.name, member.size, lambda member=member: packed.extractfile(member)
+        _refuse_early_end(packed)
+
+
+def _refuse_early_end(packed: tarfile.TarFile) -> None:
+    """Raises where a tar ended by damage: tarfile takes a broken header in the middle for the end, without a word."""
+    file = packed.fileobj
+    file.seek(packed.offset)
+    if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
+        raise tarfile.ReadError("a header in the middle is broken")
+    while file.read(_CHUNK):  # on to the checksum of the compression
+        pass
 
 
 def _is_wanted(name: str, archive: Path) -> bool:
