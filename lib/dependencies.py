@@ -18,6 +18,7 @@ PACKAGES = {
     "matplotlib": "matplotlib",
     "ipywidgets": "ipywidgets",
 }
+GLACIER = {"rasterio": "rasterio", "scipy": "scipy", "sklearn": "scikit-learn"}  # what that workload needs on top
 
 
 def ensure(packages: Mapping[str, str] = PACKAGES) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from lib import launch, memory, platform
+from lib import queue as queues
 from lib import task as tasks
 from lib.config import Config
 
@@ -28,13 +29,25 @@ def configure(workload: str, home: Path, parameters: Parameters) -> Config:
 
     `home` holds `configs/`. Raises BadInput.
     """
+    return tasks.load_config(*_asked(workload, home, parameters))
+
+
+def configure_queue(workload: str, home: Path, parameters: Parameters) -> list[queues.Entry]:
+    """The runs of the queue that the parameters cell asks for; says the same, and which earlier runs were found.
+
+    Raises BadInput.
+    """
+    return queues.entries(*_asked(workload, home, parameters))
+
+
+def _asked(workload: str, home: Path, parameters: Parameters) -> tuple[Path, dict[str, object]]:
+    """The configuration file, and overrides by dotted key; says both."""
     path = _config_path(workload, home, str(parameters["CONFIG"]))
     overrides = {key: parameters[name] for name, key in _KEYS.items() if parameters[name]}
     overrides |= parameters["OVERRIDES"]  # type: ignore[arg-type]
-    config = tasks.load_config(path, overrides)
     for key, value in overrides.items():
         print(f"Override: {key} = {value!r}")
-    return config
+    return path, overrides
 
 
 def _config_path(workload: str, home: Path, asked: str) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lib import checkpoint, memory, outputs, weights
+from lib import checkpoint, config, files, memory, outputs, weights
 from lib import task as tasks
 from lib.errors import BadInput
 from lib.task import Task
@@ -27,6 +27,30 @@ def run(archive: Path, source: Path, out: Path) -> str:
     task, models = load(archive)
     found = task.predict(models, source, out)
     return f"{len(found)} predictions of {len(models)} models together are in {out}."
+
+
+def vote(runs: Sequence[Path], folder: Path) -> tuple[dict[str, Any], str]:
+    """Lets several completed runs vote on the test set of the first; returns a summary, which is written into `folder`
+    as that of a run would be, and what to print. Raises BadInput where they do not go together.
+    """
+    if not runs:
+        raise BadInput("There is no completed run that could vote. Train one to its end first.")
+    first, models = ensemble(runs)
+    task = tasks.load(first.config)
+    files.check_writable(folder)
+    metrics, text = task.vote(models, folder)
+    baseline = task.baseline()
+    summary = {
+        "run": folder.name,
+        "task": first.config.task,
+        "reason": "completed",
+        "members": [run.name for run in runs],
+        "metrics": {name: metrics[name] for name in baseline},
+        "baseline": baseline,
+    }
+    (folder / "config.yaml").write_text(config.dump(first.config), "utf-8")
+    outputs.write_summary(folder, summary)
+    return summary, text
 
 
 def load(archive: Path) -> tuple[Task, list[nn.Module]]:
@@ -61,7 +85,7 @@ def ensemble(runs: Sequence[Path]) -> tuple[Task, list[nn.Module]]:
     (`queue.before`) is no member beside them. Raises BadInput where the rest does not go together.
     """
     loaded = {run: tasks.load_config(run / "config.yaml") for run in runs}
-    earlier = {Path(name).stem for config in loaded.values() for name in config.queue.before}
+    earlier = {Path(name).stem for one in loaded.values() for name in one.queue.before}
     members = {
         run: tasks.find(c.task)(c) for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier
     }

@@ -75,8 +75,21 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
         changes = {key: value for _, change in choices for key, value in change.items()}
         changes["run.name"] = config.run.name + "".join(suffixes)
         kind = config.run.name + "".join(suffixes[: len(grid)])
+        changes["run.resume_from"] = _resume_from(config.run.resume_from, str(changes["run.name"]))
         found.append(Entry(configs.replace(config, changes), kind, starts_from=queue.start_from))
     return found
+
+
+def _resume_from(given: str, name: str) -> str:
+    """The earlier output that was named, for those runs that it holds: the others begin."""
+    holds = given and (platform.find_input(given, platform.detect()) / name).is_dir()
+    return given if holds else ""
+
+
+def completed(names: Sequence[str], output_dir: Path) -> list[Path]:
+    """The folders of those runs that are completed, here or in a mounted earlier output."""
+    found = (find_completed(name, output_dir) for name in names)
+    return [folder for folder in found if folder]
 
 
 def _grid_name(key: str, value: str) -> str:

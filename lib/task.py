@@ -100,6 +100,10 @@ class Task:
         """What the models say together of new data in `source`, by name; written into `out` where it is given."""
         raise BadInput(f"The task {self.config.task} has no predictions to make of new data.")
 
+    def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
+        """The metrics of several models together on the test set, and what to print; figures go into `folder`."""
+        raise BadInput(f"The task {self.config.task} has no way to let several models vote.")
+
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""
         return ""

@@ -74,10 +74,10 @@ def test_the_mask_has_the_inputs_georeference_and_the_first_class_where_there_is
     image[:, 5:9, 7] = np.nan
     write_bands(tmp_path / "data", "img001", image, None, origin=(600, 9000))
     predict.masks([ByPixel()], tmp_path / "data", TWO, 32, tmp_path / "out")
-    with rasterio.open(tmp_path / "data" / "Band1" / "img001.tif") as given:
-        with rasterio.open(tmp_path / "out" / "img001.tif") as made:
-            assert (made.crs, made.transform, made.shape) == (given.crs, given.transform, given.shape)
-            mask = made.read(1)
+    places = tmp_path / "data" / "Band1" / "img001.tif", tmp_path / "out" / "img001.tif"
+    with rasterio.open(places[0]) as given, rasterio.open(places[1]) as made:
+        assert (made.crs, made.transform, made.shape) == (given.crs, given.transform, given.shape)
+        mask = made.read(1)
     assert (mask[5:9, 7] == 0).all() and set(np.unique(mask)) <= {0, 85, 170, 255}
     known = ~np.isnan(image[0])
     assert np.array_equal(mask[known], expected(image)[known])

@@ -35,6 +35,7 @@ from lib.tasks.glacier.tiles import Cut, Statistics, Store
 __all__ = ["Glacier"]
 
 _SHOWN_TILES = 4  # in the figures
+_VOTED_AT_ONCE = 4  # tiles, each in eight views one after another
 
 
 @dataclass(frozen=True)
@@ -170,12 +171,17 @@ class Glacier(Task):
             folder = tiles.folder_for(self._scratch, Path("|".join(settings.download)), settings.source, settings.tiles)
             cutter = tiles.Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
             return download.cut(settings.download, self._scratch / "glacier" / "downloads", cutter)
-        root = readers.home(self.source) if self.source else self._generated()
+        root = self.root
         folder = tiles.folder_for(self._scratch, root, settings.source, settings.tiles)
         cutter = tiles.Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
         scenes, problems = readers.find(root, settings.source)
         print(f"{root}: {readers.counts(scenes, problems)}.")
         return cutter.all(scenes, problems)
+
+    @cached_property
+    def root(self) -> Path:
+        """The folder of the scenes, where they were not downloaded."""
+        return readers.home(self.source) if self.source else self._generated()
 
     def _generated(self) -> Path:
         """The folder of the generated scenes, made once for each choice of settings."""
@@ -239,6 +245,13 @@ class Glacier(Task):
             f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in enumerate(pairs, 1)
         )
         return f"Bands (mean ± deviation of the training): {listed}"
+
+    def draw_tiles(self, out: Path) -> Path:
+        """Some training tiles above their masks, those first that show most classes."""
+        train = self.datasets()["train"]
+        several = (self.store.table.counts[train.chosen] > 0).sum(1)
+        pairs = [train[index][:2] for index in np.argsort(-several, kind="stable")[: 2 * _SHOWN_TILES : 2]]
+        return figures.tiles(pairs, self.settings.source.classes, out)
 
     def fingerprint(self) -> str:
         """Of generated data its settings, because another machine may round a pixel differently; else the content."""
@@ -366,6 +379,26 @@ class Glacier(Task):
         return lines
 
     # --- prediction -----------------------------------------------------------------------------------------------
+
+    def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
+        """Each tile of the test in all its flips and turns, by the mean of all models."""
+        names = self.settings.source.classes
+        confusion, examples = Confusion(len(names)), []
+        part = self.datasets()["test"]
+        for first in range(0, len(part), _VOTED_AT_ONCE):
+            samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
+            image = torch.from_numpy(np.stack([sample.image for sample in samples]))
+            target = torch.from_numpy(np.stack([sample.target for sample in samples]))
+            predicted = predict.probabilities(models, image).argmax(1)
+            confusion.add(predicted, target)
+            examples += figures.shown({"image": image, "target": target}, predicted, _SHOWN_TILES - len(examples))
+        figures.confusion(confusion.matrix, names, folder / "plots" / "confusion.png")
+        figures.predictions(examples, names, folder / "plots" / "predictions.png")
+        scores, wanted = confusion.scores(names), self.settings.criteria.ensemble_mcc
+        verdict = [_judged("MCC of the ensemble", scores["mcc"], wanted)] if wanted else []
+        if verdict and "missed" in verdict[0]:
+            verdict.append("More members that differ (folds and seeds), or better ones, help; so do cleaner labels.")
+        return scores, "\n".join([confusion.table(names), *verdict])
 
     def joined_by(self) -> Source:
         return self.settings.source
