@@ -45,7 +45,9 @@ class Run:
 class Data:
     """What is trained on."""
 
-    dir: str = option("", "The data: a path, or a mounted input as slug or owner/slug; empty: found, else embedded.")
+    dir: str = option(
+        "", "The data: a path, a mounted input as slug or owner/slug, or embedded; empty: found, else embedded."
+    )
     num_workers: int = option(2, "Processes that load data, for each rank; 0 loads in the training process.", minimum=0)
     prefetch: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1)
     subset_ratio: float | Literal["quick", "validate", "full"] = option(

@@ -161,7 +161,12 @@ def load(config: Config) -> Task:
 
 
 def locate(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
-    """The folder of `data.dir`, else the first mounted folder with a sentinel, else None (the embedded default)."""
+    """The folder of `data.dir`, else the first mounted folder with a sentinel, else None (the embedded default).
+
+    "embedded" stands for the embedded default whatever is mounted.
+    """
+    if data_dir == "embedded":
+        return None
     here = platform.detect()
     if data_dir:
         return platform.find_input(data_dir, here)

@@ -141,7 +141,9 @@ if code == 0:
 # `python -m lib predict outputs.tar.gz FOLDER masks`.
 
 # %%
-if code == 0:
+if code == 0 and run.config.workload.download:
+    print("The scenes of downloaded archives are deleted once they are cut: name a folder of bands in `lib predict`.")
+elif code == 0:
     task, models = prediction.ensemble(members)
     masks = task.predict(models, run.task.root, ensemble / "masks")
     print(f"{len(masks)} masks are in {ensemble / 'masks'}.")

@@ -38,10 +38,11 @@ def write_bands(folder: Path, name: str, image, classes, origin=(0, 0), **option
         write_tiff(folder / "label" / f"{name}.tif", np.asarray(CODES, np.uint8)[classes], origin)
 
 
-def write_scenes(folder: Path, count=6, size=(64, 64), bands=2):
-    """Scenes that lie apart on the map."""
+def write_scenes(folder: Path, count=6, size=(64, 64), bands=2, classes=4):
+    """Scenes that lie apart on the map; with three classes, without a lake."""
     for number in range(count):
-        write_bands(folder, f"img{number:03d}", *scene(number, size, bands), origin=(number * 100_000, 0))
+        image, target = scene(number, size, bands)
+        write_bands(folder, f"img{number:03d}", image, np.minimum(target, classes - 1), origin=(number * 100_000, 0))
     return folder
 
 
