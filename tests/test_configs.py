@@ -40,7 +40,8 @@ def test_graphmer_has_the_size_for_kaggle():
 def test_glaciers_runs_hand_their_weights_on(size):
     """Fine-tuning and ensemble share data, split and model; they start from the pretraining's bands and classes."""
     pretrain, finetune, ensemble = (
-        tasks.load_config(ROOT / "configs" / f"glacier_{name}{size}.yaml") for name in ("pretrain", "finetune", "ensemble")
+        tasks.load_config(ROOT / "configs" / f"glacier_{name}{size}.yaml")
+        for name in ("pretrain", "finetune", "ensemble")
     )
     for key in ("source", "tiles", "split", "model", "generator", "loss", "sampling", "initial"):
         assert getattr(finetune.workload, key) == getattr(ensemble.workload, key)

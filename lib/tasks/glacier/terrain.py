@@ -6,6 +6,7 @@ Reflectances follow the usual picture of the materials: ice and snow are bright 
 short-wave infrared, water is dark beyond the visible, air cools by 6.5 K a kilometre.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -235,7 +236,7 @@ def _missing(draw: np.random.Generator, size: int) -> np.ndarray:
 def _write_tiff(path: Path, values: np.ndarray, origin: tuple[float, float], nodata: int | None) -> None:
     rasterio = readers.import_rasterio()
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".tmp")
+    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # another process may be drawing the same scene
     transform = rasterio.Affine(METRES, 0, origin[0], 0, -METRES, origin[1])
     shape = {"height": values.shape[0], "width": values.shape[1], "count": 1, "dtype": values.dtype.name}
     place = {"crs": "EPSG:32643", "transform": transform, "nodata": nodata}

@@ -9,6 +9,7 @@ except for some hundred bytes a tile.
 import contextlib
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -263,7 +264,7 @@ class _Growing:
     """A .npy file that grows by one array at a time and is there under its name only when it is whole."""
 
     def __init__(self, path: Path):
-        self.path, self.aside = path, path.with_name(path.name + ".tmp")
+        self.path, self.aside = path, _aside(path)
         self.count = 0
 
     def __enter__(self) -> "_Growing":
@@ -296,8 +297,13 @@ class _Growing:
             self.aside.unlink()
 
 
+def _aside(path: Path) -> Path:
+    """Where a file is written until it is whole; another process may be cutting the same scene."""
+    return path.with_name(f"{path.name}.{os.getpid()}.tmp")
+
+
 def _write_json(path: Path, content: Any) -> None:
-    aside = path.with_name(path.name + ".tmp")
+    aside = _aside(path)
     aside.write_text(json.dumps(content), "utf-8")
     aside.replace(path)
 
