@@ -4,8 +4,10 @@ import argparse
 import contextlib
 import json
 import sys
+from pathlib import Path
 
-from lib import doctor, launch, outputs, planner, ranks, rehearsal, torchrun
+from lib import doctor, launch, outputs, planner, prediction, ranks, rehearsal, torchrun
+from lib import queue as queues
 from lib import task as tasks
 from lib.errors import BadInput
 from lib.trainer import TrainingFailed
@@ -49,6 +51,16 @@ def _parser() -> argparse.ArgumentParser:
     checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     checks.add_argument("--json", action="store_true", help="print the findings as JSON")
     checks.set_defaults(run=_doctor)
+    queue = commands.add_parser("queue", help="train the folds, seeds and grid of a configuration one after another")
+    queue.add_argument("config", help="a YAML file with a queue: section, such as configs/glacier_finetune_small.yaml")
+    queue.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    queue.add_argument("--table", action="store_true", help="only show how far each run is")
+    queue.set_defaults(run=_queue)
+    predict = commands.add_parser("predict", help="apply the trained models of an archive to a folder")
+    predict.add_argument("archive", help="outputs.tar.gz, the folder of a run, or a folder of runs: several vote")
+    predict.add_argument("data", help="the folder to predict")
+    predict.add_argument("out", help="the folder that results are written to")
+    predict.set_defaults(run=_predict)
     return parser
 
 
@@ -88,6 +100,22 @@ def _plan(options: argparse.Namespace) -> int:
         print("\n\n\n".join(planner.of_plan(plan) for plan in plans))
         if len(plans) > 1:
             print("\n\n" + planner.of_plans(plans))
+    return 0
+
+
+def _queue(options: argparse.Namespace) -> int:
+    found = queues.entries(Path(options.config), _overrides(options.set))
+    if options.table:
+        print(queues.table(found), queues.verdict(found), sep="\n")
+        return 0
+    print(queues.table(found, queues.measure(found)), flush=True)
+    code = queues.run(found)
+    print(queues.table(found), queues.verdict(found), sep="\n")
+    return code
+
+
+def _predict(options: argparse.Namespace) -> int:
+    print(prediction.run(Path(options.archive), Path(options.data), Path(options.out)))
     return 0
 
 

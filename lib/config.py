@@ -45,7 +45,9 @@ class Run:
 class Data:
     """What is trained on."""
 
-    dir: str = option("", "The data: a path, or a mounted input as slug or owner/slug; empty: found, else embedded.")
+    dir: str = option(
+        "", "The data: a path, a mounted input as slug or owner/slug, or embedded; empty: found, else embedded."
+    )
     num_workers: int = option(2, "Processes that load data, for each rank; 0 loads in the training process.", minimum=0)
     prefetch_factor: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1)
     pin_memory: bool = option(True, "Whether batches wait in memory that a GPU can copy from by itself.")
@@ -134,10 +136,17 @@ class Optimizer:
 class Scheduler:
     """The learning rate over time."""
 
-    name: Literal["cosine", "constant"] = option("cosine", "How the learning rate goes on after the warm-up.")
+    name: Literal["cosine", "constant", "plateau"] = option(
+        "cosine", "How the learning rate goes on after the warm-up; plateau lowers it where validation gets no better."
+    )
     warmup_steps: int = option(0, "Steps in which the learning rate rises linearly.", minimum=0)
     warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises linearly.", minimum=0)
-    min_lr_ratio: float = option(0.0, "The last learning rate, as a share of the highest.", minimum=0, maximum=1)
+    min_lr_ratio: float = option(
+        0.0, "The last learning rate of a cosine, as a share of the highest.", minimum=0, maximum=1
+    )
+    factor: float = option(0.5, "What a plateau multiplies the learning rate by.", above=0, below=1)
+    patience: int = option(5, "Evaluations in a row without a better value that a plateau bears.", minimum=0)
+    min_lr: float = option(0.0, "The learning rate that a plateau never goes below.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -163,6 +172,26 @@ class Session:
     margin_seconds: float = option(120.0, "Time that is kept free at the session's end, on top of saving.", minimum=0)
 
 
+@dataclass(frozen=True)
+class Queue:
+    """Several runs one after another, as many sessions as it takes; see lib/queue.py."""
+
+    before: tuple[str, ...] = option((), "Configuration files beside this one whose runs come first.")
+    before_overrides: dict[str, str] = dataclasses.field(
+        default_factory=dict,
+        metadata={"help": "What makes such a run small where none was completed earlier and it has to be made here."},
+    )
+    start_from: str = option("", "The run of `before` whose best weights the others start from.")
+    folds: int = option(0, "Runs that differ in the fold; 0: no folds.", minimum=0)
+    fold_key: str = option("workload.split.fold", "The key that numbers the fold.")
+    seeds: tuple[int, ...] = option((), "Runs that differ in the seed.", minimum=0)
+    grid: dict[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=dict, metadata={"help": "Dotted keys and the values that runs differ in."}
+    )
+    mean_at_least: float = option(0.0, "What the mean of the runs' best validations should reach; 0: not judged.")
+    best_at_least: float = option(0.0, "What the best of them should reach; 0: not judged.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """The whole configuration; `workload` holds the task's own settings, a dataclass that the task defines."""
@@ -179,8 +208,21 @@ class Config:
     scheduler: Scheduler = Scheduler()
     checkpoint: Checkpoint = Checkpoint()
     session: Session = Session()
+    queue: Queue = dataclasses.field(default_factory=Queue)
     workload: Any = dataclasses.field(default=NoSettings(), metadata={"help": "The task's own settings."})
     overridden: ClassVar[frozenset[str]] = frozenset()  # no key; `load` sets it on the instance: see `overriding`
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        training, scheduler = values["training"], values["scheduler"]
+        if BAD in (training, scheduler) or scheduler.name != "plateau":
+            return
+        if not (training.evaluate_every_steps or training.evaluate_every_epochs):
+            yield (
+                "scheduler",
+                "A plateau is found by evaluations, and there is only one, at the end. Give "
+                "training.evaluate_every_epochs or training.evaluate_every_steps, or another scheduler.name.",
+            )
 
 
 def load(

@@ -33,7 +33,7 @@ _GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's constants: Steele, Lea, Flood, OOPS
 _MIX1, _MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 # Domains of `mix`, so that the streams of one step never coincide.
-ORDER, COLLATE, DROPOUT, EVALUATE, SUBSET, INITIALISE = range(6)
+ORDER, COLLATE, DROPOUT, EVALUATE, SUBSET, INITIALISE, WEIGHTS = range(7)
 
 
 def mix(*values: int) -> int:
@@ -58,6 +58,29 @@ def permutation(seed: int, epoch: int, size: int) -> np.ndarray:
     return np.argsort(keys, kind="stable")
 
 
+@functools.lru_cache(maxsize=2)
+def weighted(seed: int, epoch: int, weights: bytes) -> np.ndarray:
+    """An epoch's order where a sample comes in proportion to its weight: `weights` are the bytes of float64 values.
+
+    Systematic resampling (Kitagawa, 1996): a sample of n comes floor or ceil of n * weight / sum times, and which of
+    the two follows from one uniform offset of (seed, epoch), so its mean over the epochs is exact.
+    """
+    bounds = np.cumsum(np.frombuffer(weights))
+    n = len(bounds)
+    offset = mix(WEIGHTS, seed, epoch) / 2**63
+    chosen = np.searchsorted(bounds, (np.arange(n) + offset) * (bounds[-1] / n), side="right")
+    return np.minimum(chosen, n - 1)[permutation(seed, epoch, n)]
+
+
+def weights_of(dataset: Any) -> np.ndarray | None:
+    """The `weights` that a data set, or what it is a subset of, gives its samples; None for an even draw."""
+    if isinstance(dataset, Subset):
+        whole = weights_of(dataset.dataset)
+        return None if whole is None else whole[dataset.indices]
+    given = getattr(dataset, "weights", None)
+    return None if given is None else np.ascontiguousarray(given, np.float64)
+
+
 @dataclass(frozen=True)
 class Order:
     """Deals the samples of endless epochs to steps and slots. Epochs flow into each other: no batch is short."""
@@ -66,6 +89,7 @@ class Order:
     seed: int
     effective_batch: int
     slots: int
+    weights: np.ndarray | None = dataclasses.field(default=None, compare=False)  # (samples) how often each one comes
 
     @property
     def slot_size(self) -> int:
@@ -79,7 +103,13 @@ class Order:
     def indices(self, step: int, slot: int) -> list[int]:
         first = step * self.effective_batch + slot * self.slot_size
         positions = range(first, first + self.slot_size)
-        return [int(permutation(self.seed, p // self.samples, self.samples)[p % self.samples]) for p in positions]
+        epochs = {number: self._epoch(number) for number in {p // self.samples for p in positions}}
+        return [int(epochs[p // self.samples][p % self.samples]) for p in positions]
+
+    def _epoch(self, number: int) -> np.ndarray:
+        if self.weights is None:
+            return permutation(self.seed, number, self.samples)
+        return weighted(self.seed, number, self.weights.tobytes())
 
 
 class _SlotKeys(Sampler[tuple[int, int]]):

@@ -18,6 +18,7 @@ PACKAGES = {
     "matplotlib": "matplotlib",
     "ipywidgets": "ipywidgets",
 }
+GLACIER = {"rasterio": "rasterio", "scipy": "scipy", "sklearn": "scikit-learn"}  # what that workload needs on top
 
 # The range that lib works with, as in pyproject.toml, which a notebook does not carry.
 PYTHON = ((3, 11), (3, 13))
@@ -30,6 +31,9 @@ OLDEST = {
     "psutil": "5.9",
     "matplotlib": "3.8",
     "ipywidgets": "7.7",
+    "rasterio": "1.3",
+    "scipy": "1.11",
+    "scikit-learn": "1.4",
     "nvidia-ml-py": "12",
 }
 

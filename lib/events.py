@@ -20,7 +20,7 @@ class EventLog:
     def __init__(self, path: Path | None = None, say: Callable[[str], None] = _say):
         self.path, self.say = path, say
 
-    def record(self, step: int, kind: str, before: int, after: int, text: str) -> None:
+    def record(self, step: int, kind: str, before: float, after: float, text: str) -> None:
         """An event at a step that changed something from `before` to `after`. A full disk does not end the run."""
         self.say(text)
         if self.path is None:

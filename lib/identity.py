@@ -15,8 +15,8 @@ from lib.task import Task
 _REFUSED = ("task", "data fingerprint", "seed", "training.effective_batch", "training.micro_batch_slots")
 # What may differ without a word: it changes neither samples nor arithmetic.
 _HARMLESS = (
-    "output_dir", "run.", "session.", "checkpoint.", "device.", "data.dir", "data.num_workers", "data.prefetch_factor",
-    "data.pin_memory", "data.persistent_workers", "training.smoke_steps",
+    "output_dir", "run.", "session.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",
+    "data.prefetch_factor", "data.pin_memory", "data.persistent_workers", "training.smoke_steps",
 )  # fmt: skip
 
 

@@ -77,6 +77,7 @@ def prepare(config: Config) -> Run:
     task = tasks.load(config)
     train_set = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
     config, lengths = configs.resolve_lengths(config, len(train_set))
+    task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
     return Run(config, task, output_dir(config) / config.run.name, [*changes, *planned, *lengths], plan)
 
 

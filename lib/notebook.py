@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from lib import launch, plan_file, planner
+from lib import queue as queues
 from lib import task as tasks
 from lib.config import Config
 from lib.errors import BadInput
@@ -30,29 +31,41 @@ def configure(workload: str, home: Path, parameters: Parameters) -> Config:
     A plan that the memory panel left in the output folder stands below the parameters. `home` holds `configs/`.
     Raises BadInput.
     """
+    return tasks.load_config(*_asked(workload, home, parameters))
+
+
+def configure_queue(workload: str, home: Path, parameters: Parameters) -> list[queues.Entry]:
+    """The runs of the queue that the parameters cell asks for; says the same, and which earlier runs were found.
+
+    Raises BadInput.
+    """
+    return queues.entries(*_asked(workload, home, parameters))
+
+
+def _asked(workload: str, home: Path, parameters: Parameters) -> tuple[Path, dict[str, object]]:
+    """The configuration file, and overrides by dotted key; says both."""
     path = _config_path(workload, home, str(parameters["CONFIG"]))
     overrides = {key: parameters[name] for name, key in _KEYS.items() if parameters[name]}
     overrides |= parameters["OVERRIDES"]  # type: ignore[arg-type]
-    config = _with_kept_plan(path, overrides) or tasks.load_config(path, overrides)
     for key, value in overrides.items():
         print(f"Override: {key} = {value!r}")
-    return config
+    return path, {**_kept_plan(path, overrides), **overrides}
 
 
-def _with_kept_plan(path: Path, overrides: Mapping[str, Any]) -> Config | None:
-    """The configuration with what the memory panel left for it in the output folder, below the overrides; says so."""
+def _kept_plan(path: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What the memory panel left for this configuration in the output folder, to stand below the overrides; says so."""
     kept = plan_file.find(launch.output_dir(tasks.load_config(path, overrides)), path.stem)
     if kept is None:
-        return None
+        return {}
     try:
-        config = tasks.load_config(path, {**kept.overrides, **overrides})
+        tasks.load_config(path, {**kept.overrides, **overrides})
     except BadInput as error:
         print(f"{kept.path} is ignored, because it does not fit this configuration:\n{error}")
-        return None
+        return {}
     for key, value in kept.overrides.items():
         but = ", but it is overridden" if key in overrides else ""
         print(f"Plan for {kept.cards} x {kept.card} ({kept.path}): {key} = {value!r}{but}")
-    return config
+    return kept.overrides
 
 
 def _config_path(workload: str, home: Path, asked: str) -> Path:

@@ -117,7 +117,7 @@ def start(options: Device) -> None:
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if size > 1:
         check_count(local_size, on)
-    if on:
+    if on and on[local] != 0:  # the first is torch's own choice, and the card need not be touched yet
         torch.cuda.set_device(on[local])
     if size == 1:
         return

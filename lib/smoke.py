@@ -20,19 +20,20 @@ def test(run: Run) -> str:
     On a GPU the prediction stands beside what was measured. Raises TrainingFailed where the peak is above 92 % of the
     card: a longer batch or the evaluation would run out of memory hours later.
     """
-    outcome = _few_steps(run)
+    outcome = few_steps(run)
     if card := memory.card_bytes():
         _refuse_tight(outcome, card, run)
     return "\n".join([*_memory_lines(run, outcome), _speed_line(run, outcome)])
 
 
-def _few_steps(run: Run) -> Outcome:
+def few_steps(run: Run) -> Outcome:
+    """Trains `training.smoke_steps` in a folder that is thrown away."""
     steps = run.config.training.smoke_steps
     short = configs.replace(
         run.config,
         {
             "training.max_steps": steps,
-            "training.evaluate_every_steps": 0,
+            "training.evaluate_every_steps": steps,  # the last one, which is evaluated anyway
             "training.log_every_steps": max(1, steps // 5),
             "checkpoint.keep_last": 0,
             "checkpoint.keep_best": 0,

@@ -38,6 +38,7 @@ class State:
     skipped_in_a_row: int = 0
     pending: dict[str, float] = field(default_factory=dict)  # losses of the row that is not yet written
     ema: Ema | None = None
+    plateau: optimization.Plateau | None = None
     # Of this session alone, in no checkpoint:
     evaluation_batch: int = 0  # samples on the device at once that an evaluation was seen to bear; 0: the micro-batch
     events: EventLog = field(default_factory=EventLog)
@@ -82,6 +83,7 @@ def new(task: Task, config: Config, device: torch.device | None = None, precisio
     slot = config.training.effective_batch // config.training.micro_batch_slots
     micro_batch = min(config.training.micro_batch or slot, slot)
     state = State(model, optimization.build(model, config), scaler, device, precision, micro_batch, sharded)
+    state.plateau = optimization.plateau(config, task.selection[1])
     if config.training.ema_decay:
         state.ema = Ema(model, config.training.ema_decay)
     return state
@@ -94,7 +96,7 @@ def _as_on_first(model: nn.Module) -> None:
         weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
 
 
-def start_from(state: State, config: Config) -> str:
+def start_from(state: State, task: Task, config: Config) -> str:
     """Starts a new run from the weights of another one; says how many tensors matched. Raises BadInput.
 
     Only the first rank reads them.
@@ -104,7 +106,8 @@ def start_from(state: State, config: Config) -> str:
         if ranks.is_first():
             read = {"model": weights.read(platform.find_input(config.run.initial_weights, platform.detect()))}
     given = ranks.tensors_from_first(read) or {}
-    said = weights.transfer(state.model, given["model"], config.run.initial_weights_share)
+    adapted, how = task.adapt({weights.plain(name): value for name, value in given["model"].items()}, state.model)
+    said = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
     if state.ema:
         state.ema = Ema(state.model, config.training.ema_decay)
     return said
@@ -142,6 +145,7 @@ def save(state: State, task: Task, config: Config, saver: Saver) -> None:
         "skipped_steps": state.skipped_steps,
         "skipped_in_a_row": state.skipped_in_a_row,
         "pending": state.pending,
+        "plateau": state.plateau.facts() if state.plateau else None,
         "scaler": state.scaler.state_dict(),
         "micro_batch": state.micro_batch,
     }
@@ -149,6 +153,19 @@ def save(state: State, task: Task, config: Config, saver: Saver) -> None:
     groups = tensors(state, config)  # all ranks take part where it is sharded
     if ranks.is_first():
         saver.save("checkpoints", state.step, groups, facts, keep)
+
+
+def observe(state: State, task: Task, scores: Mapping[str, float]) -> None:
+    """Lets the plateau, if there is one, judge a validation by the metric that selects the best weights."""
+    if state.plateau is None:
+        return
+    before = state.plateau.lr
+    if state.plateau.observe(scores[task.selection[0]]):
+        state.events.record(
+            state.step, "plateau", before, state.plateau.lr,
+            f"Step {state.step:,}: {task.selection[0]} has not become better for {state.plateau.patience + 1} "
+            f"validations; the learning rate goes from {before:.3g} to {state.plateau.lr:.3g}.",
+        )  # fmt: skip
 
 
 def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Mapping[str, float]) -> None:
@@ -195,6 +212,8 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> None:
     state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
     state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
     state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
+    if state.plateau and saved.state.get("plateau"):  # a run that began with another schedule has none
+        state.plateau.load(saved.state["plateau"])
 
 
 def tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:

@@ -52,7 +52,10 @@ class Task:
         raise NotImplementedError
 
     def datasets(self) -> dict[str, Any]:
-        """Map-style data sets "train", "validation" and "test"; items are raw samples, read lazily."""
+        """Map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
+
+        Training samples come once an epoch each, or in proportion to an attribute `weights` of that data set.
+        """
         raise NotImplementedError
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
@@ -67,6 +70,18 @@ class Task:
         """The sum of each loss term over its valid targets, with gradient; and figures to log."""
         raise NotImplementedError
 
+    def term_weights(self, step: int) -> Mapping[str, float]:
+        """The weight of each loss term in a step, 1 for those not named. A function of the step alone, so that a
+        resumed run goes on with the same ones."""
+        return {}
+
+    def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
+        """`run.initial_weights` brought into the shapes of `model` (bands, classes, words), and a sentence on how.
+
+        By default as they are; what then still differs in shape stays as it was initialised.
+        """
+        return given, ""
+
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """A batch of the largest shape that training can meet, with arbitrary content."""
         raise NotImplementedError
@@ -78,6 +93,18 @@ class Task:
     def baseline(self) -> dict[str, float]:
         """The same keys as `evaluate` on the test set, reached by the strongest trivial method."""
         raise NotImplementedError
+
+    def joined_by(self) -> Any:
+        """What models must have in common to predict together: by default all of the task's settings."""
+        return self.config.workload
+
+    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
+        """What the models say together of new data in `source`, by name; written into `out` where it is given."""
+        raise BadInput(f"The task {self.config.task} has no predictions to make of new data.")
+
+    def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
+        """The metrics of several models together on the test set, and what to print; figures go into `folder`."""
+        raise BadInput(f"The task {self.config.task} has no way to let several models vote.")
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""
@@ -136,7 +163,12 @@ def load(config: Config) -> Task:
 
 
 def locate(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
-    """The folder of `data.dir`, else the first mounted folder with a sentinel, else None (the embedded default)."""
+    """The folder of `data.dir`, else the first mounted folder with a sentinel, else None (the embedded default).
+
+    "embedded" stands for the embedded default whatever is mounted.
+    """
+    if data_dir == "embedded":
+        return None
     here = platform.detect()
     if data_dir:
         return platform.find_input(data_dir, here)

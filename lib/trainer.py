@@ -67,7 +67,9 @@ def train(
     torch.backends.cudnn.benchmark = training.cudnn_benchmark
     datasets = task.datasets()
     train_set = data.subset(datasets["train"], config.data.subset_ratio, config.seed)
-    order = data.Order(len(train_set), config.seed, training.effective_batch, training.micro_batch_slots)
+    order = data.Order(
+        len(train_set), config.seed, training.effective_batch, training.micro_batch_slots, data.weights_of(train_set)
+    )
     state = states.new(task, config)
     saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"))
     if resume := states.from_first(resume):
@@ -75,7 +77,7 @@ def train(
         state.resumed_from = resume.path
         saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
     elif config.run.initial_weights:
-        progress.note(states.start_from(state, config))
+        progress.note(states.start_from(state, task, config))
     state.events = EventLog(folder / "events.csv" if ranks.is_first() else None, progress.note)
     if ranks.world() > 1:
         progress.note(f"Training on {ranks.world()} ranks. {_about_norms(state)}")
@@ -99,7 +101,7 @@ def train(
         batches = data.train_batches(task, train_set, order, steps, loading)
         for step, slots in meter.waiting(batches):
             with session.measured("step"):
-                lr = optimization.learning_rate(config, step)
+                lr = optimization.learning_rate(config, step, state.plateau)
                 optimization.set_learning_rate(state.optimizer, lr)
                 meter.add(optimizer_step(state, task, config, slots, step, order, meter))
                 state.step = step + 1
@@ -121,6 +123,7 @@ def train(
                     scores = evaluate(state, task, config, datasets["validation"])
                     append({"step": state.step, "split": "validation", **scores})
                     progress.note(f"step {state.step:,}, validation: {_figures(scores, task.shown)}")
+                    states.observe(state, task, scores)
                     states.save_best(state, config, saver, task, scores)
 
             evaluating = _due(state.step + 1, training.evaluate_every_steps)
@@ -243,19 +246,24 @@ def _counted(task: Task, slots: list[Batch]) -> dict[str, int]:
 def _gradients(
     state: State, task: Task, config: Config, slots: list[Batch], counts: Mapping[str, int], step: int, meter: Meter
 ) -> dict[str, Tensor] | None:
-    """Accumulates the gradient of the sum over terms of (sum of losses / count); None where memory ran out."""
+    """Accumulates the gradient of the sum over terms of weight * (sum of losses / count); None where memory ran out."""
     means: dict[str, Tensor] = {}
     if not state.model.training:
         state.model.train()  # walks all modules: 40 microseconds in a model of six
     position = ranks.rank() * sum(map(data.size, slots))  # in the whole effective batch
     micro_batches = (micro for slot in slots for micro in data.micro_batches(slot, state.micro_batch))
+    weight = task.term_weights(step)
     try:
         for micro in data.on_device(micro_batches, state.device):
             _seed_dropout(config.seed, step, position, state.device)
             position += data.size(micro)
             with memory.autocast(state.precision, state.device):
                 sums, _ = task.loss(state.model, micro)
-            parts = {term: value.float() / counts[term] for term, value in sums.items() if counts[term]}
+            parts = {
+                term: weight.get(term, 1.0) * value.float() / counts[term]
+                for term, value in sums.items()
+                if counts[term]
+            }
             meter.allocated_at("after forward")
             if parts:
                 state.scaler.scale(functools.reduce(torch.add, parts.values())).backward()

@@ -34,3 +34,38 @@ def test_graphmer_has_the_size_for_kaggle():
     assert 80e6 < parameters < 100e6
     # weights and two moments in fp32, five times, and the best weights: within Kaggle's 20 GB
     assert 5 * 12 * parameters + 4 * parameters < 20e9
+
+
+@pytest.mark.parametrize("size", ["", "_small"])
+def test_glaciers_runs_hand_their_weights_on(size):
+    """Fine-tuning and ensemble share data, split and model; they start from the pretraining's bands and classes."""
+    pretrain, finetune, ensemble = (
+        tasks.load_config(ROOT / "configs" / f"glacier_{name}{size}.yaml")
+        for name in ("pretrain", "finetune", "ensemble")
+    )
+    for key in ("source", "tiles", "split", "model", "generator", "loss", "sampling", "initial"):
+        assert getattr(finetune.workload, key) == getattr(ensemble.workload, key)
+    for config in (finetune, ensemble):
+        assert config.workload.initial.bands == pretrain.workload.source.bands
+        assert config.workload.initial.classes == pretrain.workload.source.classes
+        assert config.workload.model == pretrain.workload.model
+        assert config.queue.start_from == pretrain.run.name and config.queue.before == (f"{pretrain.run.name}.yaml",)
+    assert (finetune.queue.folds, finetune.workload.split.folds, ensemble.queue.seeds) == (5, 5, (42, 123, 456))
+
+
+def test_glacier_has_the_size_and_the_schedule_for_kaggle():
+    pretrain = tasks.load_config(ROOT / "configs" / "glacier_pretrain.yaml")
+    training, scheduler = pretrain.training, pretrain.scheduler
+    assert (training.epochs, training.effective_batch, pretrain.optimizer.lr) == (60, 48, 5e-4)
+    assert (scheduler.name, scheduler.factor, scheduler.patience, scheduler.min_lr) == ("plateau", 0.5, 5, 1e-6)
+    assert pretrain.checkpoint.every_epochs == 10 and pretrain.workload.split.validation == 0.15
+    assert (pretrain.workload.loss.focal, pretrain.workload.loss.dice) == (0.6, 0.4)
+    finetune = tasks.load_config(ROOT / "configs" / "glacier_finetune.yaml")
+    training, scheduler, loss = finetune.training, finetune.scheduler, finetune.workload.loss
+    assert (training.epochs, training.effective_batch, finetune.optimizer.lr) == (150, 64, 1e-4)
+    assert (scheduler.factor, scheduler.patience, scheduler.min_lr) == (0.5, 8, 1e-7)
+    assert (loss.focal, loss.dice, loss.mcc, loss.boundary, loss.ramp_epochs) == (0.25, 0.25, 0.35, 0.15, 30)
+    assert finetune.workload.sampling.target_shares == (0.10, 0.35, 0.40, 0.15)
+    assert finetune.checkpoint.every_epochs == 25
+    parameters = sum(p.numel() for p in tasks.find("glacier")(pretrain).model().parameters())
+    assert 24e6 < parameters < 26e6

@@ -88,3 +88,47 @@ def test_a_subset_is_a_fixed_share_and_never_empty():
 
 PINNED_MIX = 2623250113353451629
 PINNED_PERMUTATION = [0, 2, 3, 1, 7, 6, 4, 5]
+
+
+# --- weighted sampling ------------------------------------------------------------------------------------------------
+
+WEIGHTS = np.array([0.5, 2.0, 1.0, 0.0, 1.5, 1.0, 0.25, 1.75])
+
+
+def counted(seed, epoch, weights=WEIGHTS):
+    return np.bincount(data.weighted(seed, epoch, weights.tobytes()), minlength=len(weights))
+
+
+def test_a_weighted_epoch_has_each_sample_as_often_as_its_weight_rounded_up_or_down():
+    for epoch in range(50):
+        times = counted(0, epoch)
+        assert times.sum() == 8 and (np.floor(WEIGHTS) <= times).all() and (times <= np.ceil(WEIGHTS)).all()
+
+
+def test_over_many_epochs_the_mean_is_the_weight():
+    mean = np.mean([counted(5, epoch) for epoch in range(4000)], 0)
+    assert np.abs(mean - WEIGHTS).max() < 0.04  # 5 standard deviations of a mean of 4000 halves
+
+
+def test_the_scale_of_the_weights_does_not_matter_and_equal_ones_give_every_sample_once():
+    assert np.array_equal(counted(1, 2), counted(1, 2, 64 * WEIGHTS))
+    assert (counted(1, 2, np.full(8, 0.3)) == 1).all()
+
+
+def test_a_weighted_order_is_a_pure_function_of_step_and_slot():
+    weighted = data.Order(8, 3, 6, 2, WEIGHTS)
+    late = data.Order(8, 3, 6, 2, WEIGHTS.copy())
+    assert [late.indices(7, 1), late.indices(2, 0)] == [weighted.indices(7, 1), weighted.indices(2, 0)]
+    whole = data.Order(8, 3, 6, 1, WEIGHTS)
+    assert whole.indices(4, 0) == weighted.indices(4, 0) + weighted.indices(4, 1)
+    dealt = [i for step in range(4) for i in whole.indices(step, 0)]  # 24 positions: three epochs of 8
+    assert dealt == [int(i) for epoch in range(3) for i in data.weighted(3, epoch, WEIGHTS.tobytes())]
+
+
+def test_weights_come_with_the_data_set_and_its_subsets():
+    class Weighted(list):
+        weights = (1, 2, 3, 4)
+
+    chosen = data.subset(Weighted("abcd"), 0.5, 0)
+    assert data.weights_of(chosen).tolist() == [chosen.indices[0] + 1, chosen.indices[1] + 1]
+    assert data.weights_of(range(4)) is None

@@ -49,6 +49,7 @@ def card(monkeypatch):
         fakes = {
             "is_available": lambda: True,
             "device_count": lambda: count,
+            "current_device": lambda: 0,
             "get_device_properties": lambda index: seen,
             "get_device_capability": lambda on=None: capability,
             "get_device_name": lambda on=None: name,

@@ -10,6 +10,7 @@ from lib import config as configs
 from lib import launch, smoke, strict
 from lib import task as tasks
 from lib.config import Config, option
+from lib.tasks import glacier
 from lib.tasks.graphmer import Settings
 from tests import toy as toys
 from tests.conftest import ROOT
@@ -52,6 +53,9 @@ def unread_statically(cls, files, prefix=""):
     return sorted(key for (_, name), key in keys(cls, prefix).items() if name not in names)
 
 
+PLATEAU = ["scheduler.factor", "scheduler.min_lr", "scheduler.patience"]  # a cosine has no use for them
+
+
 class Recorder:
     """Notes which fields of dataclasses are read by code under `folders` that is not generic."""
 
@@ -89,7 +93,16 @@ def test_a_run_of_the_toy_reads_every_key_of_the_configuration(toy, monkeypatch)
     config = toy({"training.micro_batch": 4, "data.num_workers": 1})
     found = unread_in_a_run(monkeypatch, config, type(config.workload), [LIB, toys.__file__])
     # `profiles` alone reads the profile, and the share counts only with initial weights: both have tests of their own.
-    assert found == ["memory.profile", "run.initial_weights_share"]
+    # A queue is read by lib/queue.py before there is a run.
+    assert [key for key in found if not key.startswith("queue.")] == [
+        "memory.profile", "run.initial_weights_share", *PLATEAU,
+    ]  # fmt: skip
+
+
+def test_a_run_with_a_plateau_reads_its_keys(toy, monkeypatch):
+    config = toy({"scheduler.name": "plateau"})
+    found = unread_in_a_run(monkeypatch, config, type(config.workload), [LIB, toys.__file__])
+    assert not set(PLATEAU) & set(found)
 
 
 def test_the_profile_is_read_by_profiles():
@@ -107,6 +120,18 @@ def test_a_run_of_graphmer_reads_every_key_of_its_settings(tmp_path, monkeypatch
     assert [key for key in found if key.startswith("workload.")] == []
 
 
+def test_runs_of_glacier_read_every_key_of_its_settings(tmp_path, monkeypatch):
+    (tmp_path / "glacier.yaml").write_text(GLACIER)
+    overrides = {"output_dir": str(tmp_path / "runs"), "data.num_workers": 0}
+    config = tasks.load_config(tmp_path / "glacier.yaml", overrides)
+    found = unread_in_a_run(monkeypatch, config, glacier.Settings, [LIB])
+    # Those of layered masks, maps, folds, carried weights and ensembles: each has tests of its own
+    assert {key for key in found if key.startswith("workload.")} == {
+        "workload.source.mask_layers", "workload.source.ignored_codes", "workload.split.square", "workload.split.fold",
+        "workload.initial.bands", "workload.initial.classes", "workload.criteria.ensemble_mcc",
+    }  # fmt: skip
+
+
 def files_of(folder):
     return [path for path in folder.rglob("*.py") if path not in GENERIC]
 
@@ -116,6 +141,7 @@ def test_every_key_is_read_somewhere_in_the_source():
     core += list((LIB / "tasks").rglob("*.py"))  # `dir` and `workload` are for tasks
     assert unread_statically(Config, core) == []
     assert unread_statically(Settings, files_of(LIB / "tasks" / "graphmer"), "workload.") == []
+    assert unread_statically(glacier.Settings, files_of(LIB / "tasks" / "glacier"), "workload.") == []
 
 
 def test_a_key_that_nothing_reads_is_found(toy, monkeypatch):
@@ -167,4 +193,16 @@ workload:
   split: {validation: 0.3, test: 0.3}
   objective: {mlm_ratio: 0.3, leaf_ratio: 0.5, name_mask_ratio: 0.4, name_only_ratio: 0.1}
   evaluation: {validation_triples: 20, test_triples: 20, structural_test_triples: 10}
+"""
+GLACIER = """
+task: glacier
+training: {max_steps: 2, effective_batch: 4, smoke_steps: 1}
+workload:
+  source: {bands: [red, thermal]}
+  generator: {scenes: 6, size: 64}
+  tiles: {size: 32}
+  split: {validation: 0.3, test: 0.3}
+  sampling: {target_shares: [0.1, 0.35, 0.4, 0.15]}
+  model: {widths: [4, 4, 4, 4, 4], depths: [1, 1, 1, 1], decoder: [4, 4, 4, 4, 4]}
+  loss: {focal: 0.25, dice: 0.25, mcc: 0.35, boundary: 0.15, ramp_epochs: 1}
 """

@@ -99,6 +99,7 @@ class StopAfter(Session):
         {"workload.batch_norm": True, "training.micro_batch_slots": 2},
         {"data.num_workers": 2},
         {"training.ema_decay": 0.9},
+        {"scheduler.name": "plateau", "scheduler.patience": 0, "optimizer.lr": 0.3, "training.evaluate_every_steps": 1},
     ],
 )
 def test_stopping_and_resuming_ends_in_the_same_bytes(toy, tmp_path, cut, overrides):
@@ -241,6 +242,33 @@ def test_the_learning_rate_warms_up_and_falls_to_its_floor(toy):
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0] and rates[4] == 1.0
     assert rates == sorted(rates[:4]) + sorted(rates[4:], reverse=True)
     assert learning_rate(config, 10) / config.optimizer.lr == pytest.approx(0.1)
+
+
+def test_the_weights_of_terms_are_those_of_the_step(toy, tmp_path):
+    """A ramp: a weight of 0 leaves no loss, and the later steps are those of a run that is resumed there."""
+    config = toy({"training.max_steps": 8, "training.log_every_steps": 1})
+    ramp = lambda step: {"squared": max(0.0, (step - 3) / 4)}  # noqa: E731
+
+    def run(folder, session=None, resume=None):
+        task = tasks.load(config)
+        task.term_weights = ramp
+        (tmp_path / folder).mkdir(exist_ok=True)
+        trainer.train(task, config, tmp_path / folder, session or endless(), Plain(), resume)
+
+    run("whole")
+    rows = [row for row in stable(tmp_path / "whole" / "metrics.csv") if row["split"] == "train"]
+    assert [float(row["loss"]) > 0 for row in rows] == [False] * 4 + [True] * 4
+    run("parts", StopAfter(6))
+    run("parts", resume=newest(tmp_path / "parts"))
+    assert same_tensors(newest(tmp_path / "whole").tensors["model"], newest(tmp_path / "parts").tensors["model"])
+
+
+def test_the_weight_of_a_term_multiplies_its_gradient(toy, monkeypatch):
+    config = toy()
+    once, _, _ = gradient(config, 8)
+    monkeypatch.setattr(tasks.Task, "term_weights", lambda self, step: {"squared": 0.25})
+    weighted, _, _ = gradient(config, 8)
+    assert torch.allclose(weighted, 0.25 * once, rtol=1e-6)
 
 
 @pytest.mark.parametrize("key, value", [("seed", 1), ("training.effective_batch", 4), ("workload.samples", 36)])

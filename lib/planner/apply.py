@@ -3,7 +3,7 @@
 import torch
 
 from lib import config as configs
-from lib import torchrun
+from lib import ranks, torchrun
 from lib.config import Config
 from lib.memory import GIB
 from lib.planner import card as cards
@@ -21,7 +21,7 @@ def worked_in(config: Config, count: int) -> tuple[Config, Plan | None, list[str
     if not torch.cuda.is_available() or torchrun.is_watched():
         return config, None, []
     try:
-        plan = process.plan(config, cards.of_gpu(torch.cuda.current_device()), count)
+        plan = process.plan(config, cards.of_gpu(ranks.cards(config.device)[0]), count)
     except NotTraceable as error:
         advice = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
         return config, None, [f"{error} {advice}"]

@@ -179,7 +179,8 @@ class _Watched:
     """The task, whose loss is the only code in which values read from tensors are noted."""
 
     def __init__(self, task: Task, tracker: Tracker):
-        self.count, self._loss, self._tracker = task.count, task.loss, tracker
+        self.count, self.term_weights = task.count, task.term_weights
+        self._loss, self._tracker = task.loss, tracker
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
         with self._tracker.users_code():

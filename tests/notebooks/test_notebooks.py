@@ -11,8 +11,32 @@ import papermill
 import pytest
 
 from tests.conftest import ROOT
+from tests.glacier_files import write_scenes
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+TINY = {
+    "workload.tiles.size": 32,
+    "workload.tiles.stride": 0,
+    "workload.split.validation": 0.3,
+    "workload.split.test": 0.3,
+    "workload.model.widths": "[4, 4, 4, 4, 4]",
+    "workload.model.decoder": "[4, 4, 4, 4, 4]",
+}
+GLACIER = {
+    **TINY,
+    "training.effective_batch": 4,
+    "training.log_every_steps": 2,
+    "training.evaluate_every_steps": 3,
+}
+PRETRAIN = {
+    **TINY,
+    "data.dir": "embedded",
+    "training.max_steps": 2,
+    "workload.generator.scenes": 8,
+    "workload.generator.size": 64,
+}
+SHORT = {"queue.before_overrides": {key: str(value) for key, value in PRETRAIN.items()}}
 
 # Small enough for two cores; the names are checked against each notebook's parameters cell.
 PARAMETERS = {
@@ -34,9 +58,26 @@ PARAMETERS = {
             "workload.chain.vocabulary": 600,
         },
     },
-}
+    "02_glacier_pretrain": {"MAX_STEPS": 6, "SMOKE_STEPS": 2, "OVERRIDES": GLACIER},
+    "03_glacier_finetune": {
+        "MAX_STEPS": 6, "SMOKE_STEPS": 2, "OVERRIDES": {**GLACIER, **SHORT, "queue.folds": 2},
+    },
+    "04_glacier_ensemble": {
+        "MAX_STEPS": 6, "SMOKE_STEPS": 2, "OVERRIDES": {**GLACIER, **SHORT, "queue.seeds": [42, 123]},
+    },
+}  # fmt: skip
 TRAINING = [name for name in PARAMETERS if name != "00_memory"]
-LAYOUTS = {"new layout": "datasets/someone/code-graph", "old layout": "code-graph"}
+LAYOUTS = {"new layout": "datasets/someone/the-data", "old layout": "the-data"}
+OTHERS = {  # a small pretraining, because none is mounted, and the result of the vote
+    "03_glacier_finetune": ["glacier_pretrain_small-short"],
+    "04_glacier_ensemble": ["glacier_pretrain_small-short", "glacier_ensemble_small"],
+}
+RUNS = {  # what each leaves behind
+    "01_graphmer": ["graphmer_small"],
+    "02_glacier_pretrain": ["glacier_pretrain_small"],
+    "03_glacier_finetune": [f"glacier_finetune_small-fold{fold}" for fold in range(2)],
+    "04_glacier_ensemble": [f"glacier_ensemble_small-seed{seed}" for seed in (42, 123)],
+}
 
 
 def builder():
@@ -99,22 +140,40 @@ def execute(name: str, folder: Path, parameters: dict) -> tuple[nbformat.Noteboo
     return notebook, text
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", TRAINING)
+def small_data(name: str, folder: Path) -> None:
+    if name == "01_graphmer":
+        small_graph(folder)
+    else:
+        bands, classes = (7, 3) if name == "02_glacier_pretrain" else (5, 4)
+        write_scenes(folder, 8, bands=bands, classes=classes)
+
+
+# The layouts are the platform's matter and not the notebook's: both for each workload are enough
+BOTH = ("01_graphmer", "02_glacier_pretrain")
+
+
+@pytest.mark.parametrize(
+    "name, layout",
+    [(p.stem, layout) for p in NOTEBOOKS if p.stem in TRAINING for layout in LAYOUTS if p.stem in BOTH or layout == "new layout"],
+)
 def test_a_notebook_runs_from_an_empty_folder(name, layout, kaggle):
-    small_graph(kaggle / "input" / LAYOUTS[layout])
+    small_data(name, kaggle / "input" / LAYOUTS[layout])
     notebook, text = execute(name, kaggle / "working", PARAMETERS[name])
     assert re.search(r"ok +platform +kaggle \(batch run\)", text) and re.search(r"warning +GPU +none", text)
     assert f"Data: {kaggle / 'input' / LAYOUTS[layout]}" in text and "embedded default" not in text
-    run = kaggle / "working" / f"{name[3:]}_small"
-    summary = json.loads((run / "summary.json").read_text())
-    assert (summary["reason"], summary["step"]) == ("completed", 6)
-    assert summary["metrics"].keys() == summary["baseline"].keys()
+    for run in (kaggle / "working" / made for made in RUNS[name]):
+        summary = json.loads((run / "summary.json").read_text())
+        assert (summary["reason"], summary["step"]) == ("completed", 6)
+        assert summary["metrics"].keys() == summary["baseline"].keys()
+        assert (run / "plots" / "metrics.png").stat().st_size > 10_000
     assert (kaggle / "working" / "outputs.tar.gz").stat().st_size > 10_000
-    assert (run / "plots" / "metrics.png").stat().st_size > 10_000
     assert any("image/png" in o.get("data", {}) for cell in notebook.cells for o in cell.get("outputs", []))
     left = {path.name for path in (kaggle / "working").iterdir()}
-    assert left == {run.name, "outputs.tar.gz"}, "a notebook leaves its results and nothing else"
+    others = {"outputs.tar.gz", *OTHERS.get(name, ())}
+    assert left == {*RUNS[name], *others}, "a notebook leaves its results and nothing else"
+    if name == "04_glacier_ensemble":
+        assert "the seeds vote alone" in text and "8 masks are in" in text
+        assert len(list((kaggle / "working" / "glacier_ensemble_small" / "masks").glob("*.tif"))) == 8
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

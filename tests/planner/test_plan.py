@@ -208,7 +208,7 @@ def test_the_command_prints_tables_and_json(tall, capsys, tmp_path):
 def small_card(monkeypatch):
     """This machine seems to have a GPU of half a GiB."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(cards, "of_gpu", lambda index: cards.find("0.5 GiB, capability 7.5"))
 
 

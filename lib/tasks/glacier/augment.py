@@ -1,0 +1,54 @@
+"""Flips, quarter turns and noise of the bands, all drawn from the generator that is handed in."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lib.config import option
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What changes a tile each time it is trained on."""
+
+    flips: bool = option(True, "Whether tiles are mirrored, one time in two.")
+    rotations: bool = option(True, "Whether tiles are turned by quarters.")
+    band_noise: float = option(
+        0.05, "Deviation of each band's random gain, and of its offset in standard deviations of the band.", minimum=0
+    )
+
+
+def augment(
+    image: Tensor, target: Tensor, deviation: Tensor, options: Augmentation, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """(bands, S, S) and (S, S), changed in the same way. NaN stays NaN. `deviation` is (bands).
+
+    The draws are the same in number whatever is switched off, so that one switch leaves the others' draws alone.
+    """
+    mirrored, turns = torch.randint(2, (), generator=generator), torch.randint(4, (), generator=generator)
+    gain, offset = torch.randn(2, len(image), 1, 1, generator=generator)
+    if options.flips and mirrored:
+        image, target = image.flip(2), target.flip(1)
+    if options.rotations and turns:
+        image, target = image.rot90(int(turns), (1, 2)), target.rot90(int(turns), (0, 1))
+    if options.band_noise:
+        image = image * (1 + options.band_noise * gain) + options.band_noise * deviation.view(-1, 1, 1) * offset
+    return image, target
+
+
+def views(image: Tensor) -> list[Tensor]:
+    """The eight flips and quarter turns of (B, C, S, S), for test-time augmentation."""
+    return [view(image, number) for number in range(8)]
+
+
+def view(image: Tensor, number: int) -> Tensor:
+    """One of the eight flips and quarter turns of a square image's last two dimensions."""
+    mirrored = image.flip(-1) if number >= 4 else image
+    return mirrored.rot90(number % 4, (-2, -1))
+
+
+def undo(image: Tensor, number: int) -> Tensor:
+    """What `view` did, taken back."""
+    turned = image.rot90(-(number % 4), (-2, -1))
+    return turned.flip(-1) if number >= 4 else turned

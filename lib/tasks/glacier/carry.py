@@ -1,0 +1,82 @@
+"""Weights of a network that saw other bands, or told other classes apart, brought into the shapes of a new one."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from lib.errors import BadInput
+
+FIRST, HEAD = "blocks.0.0.weight", ("head.weight", "head.bias")  # names in `model.UNet`
+
+
+def carry(
+    given: Mapping[str, Tensor],
+    fresh: Mapping[str, Tensor],
+    bands: tuple[Sequence[str], Sequence[str]],
+    classes: tuple[Sequence[str], Sequence[str]],
+) -> tuple[dict[str, Tensor], str]:
+    """The given weights with bands and classes in the order of the new network, and a sentence that counts them.
+
+    `fresh` are the weights that the new network was initialised with; `bands` and `classes` are names, (of the given
+    weights, of the new network). Raises BadInput where names and shapes do not fit, or no band is matched.
+    """
+    _check(given, FIRST, 1, bands[0], "bands")
+    _check(given, HEAD[0], 0, classes[0], "classes")
+    first, said = carry_bands(given[FIRST], *bands)
+    carried = {**given, FIRST: first}
+    for name in HEAD:
+        carried[name] = _carry_classes(given[name], fresh[name], *classes)
+    old = [name for name in classes[1] if name in classes[0]]
+    new = [name for name in classes[1] if name not in classes[0]]
+    said += f" Head: {len(old)} of {len(classes[1])} classes by name, new: {_listed(new)}."
+    return carried, said
+
+
+def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) -> tuple[Tensor, str]:
+    """(filters, source bands, h, w) -> (filters, target bands, h, w): the rule for the first convolution.
+
+    A band takes the filters of the band of its name, and one that the source lacks takes their mean over all source
+    bands: neighbouring bands are alike, so the mean looks for the same edges and textures. Then all are multiplied by
+    one factor that keeps the sum of squares, and with it, for standardised bands, the expected square of the response:
+    the running statistics of the batch norm behind stay those of its input. One factor for all filters, because a
+    filter that looked at missing bands alone would be blown up to noise by a factor of its own.
+    """
+    matched = [name for name in target if name in source]
+    if not matched:
+        raise BadInput(
+            f"No band of the initial weights is among those of this run: they saw {_listed(source)}, and this run has "
+            f"{_listed(target)}. Write the same names for the same parts of the spectrum."
+        )
+    if list(source) == list(target):
+        return weight, f"First convolution: {len(matched)} of {len(target)} bands by name."
+    mean = weight.mean(1)
+    chosen = [weight[:, source.index(name)] if name in source else mean for name in target]
+    carried = torch.stack(chosen, 1)
+    factor = (weight.square().sum() / carried.square().sum()).sqrt()
+    without = [name for name in target if name not in source]
+    dropped = [name for name in source if name not in target]
+    return carried * factor, (
+        f"First convolution: {len(matched)} of {len(target)} bands by name, the mean of all for: {_listed(without)}, "
+        f"left out: {_listed(dropped)}; filters multiplied by {float(factor):.3f}."
+    )
+
+
+def _carry_classes(given: Tensor, fresh: Tensor, source: Sequence[str], target: Sequence[str]) -> Tensor:
+    """(source classes, ...) -> (target classes, ...): by name; a class that the source lacks stays as initialised."""
+    rows = [given[source.index(name)] if name in source else fresh[k] for k, name in enumerate(target)]
+    return torch.stack([row.to(fresh) for row in rows])
+
+
+def _check(given: Mapping[str, Tensor], name: str, axis: int, names: Sequence[str], what: str) -> None:
+    if name not in given:
+        raise BadInput(f"The initial weights have no tensor {name}: they are not those of this U-Net.")
+    if given[name].shape[axis] != len(names):
+        raise BadInput(
+            f"The initial weights have {given[name].shape[axis]} {what}, and {len(names)} are named for them: "
+            f"{_listed(names)}. Name those that they were trained on, in their order."
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"

@@ -1,0 +1,173 @@
+"""Losses of a segmentation with ignored pixels: focal, Dice, soft MCC, and the distance to boundaries.
+
+All are computed tile by tile and summed, so that neither the micro-batch nor the number of cards changes them. `count`
+says by what to divide: focal by valid pixels, Dice by tiles with any, MCC and boundary by tiles with at least two
+classes, because both are undefined on a tile that has one. Arithmetic is in fp32 at least, whatever autocast says.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lib.config import option
+
+IGNORE = 255  # the label of a pixel that counts nowhere: nodata, NaN, cloud
+TERMS = ("focal", "dice", "mcc", "boundary")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The weight of each term; a term of weight 0 is not computed."""
+
+    focal: float = option(0.6, "Weight of the focal loss.", minimum=0)
+    dice: float = option(0.4, "Weight of the Dice loss.", minimum=0)
+    mcc: float = option(0.0, "Weight of the soft Matthews correlation.", minimum=0)
+    boundary: float = option(0.0, "Weight of the boundary loss, once its ramp is over.", minimum=0)
+    gamma: float = option(2.0, "How strongly the focal loss plays down pixels that are right already.", minimum=0)
+    ramp_steps: int = option(0, "Steps in which the weight of the boundary loss rises from 0.", minimum=0)
+    ramp_epochs: float = option(0.0, "Epochs in which the weight of the boundary loss rises from 0.", minimum=0)
+
+    def __post_init__(self) -> None:
+        if not terms(self):
+            raise ValueError("Every term of the loss has the weight 0. Give at least one another weight.")
+
+
+def terms(loss: Loss) -> tuple[str, ...]:
+    """The terms that have a weight."""
+    return tuple(term for term in TERMS if getattr(loss, term) > 0)
+
+
+def weights(loss: Loss, step: int) -> dict[str, float]:
+    """The weight of each term in a step. The boundary's rises linearly: the regions must be found before their rims
+    can be moved (Kervadec et al. 2021, section 3.3, there as an increasing alpha)."""
+    ramp = min(1.0, step / loss.ramp_steps) if loss.ramp_steps else 1.0
+    return {term: getattr(loss, term) * (ramp if term == "boundary" else 1.0) for term in terms(loss)}
+
+
+def count(loss: Loss, mask: Tensor) -> dict[str, int]:
+    """What each term of `sums` is divided by. mask (B, H, W) integers, IGNORE where a pixel does not count."""
+    valid = mask != IGNORE
+    tiles, several = int(valid.flatten(1).any(1).sum()), int(_has_several(mask).sum())
+    numbers = {"focal": int(valid.sum()), "dice": tiles, "mcc": several, "boundary": several}
+    return {term: numbers[term] for term in terms(loss)}
+
+
+def _has_several(mask: Tensor) -> Tensor:
+    """(B, H, W) -> (B) bool: whether a tile has two classes or more."""
+    lowest = mask.flatten(1).amin(1)  # IGNORE is the highest label that there is
+    highest = mask.masked_fill(mask == IGNORE, 0).flatten(1).amax(1)
+    return (lowest != IGNORE) & (highest > lowest)
+
+
+def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = None) -> dict[str, Tensor]:
+    """The sum of each term, without its weight.
+
+    logits (B, K, H, W); mask (B, H, W) integers below K, or IGNORE; distances (B, K, H, W) from `distance_maps`, for
+    the boundary term alone. A tile without valid pixels adds 0, and 0 to the gradient.
+    """
+    with torch.autocast(logits.device.type, enabled=False):
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        log_p = logits.log_softmax(1)
+        truth = mask[:, None] == torch.arange(logits.shape[1], device=mask.device)[:, None, None]  # all False: ignored
+        p = log_p.exp().masked_fill((mask == IGNORE)[:, None], 0.0)
+        found: dict[str, Tensor] = {}
+        if loss.focal:
+            found["focal"] = _focal(log_p, truth, loss.gamma).sum()
+        if loss.dice or loss.mcc:
+            overlap = p.masked_fill(~truth, 0.0).sum((2, 3))  # (B, K)
+            predicted, true = p.sum((2, 3)), truth.sum((2, 3)).to(p.dtype)
+        if loss.dice:
+            found["dice"] = _dice(overlap, predicted, true).sum()
+        if loss.mcc:
+            found["mcc"] = _mcc(overlap, predicted, true).sum()
+        if loss.boundary:
+            if distances is None:
+                raise ValueError("The boundary loss needs the distance maps of the batch; see distance_maps.")
+            found["boundary"] = _boundary(p, truth, distances).sum()
+        return found
+
+
+def _focal(log_p: Tensor, truth: Tensor, gamma: float) -> Tensor:
+    """FL = -(1 - p_t)^gamma log p_t of each pixel (Lin et al., ICCV 2017, equation 4); 0 where it is ignored."""
+    log_pt = log_p.masked_fill(~truth, 0.0).sum(1)  # (B, H, W)
+    if gamma == 0:
+        return -log_pt
+    # A saturated pixel has 1 - p_t = 0, whose power below 1 has no finite slope
+    return -((-torch.expm1(log_pt)).clamp_min(1e-6) ** gamma) * log_pt
+
+
+def _dice(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
+    """1 - 2 sum(p g) / (sum(p) + sum(g)) of each tile, as the mean over the classes that it has (Milletari et al., 3DV
+    2016, with plain sums below as in Sudre et al., DLMIA 2017).
+
+    A class that a tile lacks has no overlap to be won; what is predicted of it is missing from the others. All
+    arguments are (B, K); returns (B).
+    """
+    present = true > 0
+    scores = 2 * overlap / (predicted + true).clamp_min(1.0)
+    # a present class has at least one pixel, so the bound of 1 never bites there
+    return torch.where(present, 1 - scores, 0.0).sum(1) / present.sum(1).clamp_min(1)
+
+
+def _mcc(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
+    """1 - R_K of each tile, with expected counts in place of counts (R_K: Gorodkin, Comp. Biol. Chem. 2004).
+
+        R_K = (c - sum_k t_k q_k) / sqrt((1 - sum_k t_k^2) (1 - sum_k q_k^2))
+
+    where c, t and q are the shares of the pixels that are right, truly of class k, and predicted as k. In shares,
+    because squares of pixel counts lose digits in fp32. 0 for tiles of one class. All arguments are (B, K), the result
+    is (B).
+    """
+    pixels = true.sum(1, keepdim=True).clamp_min(1.0)
+    overlap, predicted, true = overlap / pixels, predicted / pixels, true / pixels
+    covariance = overlap.sum(1) - (true * predicted).sum(1)
+    spread = (1 - (true**2).sum(1)) * (1 - (predicted**2).sum(1))
+    # 1e-8: a tile predicted as one class altogether has no spread, and the root no slope there
+    correlation = covariance / (spread.clamp_min(0.0) + 1e-8).sqrt()
+    several = (true > 0).sum(1) > 1
+    return torch.where(several, 1 - correlation, 0.0)
+
+
+def _boundary(p: Tensor, truth: Tensor, distances: Tensor) -> Tensor:
+    """The mean over a tile's valid pixels and its classes of phi_k p_k (Kervadec et al. 2019, equation 5): probability
+    inside a region lowers it, probability outside raises it, both by the distance to the rim. (B, K, H, W) -> (B)."""
+    present = truth.flatten(2).any(2)  # (B, K)
+    pixels = truth.flatten(1).sum(1).clamp_min(1)
+    total = (p * distances.to(p.dtype)).sum((2, 3))
+    mean = torch.where(present, total, 0.0).sum(1) / (pixels * present.sum(1).clamp_min(1))
+    return torch.where(present.sum(1) > 1, mean, 0.0)
+
+
+def distance_maps(mask: np.ndarray, classes: int) -> np.ndarray:
+    """(H, W) integers -> (classes, H, W) float16: the signed distance of each pixel to the rim of each class.
+
+    Negative inside; in units of the longer side of the tile, so that the loss is of the order of 1 whatever its size.
+    The pixels on the inner side of a rim are at 0 and those on the outer side at 1 pixel, as in the code of Kervadec et
+    al. An absent class has no rim, and a tile of one class has none at all: zeros. Ignored pixels make no rim: the
+    distance goes to the next valid pixel of another class.
+
+    Made while collating: 512 x 512 takes about 30 ms for four classes on one core.
+    """
+    maps = np.zeros((classes, *mask.shape), np.float16)
+    present = [k for k in range(classes) if (mask == k).any()]
+    if len(present) < 2:
+        return maps
+    away = {k: _distance_to(mask == k) for k in present}
+    for k in present:
+        # the next pixel of another class is the next one of any of them, so one transform a class is enough
+        outside = np.minimum.reduce([away[other] for other in present if other != k])
+        signed = np.where(mask == k, 1 - outside, away[k])
+        maps[k] = signed / max(mask.shape)
+    return maps
+
+
+def _distance_to(region: np.ndarray) -> np.ndarray:
+    """(H, W) float32: the Euclidean distance of each pixel to the nearest one in `region`."""
+    from scipy.ndimage import distance_transform_edt
+
+    # Distances out of the nearest pixels' places in single precision: a third less time than in scipy's double
+    nearest = distance_transform_edt(~region, return_distances=False, return_indices=True)
+    rows, columns = np.indices(region.shape, dtype=np.int32, sparse=True)
+    return np.hypot((nearest[0] - rows).astype(np.float32), (nearest[1] - columns).astype(np.float32))

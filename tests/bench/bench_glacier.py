@@ -1,0 +1,170 @@
+"""Glacier's small preset, its loader beside a step, its memory while slicing, and folds that are killed and resumed.
+
+    python -m tests.bench.bench_glacier
+
+Everything runs on generated scenes, in a cache and an output folder of its own. Figures go to records/glacier.json.
+"""
+
+import json
+import os
+import platform
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from lib import data, launch, memory, trainer
+from lib import queue as queues
+from lib import state as states
+from lib import task as tasks
+from lib.meter import Meter
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = ROOT / "configs"
+RECORD = Path(__file__).with_name("records") / "glacier.json"
+LOADED, BATCH, STEP_BATCH = 96, 24, 4  # images timed in the loader, images of its batch, images of the step
+
+
+def small_preset(folder: Path) -> dict:
+    """The whole run of the small pretraining, with its baseline."""
+    begin = time.perf_counter()
+    config = tasks.load_config(CONFIGS / "glacier_pretrain_small.yaml", {"output_dir": str(folder)})
+    summary = launch.train(config)
+    return {
+        "seconds": round(time.perf_counter() - begin),
+        "steps": summary["step"],
+        **{
+            name: {key: round(summary[name][key], 4) for key in ("mcc", "mean_iou")} for name in ("metrics", "baseline")
+        },
+    }
+
+
+def slicing(scenes: int) -> dict:
+    """By how much the peak of memory grows while scenes of 512 x 512 x 7 are cut after a first one; a new process."""
+    command = [sys.executable, "-m", "tests.bench.bench_glacier", "slicing", str(scenes)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def slice_now(scenes: int) -> None:
+    from lib.tasks.glacier import readers, terrain, tiles
+
+    settings = tasks.load_config(CONFIGS / "glacier_pretrain.yaml").workload
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "data"
+        terrain.write(folder, terrain.Generator(scenes=scenes + 1, size=512), settings.source)
+        found, problems = readers.find(folder, settings.source)
+        cutter = tiles.Cutter(Path(place) / "store", settings.source, settings.tiles, 0)
+        cutter.add(found[0])
+        before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+        cutter.all(found[1:], problems)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        rate = round(scenes / (time.perf_counter() - begin), 1)
+    print(json.dumps({"scenes": scenes, "grown_mib": round(grown / 1024, 2), "scenes_per_second": rate}))
+
+
+def loader_and_step() -> dict:
+    """Images of 512 x 512 x 7 a second: out of the loader with two workers, and through a step of the full U-Net."""
+    config = tasks.load_config(
+        CONFIGS / "glacier_pretrain.yaml",
+        {"workload.generator.scenes": 32, "training.effective_batch": BATCH, "training.micro_batch_slots": 1},
+    )
+    task = tasks.load(config)
+    part = task.datasets()["train"]
+    order = data.Order(len(part), 0, BATCH, 1, data.weights_of(part))
+    loaded = {}
+    for workers in (0, 2):
+        batches = data.train_batches(task, part, order, range(1 + LOADED // BATCH), workers)
+        next(batches)  # workers start, files are mapped for the first time
+        begin = time.perf_counter()
+        for _ in batches:
+            pass
+        loaded[f"loader_{workers}_workers"] = round(LOADED / (time.perf_counter() - begin), 1)
+    few = tasks.configs.replace(config, {"training.effective_batch": STEP_BATCH, "training.micro_batch": STEP_BATCH})
+    state = states.new(task, few)
+    batch = {
+        name: value[:STEP_BATCH] for name, value in task.collate([part[i] for i in range(4)], torch.Generator()).items()
+    }
+    order, meter = data.Order(len(part), 0, STEP_BATCH, 1), Meter({}, state.device)
+    trainer.optimizer_step(state, task, few, [batch], 0, order, meter)
+    begin = time.perf_counter()
+    trainer.optimizer_step(state, task, few, [batch], 1, order, meter)
+    return {**loaded, "step": round(STEP_BATCH / (time.perf_counter() - begin), 2), "device": str(memory.device())}
+
+
+SHORT = {  # the small fine-tuning on small scenes, 12 steps a fold
+    "training.max_steps": 12, "training.evaluate_every_steps": 4, "checkpoint.every_steps": 4,
+    "workload.generator.size": 96, "queue.before": "[]", "queue.start_from": "",
+}  # fmt: skip
+
+
+def fold_queue(folder: Path) -> list[queues.Entry]:
+    return queues.entries(CONFIGS / "glacier_finetune_small.yaml", {**SHORT, "output_dir": str(folder)})
+
+
+def killed_in_fold_3(folder: Path) -> dict:
+    """Five short folds in one go, and killed in the third and resumed: are best weights and metrics the same?"""
+    ends = []
+    for name in ("whole", "killed"):
+        command = [sys.executable, "-m", "tests.bench.bench_glacier", name, str(folder / name)]
+        code = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode
+        assert code == (0 if name == "whole" else -signal.SIGKILL), code
+        found = fold_queue(folder / name)
+        killed_at = [(state.state, state.step) for state in map(queues.state_of, found)]
+        assert queues.run(found) == 0
+        ends.append({entry.name: end_of(entry.folder) for entry in found})
+    same = [ends[0][name] == ends[1][name] for name in ends[0]]
+    return {"folds": len(same), "same": sum(same), "states_when_killed": killed_at}
+
+
+def end_of(folder: Path) -> tuple:
+    summary = json.loads((folder / "summary.json").read_text())
+    weights = [path.read_bytes() for path in sorted((folder / "best").glob("*/model.safetensors"))]
+    return summary["metrics"], summary["best"], weights
+
+
+def kill_in_the_third(folder: Path) -> None:
+    real = trainer.optimizer_step
+
+    def step(state, task, config, slots, number, *rest):
+        if config.run.name.endswith("fold2") and number == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(state, task, config, slots, number, *rest)
+
+    trainer.optimizer_step = step
+    queues.run(fold_queue(folder))
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        kind, given = sys.argv[1:]
+        {"slicing": lambda: slice_now(int(given)), "whole": lambda: sys.exit(queues.run(fold_queue(Path(given)))),
+         "killed": lambda: kill_in_the_third(Path(given))}[kind]()  # fmt: skip
+        return
+    with tempfile.TemporaryDirectory() as place:
+        os.environ["TRAINBOOK_CACHE"] = f"{place}/cache"
+        record = {
+            "date": date.today().isoformat(),
+            "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "processor": platform.machine()},
+            "torch": torch.__version__,
+        }
+        measured = {
+            "slicing": lambda: [slicing(scenes) for scenes in (4, 40)],
+            "images_per_second": loader_and_step,
+            "killed_in_fold_3_of_5": lambda: killed_in_fold_3(Path(place)),
+            "small_preset": lambda: small_preset(Path(place) / "preset"),
+        }
+        for name, measure in measured.items():
+            record[name] = measure()
+            print(json.dumps({name: record[name]}, indent=1), flush=True)
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

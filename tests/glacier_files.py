@@ -1,0 +1,58 @@
+"""Small scenes on disk, for the tests of glacier's data side."""
+
+from pathlib import Path
+
+import numpy as np
+import rasterio
+
+CODES = (0, 85, 170, 255)
+
+
+def write_tiff(path: Path, values, origin=(0, 0), crs="EPSG:32643", nodata=None, pixel=30.0):
+    """(h, w) or (bands, h, w) values as a GeoTIFF."""
+    values = np.asarray(values)
+    planes = values if values.ndim == 3 else values[None]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    transform = rasterio.Affine(pixel, 0, origin[0], 0, -pixel, origin[1])
+    shape = {"height": planes.shape[1], "width": planes.shape[2], "count": len(planes), "dtype": planes.dtype.name}
+    place = {"crs": crs, "transform": transform} if crs else {}
+    with rasterio.open(path, "w", driver="GTiff", nodata=nodata, **shape, **place) as file:
+        file.write(planes)
+    return path
+
+
+def scene(seed=0, size=(64, 64), bands=2):
+    """(bands, h, w) float32 and (h, w) classes 0 to 3, of which every quarter of the image holds one."""
+    draw = np.random.default_rng(seed)
+    image = draw.normal(100, 10, (bands, *size)).astype(np.float32)
+    rows, columns = np.mgrid[: size[0], : size[1]]
+    classes = (2 * (rows * 2 // size[0]) + columns * 2 // size[1]).astype(np.uint8)
+    return image, classes
+
+
+def write_bands(folder: Path, name: str, image, classes, origin=(0, 0), **options):
+    """BandN/NAME.tif and label/NAME.tif."""
+    for number, plane in enumerate(image, 1):
+        write_tiff(folder / f"Band{number}" / f"{name}.tif", plane, origin, **options)
+    if classes is not None:
+        write_tiff(folder / "label" / f"{name}.tif", np.asarray(CODES, np.uint8)[classes], origin)
+
+
+def write_scenes(folder: Path, count=6, size=(64, 64), bands=2, classes=4):
+    """Scenes that lie apart on the map; with three classes, without a lake."""
+    for number in range(count):
+        image, target = scene(number, size, bands)
+        write_bands(folder, f"img{number:03d}", image, np.minimum(target, classes - 1), origin=(number * 100_000, 0))
+    return folder
+
+
+def write_patches(folder: Path, sources=3, patches=2, size=32, bands=5):
+    """HKH-style patches: slice_S_img_PPP.npy (h, w, bands) and slice_S_mask_PPP.npy (h, w, 2)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in range(sources):
+        for patch in range(patches):
+            image, classes = scene(10 * source + patch, (size, size), bands)
+            mask = np.stack([classes == 1, classes >= 2], 2)
+            np.save(folder / f"slice_{source}_img_{patch:03d}.npy", image.transpose(1, 2, 0))
+            np.save(folder / f"slice_{source}_mask_{patch:03d}.npy", mask)
+    return folder
