@@ -448,6 +448,8 @@ def _scores(state: State, task: Task, loader: data.EvaluationLoader) -> dict[str
     except Exception as error:
         if not memory.is_oom(error):
             raise
+        if state.sharded:
+            raise _sharded_oom(state, state.step) from error
     return None  # outside the except block, as in _gradients
 
 

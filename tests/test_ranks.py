@@ -418,6 +418,22 @@ def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_t
         assert all(torch.equal(value, two.tensors[group][name]) for name, value in named.items())
 
 
+def test_memory_that_runs_out_in_an_evaluation_under_shards_ends_the_launch_too(toy, monkeypatch):
+    """The other ranks wait inside a layer; an agreement would never come."""
+    config = toy({"training.micro_batch": 4})
+    task = tasks.load(config)
+    state = trainer.states.new(task, config)
+    state.sharded = True
+
+    def tight(self, model, loader):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(type(task), "evaluate", tight)
+    with pytest.raises(OutOfMemory, match="training.fully_shard") as raised:
+        trainer.evaluate(state, task, config, range(5))
+    assert raised.value.micro_batch == 2
+
+
 def words(place, rank, error):
     torchrun._write(place / f"failed-{rank}.json", torchrun._last_words(rank, error))
 
