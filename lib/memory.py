@@ -58,8 +58,7 @@ def allow_tf32(in_precision: Precision, on: torch.device) -> None:
 def autocast(in_precision: Precision, on: torch.device) -> contextlib.AbstractContextManager:
     if in_precision == "fp32":
         return contextlib.nullcontext()
-    kind = "cuda" if on.type == "meta" else on.type  # meta tensors stand for those of a GPU that is planned for
-    return torch.autocast(kind, torch.float16 if in_precision == "fp16" else torch.bfloat16)
+    return torch.autocast(on.type, torch.float16 if in_precision == "fp16" else torch.bfloat16)
 
 
 def recompute(model: nn.Module, layers: int | str) -> int:

@@ -6,6 +6,7 @@ code runs unchanged and says "cuda" wherever it wants to.
 """
 
 import contextlib
+import functools
 import math
 import types
 import warnings
@@ -283,12 +284,28 @@ def _half_cross_entropy(args: tuple, kwargs: dict) -> Tensor:
     return torch._C._nn.nll_loss_nd(_half_softmax("log_softmax", args[0], 1), args[1], weight, reduction, ignored)
 
 
+def _for_cuda(function: Callable) -> Callable:
+    """The function with "cuda" where a model asks it about the device of its tensors, which is "meta" here."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        args = tuple("cuda" if isinstance(a, str) and a == "meta" else a for a in args)
+        if kwargs.get("device_type") == "meta":
+            kwargs["device_type"] = "cuda"
+        return function(*args, **kwargs)
+
+    return wrapped
+
+
 @contextlib.contextmanager
 def simulated_cuda(target: Target) -> Iterator[CudaSemantics]:
     """Inside, a training step on `meta` tensors does what it would do on `target`."""
     semantics = CudaSemantics(target)
     with (
-        mock.patch("torch.amp.autocast_mode.torch.cuda.amp.common.amp_definitely_not_available", lambda: False),
+        mock.patch.object(torch.autocast, "__init__", _for_cuda(torch.autocast.__init__)),
+        mock.patch.object(torch, "is_autocast_enabled", _for_cuda(torch.is_autocast_enabled)),
+        mock.patch.object(torch, "get_autocast_dtype", _for_cuda(torch.get_autocast_dtype)),
+        mock.patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False),
         mock.patch("torch.cuda.is_bf16_supported", lambda *_, **__: True),
         mock.patch("torch.utils.checkpoint._infer_device_type", lambda *_: "cuda"),
         warnings.catch_warnings(),

@@ -197,6 +197,23 @@ def test_a_card_of_ones_own_has_its_memory_and_its_kernels():
     assert own.usable_bytes == int(10.5 * 2**30) - 200 * MIB and own.card == "10.5 GiB, capability 8.6"
 
 
+def test_a_loss_that_leaves_autocast_by_its_tensors_device_is_followed():
+    def step(leave):
+        def inner(net):
+            y = net(torch.randn(512, 512, device="cuda"))
+            assert torch.is_autocast_enabled(y.device.type) and torch.get_autocast_dtype(y.device.type) is torch.half
+            with torch.autocast(y.device.type, enabled=not leave):
+                return (y.float() @ y.float().T).sum()
+
+        return inner
+
+    inside, outside = (
+        predict(lambda: nn.Linear(512, 512), step(leave), precision="fp16").moments["after forward"]
+        for leave in (False, True)
+    )
+    assert outside != inside  # fp32 operands are kept instead of half ones
+
+
 def test_nothing_of_the_simulation_stays_behind():
     before = (torch.cuda.is_bf16_supported, torch.get_rng_state())
     predict(lambda: Layer(16), lambda net: net(torch.randn(2, 4, 16, device="cuda")).sum(), precision="fp16")
