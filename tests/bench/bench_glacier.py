@@ -24,6 +24,7 @@ from lib import queue as queues
 from lib import state as states
 from lib import task as tasks
 from lib.meter import Meter
+from lib.tasks.glacier import readers, terrain, tiles
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
@@ -47,26 +48,26 @@ def small_preset(folder: Path) -> dict:
 
 def slicing(scenes: int) -> dict:
     """By how much the peak of memory grows while scenes of 512 x 512 x 7 are cut after a first one; a new process."""
-    command = [sys.executable, "-m", "tests.bench.bench_glacier", "slicing", str(scenes)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    settings = tasks.load_config(CONFIGS / "glacier_pretrain.yaml").workload
+    with tempfile.TemporaryDirectory() as place:
+        terrain.write(Path(place), terrain.Generator(scenes=scenes + 1, size=512), settings.source)
+        command = [sys.executable, "-m", "tests.bench.bench_glacier", "slicing", place]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def slice_now(scenes: int) -> None:
-    from lib.tasks.glacier import readers, terrain, tiles
-
+def slice_now(folder: Path) -> None:
     settings = tasks.load_config(CONFIGS / "glacier_pretrain.yaml").workload
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "data"
-        terrain.write(folder, terrain.Generator(scenes=scenes + 1, size=512), settings.source)
-        found, problems = readers.find(folder, settings.source)
-        cutter = tiles.Cutter(Path(place) / "store", settings.source, settings.tiles, 0)
+    found, problems = readers.find(folder, settings.source)
+    with tempfile.TemporaryDirectory() as store:
+        cutter = tiles.Cutter(Path(store), settings.source, settings.tiles, 0)
         cutter.add(found[0])
         before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
         cutter.all(found[1:], problems)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        rate = round(scenes / (time.perf_counter() - begin), 1)
-    print(json.dumps({"scenes": scenes, "grown_mib": round(grown / 1024, 2), "scenes_per_second": rate}))
+        rate = round((len(found) - 1) / (time.perf_counter() - begin), 1)
+    told = {"scenes": len(found) - 1, "peak_mib": round((before + grown) / 1024), "grown_mib": round(grown / 1024, 2)}
+    print(json.dumps({**told, "scenes_per_second": rate}))
 
 
 def loader_and_step() -> dict:
@@ -144,7 +145,7 @@ def kill_in_the_third(folder: Path) -> None:
 def main() -> None:
     if len(sys.argv) > 1:
         kind, given = sys.argv[1:]
-        {"slicing": lambda: slice_now(int(given)), "whole": lambda: sys.exit(queues.run(fold_queue(Path(given)))),
+        {"slicing": lambda: slice_now(Path(given)), "whole": lambda: sys.exit(queues.run(fold_queue(Path(given)))),
          "killed": lambda: kill_in_the_third(Path(given))}[kind]()  # fmt: skip
         return
     with tempfile.TemporaryDirectory() as place:
