@@ -1,6 +1,8 @@
-"""The command line: `python -m lib train CONFIG [--set key=value ...]`."""
+"""The command line: `python -m lib train CONFIG [--set key=value ...]`, and `python -m lib kaggle ...`."""
 
 import argparse
+import importlib
+import importlib.util
 import sys
 
 from lib import launch, outputs
@@ -31,7 +33,14 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("config", help="a YAML file such as configs/graphmer_small.yaml")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     train.set_defaults(run=_train)
+    _add_kaggle(commands)
     return parser
+
+
+def _add_kaggle(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """A notebook carries lib without `lib.kaggle`, which stays at home."""
+    if importlib.util.find_spec("lib.kaggle"):
+        importlib.import_module("lib.kaggle.commands").add(commands)
 
 
 def _train(options: argparse.Namespace) -> int:
