@@ -221,6 +221,7 @@ class Stub:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet: in two, each answer waits 40 ms for an acknowledgement
     stub: Stub
 
     def log_message(self, *arguments: object) -> None:
@@ -311,7 +312,7 @@ def execute_here(arguments: tuple[str, ...], seconds: float, hold: int | None) -
         return 1, out.getvalue(), f"{error.getvalue()}{type(crash).__name__}: {crash}\n"
     finally:
         sys.argv = before
-    return 0, out.getvalue(), error.getvalue()
+    return 0, out.getvalue().replace("\r\n", "\n"), error.getvalue()  # as a child's text arrives
 
 
 @contextmanager

@@ -14,16 +14,17 @@ import pytest
 from lib.__main__ import main
 from lib.kaggle import chain
 from tests.conftest import ROOT
+from tests.kaggle_stub import execute_here
 
 NAME = "ada/trainbook-01-graphmer"
-POLL = ["--poll-seconds", "0.2"]
+POLL = ["--poll-seconds", "0.05"]
 
 
 def sessions(tmp_path):
     return json.loads((tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / chain._STATE).read_text())["sessions"]
 
 
-def trains(steps_a_session, total=100, seconds=0.3):
+def trains(steps_a_session, total=100, seconds=0.1):
     """A session that goes on from the mounted output, as a notebook does."""
 
     def runner(session):
@@ -136,7 +137,7 @@ def test_a_refusal_ends_it_and_leaves_no_session_behind(stub, tmp_path, capsys):
 
 def test_a_running_session_is_waited_for_and_not_doubled(stub, tmp_path):
     """Pushed by hand, or by a chain whose notes are lost."""
-    stub.runner = trains(60, seconds=3)
+    stub.runner = trains(60, seconds=1)
     main(["kaggle", "push", "graphmer"])
     assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
     assert [one["step"] for one in sessions(tmp_path)] == [60, 100] and stub.overlaps == 0
@@ -153,15 +154,14 @@ def test_an_output_from_before_is_gone_on_with(stub, tmp_path):
 
 
 def test_the_end_of_the_session_before_is_not_taken_for_that_of_the_new_one(stub, tmp_path):
-    slow = trains(50, seconds=2)
-    stub.runner = slow
+    slow = trains(50, seconds=1)
 
     def runner(session):
         stub.stale = 2  # two answers after each push are still about the session before
         slow(session)
 
     stub.runner = runner
-    assert main(["kaggle", "chain", "graphmer", "--poll-seconds", "0.5"]) == 0
+    assert main(["kaggle", "chain", "graphmer", "--poll-seconds", "0.2"]) == 0
     assert [one["step"] for one in sessions(tmp_path)] == [50, 100] and stub.overlaps == 0
 
 
@@ -175,7 +175,8 @@ def test_a_network_that_fails_for_a_while_does_not_end_it(stub, tmp_path, monkey
             raise ConnectionError
         return answered(body)
 
-    monkeypatch.setitem(stub.METHODS, "kernels.KernelsApiService/GetKernelSessionStatus", lambda s, body: sometimes(body))
+    name = "kernels.KernelsApiService/GetKernelSessionStatus"
+    monkeypatch.setitem(stub.METHODS, name, lambda served, body: sometimes(body))
     assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
     assert "Asking again every" in capsys.readouterr().out and stub.overlaps == 0
 
@@ -194,7 +195,7 @@ class Forked:
         self.process.start()
 
     def _run(self):
-        with self.said.open("a") as file, redirect_stdout(file), redirect_stderr(file):
+        with self.said.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
             os._exit(main(COMMAND))
 
     def wait(self):
@@ -228,14 +229,15 @@ MOMENTS = {
 }
 
 
-def killed_and_finished(stub, tmp_path, kind, moment):
+def killed_and_finished(stub, tmp_path, monkeypatch, kind, moment):
     """Kills a chain at a moment and starts it again, until no orphan of it holds the lock; returns what it said."""
     stub.runner = trains(50, seconds=0.5)
-    stub.delay = {"SaveKernel": 0.5, "ListKernelSessionOutput": 0.3, "GetKernelSessionStatus": 0.05}
+    stub.delay = {"SaveKernel": 0.3, "ListKernelSessionOutput": 0.2, "GetKernelSessionStatus": 0.05}
     killed = kind(tmp_path / "killed.txt")
     stub.wait_for(lambda: MOMENTS[moment](stub))
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.wait()
+    monkeypatch.setattr("lib.kaggle.client._execute", execute_here)
     for number in range(40):
         code, said = Forked(tmp_path / f"again{number}.txt").wait()
         if "Another chain holds" not in said:
@@ -247,12 +249,12 @@ def killed_and_finished(stub, tmp_path, kind, moment):
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_chain_that_is_killed_goes_on_where_it_was(stub, tmp_path, moment):
-    killed_and_finished(stub, tmp_path, Forked, moment)
+def test_a_chain_that_is_killed_goes_on_where_it_was(stub, tmp_path, monkeypatch, moment):
+    killed_and_finished(stub, tmp_path, monkeypatch, Forked, moment)
 
 
-def test_a_push_that_outlives_the_killed_chain_is_not_made_twice(real_client, tmp_path):
-    killed_and_finished(real_client, tmp_path, Started, "while the push is answered")
+def test_a_push_that_outlives_the_killed_chain_is_not_made_twice(real_client, tmp_path, monkeypatch):
+    killed_and_finished(real_client, tmp_path, monkeypatch, Started, "while the push is answered")
     assert real_client.count("SaveKernel") == 2
 
 
