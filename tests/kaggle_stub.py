@@ -81,6 +81,7 @@ class Stub:
         self.datasets: dict[str, list[dict]] = {}  # "owner/slug" -> versions, as requested
         self.uploads: dict[str, Upload] = {}
         self.break_after: int | None = None  # bytes of the next upload after which the connection is cut
+        self.hold_uploads_after: int | None = None  # bytes after which a large upload hangs, until this is None
         self.fail_uploads = 0  # uploads that are answered with an error that is not to be repeated
         self.quota_hours: tuple[float, float] | None = (0.0, 30.0)  # used, total
         self.stray_file = ""  # a name that an output claims to hold, leading out of the folder
@@ -269,6 +270,10 @@ class Handler(BaseHTTPRequestHandler):
         elif asked.startswith("bytes */"):
             received = {"Range": f"bytes=0-{len(upload.data) - 1}"} if upload.data else {}
             self.answer(200 if len(upload.data) == upload.size else 308, b"", headers=received)
+        elif self.stub.hold_uploads_after is not None and sent > self.stub.hold_uploads_after:
+            upload.data += self.rfile.read(self.stub.hold_uploads_after)
+            self.close_connection = True
+            self.stub.wait_for(lambda: self.stub.hold_uploads_after is None)
         elif self.stub.break_after is not None:
             upload.data += self.rfile.read(min(sent, self.stub.break_after))
             self.stub.break_after = None
