@@ -20,14 +20,15 @@ from tests.kaggle_stub import KEY
 from tests.notebooks.test_notebooks import small_graph
 
 CONFIG = str(ROOT / "configs" / "graphmer_small.yaml")
-SET = [
-    *("--set", "workload.split.validation=0.2", "--set", "workload.split.test=0.2", "--set", "training.effective_batch=8"),
-    *("--set", "workload.evaluation.validation_triples=5", "--set", "workload.evaluation.test_triples=10"),
+KEYS = [
+    *("workload.split.validation=0.2", "workload.split.test=0.2", "training.effective_batch=8"),
+    *("workload.evaluation.validation_triples=5", "workload.evaluation.test_triples=10"),
 ]
+GIVEN = ["--data", "graph", "--slug", "code-graph", "--least", "10", *(f"--set={key}" for key in KEYS)]
 
 
 def pack(*options):
-    return main(["kaggle", "dataset", CONFIG, "--data", "graph", "--slug", "code-graph", "--least", "10", *SET, *options])
+    return main(["kaggle", "dataset", CONFIG, *GIVEN, *options])
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 do, also where that is nothing."""
 
 import ast
+import http.client
 import importlib.util
 import json
 import math
@@ -309,22 +310,18 @@ def answers(address: str, seconds: float = _SECONDS) -> Line:
     """Whether an address answers a HEAD request (or a GET, where HEAD is not allowed) in time."""
     shown = secrets.clean(address)
     for method in ("HEAD", "GET"):
-        request = urllib.request.Request(address, method=method, headers={"User-Agent": "trainbook-preflight"})
         try:
+            request = urllib.request.Request(address, method=method, headers={"User-Agent": "trainbook-preflight"})
             with urllib.request.urlopen(request, timeout=seconds) as response:
                 size = response.headers.get("Content-Length")
                 return Line("fine", f"{shown} answers" + (f", {int(size):,} bytes." if size else "."))
         except urllib.error.HTTPError as error:
-            if method == "HEAD" and error.code in (403, 405, 501):
-                continue
-            return Line(
-                "wrong", f"{shown} answers {error.code} {error.reason}.", "Correct it, or mount the data instead."
-            )
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            return Line(
-                "wrong", f"{shown} does not answer in {seconds:g} s ({reason}).", "Try it in a browser; mount the data."
-            )
+            if method == "GET" or error.code not in (403, 405, 501):
+                what = f"{shown} answers {error.code} {error.reason}."
+                return Line("wrong", what, "Correct it, or mount the data instead.")
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            what = f"{shown} does not answer in {seconds:g} s ({getattr(error, 'reason', error)})."
+            return Line("wrong", what, "Try it in a browser; mount the data instead.")
     raise AssertionError("unreachable")
 
 

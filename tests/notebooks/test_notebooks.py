@@ -33,7 +33,11 @@ PARAMETERS = {
         },
     }
 }
-LAYOUTS = {"new layout": "datasets/someone/code-graph", "old layout": "code-graph"}
+LAYOUTS = {
+    "new layout": "datasets/someone/code-graph",
+    "old layout": "code-graph",
+    "new layout, unpacked archive": "datasets/someone/code-graph/data",
+}
 
 
 def builder():
@@ -110,6 +114,7 @@ def test_a_notebook_runs_from_an_empty_folder(name, layout, kaggle):
     assert (kaggle / "working" / "outputs.tar.gz").stat().st_size > 10_000
     assert (run / "plots" / "metrics.png").stat().st_size > 10_000
     assert any("image/png" in o.get("data", {}) for cell in notebook.cells for o in cell.get("outputs", []))
+    assert "Download: the Output tab of this version, outputs.tar.gz" in text
     left = {path.name for path in (kaggle / "working").iterdir()}
     assert left == {run.name, "outputs.tar.gz"}, "a notebook leaves its results and nothing else"
 
