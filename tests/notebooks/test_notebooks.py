@@ -33,11 +33,7 @@ PARAMETERS = {
         },
     }
 }
-LAYOUTS = {
-    "new layout": "datasets/someone/code-graph",
-    "old layout": "code-graph",
-    "new layout, unpacked archive": "datasets/someone/code-graph/data",
-}
+LAYOUTS = {"new layout": "datasets/someone/code-graph", "old layout": "code-graph"}
 
 
 def builder():
