@@ -233,7 +233,7 @@ def compare() -> str:
     session, run = fact("kaggle_session_minutes") / 60, fact("kaggle_run_minutes") / 60
     colab, scratch_gb = fact("colab_session_minutes") / 60, fact("kaggle_scratch_bytes") / 1e9
     rows = [
-        ["GPU", f"{gpus:g} x {t4.name}", f"{fact('colab_gpus'):g} x {t4.name}, when there is one", "yours, say an RTX 3050 8 GB"],
+        ["GPU", f"{gpus:g} x {t4.name}", f"{fact('colab_gpus'):g} x {t4.name}, when there is one", "yours, say a 3050"],
         ["VRAM, GiB", f"{gpus:g} x {t4.memory_gib:g}, not pooled", f"{t4.memory_gib:g}", f"{own.memory_gib:g}"],
         ["RAM", f"{fact('kaggle_ram_gib'):g} GiB", f"{fact('colab_ram_gib'):g} GiB", "yours"],
         ["CPUs", f"{fact('kaggle_vcpus'):g} vCPUs", f"{fact('colab_vcpus'):g} vCPUs", "yours"],

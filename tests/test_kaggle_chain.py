@@ -106,6 +106,15 @@ def test_two_lost_in_a_row_end_it_and_retry_goes_on(stub, capsys):
     assert main(["kaggle", "chain", "graphmer", *POLL, "--retry"]) == 0 and len(stub.sessions) == 3
 
 
+def test_a_completed_run_goes_on_when_its_length_was_raised(stub, tmp_path):
+    stub.runner = trains(60, total=60, seconds=0)
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
+    stub.runner = trains(60, total=100, seconds=0)
+    assert main(["kaggle", "chain", "graphmer", *POLL, "--retry"]) == 0
+    assert [(one["first_step"], one["step"]) for one in sessions(tmp_path)] == [(0, 60), (60, 100)]
+    assert stub.sessions[1].request["kernelDataSources"] == [NAME]
+
+
 def test_a_training_that_fails_ends_it_with_its_words(stub, capsys):
     stub.runner = lambda session: session.summary(step=7, reason="failed", error="The loss is not finite.", session=1)
     assert main(["kaggle", "chain", "graphmer", *POLL]) == 1

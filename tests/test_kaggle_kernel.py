@@ -2,8 +2,6 @@
 
 import io
 import json
-import os
-import subprocess
 import sys
 import tarfile
 import time
@@ -302,29 +300,24 @@ def test_a_session_that_left_nothing_is_said_with_its_log(stub, capsys):
 # --- credentials ------------------------------------------------------------------------------------------------------
 
 
-def test_no_credential_is_printed_written_or_pushed(real_client, tmp_path):
-    """Every command, with a server that repeats what it was sent."""
+def test_no_credential_is_printed_written_or_pushed(stub, tmp_path, monkeypatch, capfd):
+    """Every command, with a session that prints the key."""
 
     def runner(session):
         session.say(f"the key is {KEY}\n")
         leaves_results(session)
 
-    real_client.runner = runner
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_TOKEN": "hf_0123456789abcdefghij"}
-    said = ""
+    stub.runner = runner
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdefghij")
     for words in ("push graphmer", "status graphmer --log", "fetch graphmer", "chain graphmer"):
-        command = words.split()
-        done = subprocess.run(
-            [sys.executable, "-m", "lib", "kaggle", *command], env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        said += done.stdout + done.stderr
-        settled(real_client)
+        assert main(["kaggle", *words.split()]) == 0
+        settled(stub)
+    said = "".join(capfd.readouterr())
     assert "the key is [hidden]" in said and KEY not in said
-    written = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and path.suffix != ".log"]
-    written.append(tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / "results" / "session.log")
-    assert len(written) > 5 and not any(KEY.encode() in path.read_bytes() for path in written)
-    assert not any(KEY in session.request["text"] for session in real_client.sessions)
+    written = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert sum(path.name == "session.log" for path in written) == 2 and len(written) > 5
+    assert not any(KEY.encode() in path.read_bytes() for path in written)
+    assert not any(KEY in session.request["text"] for session in stub.sessions)
 
 
 def test_a_notebook_with_a_credential_in_it_is_not_pushed(stub, capsys):

@@ -26,6 +26,7 @@ _SETTLING_POLLS = 3  # looks after which an end is believed that no active state
 _PATIENCE = 60  # unanswered questions in a row; a poll apart, that is an hour
 _LOST_IN_A_ROW = 2  # sessions that end without results; one more would spend quota on the same fault
 _QUOTA_MARGIN_MINUTES = 10  # start and end of a session that is cut to what is left of the quota
+_GONE_ON = " (gone on)"  # behind a reason that holds a chain up, once a person said to go on all the same
 _FILES = rf"(^|/)({outputs.SUMMARY.replace('.', '[.]')}|metrics[.]csv)$"
 Result = TypeVar("Result")
 
@@ -51,7 +52,7 @@ class Session:
     @property
     def trained(self) -> bool:
         """Whether its output can be gone on with."""
-        return self.reason in ("completed", "deadline", "interrupted")
+        return self.reason.removesuffix(_GONE_ON) in ("completed", "deadline", "interrupted")
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Chain:
     min_hours: float = 1.0
     poll_seconds: float = 60.0
     own_output: bool = False  # sessions that were not pushed from here left an output
-    retry: bool = False  # sessions that were lost or failed no longer hold it up
+    retry: bool = False  # sessions that were lost, failed or completed no longer hold it up
     sessions: list[Session] = field(default_factory=list)
 
     @property
@@ -111,7 +112,7 @@ def run(chain: Chain, fresh: bool = False) -> int:
         if not chain.sessions and not fresh:
             _look_back(chain)
         for session in chain.sessions if chain.retry else ():
-            session.reason += " (tried again)" * (session.reason in ("lost", "failed"))
+            session.reason += _GONE_ON * (session.reason in ("lost", "failed", "completed"))
         while True:
             session = _open_session(chain)
             if session is None:
@@ -319,6 +320,7 @@ def _collect(chain: Chain, session: Session, state: client.Status) -> None:
     if session.reason == "failed":
         session.message = next((found["error"] for found in runs.values() if "error" in found), session.message)
     session.hours = _length(folder / f"{chain.kernel.split('/')[1]}.log")
+    kernel.keep_log(folder, chain.kernel)
     quota = _quota(chain)
     if quota and session.quota_before is not None and quota.used >= session.quota_before:
         session.quota_used = quota.used - session.quota_before

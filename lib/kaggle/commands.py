@@ -179,7 +179,7 @@ def _add_chain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-hours", type=float, default=1.0, help="quota below which no session is started")
     parser.add_argument("--poll-seconds", type=float, default=60.0, help="seconds between questions to Kaggle")
     parser.add_argument("--fresh", action="store_true", help="forget earlier sessions and begin at step 0")
-    parser.add_argument("--retry", action="store_true", help="go on after sessions that failed or left nothing")
+    parser.add_argument("--retry", action="store_true", help="go on after a failed, lost or completed session")
     parser.set_defaults(run=_chain)
 
 

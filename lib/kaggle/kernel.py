@@ -241,7 +241,7 @@ def fetch(kernel: str, folder: Path, everything: bool = False) -> Fetched:
         archive = loose / outputs.ARCHIVE
         if not archive.is_file() and not everything:  # a session that ended before its packaging
             client.output(kernel, loose, _NO_CHECKPOINTS)
-        _read_log(loose, kernel)
+        keep_log(loose, kernel)
         results.mkdir()
         if archive.is_file():
             unpack(archive, results)
@@ -253,8 +253,8 @@ def fetch(kernel: str, folder: Path, everything: bool = False) -> Fetched:
     return Fetched(folder, summaries, number, size, sorted(folder.glob("*/plots/metrics.png")))
 
 
-def _read_log(folder: Path, kernel: str) -> None:
-    """The log of the session as text, session.log, in the place of the client's JSON."""
+def keep_log(folder: Path, kernel: str) -> None:
+    """The log of the session as text, session.log, without credentials, in the place of the client's JSON."""
     raw = folder / f"{kernel.split('/')[1]}.log"
     if raw.is_file():
         (folder / "session.log").write_text(client.readable(raw.read_text("utf-8")), "utf-8")
