@@ -79,6 +79,11 @@ def test_the_quota_ends_a_chain_and_cuts_the_last_session(stub, capsys):
     assert "0.5 of 30 GPU hours are left" in out and "9.50" in out
 
 
+def test_a_session_that_would_have_no_time_to_train_is_not_started(stub):
+    stub.quota_hours = (29.9, 30.0)
+    assert main(["kaggle", "chain", "graphmer", *POLL, "--min-hours", "0"]) == 75 and stub.sessions == []
+
+
 def test_without_a_gpu_the_quota_is_not_asked(stub):
     stub.runner = trains(100, seconds=0)
     stub.quota_hours = (30.0, 30.0)

@@ -195,12 +195,12 @@ def _verdict(chain: Chain) -> tuple[int, str] | None:
 
 
 def _too_little_quota(chain: Chain) -> tuple[int, str] | None:
-    quota = _quota(chain)
-    if quota is None or quota.remaining >= chain.min_hours:
+    quota, least = _quota(chain), max(chain.min_hours, 2 * _QUOTA_MARGIN_MINUTES / 60)
+    if quota is None or quota.remaining >= least:
         return None
     return 75, (
-        f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week, less than --min-hours "
-        f"{chain.min_hours:g}. The quota is renewed {quota.refreshes or 'once a week'}; the same command goes on then."
+        f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week, less than the {least:.1f} of a useful "
+        f"session (--min-hours). The quota is renewed {quota.refreshes or 'once a week'}; the same command goes on then."
     )
 
 
