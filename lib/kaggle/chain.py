@@ -199,8 +199,8 @@ def _too_little_quota(chain: Chain) -> tuple[int, str] | None:
     if quota is None or quota.remaining >= least:
         return None
     return 75, (
-        f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week, less than the {least:.1f} of a useful "
-        f"session (--min-hours). The quota is renewed {quota.refreshes or 'once a week'}; the same command goes on then."
+        f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week, less than the {least:.1f} that a "
+        f"session needs (--min-hours). New ones come {quota.refreshes or 'every week'}; the same command goes on."
     )
 
 
