@@ -28,6 +28,7 @@ notebooks: .venv/ready
 bench: .venv/ready
 	$(PY) -m tests.bench.bench_graph
 	$(PY) -m tests.bench.bench_graphmer
+	$(PY) -m tests.bench.bench_planner
 	$(PY) -m tests.bench.bench_session
 	$(PY) -m tests.bench.bench_overhead
 	$(PY) -m tests.bench.bench_save

@@ -163,8 +163,9 @@ def _sustained(card: Card) -> str:
 def speed() -> str:
     work = workload()
     text = (
-        f"The reference run is `configs/graphmer.yaml`: {work.parameters / 1e6:.1f} M parameters, N = "
-        f"{work.layer_weights / 1e6:.1f} M of them in the layers; {work.batch} samples of S = {work.positions} "
+        "The reference is the encoder of `configs/graphmer.yaml` on full chains: "
+        f"{work.parameters / 1e6:.1f} M parameters, N = {work.layer_weights / 1e6:.1f} M of them in the layers; "
+        f"{work.batch} samples of S = {work.positions} "
         f"positions a step, so T = {work.tokens:,} tokens; L = {work.layers} layers of width d = {work.width}. A step "
         f"takes at least 6 N T + 12 L S d T = {work.tflop:.1f} TFLOP. Steps/s are at most cards x TFLOP/s / TFLOP a "
         "step.\n\n"

@@ -3,12 +3,24 @@
 import contextlib
 import glob
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib import checkpoint, data, files, identity, memory, metrics, outputs, platform, profiles, trainer, weights
+from lib import (
+    checkpoint,
+    data,
+    files,
+    identity,
+    machine,
+    memory,
+    metrics,
+    outputs,
+    platform,
+    profiles,
+    trainer,
+    weights,
+)
 from lib import config as configs
 from lib import progress as progresses
 from lib import session as sessions
@@ -16,11 +28,13 @@ from lib import state as states
 from lib import task as tasks
 from lib.config import Config
 from lib.errors import BadInput
+from lib.planner import Plan, apply
+from lib.planner.search import Option
 from lib.session import Session
 from lib.task import Task
 
 EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
-GIB = 2**30
+_OPTIMIZER_IS_LOST = "The checkpoint is lightweight: the optimizer starts anew, so the run goes on, not bit for bit."
 
 
 @dataclass(frozen=True)
@@ -30,24 +44,35 @@ class Run:
     config: Config
     task: Task
     folder: Path
-    lengths: list[str]  # what a memory profile changed and how epochs became steps, for printing
+    lengths: list[str]  # what a profile and the plan changed and how epochs became steps, for printing
+    plan: Plan | None = None  # for this machine's GPU, if there is one
 
     @property
     def output_dir(self) -> Path:
         return self.folder.parent
 
+    @property
+    def predicted(self) -> Option | None:
+        """What was predicted for the run as it is configured."""
+        layers = self.config.training.gradient_checkpointing
+        if not self.plan:
+            return None
+        return self.plan.option_of(self.config.training.micro_batch, self.plan.layers if layers == "all" else layers)
+
 
 def prepare(config: Config) -> Run:
-    """Works in the memory profile, locates and validates the data, turns lengths into steps; writes nothing.
+    """Works in memory profile and plan, locates and validates the data, turns lengths into steps; writes nothing.
 
     Raises BadInput.
     """
+    machine.refuse_tpu()
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     memory.precision(config.training.precision, memory.device())  # refused before the data takes its time
+    config, plan, planned = apply.worked_in(config)
     task = tasks.load(config)
     train_set = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
     config, lengths = configs.resolve_lengths(config, len(train_set))
-    return Run(config, task, output_dir(config) / config.run.name, [*changes, *lengths])
+    return Run(config, task, output_dir(config) / config.run.name, [*changes, *planned, *lengths], plan)
 
 
 def output_dir(config: Config) -> Path:
@@ -110,7 +135,8 @@ def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -
         "test_loss": scores.get("loss"),
         "best": outcome.state.best,
         "steps_per_second": round(outcome.steps_per_second, 4),
-        "predicted_peak_bytes": None,
+        "predicted_steps_per_second": run.predicted and round(1 / run.predicted.expected_seconds, 4),
+        "predicted_peak_bytes": run.predicted and run.predicted.prediction.peak_bytes,
         "peak_memory_bytes": outcome.peak_bytes,
         "micro_batch": outcome.state.micro_batch,
         "precision": outcome.state.precision,
@@ -164,19 +190,28 @@ def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
     A damaged one is passed over and said; in the run's own folder it is renamed. Raises BadInput where all are damaged,
     where another configuration or a later version made the one found, or where `run.resume_from` holds none.
     """
+    found, sentences = look_for_checkpoint(run, quarantine=True)
+    print("".join(f"{sentence}\n" for sentence in sentences), end="")
+    return found
+
+
+def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.Checkpoint | None, list[str]]:
+    """As `find_checkpoint`, with what is to be said about it; without `quarantine` nothing is renamed."""
     damaged: list[str] = []
     for folder in resume_folders(run):
         own = folder.resolve() == (run.folder / "checkpoints").resolve()
-        found, sentences = checkpoint.load_newest(folder, quarantine=own)
+        found, sentences = checkpoint.load_newest(folder, quarantine=own and quarantine)
         damaged += sentences
         if found:
-            print("".join(f"{sentence}\n" for sentence in damaged), end="")
             now = identity.facts(run.config, run.task)
-            if warning := identity.check(found.state["identity"], now, found.path.parent.parent):
-                print(warning)
+            try:
+                warning = identity.check(found.state["identity"], now, found.path.parent.parent)
+            except BadInput as refused:
+                raise BadInput("\n".join([*damaged, str(refused)])) from None
+            warnings = [warning] if warning else []
             if "optimizer" not in found.tensors:
-                print("The checkpoint is lightweight: the optimizer starts anew, so the run goes on, not bit for bit.")
-            return found
+                warnings.append(_OPTIMIZER_IS_LOST)
+            return found, damaged + warnings
     if damaged:
         raise BadInput(
             "\n".join(damaged) + f"\nNo checkpoint of {run.config.run.name} is whole, and nothing was deleted. "
@@ -187,7 +222,7 @@ def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
             f"run.resume_from is {run.config.run.resume_from}, where no checkpoint of {run.config.run.name} lies. Give "
             "the output folder of the earlier session, the folder of the run in it, or leave it empty."
         )
-    return None
+    return None, []
 
 
 def resume_folders(run: Run) -> list[Path]:
@@ -222,30 +257,3 @@ def _bring_along(run: Run, found: checkpoint.Checkpoint) -> dict[str, Any] | Non
             best = checkpoint.load(checkpoint.path_of(origin / "best", step))
             checkpoint.save(run.folder / "best", step, best.tensors, best.state)
     return outputs.read_summary(origin)
-
-
-def smoke_test(run: Run) -> str:
-    """A few real steps in a folder that is thrown away: speed, memory after each phase, and what the run will take."""
-    steps = run.config.training.smoke_steps
-    short = configs.replace(
-        run.config,
-        {
-            "training.max_steps": steps,
-            "training.evaluate_every_steps": 0,
-            "training.log_every_steps": max(1, steps // 5),
-            "checkpoint.keep_last": 0,
-            "checkpoint.keep_best": 0,
-        },
-    )
-    session = sessions.start(run.config.session.minutes, run.config.session.margin_seconds)
-    with tempfile.TemporaryDirectory() as folder:
-        outcome = trainer.train(run.task, short, Path(folder), session, progresses.choose())
-    total = run.config.training.max_steps
-    whole = progresses.duration(total / max(outcome.steps_per_second, 1e-9))
-    lines = [f"{moment:>22}: {size / GIB:6.2f} GiB" for moment, size in outcome.allocated.items()]
-    lines += [
-        f"{'peak':>22}: {outcome.peak_bytes / GIB:6.2f} GiB",
-        f"{outcome.state.step} steps in micro-batches of {outcome.state.micro_batch}, {outcome.state.precision}: "
-        f"{outcome.steps_per_second:.2f} steps/s. {total:,} steps take about {whole}, evaluation aside.",
-    ]
-    return "\n".join(lines)

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from lib import launch, memory, platform
+from lib import launch, planner
 from lib import task as tasks
 from lib.config import Config
+from lib.errors import BadInput
 
 Parameters = Mapping[str, object]  # the names of the parameters cell
 
@@ -48,40 +49,20 @@ def _config_path(workload: str, home: Path, asked: str) -> Path:
     return home / "configs" / f"{name}.yaml"
 
 
-def describe_machine() -> str:
-    """Platform and GPUs in a few lines, with what to do where there is none."""
-    here = platform.detect()
-    limit = f"{here.session_minutes:.0f} minutes a session" if here.session_minutes else "no session limit"
-    lines = [f"Platform: {here.name}{' (batch run)' if here.batch else ''}, {limit}, output to {here.output_dir}"]
-    lines.append(f"PyTorch {torch.__version__}, {torch.get_num_threads()} CPU threads")
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        capability = f"{properties.major}.{properties.minor}"
-        size = properties.total_memory / memory.GIB
-        precision = memory.precision("auto", torch.device("cuda", index))
-        lines.append(f"GPU {index}: {properties.name}, capability {capability}, {size:.2f} GiB, trains in {precision}")
-    if not torch.cuda.is_available():
-        where = "on Kaggle choose Settings > Accelerator > GPU T4 x2, on Colab Runtime > Change runtime type"
-        lines.append(f"No GPU: {where}.")
-    return "\n".join(lines)
-
-
 def describe_plan(run: launch.Run) -> str:
-    """Parameters, the memory of their states, and how the effective batch is worked off."""
-    config = run.config
-    count = sum(p.numel() for p in run.task.model().parameters())
-    training = config.training
-    slot = training.effective_batch // training.micro_batch_slots
-    micro = min(training.micro_batch or slot, slot)
-    passes = training.micro_batch_slots * -(-slot // micro)
-    # fp32 weights, gradients and AdamW's two moments; autocast halves activations, never these.
-    states = 16 * count / memory.GIB
-    return (
-        f"{count / 1e6:.1f} M parameters: weights, gradients and optimizer take {states:.2f} GiB; activations come on "
-        "top, and the smoke test measures them.\n"
-        f"Effective batch {training.effective_batch} = {passes} micro-batches of at most {micro}; "
-        f"{training.max_steps:,} steps."
-    )
+    """The plan for this machine's GPU; without one, that for a T4, so that the run can be judged before it moves there.
+
+    A step that cannot be traced, or that no T4 holds, is said: here it trains all the same.
+    """
+    if run.plan:
+        return planner.of_plan(run.plan)
+    if torch.cuda.is_available():
+        return "No plan: the lines above say why."
+    try:
+        plan = planner.plan(run.config, "t4")
+    except BadInput as error:
+        return f"There is no GPU here. On Kaggle's T4s: {error}"
+    return f"There is no GPU here to plan for. On Kaggle's T4s this run would be:\n\n{planner.of_plan(plan)}"
 
 
 def compare(summary: Mapping[str, Any]) -> str:

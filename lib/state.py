@@ -59,14 +59,17 @@ class State:
         return self.kept_best[0] if self.kept_best else {}
 
 
-def new(task: Task, config: Config) -> State:
-    """Model, optimizer and scaler at step 0, drawn from the configuration's seed."""
-    device = memory.device()
-    precision = memory.precision(config.training.precision, device)
+def new(task: Task, config: Config, device: torch.device | None = None, precision: Precision | None = None) -> State:
+    """Model, optimizer and scaler at step 0, drawn from the configuration's seed.
+
+    Device and precision are those of this machine, or what the planner puts in their place.
+    """
+    device = device or memory.device()
+    precision = precision or memory.precision(config.training.precision, device)
     torch.manual_seed(data.mix(data.INITIALISE, config.seed))
     model = task.model().to(device)
     memory.recompute(model, config.training.gradient_checkpointing)
-    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
     slot = config.training.effective_batch // config.training.micro_batch_slots
     micro_batch = min(config.training.micro_batch or slot, slot)
     state = State(model, optimization.build(model, config), scaler, device, precision, micro_batch)

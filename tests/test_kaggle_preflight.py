@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lib.__main__ import main
+from lib.errors import BadInput
 from lib.kaggle import image, preflight
 from tests.conftest import ROOT
 from tests.kaggle_stub import KEY
@@ -15,6 +16,12 @@ from tests.notebooks.test_notebooks import PARAMETERS, small_graph
 
 NOTEBOOK = ROOT / "notebooks" / "01_graphmer.ipynb"
 KEYS = PARAMETERS["01_graphmer"]["OVERRIDES"]
+
+
+@pytest.fixture(autouse=True)
+def planned(monkeypatch):
+    """The plan as if it had been traced, which takes seconds; one test traces."""
+    monkeypatch.setattr(preflight, "_memory", lambda config: (preflight.Line("fine", "It fits."), 0.0))
 
 
 @pytest.fixture
@@ -120,7 +127,7 @@ def test_other_paths_are_no_paths_of_one_machine(text):
 @pytest.mark.parametrize(
     "speed, verdict, words",
     [
-        (1.0, "fine", "10,000 steps at 1 steps/s take 2.8 h: 1 session(s)"),
+        (1.0, "fine", "10,000 steps at 1 steps/s, as you measured, take 2.8 h: 1 session(s)"),
         (0.1, "look", "take 27.8 h: 3 session(s), 1 week(s)"),
         (0.0, "look", "fit one session from 0.24 steps/s on"),
     ],
@@ -128,6 +135,20 @@ def test_other_paths_are_no_paths_of_one_machine(text):
 def test_the_time_is_counted_in_sessions_and_weeks(stub, graph, speed, verdict, words):
     line = next(one for one in lines(NOTEBOOK, graph, speed=speed) if "steps/s" in one.what)
     assert line.verdict == verdict and words in line.what
+
+
+MEMORY = preflight._memory
+
+
+def test_the_planner_says_whether_it_fits_and_how_fast_it_may_be(stub, graph, monkeypatch):
+    monkeypatch.setattr(preflight, "_memory", MEMORY)
+    found = lines(NOTEBOOK, graph, **{"workload.model.hidden": 24})
+    assert any("GiB of a T4." in line.what for line in found)
+    assert any("as the planner expects" in line.what for line in found)
+    uneven = {"workload.model.hidden": 16}  # for 12 heads
+    assert any("A training step fails: RuntimeError: shape" in what for what in wrong(lines(NOTEBOOK, graph, **uneven)))
+    monkeypatch.setattr(preflight.planner, "plan", lambda config, gpu: (_ for _ in ()).throw(BadInput("Nothing fits.")))
+    assert "The step does not fit a T4: Nothing fits." in wrong(lines(NOTEBOOK, graph))
 
 
 def test_without_an_account_the_browser_is_named(stub, graph, monkeypatch):

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from lib import launch, platform
+from lib import launch, planner, platform
 from lib import task as tasks
 from lib.config import Config
-from lib.errors import BadInput
+from lib.errors import BadInput, TrainingFailed
 from lib.kaggle import client, image, kernel, secrets
 
 _SECONDS = 10  # that an address may take to answer
@@ -199,8 +199,8 @@ def _configuration(
         run = launch.prepare(config if data else tasks.load_config(path, {**overrides, "data.dir": ""}))
     except BadInput as refusal:
         return [*lines, Line("wrong", f"The data is refused: {refusal}", "Mend what the message names.")]
-    lines.append(_data(config, run, data))
-    lines.append(_time(run.config, steps_per_second))
+    planned, expected = _memory(run.config)
+    lines += [_data(config, run, data), planned, _time(run.config, steps_per_second, expected)]
     return [*lines, _space(run)]
 
 
@@ -251,24 +251,41 @@ def _data(config: Config, run: launch.Run, data: str) -> Line:
     )
 
 
-def _time(config: Config, steps_per_second: float) -> Line:
+def _memory(config: Config) -> tuple[Line, float]:
+    """Whether the step fits a T4 by the planner's tracing, and the steps/s that it expects there (0: none)."""
+    try:
+        plan = planner.plan(config, "t4")
+    except BadInput as refusal:
+        return Line("wrong", f"The step does not fit a T4: {refusal}", "Change what the message names."), 0.0
+    except TrainingFailed as failure:
+        last = str(failure).splitlines()[-1]
+        return Line("wrong", f"A training step fails: {last}.", "See `python -m lib plan` with the same keys."), 0.0
+    peak = plan.chosen.prediction.peak_bytes / 2**30
+    what = f"Micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {plan.usable_bytes / 2**30:.2f} GiB of a T4."
+    return Line("fine", what), 1 / plan.chosen.expected_seconds
+
+
+def _time(config: Config, measured: float, expected: float) -> Line:
     steps, session = config.training.max_steps, float(platform.FACTS["kaggle_run_minutes"].value) / 60
-    quota = float(platform.FACTS["kaggle_gpu_quota_hours"].value)
-    if not steps_per_second:
+    speed, origin = (measured, "as you measured") if measured else (expected, "as the planner expects")
+    if not speed:
         needed = steps / session / 3600
         advice = "Read the smoke test's line, then give it here as --steps-per-second."
         return Line(
             "look", f"{steps:,} steps fit one session from {needed:.2f} steps/s on; the speed is not known.", advice
         )
-    hours = steps / steps_per_second / 3600
-    sessions, weeks = math.ceil(hours / session), math.ceil(hours / quota)
+    hours = steps / speed / 3600
+    sessions, weeks = (
+        math.ceil(hours / session),
+        math.ceil(hours / float(platform.FACTS["kaggle_gpu_quota_hours"].value)),
+    )
     what = (
-        f"{steps:,} steps at {steps_per_second:g} steps/s take {hours:.1f} h: {sessions} session(s), {weeks} week(s) "
+        f"{steps:,} steps at {speed:.3g} steps/s, {origin}, take {hours:.1f} h: {sessions} session(s), {weeks} week(s) "
         "of quota."
     )
-    if sessions == 1:
-        return Line("fine", what)
-    return Line("look", what, "Let `python -m lib kaggle chain` go from session to session.")
+    if sessions > 1:
+        return Line("look", what, "Let `python -m lib kaggle chain` go from session to session.")
+    return Line("fine", what)
 
 
 def _space(run: launch.Run) -> Line:

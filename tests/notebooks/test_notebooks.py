@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 from pathlib import Path
 
 import nbformat
@@ -101,7 +102,7 @@ def execute(name: str, folder: Path, parameters: dict) -> tuple[nbformat.Noteboo
 def test_a_notebook_runs_from_an_empty_folder(name, layout, kaggle):
     small_graph(kaggle / "input" / LAYOUTS[layout])
     notebook, text = execute(name, kaggle / "working", PARAMETERS[name])
-    assert "Platform: kaggle (batch run)" in text
+    assert re.search(r"ok +platform +kaggle \(batch run\)", text) and re.search(r"warning +GPU +none", text)
     assert f"Data: {kaggle / 'input' / LAYOUTS[layout]}" in text and "embedded default" not in text
     run = kaggle / "working" / f"{name[3:]}_small"
     summary = json.loads((run / "summary.json").read_text())
