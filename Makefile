@@ -4,7 +4,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: train test lint check notebooks bench faults clean
+.PHONY: train test lint check docs notebooks bench faults clean
 
 train: .venv/ready
 	$(PY) -m lib train configs/graphmer_small.yaml
@@ -17,6 +17,10 @@ lint: .venv/ready
 
 check: .venv/ready
 	$(PY) build_notebooks.py --check
+	$(PY) -m docs.tables --check
+
+docs: .venv/ready
+	$(PY) -m docs.tables
 
 notebooks: .venv/ready
 	$(PY) build_notebooks.py

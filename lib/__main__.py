@@ -1,7 +1,10 @@
-"""The command line: `python -m lib train CONFIG [--set key=value ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`."""
+"""The command line: `python -m lib train CONFIG [--set key=value ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`, and
+`kaggle dataset|push|status|fetch|chain|preflight`."""
 
 import argparse
 import contextlib
+import importlib
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -61,7 +64,14 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("data", help="the folder to predict")
     predict.add_argument("out", help="the folder that results are written to")
     predict.set_defaults(run=_predict)
+    _add_kaggle(commands)
     return parser
+
+
+def _add_kaggle(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """A notebook carries lib without `lib.kaggle`, which stays at home."""
+    if importlib.util.find_spec("lib.kaggle"):
+        importlib.import_module("lib.kaggle.commands").add(commands)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """A run from its configuration to its archive: data, resume, training, test, plot, summary."""
 
 import contextlib
+import glob
 import os
 import shutil
 from dataclasses import dataclass
@@ -192,6 +193,7 @@ def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -
     }
     outputs.write_summary(run.folder, summary)
     with session.measured("package"):
+        outputs.bundle(run.output_dir, platform.detect())
         outputs.package(run.output_dir)
     return summary
 
@@ -276,9 +278,10 @@ def resume_folders(run: Run) -> list[Path]:
     name = run.config.run.name
     if run.config.run.resume_from:
         base = platform.find_input(run.config.run.resume_from, platform.detect())
-        return [base / "checkpoints", base / name / "checkpoints"]
-    mounts = platform.mounted(platform.detect())
-    return [run.folder / "checkpoints", *(mount / name / "checkpoints" for mount in mounts)]
+        inner = sorted(base.glob(f"*/{glob.escape(name)}/checkpoints"))
+        return [base / "checkpoints", base / name / "checkpoints", *inner]
+    mounted = platform.earlier_runs(name, platform.detect())
+    return [folder / "checkpoints" for folder in (run.folder, *mounted)]
 
 
 def describe_resume(run: Run, found: checkpoint.Checkpoint | None) -> str:

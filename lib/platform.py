@@ -5,6 +5,7 @@ be asked (free disk, memory, CPUs), it is asked at run time instead.
 """
 
 import fnmatch
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -65,6 +66,10 @@ FACTS: dict[str, Fact] = {
     "colab_vcpus": Fact(2, "vCPUs", _SURVEY),
     "colab_ram_gib": Fact(12.7, "GiB", _SURVEY),
     "colab_drive_bytes": Fact(15 * GB, "bytes of a free Drive", _SURVEY),
+    "colab_usd_per_unit": Fact(0.0999, "USD a compute unit, at 9.99 for 100", "techcrunch.com, 2022-09-29", "2022-09"),
+    "colab_t4_units_per_hour": Fact(1.96, "units an hour of a T4", "currypurin.com, 2022-09-30, measured", "2022-09"),
+    "rtx3050_usd": Fact(249, "USD, price at its launch", "dotesports.com on NVIDIA's CES talk", "2022-01"),
+    "rtx3050_watts": Fact(130, "W at most, the card alone", "geektopia.es, 2022-01-04", "2022-01"),
 }
 
 
@@ -235,12 +240,37 @@ def _answers_to(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
     return parts[1:][-len(wanted) :] == wanted
 
 
+def earlier_runs(name: str, platform: Platform) -> list[Path]:
+    """Folders that an earlier session's run `name` would have among the mounted inputs, whether they exist or not.
+
+    A notebook's output has it at its top. A data set is unpacked on Kaggle: then it may lie one folder deeper, or be
+    the data set itself, which only its summary tells.
+    """
+    found: list[Path] = []
+    for mount in mounted(platform):
+        found += [mount / name, *(inner / name for inner in _folders(mount))]
+        found += [mount] if (mount / "checkpoints").is_dir() and _is_run(mount, name) else []
+    return found
+
+
+def _is_run(folder: Path, name: str) -> bool:
+    try:
+        return json.loads((folder / "summary.json").read_text("utf-8"))["run"] == name
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def search_inputs(sentinels: Sequence[str], platform: Platform, limit: int = 20_000) -> list[Path]:
     """Folders of the mounted inputs that hold a file matching one of the glob patterns, shallow ones first.
 
     Lists no further folder after `limit` entries, and prints a line when something was left out.
     """
-    level, found, seen = mounted(platform), [], 0
+    return search(mounted(platform), sentinels, limit)
+
+
+def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -> list[Path]:
+    """The same in and below these folders."""
+    level, found, seen = folders, [], 0
     while level:
         below: list[Path] = []
         for folder in level:

@@ -165,12 +165,22 @@ def load(config: Config) -> Task:
 def locate(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
     """The folder of `data.dir`, else the first mounted folder with a sentinel, else None (the embedded default).
 
-    "embedded" stands for the embedded default whatever is mounted.
+    "embedded" stands for the embedded default whatever is mounted. In a mounted input of that name, the folder with the
+    sentinel: Kaggle unpacks an archive to a folder of its own.
     """
     if data_dir == "embedded":
         return None
     here = platform.detect()
     if data_dir:
-        return platform.find_input(data_dir, here)
-    found = platform.search_inputs(sentinels, here) if sentinels else []
+        folder = platform.find_input(data_dir, here)
+        is_mounted = here.input_dir is not None and here.input_dir in folder.parents
+        found = platform.search([folder], sentinels) if is_mounted and folder.is_dir() else []
+        return _first(found, data_dir) or folder
+    return _first(platform.search_inputs(sentinels, here) if sentinels else [], "the mounted inputs")
+
+
+def _first(found: list[Path], where: str) -> Path | None:
+    if len(found) > 1:
+        others = ", ".join(map(str, found[1:6]))
+        print(f"{where}: data lies in {len(found)} folders; {found[0]} is taken, not {others}. data.dir names another.")
     return found[0] if found else None

@@ -129,8 +129,7 @@ print(notebook.compare(summary))
 
 # %% [markdown]
 # ## Packaging
-# The last line is the archive to download: on Kaggle in the **Output** tab after *Save Version*, or with
-# `kaggle kernels output`.
+# What is there, how it stands to the limits of the platform, and how to bring it home.
 
 # %%
 print(outputs.table(run.output_dir))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lib import task as tasks
+from tests import kaggle_stub
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data"))
@@ -35,6 +36,24 @@ def a_place_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield
     torch.set_deterministic_debug_mode("default")
+
+
+@pytest.fixture
+def real_client(tmp_path, monkeypatch):
+    """An imitated Kaggle, and an environment in which the real client, as a child, finds it and nothing else."""
+    for name in ("KAGGLE_API_TOKEN", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with kaggle_stub.serving(tmp_path) as (served, environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield served
+
+
+@pytest.fixture
+def stub(real_client, monkeypatch):
+    """The same with the real client in this process, which saves its start at every call."""
+    monkeypatch.setattr("lib.kaggle.client._execute", kaggle_stub.execute_here)
+    return real_client
 
 
 @pytest.fixture

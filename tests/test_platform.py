@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from lib import platform
+from lib import task as tasks
 from lib.errors import BadInput
 
 NEW = [
@@ -198,3 +199,57 @@ def test_cards_agree_with_their_capabilities():
         assert card.fp16_sustained_tflops is None or card.fp16_sustained_tflops < card.fp16_tflops
     t4_mib = platform.FACTS["kaggle_t4_memory_mib"].value
     assert platform.CARDS["t4"].memory_gib == pytest.approx(t4_mib / 1024, abs=0.01)
+
+
+LAYOUTS = {"new": "datasets/ada/graphs", "old": "graphs"}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["graphs", "ada/graphs"])
+def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypatch, tmp_path, layout, name):
+    kaggle(monkeypatch, tmp_path, [LAYOUTS[layout], "datasets/ada/other"])
+    inner = tmp_path / "input" / LAYOUTS[layout] / "data" / "v1"
+    inner.mkdir(parents=True)
+    (inner / "entities.jsonl").touch()
+    assert tasks.locate(name, ("entities.jsonl",)) == inner
+    (tmp_path / "input" / LAYOUTS[layout] / "entities.jsonl").touch()
+    assert tasks.locate(name, ("entities.jsonl",)) == tmp_path / "input" / LAYOUTS[layout]  # the shallow one first
+    assert tasks.locate(name, ("nothing.txt",)) == tmp_path / "input" / LAYOUTS[layout]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_without_a_name_the_sentinel_is_searched_and_a_choice_is_said(monkeypatch, tmp_path, capsys, layout):
+    kaggle(monkeypatch, tmp_path, [LAYOUTS[layout], "datasets/bob/more"])
+    assert tasks.locate("", ("entities.jsonl",)) is None
+    for mount in (LAYOUTS[layout], "datasets/bob/more"):
+        (tmp_path / "input" / mount / "entities.jsonl").touch()
+    first, second = sorted(tmp_path / "input" / mount for mount in (LAYOUTS[layout], "datasets/bob/more"))
+    assert tasks.locate("", ("entities.jsonl",)) == first
+    assert f"{first} is taken, not {second}. data.dir names another" in capsys.readouterr().out
+
+
+def test_a_folder_of_ones_own_is_taken_as_it_is_and_not_searched(tmp_path):
+    (tmp_path / "tree" / "inner").mkdir(parents=True)
+    (tmp_path / "tree" / "inner" / "entities.jsonl").touch()
+    assert tasks.locate(str(tmp_path / "tree"), ("entities.jsonl",)) == tmp_path / "tree"
+
+
+@pytest.mark.parametrize(
+    "mount, inside, found",
+    [
+        ("notebooks/ada/earlier", "toy", "toy"),
+        ("earlier", "toy", "toy"),
+        ("datasets/ada/earlier", "toy", "toy"),
+        ("earlier", "outputs/toy", "outputs/toy"),
+        ("datasets/ada/earlier", "", ""),
+    ],
+)
+def test_an_earlier_run_is_found_wherever_a_mount_may_hold_it(monkeypatch, tmp_path, mount, inside, found):
+    here = kaggle(monkeypatch, tmp_path, [mount])
+    run = tmp_path / "input" / mount / inside
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "summary.json").write_text('{"run": "toy"}')
+    places = [place for place in platform.earlier_runs("toy", here) if (place / "checkpoints").is_dir()]
+    assert places == [tmp_path / "input" / mount / found]
+    others = [place for place in platform.earlier_runs("other", here) if (place / "checkpoints").is_dir()]
+    assert others == []

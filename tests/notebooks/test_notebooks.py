@@ -168,6 +168,7 @@ def test_a_notebook_runs_from_an_empty_folder(name, layout, kaggle):
         assert (run / "plots" / "metrics.png").stat().st_size > 10_000
     assert (kaggle / "working" / "outputs.tar.gz").stat().st_size > 10_000
     assert any("image/png" in o.get("data", {}) for cell in notebook.cells for o in cell.get("outputs", []))
+    assert "Download: the Output tab of this version, outputs.tar.gz" in text
     left = {path.name for path in (kaggle / "working").iterdir()}
     others = {"outputs.tar.gz", *OTHERS.get(name, ())}
     assert left == {*RUNS[name], *others}, "a notebook leaves its results and nothing else"

@@ -1,0 +1,287 @@
+"""The tables of docs/*.md that are made of figures, computed from lib/platform.py and the configurations.
+
+    python -m docs.tables           write them between their marks
+    python -m docs.tables --check   show which are stale; exit code 1 if any is
+
+A table stands between `<!-- table NAME -->` and `<!-- end -->`; NAME is a function of TABLES below.
+"""
+
+import math
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from lib import task as tasks
+from lib.platform import CARDS, FACTS, Card
+
+DOCS = Path(__file__).resolve().parent
+BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+WEEKS = 52
+RUN_STEPS, RUNS, EXAMPLE_STEPS = 10_000, 100, 50_000
+GIB = 2**30
+
+
+def fact(name: str) -> float:
+    return float(FACTS[name].value)
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+# --- the reference workload -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Workload:
+    """configs/graphmer.yaml: sizes of a step at its longest chains."""
+
+    parameters: int
+    feed_forward: int
+    batch: int
+    positions: int
+    layers: int
+    width: int
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.positions
+
+    @property
+    def layer_weights(self) -> int:
+        return self.layers * (4 * self.width**2 + 2 * self.width * self.feed_forward)
+
+    @property
+    def tflop(self) -> float:
+        """6 N T for the layers' weights, 12 L S d T for attention, forward and backward (Kaplan et al., section 2.1 of
+        arXiv 2001.08361); embeddings and the head are left out, so it is a lower bound."""
+        weights = 6 * self.layer_weights * self.tokens
+        attention = 12 * self.layers * self.positions * self.width * self.tokens
+        return (weights + attention) / 1e12
+
+    def samples_that_fit(self, card: Card) -> int:
+        """16 bytes a parameter of states, 38 d bytes a token and layer of activations in fp16, 92 % of what is free."""
+        free = 0.92 * (card.memory_gib - 0.2) * GIB - 16 * self.parameters
+        return max(0, int(free / (38 * self.width * self.layers * self.positions)))
+
+
+@cache
+def workload() -> Workload:
+    config = tasks.load_config(DOCS.parent / "configs" / "graphmer.yaml")
+    chain, model = config.workload.chain, config.workload.model
+    count = sum(p.numel() for p in tasks.find(config.task)(config).model().parameters())
+    positions = chain.roots * (1 + chain.leaves)
+    return Workload(count, model.feed_forward, config.training.effective_batch, positions, model.layers, model.hidden)
+
+
+def rate(card: Card) -> float:
+    """TFLOP/s that bound it: what is sustained where that is known, else the peak with fp32 accumulation."""
+    return card.fp16_sustained_tflops or card.bf16_tflops or card.fp16_tflops
+
+
+@dataclass(frozen=True)
+class Place:
+    """A way to train: its cards, the hours of a session and of a week, and what an hour costs in USD."""
+
+    name: str
+    card: Card
+    cards: int
+    session_hours: float | None
+    week_hours: float | None
+    usd_an_hour: float | None
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.cards * rate(self.card) / workload().tflop
+
+    def hours(self, steps: float) -> float:
+        return steps / self.steps_per_second / 3600
+
+
+def value_of_a_t4_hour() -> float:
+    return fact("colab_usd_per_unit") * fact("colab_t4_units_per_hour")
+
+
+def places() -> list[Place]:
+    run = fact("kaggle_run_minutes") / 60
+    colab = fact("colab_session_minutes") / 60
+    return [
+        Place("Kaggle, T4 x2", CARDS["t4"], int(fact("kaggle_gpus")), run, fact("kaggle_gpu_quota_hours"), 0),
+        Place("Colab, free, T4", CARDS["t4"], int(fact("colab_gpus")), colab, None, 0),
+        Place("Colab, paid by use, T4", CARDS["t4"], int(fact("colab_gpus")), colab, None, value_of_a_t4_hour()),
+        Place("your own RTX 3050 8 GB", CARDS["rtx3050"], 1, 24.0 * 7, 24.0 * 7, None),
+    ]
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
+
+
+def kaggle_limits() -> str:
+    return _facts("kaggle_")
+
+
+def colab_limits() -> str:
+    return _facts("colab_")
+
+
+def _facts(prefix: str) -> str:
+    names = [name for name in FACTS if name.startswith(prefix)]
+    rows = [[f"`{name}`", _shown(FACTS[name].value), FACTS[name].unit, FACTS[name].source, FACTS[name].checked]
+            for name in names]  # fmt: skip
+    return table(["name in `platform.FACTS`", "value", "unit", "source", "checked"], rows)
+
+
+def _shown(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:,}"
+
+
+def cards() -> str:
+    rows = [
+        [
+            card.name,
+            f"{card.capability[0]}.{card.capability[1]}",
+            f"{card.memory_gib:g}",
+            f"{card.bandwidth_gb_s:g}",
+            f"{card.fp16_tflops:g}" + _sustained(card),
+            f"{card.bf16_tflops:g}" if card.bf16_tflops else "none",
+            f"{card.fp32_tflops:g}",
+        ]
+        for card in CARDS.values()
+    ]
+    head = ["card", "capability", "GiB that torch sees", "GB/s", "fp16 TFLOP/s", "bf16", "fp32"]
+    return table(head, rows)
+
+
+def _sustained(card: Card) -> str:
+    return f" (sustained {card.fp16_sustained_tflops:g})" if card.fp16_sustained_tflops else ""
+
+
+def speed() -> str:
+    work = workload()
+    text = (
+        "The reference is the encoder of `configs/graphmer.yaml` on full chains: "
+        f"{work.parameters / 1e6:.1f} M parameters, N = {work.layer_weights / 1e6:.1f} M of them in the layers; "
+        f"{work.batch} samples of S = {work.positions} "
+        f"positions a step, so T = {work.tokens:,} tokens; L = {work.layers} layers of width d = {work.width}. A step "
+        f"takes at least 6 N T + 12 L S d T = {work.tflop:.1f} TFLOP. Steps/s are at most cards x TFLOP/s / TFLOP a "
+        "step.\n\n"
+    )
+    rows = []
+    for place in places():
+        fits = work.samples_that_fit(place.card)
+        known = "sustained" if place.card.fp16_sustained_tflops else "peak"
+        week = f"{place.week_hours * 3600 * place.steps_per_second:,.0f}" if place.week_hours else "not published"
+        rows.append(
+            [
+                place.name, f"{place.cards} x {rate(place.card):g} ({known})", f"{place.steps_per_second:.2f}",
+                f"{place.cards} x {fits}", week,
+            ]
+        )  # fmt: skip
+    head = ["place", "TFLOP/s", "steps/s at most", "samples at once, by the hand formula", "steps a week at most"]
+    return text + table(head, rows)
+
+
+def cost() -> str:
+    month = fact("kaggle_gpu_quota_hours") * WEEKS / 12
+    rows = []
+    for place in places():
+        hours = place.hours(RUN_STEPS * RUNS)
+        month_usd, year_usd, runs_usd = (_usd(place, one) for one in (month, month * 12, hours))
+        rows.append([place.name, month_usd, year_usd, f"{hours:,.0f} h", runs_usd])
+    worth = month * int(fact("kaggle_gpus")) * value_of_a_t4_hour()
+    head = [
+        "place", f"a month of {month:.0f} h", f"a year of {month * 12:,.0f} h",
+        f"{RUNS} runs of {RUN_STEPS:,} steps, at least", "which cost",
+    ]  # fmt: skip
+    text = (
+        f"\nThe hourly value: a T4 for an hour costs {fact('colab_usd_per_unit'):g} USD a unit x "
+        f"{fact('colab_t4_units_per_hour'):g} units = {value_of_a_t4_hour():.3f} USD on Colab (2022-09). At that value "
+        f"Kaggle's {fact('kaggle_gpu_quota_hours'):g} h a week of two cards are worth {worth:.0f} USD a month and "
+        f"{worth * 12:,.0f} USD a year.\n"
+    )
+    return table(head, rows) + text
+
+
+def _usd(place: Place, hours: float) -> str:
+    if place.usd_an_hour is not None:
+        return f"{place.usd_an_hour * hours:,.0f} USD"
+    return f"{fact('rtx3050_usd'):g} USD once + {fact('rtx3050_watts') / 1000 * hours:,.0f} kWh"
+
+
+def _count(hours: float, limit: float | None) -> str:
+    return f"{math.ceil(hours / limit)}" if limit else "not published"
+
+
+def example() -> str:
+    rows = []
+    for place in places():
+        hours = place.hours(EXAMPLE_STEPS)
+        sessions, weeks = _count(hours, place.session_hours), _count(hours, place.week_hours)
+        twice = f"{2 * hours:.1f} h, {_count(2 * hours, place.session_hours)}, {_count(2 * hours, place.week_hours)}"
+        rows.append([place.name, f"{hours:.1f}", sessions, weeks, _usd(place, hours), twice])
+    head = ["place", "hours at least", "sessions", "weeks", "cost", "at half that speed: hours, sessions, weeks"]
+    return table(head, rows)
+
+
+def compare() -> str:
+    t4, own = CARDS["t4"], CARDS["rtx3050"]
+    kaggle_gb, drive_gb = fact("kaggle_output_bytes") / 1e9, fact("colab_drive_bytes") / 1e9
+    quota, gpus = fact("kaggle_gpu_quota_hours"), fact("kaggle_gpus")
+    session, run = fact("kaggle_session_minutes") / 60, fact("kaggle_run_minutes") / 60
+    colab, scratch_gb = fact("colab_session_minutes") / 60, fact("kaggle_scratch_bytes") / 1e9
+    rows = [
+        ["GPU", f"{gpus:g} x {t4.name}", f"{fact('colab_gpus'):g} x {t4.name}, when there is one", "yours, say a 3050"],
+        ["VRAM, GiB", f"{gpus:g} x {t4.memory_gib:g}, not pooled", f"{t4.memory_gib:g}", f"{own.memory_gib:g}"],
+        ["RAM", f"{fact('kaggle_ram_gib'):g} GiB", f"{fact('colab_ram_gib'):g} GiB", "yours"],
+        ["CPUs", f"{fact('kaggle_vcpus'):g} vCPUs", f"{fact('colab_vcpus'):g} vCPUs", "yours"],
+        ["kept storage", f"{kaggle_gb:g} GB with a version", f"Drive, {drive_gb:g} GB; not /content", "your disk"],
+        ["scratch", f"{scratch_gb:g} GB at least in /tmp", "/content; ask the machine", "your disk"],
+        ["files", f"{fact('kaggle_output_files'):g}, a soft budget", "not published", "no limit"],
+        ["a session", f"{session:g} h; a run stops itself after {run:g}", f"at most {colab:g} h", "no end"],
+        ["idle limit", f"{fact('kaggle_idle_minutes'):g} min, interactive only", "not published", "none"],
+        ["with the browser closed", "yes: Save & Run All", "no, within the idle limit", "yes"],
+        ["quota", f"{quota:g} h a week, renewed {FACTS['kaggle_quota_reset'].value} UTC", "not published", "none"],
+        ["card hours a week", f"{quota * gpus:g}", "not published", f"{24 * 7}"],
+        ["set-up", "import one file", "open one file", "make train"],
+        ["data", "a data set, mounted read-only", "Drive, or a download", "a folder"],
+        ["earlier results", "its own output as an input", "Drive", "the same folder"],
+    ]  # fmt: skip
+    return table(["", "Kaggle", "Colab, free", "your own machine"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "kaggle-limits": kaggle_limits,
+    "colab-limits": colab_limits,
+    "cards": cards,
+    "speed": speed,
+    "cost": cost,
+    "example": example,
+    "compare": compare,
+}
+
+
+def render(text: str) -> str:
+    return BLOCK.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}{match[3]}", text)
+
+
+def main(arguments: list[str]) -> int:
+    stale = []
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text("utf-8")
+        if (fresh := render(text)) != text:
+            stale.append(path.name)
+            if "--check" not in arguments:
+                path.write_text(fresh, "utf-8")
+                print(f"wrote docs/{path.name}")
+    if stale and "--check" in arguments:
+        print(f"Stale: {', '.join(stale)}. This mends it:\n    make docs")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

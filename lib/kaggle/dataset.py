@@ -1,0 +1,268 @@
+"""A workload's data, or a run's output, as a data set on Kaggle: validated, packed to the same bytes, uploaded."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib import files as disk
+from lib import launch, outputs, platform
+from lib.config import Config
+from lib.errors import BadInput
+from lib.kaggle import client, secrets
+from lib.kaggle.kernel import HOME
+
+METADATA, README = "dataset-metadata.json", "README.md"
+TITLE, SUBTITLE = (6, 50), (20, 80)  # characters, of a title and of a slug; of a subtitle (kaggle 2.2.4)
+# The names that the client sends; Kaggle's page of a data set shows their texts.
+LICENSES = (
+    "CC0-1.0", "CC-BY-4.0", "CC-BY-SA-4.0", "CC-BY-NC-4.0", "CC-BY-NC-SA-4.0", "apache-2.0", "MIT", "other", "unknown",
+)  # fmt: skip
+_LEVEL = 6  # of the compression, the same everywhere, so that the bytes are
+_TIME = (1980, 1, 1, 0, 0, 0)  # of every entry: the oldest that the format knows
+_LEFT_OUT = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]+\.(tmp|del|old|damaged))(/|$)")
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Package:
+    """A folder that is ready for upload. `left_out` names what of the source is not in it."""
+
+    folder: Path
+    dataset: str  # owner/slug
+    files: int
+    size: int  # bytes unpacked
+    packed: int  # bytes of the archive
+    left_out: list[str]
+    digest: str
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What Kaggle shows of a data set. `license` is one of LICENSES."""
+
+    dataset: str
+    license: str
+    title: str = ""
+    subtitle: str = ""
+
+    def checked(self) -> "Labels":
+        """With the title and subtitle that go without saying. Raises BadInput for what Kaggle would refuse."""
+        slug = self.dataset.partition("/")[2]
+        filled = dataclasses.replace(
+            self,
+            title=self.title or slug.replace("-", " "),
+            subtitle=self.subtitle or f"Packed by Trainbook from {slug}"[: SUBTITLE[1]],
+        )
+        if not re.fullmatch(r"[\w-]+/[a-z0-9]+(-[a-z0-9]+)*", self.dataset):
+            raise BadInput(f"{self.dataset!r} is no owner/slug: a slug has small letters, digits and single hyphens.")
+        for what, text, (least, most) in (
+            ("slug", slug, TITLE), ("title", filled.title, TITLE), ("subtitle", filled.subtitle, SUBTITLE),
+        ):  # fmt: skip
+            if not least <= len(text) <= most:
+                raise BadInput(f"The {what} {text!r} has {len(text)} characters; Kaggle takes {least} to {most}.")
+        if self.license not in LICENSES:
+            raise BadInput(f"A data set needs one licence of {', '.join(LICENSES)}; it was given {self.license!r}.")
+        return filled
+
+
+def pack_data(config: Config, labels: Labels, least: int) -> Package:
+    """Packs the data folder of a configuration after the task itself has read and validated it.
+
+    Raises BadInput for data that the task refuses, fewer than `least` training samples, limits and credentials.
+    """
+    labels = labels.checked()
+    if not config.data.dir:
+        raise BadInput("Which data? Give its folder with --data, or data.dir in the configuration.")
+    source = Path(config.data.dir).expanduser()
+    if not source.is_dir():
+        raise BadInput(f"{source} is no folder. Give the one that holds the data.")
+    run = launch.prepare(config)
+    sizes = {name: len(part) for name, part in run.task.datasets().items()}
+    if sizes["train"] < least:
+        raise BadInput(
+            f"{source} has {sizes['train']:,} training samples, fewer than --least {least:,}. It was not packed."
+        )
+    found, left_out = _files(source)
+    counts = {name: _lines(path) for name, path in found.items() if path.suffix in (".jsonl", ".csv", ".tsv", ".txt")}
+    about = [
+        f"Data of the workload `{config.task}`, read and validated by it before packing.",
+        "",
+        run.task.describe_data().replace(str(source), labels.dataset),
+        "",
+        "Samples: " + ", ".join(f"{count:,} {name}" for name, count in sizes.items()) + ".",
+    ]
+    return _pack(found, left_out, labels, about, counts, "data")
+
+
+def pack_run(run: Path, labels: Labels) -> Package:
+    """Packs the output of a run, checkpoints and all, so that another session can mount it and go on.
+
+    Raises BadInput where it is none, and for limits and credentials.
+    """
+    labels = labels.checked()
+    summary = outputs.read_summary(run)
+    if summary is None or not (run / "config.yaml").is_file():
+        raise BadInput(
+            f"{run} is no run: it has no config.yaml with a summary.json. Give a folder such as runs/graphmer."
+        )
+    found, left_out = _files(run)
+    about = [
+        f"The run `{run.name}` of the workload `{summary['task']}`: {summary['reason']} at step {summary['step']:,}.",
+        "",
+        f"Mounted by a notebook of that workload, it is found by itself: `{run.name}` goes on with it.",
+    ]
+    # The archive is unpacked to a folder with its name, so the run lies where one of an earlier session would.
+    return _pack(found, left_out, labels, about, {}, run.name)
+
+
+def _files(source: Path) -> tuple[dict[str, Path], list[str]]:
+    """The files below a folder by relative name, sorted; and what is hidden, half written or a link."""
+    taken: dict[str, Path] = {}
+    left_out: list[str] = []
+    for parent, folders, names in os.walk(source):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(parent) / name
+            relative = path.relative_to(source).as_posix()
+            if name in secrets.FILES:
+                secrets.refuse_in_files([path])
+            if _LEFT_OUT.search(relative) or path.is_symlink() or not path.is_file():
+                left_out.append(relative)
+            else:
+                taken[relative] = path
+    if not taken:
+        raise BadInput(f"{source} holds no files that could be packed.")
+    return taken, left_out
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(2**20), b""))
+
+
+def _pack(
+    found: Mapping[str, Path],
+    left_out: list[str],
+    labels: Labels,
+    about: Sequence[str],
+    counts: Mapping[str, int],
+    stem: str,
+) -> Package:
+    """Writes archive, README and metadata into the data set's folder below runs/kaggle."""
+    secrets.refuse_in_files(found.values())
+    size = sum(path.stat().st_size for path in found.values())
+    if size > (limit := int(platform.FACTS["kaggle_dataset_bytes"].value)):
+        raise BadInput(f"The data has {size:,} bytes; Kaggle takes {limit:,} a data set. Split it.")
+    slug = labels.dataset.partition("/")[2]
+    folder = HOME / slug / "dataset"
+    disk.make_folders(folder)
+    archive = folder / f"{stem}.zip"
+    for old in folder.iterdir():
+        if old.name != archive.name:
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+    digest = _archive(found, archive)
+    readme = _readme(labels, about, found, counts)
+    (folder / README).write_text(readme, "utf-8")
+    described = {
+        "id": labels.dataset,
+        "title": labels.title,
+        "subtitle": labels.subtitle,
+        "description": readme,
+        "licenses": [{"name": labels.license}],
+        "keywords": [],
+    }
+    (folder / METADATA).write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    _refuse_too_many(folder)
+    _date_by_content(folder, digest)
+    return Package(folder, labels.dataset, len(found), size, archive.stat().st_size, left_out, digest)
+
+
+def _archive(found: Mapping[str, Path], archive: Path) -> str:
+    """A zip with the same bytes for the same content, on any machine and at any time; returns its sha256."""
+    aside = archive.with_name(archive.name + ".tmp")
+    with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as packed:
+        for name, path in sorted(found.items()):
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.compress_type, entry.create_system, entry.external_attr = zipfile.ZIP_DEFLATED, 3, 0o644 << 16
+            entry.file_size = path.stat().st_size
+            with path.open("rb") as file, packed.open(entry, "w", force_zip64=True) as target:
+                shutil.copyfileobj(file, target, 2**20)
+    aside.replace(archive)
+    with archive.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _date_by_content(folder: Path, digest: str) -> None:
+    """Dates the files by the archive's content. The client goes on with a broken upload of the same path, size and time
+    in seconds: the same content must keep its time, and another content of the same size must not have it."""
+    seconds = 10**9 + int(digest[:7], 16)
+    for path in folder.iterdir():
+        os.utime(path, (seconds, seconds))
+
+
+def _refuse_too_many(folder: Path) -> None:
+    limit = int(platform.FACTS["kaggle_dataset_files"].value)
+    if (number := sum(path.name != METADATA for path in folder.iterdir())) > limit:
+        raise BadInput(f"{folder} has {number} files at the top; Kaggle takes {limit}.")
+
+
+def _readme(labels: Labels, about: Sequence[str], found: Mapping[str, Path], counts: Mapping[str, int]) -> str:
+    """What is in it, with real counts: the largest files by name, all of them by kind."""
+    sizes = {name: path.stat().st_size for name, path in found.items()}
+    kinds = Counter(Path(name).suffix or "no suffix" for name in found)
+    largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:_SHOWN]
+    rows = [f"| `{name}` | {sizes[name]:,} | {f'{counts[name]:,}' if name in counts else ''} |" for name in largest]
+    more = [f"and {len(found) - len(largest):,} smaller files."] if len(found) > len(largest) else []
+    by_kind = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
+    return "\n".join(
+        [
+            f"# {labels.title}",
+            "",
+            *about,
+            "",
+            f"{len(found):,} files ({by_kind}), {sum(sizes.values()):,} bytes unpacked. Licence: {labels.license}.",
+            "",
+            "| file | bytes | lines |",
+            "|---|---|---|",
+            *rows,
+            *more,
+            "",
+        ]
+    )
+
+
+# --- upload -----------------------------------------------------------------------------------------------------------
+
+
+def upload(package: Package, notes: str) -> str:
+    """Creates the data set, or a new version of it; returns its address. Raises BadInput."""
+    return client.upload_dataset(package.folder, notes, version=bool(client.dataset_status(package.dataset)))
+
+
+def describe(package: Package) -> str:
+    """Sizes, and what was left out."""
+    lines = [
+        f"{package.folder}: {package.files:,} files, {package.size / 1e6:,.1f} MB, "
+        f"packed {package.packed / 1e6:,.1f} MB",
+        f"sha256 of the archive: {package.digest}",
+    ]
+    if package.left_out:
+        shown = ", ".join(package.left_out[:_SHOWN])
+        lines.append(f"Left out ({len(package.left_out)}: hidden, links, or half written): {shown}")
+    return "\n".join(lines)
+
+
+def steps(package: Package, example: str) -> str:
+    """What to do next, in the browser and on the command line."""
+    return (
+        f"In the browser: open the notebook, Add Input > Your Datasets > {package.dataset}, and run it.\n"
+        f"On the command line: python -m lib kaggle push {example} --dataset {package.dataset}"
+    )

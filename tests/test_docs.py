@@ -1,0 +1,74 @@
+"""The documents keep to what there is: figures, commands, files, keys."""
+
+import re
+import shlex
+
+import pytest
+
+from docs import tables
+from lib.__main__ import _parser
+from lib.config import Config
+from lib.strict import sentences
+from tests.conftest import ROOT
+
+DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+KEY = re.compile(r"`((?:training|checkpoint|data|optimizer|scheduler|memory|session|run)\.\w+)[`:]")
+
+
+def commands(text):
+    """Every `python -m lib ...` of a text, comments cut off."""
+    joined = re.sub(r"\n\s*", " ", text)
+    inline = re.findall(r"`(python -m lib [^`]*)`", joined)
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+    found = [one for one in [*inline, *lines] if one.startswith("python -m lib ")]
+    return [one for one in found if "|" not in one and "..." not in one]
+
+
+def test_the_tables_are_those_that_are_computed():
+    assert tables.main(["--check"]) == 0
+
+
+def test_a_stale_table_is_seen(monkeypatch, tmp_path, capsys):
+    (tmp_path / "a.md").write_text("<!-- table cards -->\nold\n<!-- end -->\n")
+    monkeypatch.setattr(tables, "DOCS", tmp_path)
+    assert tables.main(["--check"]) == 1 and "make docs" in capsys.readouterr().out
+    assert tables.main([]) == 0 and "| T4 | 7.5 |" in (tmp_path / "a.md").read_text()
+    assert tables.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_in_a_document_exists_with_its_options(document):
+    for command in commands(document.read_text()):
+        arguments = shlex.split(command)[3:]
+        if not arguments or arguments == ["kaggle"]:
+            continue
+        is_name_alone = len(arguments) == 2 and arguments[0] == "kaggle"
+        named = [*arguments, "graphmer"] if is_name_alone else arguments
+        assert _parser().parse_args(named).run, command
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files_and_headings(document):
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        path = document.parent / name if name else document
+        assert path.exists(), f"{document.name}: {target}"
+        if anchor:
+            heads = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}, target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_configuration_key_in_a_document_exists(document):
+    known = set(sentences(Config))
+    assert set(KEY.findall(document.read_text())) <= known
+
+
+def test_the_bounds_agree_with_the_survey_and_with_each_other():
+    """0.4 to 0.8 steps/s of one T4 is what practice expects; the bound must not lie below it."""
+    one, two = tables.places()[1], tables.places()[0]
+    assert 0.8 <= one.steps_per_second < 1.0 and two.steps_per_second == 2 * one.steps_per_second
+    assert 28 <= tables.workload().tflop <= 33  # the survey's figure of a step
