@@ -19,7 +19,7 @@ RUN=${RUN:-$(basename "$CONFIG" .yaml)}
 SLOTS=${SLOTS:-4}                  # a multiple of all GPUs together; part of what the run is, so it never changes
 PYTHON=${PYTHON:-.venv/bin/python}
 PORT=${PORT:-$((20000 + SLURM_JOB_ID % 20000))}   # two jobs on a node do not meet
-HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 
 # The clock: the run saves and stops by itself before Slurm would end the job.
 TRAINBOOK_SESSION_START=$(date +%s)
@@ -33,7 +33,7 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 # c10d: a node that drops out is waited for, and all ranks start again from the newest checkpoint when it is back.
 srun --kill-on-bad-exit=1 "$PYTHON" -m torch.distributed.run \
     --nnodes="$SLURM_NNODES" --nproc-per-node="${PROCESSES:-gpu}" --max-restarts=3 \
-    --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$HEAD:$PORT" \
+    --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="${HOSTS[0]}:$PORT" \
     -m lib train "$CONFIG" --set output_dir="$OUTPUT_DIR" --set run.name="$RUN" \
     --set training.micro_batch_slots="$SLOTS" --set session.minutes="$MINUTES"
 
