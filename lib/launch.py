@@ -118,17 +118,17 @@ def _train_below(run: Run, count: int, number: int) -> dict[str, Any]:
     """Trains in `count` processes of their own; the first of them writes the summary."""
     files.check_writable(run.folder)
     try:
-        torchrun.train(run.config, run.folder, count, number)
+        torchrun.train(run.config, run.folder, count, number, _predictions(run))
     except BaseException as error:
         _write_failure(run, error, number)
         raise
-    summary = (outputs.read_summary(run.folder) or {}) | _predictions(run)  # only this process has planned
-    outputs.write_summary(run.folder, summary)
-    return summary
+    return outputs.read_summary(run.folder) or {}
 
 
 def _predictions(run: Run) -> dict[str, Any]:
     """What the plan says of the run as it is configured; None where there was nothing to plan for."""
+    if torchrun.is_watched():
+        return torchrun.told()
     option = run.predicted
     return {
         "predicted_steps_per_second": option and round(1 / option.expected_seconds, 4),

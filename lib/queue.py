@@ -169,6 +169,7 @@ def run(found: Sequence[Entry]) -> int:
         _bring_along(entry)
         if not _has_time(entry.config):
             print(f"The session ends: {entry.name} and what follows are for the next one.")
+            _leave_word(entry)
             return launch.EXIT_CODES["deadline"]
         print(f"\n--- {number} of {len(found)}: {entry.name}", flush=True)
         try:
@@ -185,6 +186,14 @@ def run(found: Sequence[Entry]) -> int:
         print(f"{len(failures)} of {len(found)} runs failed:", *failures, sep="\n  ")
         return launch.EXIT_CODES["failed"]
     return launch.EXIT_CODES["completed"]
+
+
+def _leave_word(entry: Entry) -> None:
+    """A summary of a run that the deadline kept from beginning: whoever reads only summaries sees that work is left."""
+    if state_of(entry).state == "not started":
+        entry.folder.mkdir(parents=True, exist_ok=True)
+        word = {"run": entry.name, "task": entry.config.task, "reason": "deadline", "step": 0}
+        outputs.write_summary(entry.folder, word | {"max_steps": entry.config.training.max_steps})
 
 
 def _bring_along(entry: Entry) -> None:

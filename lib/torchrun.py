@@ -38,6 +38,7 @@ from lib.progress import Progress
 LAUNCHES = 3  # in a row without a new checkpoint
 GRACE_SECONDS = 2.0  # in which the ranks that are left may say why, before all are killed
 _PLACE = "TRAINBOOK_RANK_FOLDER"  # where ranks leave their last words
+_TOLD = "TRAINBOOK_TOLD"  # what only the process above knows and the summary is to hold
 _LIBRARY = Path(__file__).resolve().parent.parent
 
 # Becomes torchrun after asking to be killed when its parent goes; the ranks learn its process id.
@@ -87,6 +88,11 @@ def _not_dealt(slots: int, count: int) -> str:
         f"to {-(-slots // count) * count} in a new run (the slots decide which samples go together, so a run keeps "
         "its own)."
     )
+
+
+def told() -> dict[str, Any]:
+    """What the process above gave this rank for its summary."""
+    return json.loads(os.environ.get(_TOLD, "{}"))
 
 
 def is_watched() -> bool:
@@ -144,8 +150,9 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 # --- above the ranks --------------------------------------------------------------------------------------------------
 
 
-def train(config: Config, folder: Path, count: int, session: int) -> None:
-    """Trains in `count` processes until they end cleanly; the run's summary says how.
+def train(config: Config, folder: Path, count: int, session: int, told: Mapping[str, Any]) -> None:
+    """Trains in `count` processes until they end cleanly; the run's summary says how, with what it is
+    `told` here.
 
     A rank that dies or hangs is answered by a fresh launch, which goes on from the newest checkpoint. Raises what a
     rank raised: BadInput and TrainingFailed as they are, others as RankFailed; TrainingFailed after LAUNCHES deaths
@@ -156,7 +163,7 @@ def train(config: Config, folder: Path, count: int, session: int) -> None:
     memory.clear_memory()  # what a smoke test left on this process's GPU is a rank's now
     left, reached = LAUNCHES, _step(folder)
     while True:
-        launched = _Launch(config, count, session, progress)
+        launched = _Launch(config, count, session, told, progress)
         failure = launched.run()
         progress.close()
         if failure is None:
@@ -198,6 +205,7 @@ class _Launch:
     config: Config
     count: int
     session: int
+    told: Mapping[str, Any]
     progress: Progress
     said: str = ""  # the end of what stood on standard error
     _signals: int = 0
@@ -239,6 +247,7 @@ class _Launch:
             "TRAINBOOK_SESSION_START": str(psutil.Process().create_time()),
             **os.environ,
             "TRAINBOOK_SESSION": str(self.session),
+            _TOLD: json.dumps(self.told),
             "PYTHONPATH": os.pathsep.join(path),
             "PYTHONUNBUFFERED": "1",
             progresses.RELAY: "1",

@@ -166,7 +166,8 @@ def test_the_deadline_may_fall_anywhere(config, tmp_path, monkeypatch):
 def test_without_time_no_run_is_begun(config, tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINBOOK_SESSION_START", str(time.time() - 3600))
     assert queues.run(queue_of(five_seeds(config), **{"session.minutes": 60.0})) == 75
-    assert not (tmp_path / "runs").exists()
+    (left,) = (tmp_path / "runs").glob("*/*")
+    assert json.loads(left.read_text())["reason"] == "deadline", "a chain of sessions sees that work is left"
 
 
 def test_a_run_that_fails_is_said_and_the_others_go_on(config, monkeypatch, capsys):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -152,6 +152,7 @@ class Glacier(Task):
     sentinels = ("*_img_*.npy", "*.tif", "*.tiff")
     selection = ("mcc", "max")
     shown = ("mcc", "mean_iou")
+    dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
 
     @property
     def settings(self) -> Settings:
