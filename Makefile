@@ -1,6 +1,6 @@
 # make train   sets everything up and trains the small GraphMER encoder (5 minutes on 2 cores)
 # make test    sets everything up, then lint, notebook freshness, unit tests, every notebook run headlessly
-# make faults  kills, tears, full disks, bit flips and loss of power against checkpoints (some minutes)
+# make faults  kills, tears, full disks, bit flips and loss of power against checkpoints; ranks that die (20 minutes)
 PYTHON ?= python3
 PY := .venv/bin/python
 
@@ -25,13 +25,16 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_graph
 	$(PY) -m tests.bench.bench_graphmer
 	$(PY) -m tests.bench.bench_glacier
+	$(PY) -m tests.bench.bench_planner
 	$(PY) -m tests.bench.bench_session
 	$(PY) -m tests.bench.bench_overhead
 	$(PY) -m tests.bench.bench_save
 	$(PY) -m tests.bench.bench_resume
+	$(PY) -m tests.bench.bench_nodes
 
 faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.campaign
+	OMP_NUM_THREADS=1 $(PY) -m tests.faults.ranks
 
 clean:
 	rm -rf .venv runs

@@ -23,7 +23,7 @@ class SourceError(ValueError):
 def carried_files(source_path: Path, header: dict, root: Path) -> dict[str, str]:
     """What the notebook carries, by relative path: lib, its own tasks with their data files, its configurations."""
     lib = root / "lib"
-    paths = [lib / "__init__.py", *lib.glob("*.py"), *(lib / "tasks").glob("__init__.py")]
+    paths = [*lib.glob("*.py"), *lib.glob("planner/*.py"), lib / "tasks" / "__init__.py"]
     for name in header["tasks"]:
         task = lib / "tasks" / name
         found = [path for path in (task.with_suffix(".py"), *task.rglob("*")) if path.is_file()

@@ -1,10 +1,12 @@
-"""The command line: `python -m lib train CONFIG [--set key=value ...]`."""
+"""The command line: `python -m lib train CONFIG [--set key=value ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`."""
 
 import argparse
+import contextlib
+import json
 import sys
 from pathlib import Path
 
-from lib import launch, outputs, prediction
+from lib import doctor, launch, outputs, planner, prediction, ranks, rehearsal, torchrun
 from lib import queue as queues
 from lib import task as tasks
 from lib.errors import BadInput
@@ -12,10 +14,14 @@ from lib.trainer import TrainingFailed
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0 completed, 75 deadline, 130 interrupted, 2 bad input, 1 failure."""
+    """Runs one command; returns its exit code: 0 completed, 75 deadline, 130 interrupted, 2 bad input, 1 failure.
+
+    Under torchrun a rank returns 0 after every clean stop.
+    """
     options = _parser().parse_args(arguments)
     try:
-        return options.run(options)
+        with torchrun.as_rank():
+            return options.run(options)
     except BadInput as error:
         print(error, file=sys.stderr)
         return 2
@@ -43,16 +49,58 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("data", help="the folder to predict")
     predict.add_argument("out", help="the folder that results are written to")
     predict.set_defaults(run=_predict)
+    plan = commands.add_parser("plan", help="memory, micro-batch, time and quota on a card, without one")
+    plan.add_argument("configs", nargs="+", metavar="config", help="one YAML file or several")
+    plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help='t4, ... or "NN GiB, capability X.Y"')
+    plan.add_argument("--gpus", type=int, default=0, metavar="N", help="cards at work; 0: as many as a session has")
+    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    plan.add_argument("--json", action="store_true", help="print everything as JSON")
+    plan.set_defaults(run=_plan)
+    checks = commands.add_parser("doctor", help="look at the machine, and with a configuration at its run")
+    checks.add_argument("config", nargs="?", help="a YAML file; without one, the machine alone")
+    checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    checks.add_argument("--json", action="store_true", help="print the findings as JSON")
+    checks.set_defaults(run=_doctor)
     return parser
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    """Exit code 2 where a finding is bad, else 0."""
+    with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
+        config = tasks.load_config(options.config, _overrides(options.set)) if options.config else None
+        sections = doctor.examine(config)
+        if config:
+            sections["Run"] = rehearsal.check_run(config)
+    print(doctor.as_json(sections) if options.json else doctor.table(sections))
+    return doctor.exit_code(sections)
 
 
 def _train(options: argparse.Namespace) -> int:
     run = launch.prepare(tasks.load_config(options.config, _overrides(options.set)))
-    print(run.task.describe_data())
-    print(*run.lengths, sep="\n")
+    if not torchrun.is_watched():  # else the process above has said it
+        print(run.task.describe_data())
+        print(*run.lengths, sep="\n")
     summary = launch.train(run)
-    print(f"{summary['reason']} at step {summary['step']:,}: see {run.folder} and {run.output_dir / outputs.ARCHIVE}")
-    return launch.EXIT_CODES[summary["reason"]]
+    if not torchrun.is_watched():
+        where = f"{run.folder} and {run.output_dir / outputs.ARCHIVE}"
+        print(f"{summary['reason']} at step {summary['step']:,}: see {where}")
+    code = launch.EXIT_CODES[summary["reason"]]
+    if ranks.under_torchrun():  # for which any other code is a failure; the summary says why it stopped
+        code = 0
+    ranks.end()
+    return code
+
+
+def _plan(options: argparse.Namespace) -> int:
+    configs = [tasks.load_config(path, _overrides(options.set)) for path in options.configs]
+    plans = [planner.plan(config, gpu, options.gpus) for config in configs for gpu in options.gpu or ["t4"]]
+    if options.json:
+        print(json.dumps([plan.to_json() for plan in plans], indent=2))
+    else:
+        print("\n\n\n".join(planner.of_plan(plan) for plan in plans))
+        if len(plans) > 1:
+            print("\n\n" + planner.of_plans(plans))
+    return 0
 
 
 def _queue(options: argparse.Namespace) -> int:

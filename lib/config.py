@@ -49,7 +49,9 @@ class Data:
         "", "The data: a path, a mounted input as slug or owner/slug, or embedded; empty: found, else embedded."
     )
     num_workers: int = option(2, "Processes that load data, for each rank; 0 loads in the training process.", minimum=0)
-    prefetch: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1)
+    prefetch_factor: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1)
+    pin_memory: bool = option(True, "Whether batches wait in memory that a GPU can copy from by itself.")
+    persistent_workers: bool = option(False, "Whether these processes live on when their batches are used up.")
     subset_ratio: float | Literal["quick", "validate", "full"] = option(
         1.0, "The share of the training samples that is used; quick is 0.05, validate 0.2, full 1.", above=0, maximum=1
     )
@@ -70,6 +72,13 @@ class Training:
     ema_decay: float = option(0.0, "Decay of the average of the weights that is tested; 0: none.", minimum=0, below=1)
     clip_norm: float = option(1.0, "The largest norm of the gradient; 0: not clipped.", minimum=0)
     deterministic: bool = option(False, "Whether a GPU gives the same bits every time, at some cost in speed.")
+    cudnn_benchmark: bool = option(
+        False, "Whether convolutions try all algorithms first: a little faster on fixed shapes, gigabytes of workspace."
+    )
+    compile: bool = option(False, "Whether torch.compile makes kernels for the model: minutes at the start.")
+    fully_shard: bool = option(
+        False, "Whether weights, gradients and optimizer are divided among the ranks (FSDP2), where they fit no card."
+    )
     log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
     evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
     evaluate_every_epochs: float = option(0.0, "Epochs between validations.", minimum=0)
@@ -83,6 +92,17 @@ class Training:
             advice = f"Write {max(1, batch // slots) * slots}, or another number of slots."
             sentence = f"training.effective_batch {batch} cannot be dealt into {slots} equal parts"
             yield "effective_batch", f"{sentence} (training.micro_batch_slots). {advice}"
+        if values["deterministic"] is True and values["cudnn_benchmark"] is True:
+            sentence = "training.cudnn_benchmark picks algorithms by their speed, so the bits differ from run to run"
+            yield "cudnn_benchmark", f"{sentence}. Switch it or training.deterministic off."
+
+
+@dataclass(frozen=True)
+class Device:
+    """What is trained on: by default every GPU there is, a process for each, or one process on the CPU."""
+
+    gpu_ids: tuple[int, ...] = option((), "The GPUs that may be used, by number; empty: all.", minimum=0)
+    processes: int = option(0, "Processes that train together; 0: one for each GPU, or one on the CPU.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -182,6 +202,7 @@ class Config:
     run: Run = Run()
     data: Data = Data()
     training: Training
+    device: Device = Device()
     memory: Memory = Memory()
     optimizer: Optimizer = Optimizer()
     scheduler: Scheduler = Scheduler()

@@ -7,10 +7,13 @@ number of loader workers changes nothing.
 import contextlib
 import dataclasses
 import functools
+import itertools
+import os
 import re
+import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +22,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
+from lib import ranks
+from lib.config import Data
 from lib.errors import TrainingFailed
 from lib.task import Batch, Task
 
+_MIB = 2**20
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's constants: Steele, Lea, Flood, OOPSLA 2014, figure 14
 _MIX1, _MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -89,6 +95,11 @@ class Order:
     def slot_size(self) -> int:
         return self.effective_batch // self.slots
 
+    def share(self, rank: int, ranks: int) -> range:
+        """The slots of one of so many ranks: neighbours, the same number for each."""
+        each = self.slots // ranks
+        return range(rank * each, (rank + 1) * each)
+
     def indices(self, step: int, slot: int) -> list[int]:
         first = step * self.effective_batch + slot * self.slot_size
         positions = range(first, first + self.slot_size)
@@ -126,20 +137,57 @@ class _SlotBatches(Dataset):
 
 
 def train_batches(
-    task: Task, dataset: Any, order: Order, steps: range, workers: int, prefetch: int = 2
+    task: Task, dataset: Any, order: Order, steps: range, options: Data
 ) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields each step of `steps` with the batches of its slots (on the CPU), `prefetch` made ahead by each worker."""
+    """Yields each step of `steps` with the batches of this rank's slots, on the CPU."""
+    mine = order.share(ranks.rank(), ranks.world())
+    workers = options.num_workers
     loader = DataLoader(
         _SlotBatches(task, dataset, order),
         batch_size=None,
-        sampler=_SlotKeys(steps, range(order.slots)),
+        sampler=_SlotKeys(steps, mine),
         num_workers=workers,
-        prefetch_factor=prefetch if workers else None,
-        pin_memory=torch.cuda.is_available(),
+        prefetch_factor=options.prefetch_factor if workers else None,
+        persistent_workers=options.persistent_workers and workers > 0,
+        pin_memory=options.pin_memory and torch.cuda.is_available(),
+        worker_init_fn=functools.partial(_end_with, os.getpid()),
     )
     slots = iter(loader)
     for step in steps:
-        yield step, [next(slots) for _ in range(order.slots)]
+        yield step, [next(slots) for _ in mine]
+
+
+_SHARED = Path("/dev/shm")
+
+
+def fitting(task: Task, slot_size: int, options: Data) -> tuple[Data, str]:
+    """The options with as many workers as there are CPUs and shared memory for, and a sentence where that is fewer.
+
+    Workers hand batches over in /dev/shm. Where that is full the system kills one with a bus error, in mid-run.
+    """
+    if not options.num_workers:
+        return options, ""
+    cpus = os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0))
+    each, why = max(1, cpus // ranks.local_world()), f"{cpus} CPUs serve {ranks.local_world()} process(es)"
+    if _SHARED.is_dir():
+        batch = task.example_batch(slot_size, torch.device("cpu"))
+        held = sum(value.nbytes for value in batch.values()) * options.prefetch_factor  # by one worker
+        free = shutil.disk_usage(_SHARED).free
+        most = free // max(1, held * ranks.local_world())
+        if most < min(each, options.num_workers):
+            each = most
+            why = (
+                f"{_SHARED} has {free / _MIB:,.0f} MiB free, and a worker keeps up to {held / _MIB:,.0f} MiB of "
+                "batches in it (a container gets more by --shm-size; a lower data.prefetch_factor needs less)"
+            )
+    if each >= options.num_workers:
+        return options, ""
+    said = f"data.num_workers is {options.num_workers}, but {why}: {each} load data. No result changes."
+    return dataclasses.replace(options, num_workers=each), said
+
+
+def _end_with(parent: int, worker: int) -> None:
+    ranks.die_with(parent)
 
 
 @contextlib.contextmanager
@@ -156,16 +204,24 @@ def naming_killed_workers(step: Callable[[], int], workers: int) -> Iterator[Non
                 time.sleep(1.0)  # the handler's own error may still be on its way, and must not come up elsewhere
                 raise RuntimeError("DataLoader worker (pid unknown) exited unexpectedly") from error
             raise
-    except RuntimeError as error:
-        if not _KILLED_WORKER.search(str(error)):
+    except Exception as error:
+        said = next((str(each) for each in _contexts(error) if _KILLED_WORKER.search(str(each))), None)
+        if said is None:
             raise
-        where = "/dev/shm, the memory that workers share, is" if "Bus error" in str(error) else "the machine's RAM was"
+        where = "/dev/shm, the memory that workers share, is" if "Bus error" in said else "the machine's RAM was"
         raise TrainingFailed(
             f"At step {step()} the system killed a process that loads data: most likely {where} full. Lower "
-            f"data.num_workers (now {workers}; 0 loads in the training process) or data.prefetch, so that fewer "
+            f"data.num_workers (now {workers}; 0 loads in the training process) or data.prefetch_factor, so that fewer "
             "batches are in flight, take a smaller training.effective_batch or more training.micro_batch_slots, or a "
-            f"part of the data by data.subset_ratio. The loader said: {str(error).splitlines()[0]}"
+            f"part of the data by data.subset_ratio. The loader said: {said.splitlines()[0]}"
         ) from error
+
+
+def _contexts(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those it came up in: raised in the middle of a library's own work, one may follow from another."""
+    while error is not None:
+        yield error
+        error = error.__context__
 
 
 def _is_lost_batch(error: Exception) -> bool:
@@ -237,6 +293,42 @@ def subset(dataset: Any, ratio: float | str, seed: int) -> Any:
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+
+
+def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """The same batches on the device; on a GPU each is copied on a stream of its own while the one before computes."""
+    if device.type == "cpu":
+        yield from (to_device(batch, device) for batch in batches)
+        return
+    ahead = None
+    for batch in itertools.chain(batches, [None]):
+        coming = _sent(batch, device) if batch else None
+        if ahead:
+            yield _arrived(*ahead)
+        ahead = coming
+
+
+def _sent(batch: Batch, device: torch.device) -> tuple[Batch, torch.cuda.Event | None]:
+    """The batch on its way, and what tells that it is there; on `meta` (see lib/planner) it is there at once."""
+    if device.type != "cuda":
+        return to_device(batch, device), None
+    stream = _copy_stream(device)
+    with torch.cuda.stream(stream):
+        return to_device(batch, device), stream.record_event()
+
+
+def _arrived(batch: Batch, copied: torch.cuda.Event | None) -> Batch:
+    if copied:
+        computing = torch.cuda.current_stream()
+        computing.wait_event(copied)
+        for value in batch.values():
+            value.record_stream(computing)  # its memory is not given away while `computing` reads it
+    return batch
+
+
+@functools.cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def size(batch: Batch) -> int:

@@ -20,6 +20,20 @@ PACKAGES = {
 }
 GLACIER = {"rasterio": "rasterio", "scipy": "scipy", "sklearn": "scikit-learn"}  # what that workload needs on top
 
+# The range that lib works with, as in pyproject.toml, which a notebook does not carry.
+PYTHON = ((3, 11), (3, 13))
+OLDEST = {
+    "torch": "2.10",
+    "numpy": "2.0",
+    "PyYAML": "6.0",
+    "safetensors": "0.5",
+    "tokenizers": "0.21",
+    "psutil": "5.9",
+    "matplotlib": "3.8",
+    "ipywidgets": "7.7",
+    "nvidia-ml-py": "12",
+}
+
 
 def ensure(packages: Mapping[str, str] = PACKAGES) -> str:
     """Installs what is missing; returns one line on what is there.

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from lib import sharding
+
 
 class Ema:
     """Averages the parameters of a model after each step; validation, test and best weights use the average.
@@ -45,4 +47,4 @@ class Ema:
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Puts a saved average back."""
         for name, value in self.average.items():
-            value.copy_(tensors[name])
+            value.copy_(sharding.like(value, tensors[name]))

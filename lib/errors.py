@@ -7,3 +7,11 @@ class BadInput(ValueError):
 
 class TrainingFailed(RuntimeError):
     """The run cannot go on; says at which step, on which samples, and what to change."""
+
+
+class OutOfMemory(TrainingFailed):
+    """Memory ran out where the step cannot be repeated; a fresh launch may go on in `micro_batch` (0: no smaller)."""
+
+    def __init__(self, text: str, micro_batch: int):
+        super().__init__(text)
+        self.micro_batch = micro_batch

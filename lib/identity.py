@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from lib import ranks
 from lib.config import Config, flat
 from lib.errors import BadInput
 from lib.task import Task
@@ -14,7 +15,8 @@ from lib.task import Task
 _REFUSED = ("task", "data fingerprint", "seed", "training.effective_batch", "training.micro_batch_slots")
 # What may differ without a word: it changes neither samples nor arithmetic.
 _HARMLESS = (
-    "output_dir", "run.", "session.", "queue.", "checkpoint.", "data.dir", "data.num_workers", "training.smoke_steps",
+    "output_dir", "run.", "session.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",
+    "data.prefetch_factor", "data.pin_memory", "data.persistent_workers", "training.smoke_steps",
 )  # fmt: skip
 
 
@@ -28,7 +30,19 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
         "version of Python": platform.python_version(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "CPU threads": torch.get_num_threads(),
+        **({"ranks": ranks.world()} if _ranks_tell(config) else {}),
     }
+
+
+def _ranks_tell(config: Config) -> bool:
+    """Whether the number of ranks changes bits: sums of two addends are the same in either order, of more they are not.
+
+    The addends of a rank are its micro-batches. A sharded gradient's norm is summed in pieces.
+    """
+    training = config.training
+    slot = training.effective_batch // training.micro_batch_slots
+    passes = training.micro_batch_slots * -(-slot // min(training.micro_batch or slot, slot))
+    return passes > 2 or training.fully_shard
 
 
 def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object) -> str:

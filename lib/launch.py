@@ -1,13 +1,28 @@
 """A run from its configuration to its archive: data, resume, training, test, plot, summary."""
 
 import contextlib
+import os
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib import checkpoint, data, files, identity, memory, metrics, outputs, platform, profiles, trainer, weights
+from lib import (
+    checkpoint,
+    data,
+    files,
+    identity,
+    machine,
+    memory,
+    metrics,
+    outputs,
+    platform,
+    profiles,
+    ranks,
+    torchrun,
+    trainer,
+    weights,
+)
 from lib import config as configs
 from lib import progress as progresses
 from lib import session as sessions
@@ -15,11 +30,13 @@ from lib import state as states
 from lib import task as tasks
 from lib.config import Config
 from lib.errors import BadInput
+from lib.planner import Plan, apply
+from lib.planner.search import Option
 from lib.session import Session
 from lib.task import Task
 
 EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
-GIB = 2**30
+_OPTIMIZER_IS_LOST = "The checkpoint is lightweight: the optimizer starts anew, so the run goes on, not bit for bit."
 
 
 @dataclass(frozen=True)
@@ -29,25 +46,39 @@ class Run:
     config: Config
     task: Task
     folder: Path
-    lengths: list[str]  # what a memory profile changed and how epochs became steps, for printing
+    lengths: list[str]  # what a profile and the plan changed and how epochs became steps, for printing
+    plan: Plan | None = None  # for this machine's GPU, if there is one
 
     @property
     def output_dir(self) -> Path:
         return self.folder.parent
 
+    @property
+    def predicted(self) -> Option | None:
+        """What was predicted for the run as it is configured."""
+        layers = self.config.training.gradient_checkpointing
+        if not self.plan:
+            return None
+        return self.plan.option_of(self.config.training.micro_batch, self.plan.layers if layers == "all" else layers)
 
+
+@ranks.together()
 def prepare(config: Config) -> Run:
-    """Works in the memory profile, locates and validates the data, turns lengths into steps; writes nothing.
+    """Works in memory profile and plan, locates and validates the data, turns lengths into steps; writes nothing.
 
     Raises BadInput.
     """
+    machine.refuse_tpu()
+    ranks.start(config.device)
+    count = torchrun.processes(config)  # what cannot be dealt is refused here
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     memory.precision(config.training.precision, memory.device())  # refused before the data takes its time
+    config, plan, planned = apply.worked_in(config, max(count, ranks.world()))
     task = tasks.load(config)
     train_set = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
     config, lengths = configs.resolve_lengths(config, len(train_set))
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
-    return Run(config, task, output_dir(config) / config.run.name, [*changes, *lengths])
+    return Run(config, task, output_dir(config) / config.run.name, [*changes, *planned, *lengths], plan)
 
 
 def output_dir(config: Config) -> Path:
@@ -57,14 +88,55 @@ def output_dir(config: Config) -> Path:
 def train(config: Config | Run) -> dict[str, Any]:
     """Trains, or goes on with, the run that a configuration names; returns its summary, which is on disk too.
 
-    A run that was completed before is left as it is. Raises BadInput before anything is written.
+    With several GPUs the run takes place in a process for each, below this one. A run that was completed before is left
+    as it is. Raises BadInput before anything is written.
     """
     run = config if isinstance(config, Run) else prepare(config)
-    earlier = outputs.read_summary(run.folder) or {}
+    earlier = ranks.from_first(outputs.read_summary(run.folder) or {})
     if earlier.get("reason") == "completed" and earlier["step"] >= run.config.training.max_steps:
         print(f"{run.folder} was completed at step {earlier['step']:,}. A larger training.max_steps goes on.")
         return earlier
     session = sessions.start(run.config.session.minutes, run.config.session.margin_seconds)
+    number = int(os.environ.get("TRAINBOOK_SESSION", 0)) or earlier.get("session", 0) + 1
+    if (count := torchrun.processes(run.config)) > 1:
+        return _train_below(run, count, number)
+    found = None
+    with ranks.together():
+        if ranks.is_first():
+            found, number = _begin(run, number)
+    try:
+        outcome = trainer.train(run.task, run.config, run.folder, session, progresses.choose(), found)
+    except BaseException as error:
+        if ranks.is_first():
+            _write_failure(run, error, number)
+        raise
+    return _finish(run, outcome, session, number)
+
+
+def _train_below(run: Run, count: int, number: int) -> dict[str, Any]:
+    """Trains in `count` processes of their own; the first of them writes the summary."""
+    files.check_writable(run.folder)
+    try:
+        torchrun.train(run.config, run.folder, count, number)
+    except BaseException as error:
+        _write_failure(run, error, number)
+        raise
+    summary = (outputs.read_summary(run.folder) or {}) | _predictions(run)  # only this process has planned
+    outputs.write_summary(run.folder, summary)
+    return summary
+
+
+def _predictions(run: Run) -> dict[str, Any]:
+    """What the plan says of the run as it is configured; None where there was nothing to plan for."""
+    option = run.predicted
+    return {
+        "predicted_steps_per_second": option and round(1 / option.expected_seconds, 4),
+        "predicted_peak_bytes": option and option.prediction.peak_bytes,
+    }
+
+
+def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
+    """Looks for what to go on with and readies the folder; the number of the session may follow from what is found."""
     found = find_checkpoint(run)
     print(describe_resume(run, found))
     if not run.config.checkpoint.keep_last:
@@ -72,19 +144,16 @@ def train(config: Config | Run) -> dict[str, Any]:
     files.check_writable(run.folder)
     for kind in ("checkpoints", "best"):
         checkpoint.tidy(run.folder / kind)
-    if found:
-        earlier = _bring_along(run, found) or earlier
+    if found and (earlier := _bring_along(run, found)):
+        number = earlier.get("session", 0) + 1
     (run.folder / "config.yaml").write_text(configs.dump(run.config), "utf-8")
-    number = earlier.get("session", 0) + 1
-    try:
-        outcome = trainer.train(run.task, run.config, run.folder, session, progresses.choose(), found)
-    except BaseException as error:
-        step = max(checkpoint.steps(run.folder / "checkpoints"), default=0)
-        with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-            failed = {"reason": "failed", "error": str(error), "step": step, "session": number}
-            outputs.write_summary(run.folder, failed)
-        raise
-    return _finish(run, outcome, session, number)
+    return found, number
+
+
+def _write_failure(run: Run, error: BaseException, number: int) -> None:
+    step = max(checkpoint.steps(run.folder / "checkpoints"), default=0)
+    with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
+        outputs.write_summary(run.folder, {"reason": "failed", "error": str(error), "step": step, "session": number})
 
 
 def _resuming_is_lost(keep_best: int) -> str:
@@ -98,6 +167,8 @@ def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -
     baseline: dict[str, float] = {}
     if outcome.reason == "completed":
         scores, baseline = test(run, outcome.state)
+    if not ranks.is_first():
+        return {"reason": outcome.reason, "step": outcome.state.step}
     plot(run, baseline)
     summary = {
         "run": run.config.run.name,
@@ -110,13 +181,13 @@ def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -
         "test_loss": scores.get("loss"),
         "best": outcome.state.best,
         "steps_per_second": round(outcome.steps_per_second, 4),
-        "predicted_peak_bytes": None,
+        **_predictions(run),
         "peak_memory_bytes": outcome.peak_bytes,
         "micro_batch": outcome.state.micro_batch,
         "precision": outcome.state.precision,
         "skipped_steps": outcome.state.skipped_steps,
-        "world_size": 1,
-        "samples_seen": [outcome.state.step * run.config.training.effective_batch],
+        "world_size": ranks.world(),
+        "samples_seen": outcome.samples_seen,
         "session": number,
     }
     outputs.write_summary(run.folder, summary)
@@ -127,7 +198,7 @@ def _finish(run: Run, outcome: trainer.Outcome, session: Session, number: int) -
 
 def test(run: Run, state: states.State) -> tuple[dict[str, float], dict[str, float]]:
     """Metrics of the best weights on the test set, and the trivial baseline's; the task writes its tables."""
-    best = best_weights(run, state)
+    best = states.from_first(best_weights(run, state) if ranks.is_first() else None)
     if best:
         weights.put_back(state.model, best.tensors["model"])
         state.ema = None  # the best weights are averages already
@@ -135,6 +206,8 @@ def test(run: Run, state: states.State) -> tuple[dict[str, float], dict[str, flo
     progress = progresses.choose()
     scores = trainer.evaluate(state, run.task, run.config, run.task.datasets()["test"], progress)
     progress.close()
+    if not ranks.is_first():
+        return scores, {}
     baseline = run.task.baseline()
     print(run.task.report(scores, run.folder), flush=True)
     return scores, baseline
@@ -163,19 +236,28 @@ def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
     A damaged one is passed over and said; in the run's own folder it is renamed. Raises BadInput where all are damaged,
     where another configuration or a later version made the one found, or where `run.resume_from` holds none.
     """
+    found, sentences = look_for_checkpoint(run, quarantine=True)
+    print("".join(f"{sentence}\n" for sentence in sentences), end="")
+    return found
+
+
+def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.Checkpoint | None, list[str]]:
+    """As `find_checkpoint`, with what is to be said about it; without `quarantine` nothing is renamed."""
     damaged: list[str] = []
     for folder in resume_folders(run):
         own = folder.resolve() == (run.folder / "checkpoints").resolve()
-        found, sentences = checkpoint.load_newest(folder, quarantine=own)
+        found, sentences = checkpoint.load_newest(folder, quarantine=own and quarantine)
         damaged += sentences
         if found:
-            print("".join(f"{sentence}\n" for sentence in damaged), end="")
             now = identity.facts(run.config, run.task)
-            if warning := identity.check(found.state["identity"], now, found.path.parent.parent):
-                print(warning)
+            try:
+                warning = identity.check(found.state["identity"], now, found.path.parent.parent)
+            except BadInput as refused:
+                raise BadInput("\n".join([*damaged, str(refused)])) from None
+            warnings = [warning] if warning else []
             if "optimizer" not in found.tensors:
-                print("The checkpoint is lightweight: the optimizer starts anew, so the run goes on, not bit for bit.")
-            return found
+                warnings.append(_OPTIMIZER_IS_LOST)
+            return found, damaged + warnings
     if damaged:
         raise BadInput(
             "\n".join(damaged) + f"\nNo checkpoint of {run.config.run.name} is whole, and nothing was deleted. "
@@ -186,7 +268,7 @@ def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
             f"run.resume_from is {run.config.run.resume_from}, where no checkpoint of {run.config.run.name} lies. Give "
             "the output folder of the earlier session, the folder of the run in it, or leave it empty."
         )
-    return None
+    return None, []
 
 
 def resume_folders(run: Run) -> list[Path]:
@@ -220,35 +302,3 @@ def _bring_along(run: Run, found: checkpoint.Checkpoint) -> dict[str, Any] | Non
             best = checkpoint.load(checkpoint.path_of(origin / "best", step))
             checkpoint.save(run.folder / "best", step, best.tensors, best.state)
     return outputs.read_summary(origin)
-
-
-def smoke_run(run: Run) -> trainer.Outcome:
-    """A few real steps in a folder that is thrown away."""
-    steps = run.config.training.smoke_steps
-    short = configs.replace(
-        run.config,
-        {
-            "training.max_steps": steps,
-            "training.evaluate_every_steps": steps,  # the last one, which is evaluated anyway
-            "training.log_every_steps": max(1, steps // 5),
-            "checkpoint.keep_last": 0,
-            "checkpoint.keep_best": 0,
-        },
-    )
-    session = sessions.start(run.config.session.minutes, run.config.session.margin_seconds)
-    with tempfile.TemporaryDirectory() as folder:
-        return trainer.train(run.task, short, Path(folder), session, progresses.choose())
-
-
-def smoke_test(run: Run) -> str:
-    """What a smoke run measures: speed, memory after each phase, and what the run will take."""
-    outcome = smoke_run(run)
-    total = run.config.training.max_steps
-    whole = progresses.duration(total / max(outcome.steps_per_second, 1e-9))
-    lines = [f"{moment:>22}: {size / GIB:6.2f} GiB" for moment, size in outcome.allocated.items()]
-    lines += [
-        f"{'peak':>22}: {outcome.peak_bytes / GIB:6.2f} GiB",
-        f"{outcome.state.step} steps in micro-batches of {outcome.state.micro_batch}, {outcome.state.precision}: "
-        f"{outcome.steps_per_second:.2f} steps/s. {total:,} steps take about {whole}, evaluation aside.",
-    ]
-    return "\n".join(lines)

@@ -21,7 +21,8 @@ Precision = Literal["fp32", "fp16", "bf16"]
 
 
 def device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """This process's GPU, or the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def precision(asked: str, on: torch.device) -> Precision:
@@ -34,18 +35,31 @@ def precision(asked: str, on: torch.device) -> Precision:
         if asked == "fp16":
             raise BadInput("training.precision is fp16, but there is no GPU. Write auto or fp32.")
         return "bf16" if asked == "bf16" else "fp32"
-    has_bf16 = torch.cuda.get_device_capability(on) >= (8, 0)
+    return planned_precision(asked, torch.cuda.get_device_capability(on), torch.cuda.get_device_name(on))
+
+
+def planned_precision(asked: str, capability: tuple[int, int], card: str) -> Precision:
+    """What `precision` gives on a card with this capability, here or not. Raises BadInput."""
+    has_bf16 = capability >= (8, 0)
     if asked == "bf16" and not has_bf16:
-        raise BadInput(f"training.precision is bf16, which {torch.cuda.get_device_name(on)} lacks. Write auto or fp16.")
+        raise BadInput(f"training.precision is bf16, which {card} lacks. Write auto or fp16.")
     if asked == "auto":
         return "bf16" if has_bf16 else "fp16"
     return asked  # type: ignore[return-value]
 
 
+def allow_tf32(in_precision: Precision, on: torch.device) -> None:
+    """Lets what autocast leaves in fp32 use TF32, where the card has it (8.0 and up); fp32 asked for stays fp32."""
+    if on.type == "cuda":
+        fits = in_precision != "fp32" and torch.cuda.get_device_capability(on) >= (8, 0)
+        torch.set_float32_matmul_precision("high" if fits else "highest")
+
+
 def autocast(in_precision: Precision, on: torch.device) -> contextlib.AbstractContextManager:
     if in_precision == "fp32":
         return contextlib.nullcontext()
-    return torch.autocast(on.type, torch.float16 if in_precision == "fp16" else torch.bfloat16)
+    kind = "cuda" if on.type == "meta" else on.type  # meta tensors stand for those of a GPU that is planned for
+    return torch.autocast(kind, torch.float16 if in_precision == "fp16" else torch.bfloat16)
 
 
 def recompute(model: nn.Module, layers: int | str) -> int:
@@ -141,6 +155,11 @@ def _process(number: int) -> psutil.Process:
 
 def _resident_bytes() -> int:
     return _process(os.getpid()).memory_info().rss
+
+
+def card_bytes() -> int:
+    """Memory of the GPU as torch sees it; 0 without one."""
+    return torch.cuda.get_device_properties(device()).total_memory if torch.cuda.is_available() else 0
 
 
 def allocated_bytes() -> int:

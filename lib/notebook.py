@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from lib import launch, memory, platform
+from lib import launch, plan_file, planner
 from lib import queue as queues
 from lib import task as tasks
 from lib.config import Config
+from lib.errors import BadInput
 
 Parameters = Mapping[str, object]  # the names of the parameters cell
 
@@ -27,7 +28,8 @@ _KEYS = {
 def configure(workload: str, home: Path, parameters: Parameters) -> Config:
     """The configuration that the parameters cell asks for; says which file it took and what it overrode.
 
-    `home` holds `configs/`. Raises BadInput.
+    A plan that the memory panel left in the output folder stands below the parameters. `home` holds `configs/`.
+    Raises BadInput.
     """
     return tasks.load_config(*_asked(workload, home, parameters))
 
@@ -41,13 +43,30 @@ def configure_queue(workload: str, home: Path, parameters: Parameters) -> list[q
 
 
 def _asked(workload: str, home: Path, parameters: Parameters) -> tuple[Path, dict[str, object]]:
-    """The configuration file, and overrides by dotted key; says both."""
+    """The configuration file, and overrides by dotted key, those of a kept plan among them; says all of it."""
     path = _config_path(workload, home, str(parameters["CONFIG"]))
     overrides = {key: parameters[name] for name, key in _KEYS.items() if parameters[name]}
     overrides |= parameters["OVERRIDES"]  # type: ignore[arg-type]
+    kept = _kept_plan(path, overrides)
     for key, value in overrides.items():
         print(f"Override: {key} = {value!r}")
-    return path, overrides
+    return path, {**kept, **overrides}
+
+
+def _kept_plan(path: Path, overrides: Mapping[str, Any]) -> dict[str, object]:
+    """What the memory panel left for a configuration in the output folder, to stand below the overrides; says so."""
+    kept = plan_file.find(launch.output_dir(tasks.load_config(path, overrides)), path.stem)
+    if kept is None:
+        return {}
+    try:
+        tasks.load_config(path, {**kept.overrides, **overrides})
+    except BadInput as error:
+        print(f"{kept.path} is ignored, because it does not fit this configuration:\n{error}")
+        return {}
+    for key, value in kept.overrides.items():
+        but = ", but it is overridden" if key in overrides else ""
+        print(f"Plan for {kept.cards} x {kept.card} ({kept.path}): {key} = {value!r}{but}")
+    return dict(kept.overrides)
 
 
 def _config_path(workload: str, home: Path, asked: str) -> Path:
@@ -61,40 +80,23 @@ def _config_path(workload: str, home: Path, asked: str) -> Path:
     return home / "configs" / f"{name}.yaml"
 
 
-def describe_machine() -> str:
-    """Platform and GPUs in a few lines, with what to do where there is none."""
-    here = platform.detect()
-    limit = f"{here.session_minutes:.0f} minutes a session" if here.session_minutes else "no session limit"
-    lines = [f"Platform: {here.name}{' (batch run)' if here.batch else ''}, {limit}, output to {here.output_dir}"]
-    lines.append(f"PyTorch {torch.__version__}, {torch.get_num_threads()} CPU threads")
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        capability = f"{properties.major}.{properties.minor}"
-        size = properties.total_memory / memory.GIB
-        precision = memory.precision("auto", torch.device("cuda", index))
-        lines.append(f"GPU {index}: {properties.name}, capability {capability}, {size:.2f} GiB, trains in {precision}")
-    if not torch.cuda.is_available():
-        where = "on Kaggle choose Settings > Accelerator > GPU T4 x2, on Colab Runtime > Change runtime type"
-        lines.append(f"No GPU: {where}.")
-    return "\n".join(lines)
+def plan(run: launch.Run) -> planner.Plan | None:
+    """The plan for this machine's GPU; without one, that for Kaggle's T4s, so that a run can be judged before it moves.
 
-
-def describe_plan(run: launch.Run) -> str:
-    """Parameters, the memory of their states, and how the effective batch is worked off."""
-    config = run.config
-    count = sum(p.numel() for p in run.task.model().parameters())
-    training = config.training
-    slot = training.effective_batch // training.micro_batch_slots
-    micro = min(training.micro_batch or slot, slot)
-    passes = training.micro_batch_slots * -(-slot // micro)
-    # fp32 weights, gradients and AdamW's two moments; autocast halves activations, never these.
-    states = 16 * count / memory.GIB
-    return (
-        f"{count / 1e6:.1f} M parameters: weights, gradients and optimizer take {states:.2f} GiB; activations come on "
-        "top, and the smoke test measures them.\n"
-        f"Effective batch {training.effective_batch} = {passes} micro-batches of at most {micro}; "
-        f"{training.max_steps:,} steps."
-    )
+    Where there is none, it is said why: here the run trains all the same.
+    """
+    if run.plan:
+        return run.plan
+    if torch.cuda.is_available():
+        print("There is no plan; the lines under Data say why.")
+        return None
+    try:
+        found = planner.plan(run.config, "t4")
+    except BadInput as error:
+        print(f"There is no GPU here to plan for. On Kaggle's T4s: {error}")
+        return None
+    print("There is no GPU here to plan for. On Kaggle's T4s this run would be:\n")
+    return found
 
 
 def compare(summary: Mapping[str, Any]) -> str:

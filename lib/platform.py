@@ -52,6 +52,11 @@ FACTS: dict[str, Fact] = {
     "kaggle_output_bytes": Fact(20 * GB, "bytes below /kaggle/working", _DOCS),
     "kaggle_output_files": Fact(500, "files, a soft budget: staff deny a cap", "product-feedback 181143, 420538"),
     "kaggle_scratch_bytes": Fact(50 * GB, "bytes in /tmp at least, not saved", "reports of 50 to 60 GB"),
+    "kaggle_host": Fact(
+        "www.kaggle.com",
+        "a name that is not resolved in a session whose internet is off",
+        "reports of pip's 'Temporary failure in name resolution'; not measured",
+    ),
     "kaggle_notebook_bytes": Fact(1_000_000, "bytes of an .ipynb that Kaggle has refused", _SURVEY),
     "kaggle_dataset_bytes": Fact(200 * GB, "bytes of a data set", _SURVEY),
     "kaggle_dataset_files": Fact(50, "top-level files of a data set", _SURVEY),

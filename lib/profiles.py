@@ -8,6 +8,8 @@ from lib.config import Config, flat
 
 # What each profile sets. None is put in by `_settings`, because it depends on the configuration or on the machine.
 _PROFILES: dict[str, dict[str, object]] = {
+    # 0: as the plan for the card says
+    "auto": {"training.micro_batch": 0, "training.gradient_checkpointing": 0, "training.precision": "auto"},
     "optimized": {"training.micro_batch": 8, "training.effective_batch": 16, "training.precision": "fp16"},
     "ultra_low": {
         "training.micro_batch": 4,
@@ -41,8 +43,6 @@ def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
     profile = config.memory.profile
     if not profile:
         return config, []
-    if profile == "auto":
-        return config, ["memory.profile auto: there is no plan yet, so the configuration's own numbers stand."]
     wanted = _settings(profile, config, has_gpu)
     kept = {key for key in wanted if _is_overridden(key, config)}
     changes = {key: value for key, value in wanted.items() if key not in kept}

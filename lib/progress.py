@@ -1,5 +1,7 @@
 """Progress that a person sees: a bar in a terminal, one updating line in a notebook, plain lines in a batch run."""
 
+import json
+import os
 import shutil
 import sys
 import time
@@ -9,6 +11,8 @@ from lib import platform
 
 _PLAIN_SECONDS = 15.0  # a saved log stays readable: 240 lines an hour
 _LIVE_SECONDS = 0.2
+RELAY = "TRAINBOOK_RELAY"  # set for ranks whose progress is shown by the process that started them
+MARK = "\x1e"  # ASCII's record separator: before a line of standard output that is progress
 
 
 class Progress(Protocol):
@@ -29,6 +33,8 @@ def duration(seconds: float) -> str:
 
 def choose() -> Progress:
     """The form that fits where this process writes to."""
+    if RELAY in os.environ:
+        return Relayed()
     if platform.in_notebook() and not platform.detect().batch:
         return Notebook()
     return Terminal() if sys.stdout.isatty() else Plain()
@@ -68,6 +74,18 @@ class Plain(_Throttled):
 
     def note(self, text: str) -> None:
         print(text, flush=True)
+
+
+class Relayed(Plain):
+    """Marked lines for the process that started this one, which shows them in its own way."""
+
+    interval = _LIVE_SECONDS
+
+    def update(self, done: int, total: int, text: str) -> None:
+        now = time.monotonic()
+        if now - self._last >= self.interval or done == total:
+            self._last = now
+            print(MARK + json.dumps([done, total, text]), flush=True)
 
 
 class Terminal(_Throttled):

@@ -152,7 +152,7 @@ class Advice:
         if row.get("ram_share", 0.0) > RAM_LIMIT:
             found["ram"] = (
                 f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. Lower data.num_workers "
-                f"(now {self.workers}) or data.prefetch, or close other notebooks."
+                f"(now {self.workers}) or data.prefetch_factor, or close other notebooks."
             )
         new = [text for name, text in found.items() if name not in self._said]
         self._said |= found.keys()
@@ -163,6 +163,6 @@ class Advice:
         if self.workers < most:
             return f"Raise data.num_workers from {self.workers} to {most} (this machine has {self.cpus} CPUs)."
         return (
-            f"All {self.cpus} CPUs load already (data.num_workers {self.workers}): raise data.prefetch against "
+            f"All {self.cpus} CPUs load already (data.num_workers {self.workers}): raise data.prefetch_factor against "
             "stretches of slow samples, or prepare samples beforehand."
         )

@@ -13,13 +13,14 @@ from typing import Literal
 
 import psutil
 
-from lib import platform
+from lib import platform, ranks
 
 Reason = Literal["completed", "deadline", "interrupted"]
 
 # Reserves: how much longer than the longest of the last eight a save or an evaluation may take. With a margin of 120 s
 # on top none of 10,000 simulated sessions was late (tests/bench/bench_session.py).
 _FACTOR = {"step": 1.0, "evaluate": 1.25, "save": 1.5, "package": 1.5}
+_ECHO_SECONDS = 1.0  # torchrun passes on a signal that its ranks got from the terminal themselves
 _CONSTANT_SECONDS = {"step": 0.0, "evaluate": 0.0, "save": 5.0, "package": 5.0}
 
 
@@ -35,6 +36,7 @@ class Session:
         self._seconds: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
         self._longest = dict.fromkeys(_FACTOR, 0.0)
         self._signal: str | None = None
+        self._signalled_at = 0.0
 
     def remaining(self) -> float:
         """Seconds until the deadline; infinite without one."""
@@ -67,6 +69,11 @@ class Session:
         needed = self.margin_seconds + sum(self.reserve(name) for name in next_ones)
         return "deadline" if self.remaining() < needed else None
 
+    def agree(self, reason: Reason | None) -> None:
+        """Notes what the ranks decided together: an interrupt may have come to another one."""
+        if reason == "interrupted":
+            self._signal = self._signal or "SIGINT"
+
     @contextmanager
     def catching_signals(self) -> Iterator[None]:
         """The first SIGINT or SIGTERM asks for a stop at the step's end; a second one raises KeyboardInterrupt."""
@@ -78,12 +85,17 @@ class Session:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # To a rank torchrun sends it once more, maybe only now; it would end the packaging.
+                late = self._signal and ranks.under_torchrun()
+                signal.signal(number, signal.SIG_IGN if late else handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._signal:
+        now = time.monotonic()
+        if self._signal and not (ranks.under_torchrun() and now - self._signalled_at < _ECHO_SECONDS):
             raise KeyboardInterrupt
-        self._signal = signal.Signals(number).name
+        if self._signal:
+            return
+        self._signal, self._signalled_at = signal.Signals(number).name, now
         print(f"\n{self._signal}: finishing this step and saving; a second one stops at once.", flush=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lib import checkpoint, data, identity, memory, optimization, platform, weights
+from lib import checkpoint, data, identity, memory, optimization, platform, ranks, sharding, weights
 from lib.config import Config
 from lib.ema import Ema
 from lib.errors import TrainingFailed
@@ -31,6 +31,7 @@ class State:
     device: torch.device
     precision: Precision
     micro_batch: int
+    sharded: bool = False  # among the ranks, by FSDP2
     step: int = 0
     kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"step", "metric", "value"}, the best one first
     skipped_steps: int = 0
@@ -60,26 +61,51 @@ class State:
         return self.kept_best[0] if self.kept_best else {}
 
 
-def new(task: Task, config: Config) -> State:
-    """Model, optimizer and scaler at step 0, drawn from the configuration's seed."""
-    device = memory.device()
-    precision = memory.precision(config.training.precision, device)
+def new(task: Task, config: Config, device: torch.device | None = None, precision: Precision | None = None) -> State:
+    """Model, optimizer and scaler at step 0, drawn from the configuration's seed.
+
+    Device and precision are those of this machine, or what the planner puts in their place.
+    """
+    device = device or memory.device()
+    precision = precision or memory.precision(config.training.precision, device)
     torch.manual_seed(data.mix(data.INITIALISE, config.seed))
-    model = task.model().to(device)
+    memory.allow_tf32(precision, device)
+    model = task.model()
+    _as_on_first(model)
+    sharded = config.training.fully_shard and ranks.world() > 1
+    if sharded:
+        sharding.shard(model, device)
+    model.to(device)
     memory.recompute(model, config.training.gradient_checkpointing)
-    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+    if config.training.compile and device.type != "meta":
+        model.compile()
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
     slot = config.training.effective_batch // config.training.micro_batch_slots
     micro_batch = min(config.training.micro_batch or slot, slot)
-    state = State(model, optimization.build(model, config), scaler, device, precision, micro_batch)
+    state = State(model, optimization.build(model, config), scaler, device, precision, micro_batch, sharded)
     state.plateau = optimization.plateau(config, task.selection[1])
     if config.training.ema_decay:
         state.ema = Ema(model, config.training.ema_decay)
     return state
 
 
+def _as_on_first(model: nn.Module) -> None:
+    """The ranks start from the same weights also where a task draws them in a way that the seed does not reach."""
+    if ranks.world() > 1 and not any(value.is_meta for value in model.parameters()):
+        mine = {"model": weights.of(model)}
+        weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
+
+
 def start_from(state: State, task: Task, config: Config) -> str:
-    """Starts a new run from the weights of another one; says how many tensors matched. Raises BadInput."""
-    given = weights.read(platform.find_input(config.run.initial_weights, platform.detect()))
+    """Starts a new run from the weights of another one; says how many tensors matched. Raises BadInput.
+
+    Only the first rank reads them.
+    """
+    read = None
+    with ranks.together():
+        if ranks.is_first():
+            read = {"model": weights.read(platform.find_input(config.run.initial_weights, platform.detect()))}
+    given = (ranks.tensors_from_first(read) or {})["model"]
     adapted, how = task.adapt({weights.plain(name): value for name, value in given.items()}, state.model)
     said = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
     if state.ema:
@@ -87,9 +113,19 @@ def start_from(state: State, task: Task, config: Config) -> str:
     return said
 
 
+def from_first(saved: checkpoint.Checkpoint | None) -> checkpoint.Checkpoint | None:
+    """The first rank's checkpoint on every rank: the others need not see its folder."""
+    about = ranks.from_first((saved.path, saved.step, saved.state) if saved else None)
+    tensors = ranks.tensors_from_first(saved.tensors if saved else None)
+    if about is None or tensors is None:
+        return None
+    path, step, facts = about
+    return checkpoint.Checkpoint(path, step, {group: {**named} for group, named in tensors.items()}, facts)
+
+
 def prepare_saving(state: State, config: Config, saver: Saver) -> None:
     """Once the optimizer has its tensors, memory for their copies can be had while training goes on."""
-    if config.checkpoint.keep_last:
+    if config.checkpoint.keep_last and ranks.is_first() and not state.sharded:
         saver.prepare(tensors(state, config))
 
 
@@ -97,7 +133,8 @@ def save(state: State, task: Task, config: Config, saver: Saver) -> None:
     """Saves everything in the background, then removes what retention no longer keeps."""
     if not config.checkpoint.keep_last:
         return
-    if not all(bool(torch.isfinite(parameter).all()) for parameter in state.parameters):
+    finite = all(bool(torch.isfinite(sharding.local(parameter)).all()) for parameter in state.parameters)
+    if ranks.anywhere(not finite):
         raise TrainingFailed(
             f"The weights are no longer finite at step {state.step}, so they are not saved and the checkpoint before "
             "stays. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
@@ -113,7 +150,9 @@ def save(state: State, task: Task, config: Config, saver: Saver) -> None:
         "micro_batch": state.micro_batch,
     }
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
-    saver.save("checkpoints", state.step, tensors(state, config), facts, keep)
+    groups = tensors(state, config)  # all ranks take part where it is sharded
+    if ranks.is_first():
+        saver.save("checkpoints", state.step, groups, facts, keep)
 
 
 def observe(state: State, task: Task, scores: Mapping[str, float]) -> None:
@@ -146,7 +185,9 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
         keep = partial(saver.retention.keep_best, [best["step"] for best in ranked])
         then = None if config.checkpoint.keep_last else keep
         with state.averaged():
-            saver.save("best", state.step, {"model": weights.of(state.model)}, {"best": new}, then)
+            groups = {"model": sharding.on_first(weights.of(state.model))}
+            if ranks.is_first():
+                saver.save("best", state.step, groups, {"best": new}, then)
 
 
 def restore(state: State, saved: checkpoint.Checkpoint) -> None:
@@ -162,7 +203,10 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> None:
         by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
     for name, parameter in state.model.named_parameters():
         if name in by_name:
-            state.optimizer.state[parameter] = by_name[name]
+            state.optimizer.state[parameter] = {
+                kind: value if kind == "step" else sharding.like(parameter, value)
+                for kind, value in by_name[name].items()
+            }
     if state.scaler.is_enabled() and saved.state["scaler"]:
         state.scaler.load_state_dict(saved.state["scaler"])
     state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
@@ -173,13 +217,16 @@ def restore(state: State, saved: checkpoint.Checkpoint) -> None:
 
 
 def tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a checkpoint by group: "model", "optimizer" unless it is lightweight, "ema" if there is one."""
+    """The tensors of a checkpoint by group: "model", "optimizer" unless it is lightweight, "ema" if there is one.
+
+    What is sharded is gathered: whole on the first rank's CPU, empty on the others.
+    """
     groups = {"model": weights.of(state.model)}
     if not config.checkpoint.lightweight:
         groups["optimizer"] = _moments(state)
     if state.ema:
         groups["ema"] = state.ema.average
-    return groups
+    return {group: sharding.on_first(named) for group, named in groups.items()} if state.sharded else groups
 
 
 def _moments(state: State) -> dict[str, Tensor]:

@@ -24,13 +24,15 @@ class Task:
     `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob patterns by which a
     mounted data folder is recognised. `selection` names the validation metric that decides which weights are best,
     and whether "max" or "min" of it is better; `shown` names those that the plot draws. A model whose recomputation
-    can be switched has its layers in an attribute `blocks`.
+    can be switched has its layers in an attribute `blocks`. `dials` are the dotted keys that set the size of a sample
+    (a sequence, an image), each with the values that the memory panel offers beside the configuration's own.
     """
 
     Settings: ClassVar[type] = NoSettings
     sentinels: ClassVar[tuple[str, ...]] = ()
     selection: ClassVar[tuple[str, str]] = ("loss", "min")
     shown: ClassVar[tuple[str, ...]] = ()
+    dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
 
     def __init__(self, config: Config, source: Path | None = None):
         """`source` is the folder or file with the data; None stands for the embedded default."""

@@ -1,10 +1,15 @@
-"""The training loop: one visible function, and the few steps that it is made of."""
+"""The training loop: one visible function, and the few steps that it is made of.
 
+Under torchrun every rank runs it, each on its own slots of the effective batch. What could differ between them (counts,
+memory that runs out, when to stop and save) is decided together; only the first rank writes.
+"""
+
+import contextlib
 import functools
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lib import checkpoint, data, memory, optimization
+from lib import checkpoint, data, memory, optimization, ranks, sharding
 from lib import state as states
 from lib.config import Config
-from lib.errors import TrainingFailed
+from lib.errors import OutOfMemory, TrainingFailed
 from lib.events import EventLog
 from lib.meter import Meter
 from lib.metrics import MetricsLog
@@ -40,6 +45,7 @@ class Outcome:
     steps_per_second: float
     peak_bytes: int
     allocated: dict[str, int]
+    samples_seen: list[int]  # by each rank, in this session
 
 
 def train(
@@ -53,10 +59,12 @@ def train(
     """Trains until `max_steps`, the session's deadline or a signal, saving into `folder` on the way.
 
     The next call, with the newest checkpoint as `resume`, goes on at its step: on the CPU bit for bit as if nothing had
-    happened. Raises TrainingFailed where going on makes no sense, BadInput where `resume` does not fit.
+    happened. Only the first rank's `resume` counts. Raises TrainingFailed where going on makes no sense, BadInput where
+    `resume` does not fit.
     """
     training = config.training
     _be_deterministic(training.deterministic)
+    torch.backends.cudnn.benchmark = training.cudnn_benchmark
     datasets = task.datasets()
     train_set = data.subset(datasets["train"], config.data.subset_ratio, config.seed)
     order = data.Order(
@@ -64,14 +72,19 @@ def train(
     )
     state = states.new(task, config)
     saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"))
-    if resume:
+    if resume := states.from_first(resume):
         states.restore(state, resume)
         state.resumed_from = resume.path
         saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
     elif config.run.initial_weights:
         progress.note(states.start_from(state, task, config))
-    state.events = EventLog(folder / "events.csv", progress.note)
-    advice = Advice(config.data.num_workers)
+    state.events = EventLog(folder / "events.csv" if ranks.is_first() else None, progress.note)
+    if ranks.world() > 1:
+        progress.note(f"Training on {ranks.world()} ranks. {_about_norms(state)}")
+    loading, sentence = data.fitting(task, order.slot_size, config.data)
+    if sentence:
+        progress.note(sentence)
+    advice = Advice(loading.num_workers)
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
     steps = range(state.step, training.max_steps)
@@ -80,12 +93,12 @@ def train(
 
     with (
         session.catching_signals(),
-        MetricsLog(folder / "metrics.csv", state.step) as log,
+        _table(folder / "metrics.csv", state.step) as append,
         Sampler() as sampler,
-        data.naming_killed_workers(lambda: state.step, config.data.num_workers),
+        data.naming_killed_workers(lambda: state.step, loading.num_workers),
         saver,
     ):
-        batches = data.train_batches(task, train_set, order, steps, config.data.num_workers, config.data.prefetch)
+        batches = data.train_batches(task, train_set, order, steps, loading)
         for step, slots in meter.waiting(batches):
             with session.measured("step"):
                 lr = optimization.learning_rate(config, step, state.plateau)
@@ -93,13 +106,14 @@ def train(
                 meter.add(optimizer_step(state, task, config, slots, step, order, meter))
                 state.step = step + 1
             if step == steps.start:
+                ranks.keep_pace()
                 states.prepare_saving(state, config, saver)
             last = state.step == training.max_steps
 
             if last or _due(state.step, training.log_every_steps):
-                row = {**meter.row(training.effective_batch), "lr": lr, "micro_batch": state.micro_batch}
+                row = {**_worst(meter.row(training.effective_batch)), "lr": lr, "micro_batch": state.micro_batch}
                 row |= sampler.row()
-                log.append({"step": state.step, "split": "train", **row})
+                append({"step": state.step, "split": "train", **row})
                 progress.update(state.step, training.max_steps, _line(row, state, training.max_steps, meter))
                 for sentence in advice.lines(row):
                     progress.note(sentence)
@@ -107,14 +121,16 @@ def train(
             if last or _due(state.step, training.evaluate_every_steps):
                 with session.measured("evaluate"), meter.paused():
                     scores = evaluate(state, task, config, datasets["validation"])
-                    log.append({"step": state.step, "split": "validation", **scores})
+                    append({"step": state.step, "split": "validation", **scores})
                     progress.note(f"step {state.step:,}, validation: {_figures(scores, task.shown)}")
                     states.observe(state, task, scores)
                     states.save_best(state, config, saver, task, scores)
 
             evaluating = _due(state.step + 1, training.evaluate_every_steps)
             stop = None if last else session.stop_reason(evaluating)
-            if last or stop or _save_due(state.step, saved_at, config):
+            stop, save = _decided(stop, _save_due(state.step, saved_at, config))
+            session.agree(stop)
+            if last or stop or save:
                 with meter.saving():
                     state.pending = meter.pending()
                     states.save(state, task, config, saver)
@@ -127,7 +143,49 @@ def train(
         _finish_saving(saver)
 
     progress.close()
-    return Outcome(reason, state, meter.steps_per_second(), meter.peak_bytes(), meter.allocated)
+    seen = ranks.gathered((state.step - steps.start) * len(order.share(ranks.rank(), ranks.world())) * order.slot_size)
+    peak = max(ranks.gathered(meter.peak_bytes()))
+    return Outcome(reason, state, meter.steps_per_second(), peak, meter.allocated, seen)
+
+
+@contextlib.contextmanager
+def _table(path: Path, step: int) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """What appends a row to metrics.csv, and on all ranks but the first does nothing."""
+    if not ranks.is_first():
+        yield lambda row: None
+        return
+    with MetricsLog(path, step) as log:
+        yield log.append
+
+
+def _about_norms(state: State) -> str:
+    if not any(map(_has_statistics, state.with_buffers)):
+        return ""
+    return (
+        "Batch norms see one micro-batch at a time, as in one process (this is no SyncBatchNorm): where that is few "
+        "samples, a group norm does better."
+    )
+
+
+_WORST = ("peak_memory_bytes", "data_wait_share")  # of a row: the rank with the highest is the one to look at
+
+
+def _worst(row: dict[str, float]) -> dict[str, float]:
+    if ranks.world() == 1:
+        return row
+    peak, waiting = ranks.highest(*(row[name] for name in _WORST))
+    return {**row, "peak_memory_bytes": int(peak), "data_wait_share": waiting}
+
+
+_STOPS: tuple[Reason | None, ...] = (None, "deadline", "interrupted")
+
+
+def _decided(stop: Reason | None, save: bool) -> tuple[Reason | None, bool]:
+    """Whether to stop and to save, for all ranks alike: one that must stop stops all."""
+    if ranks.world() == 1:
+        return stop, save
+    number, due = ranks.highest(_STOPS.index(stop), save)
+    return _STOPS[int(number)], bool(due)
 
 
 def _finish_saving(saver: Saver) -> None:
@@ -145,18 +203,20 @@ def optimizer_step(
 ) -> dict[str, Tensor]:
     """One step on the whole effective batch; returns the mean of each loss term, on the device (none when skipped).
 
-    Running out of memory repeats the same step with half the micro-batch. A step whose gradient is not finite is
-    skipped and counted. Raises TrainingFailed after 20 of those in a row, or when a single sample does not fit.
+    `slots` are this rank's. Running out of memory on any rank repeats the same step with half the micro-batch on all. A
+    step whose gradient is not finite is skipped and counted; all ranks see the same sum, so they skip together. Raises
+    TrainingFailed after 20 of those in a row, or when a single sample does not fit.
     """
-    counts = _counted(task, slots)
+    counts = ranks.add_counts(_counted(task, slots))
     buffers = _copied_buffers(state)
     tried: list[int] = []
-    while (means := _gradients(state, task, config, slots, counts, step, meter)) is None:
+    while ranks.anywhere((means := _gradients(state, task, config, slots, counts, step, meter)) is None):
         tried.append(state.micro_batch)
         _halve_micro_batch(state, buffers, step, tried)
+    _sum_over_ranks(state, means, buffers)
 
     state.scaler.unscale_(state.optimizer)
-    norm = nn.utils.get_total_norm([p.grad for p in state.parameters if p.grad is not None])
+    norm = sharding.whole(nn.utils.get_total_norm([p.grad for p in state.parameters if p.grad is not None]))
     length = norm.item()  # the one wait for the device in a step
     if finite := math.isfinite(length):
         if 0 < config.training.clip_norm < length:  # scaling by 1 takes 20 microseconds
@@ -168,14 +228,14 @@ def optimizer_step(
     else:
         _restore_buffers(state, buffers)  # batch statistics that saw such values would stay so for ever
         _count_skipped(state, step, order)
-    state.scaler.update()
+    sharding.update_scale(state.scaler, state.optimizer, finite)
     _drop_gradients(state)
     meter.allocated_at("after optimizer step")
     return means if finite else {}
 
 
 def _counted(task: Task, slots: list[Batch]) -> dict[str, int]:
-    """Valid targets of each term in the whole effective batch, known before the first backward pass."""
+    """Valid targets of each term in these slots, known before the first backward pass."""
     counts: dict[str, int] = {}
     for batch in slots:
         for term, number in task.count(batch).items():
@@ -190,31 +250,101 @@ def _gradients(
     means: dict[str, Tensor] = {}
     if not state.model.training:
         state.model.train()  # walks all modules: 40 microseconds in a model of six
-    position = 0
+    position = ranks.rank() * sum(map(data.size, slots))  # in the whole effective batch
     weight = task.term_weights(step)
+    micro_batches = (micro for slot in slots for micro in data.micro_batches(slot, state.micro_batch))
     try:
-        for slot in slots:
-            for micro in data.micro_batches(slot, state.micro_batch):
-                _seed_dropout(config.seed, step, position, state.device)
-                position += data.size(micro)
-                with memory.autocast(state.precision, state.device):
-                    sums, _ = task.loss(state.model, data.to_device(micro, state.device))
-                parts = {
-                    term: weight.get(term, 1.0) * value.float() / counts[term]
-                    for term, value in sums.items()
-                    if counts[term]
-                }
-                meter.allocated_at("after forward")
-                if parts:
-                    state.scaler.scale(functools.reduce(torch.add, parts.values())).backward()
-                meter.allocated_at("after backward")
-                for term, value in parts.items():
-                    means[term] = means[term] + value.detach() if term in means else value.detach()
+        for micro in data.on_device(micro_batches, state.device):
+            _seed_dropout(config.seed, step, position, state.device)
+            position += data.size(micro)
+            with memory.autocast(state.precision, state.device):
+                sums, _ = task.loss(state.model, micro)
+            parts = {
+                term: weight.get(term, 1.0) * value.float() / counts[term]
+                for term, value in sums.items()
+                if counts[term]
+            }
+            meter.allocated_at("after forward")
+            if parts:
+                state.scaler.scale(functools.reduce(torch.add, parts.values())).backward()
+            meter.allocated_at("after backward")
+            for term, value in parts.items():
+                means[term] = means[term] + value.detach() if term in means else value.detach()
         return {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}
     except Exception as error:
         if not memory.is_oom(error):
             raise
+        if state.sharded:  # the other ranks wait in the middle of a layer for what this one cannot compute
+            raise _sharded_oom(state, step) from error
     return None  # outside the except block, where the traceback no longer pins the activations
+
+
+def _sharded_oom(state: State, step: int) -> OutOfMemory:
+    smaller = (state.micro_batch + 1) // 2
+    advice = f"Set training.micro_batch to {smaller} and run again; it goes on from the newest checkpoint."
+    if state.micro_batch == 1:
+        advice = "Set training.gradient_checkpointing to all, or divide the states among more ranks."
+    return OutOfMemory(
+        f"Memory ran out at step {step} in micro-batches of {state.micro_batch}. With training.fully_shard the ranks "
+        f"cannot repeat a step. {advice}",
+        smaller if state.micro_batch > 1 else 0,
+    )
+
+
+def _sum_over_ranks(state: State, means: dict[str, Tensor], buffers: list[dict[str, Tensor]]) -> None:
+    """Turns each rank's gradients and losses into those of the whole effective batch, and batch statistics too."""
+    if ranks.world() == 1:
+        return
+    summed = list(means.values())
+    if not state.sharded:  # there the backward pass has added them up already
+        used = ranks.highest(*(parameter.grad is not None for parameter in state.parameters))
+        for parameter, somewhere in zip(state.parameters, used, strict=True):
+            if somewhere and parameter.grad is None:  # -0.0 is what leaves every addend its bits
+                parameter.grad = torch.full_like(parameter, -0.0)
+        summed += [parameter.grad for parameter in state.parameters if parameter.grad is not None]
+    ranks.add_up(summed)
+    _chain_statistics(state, buffers)
+
+
+def _chain_statistics(state: State, before: list[dict[str, Tensor]]) -> None:
+    """Batch statistics become what one process has after the slots of all ranks in turn.
+
+    A rank's update is r -> D r + u, where D is the decay over its micro-batches; one after another they are
+    D^n r + the sum over the ranks i of D^(n - 1 - i) u_i.
+    """
+    summed, after = [], []
+    for module, old in zip(state.with_buffers, before, strict=True):
+        if not _has_statistics(module):
+            continue
+        counter, counted = module.num_batches_tracked, old["num_batches_tracked"]
+        passes, seen = int(counter - counted), int(counted)
+        decay, whole, share = _decays(module.momentum, passes, seen)
+        counter.fill_(seen + passes * ranks.world())
+        for name in ("running_mean", "running_var"):
+            statistic = module._buffers[name]
+            statistic.sub_(old[name], alpha=decay).mul_(share)
+            summed.append(statistic)
+            after.append((statistic, old[name], whole))
+    ranks.add_up(summed)
+    for statistic, earlier, whole in after:
+        statistic.add_(earlier, alpha=whole)
+
+
+def _decays(momentum: float | None, passes: int, seen: int) -> tuple[float, float, float]:
+    """Of a batch norm's statistics: the decay over a rank's passes, over those of all, and the factor of its update.
+
+    Without a momentum they are the mean over all passes so far.
+    """
+    world, rank = ranks.world(), ranks.rank()
+    if momentum is None:
+        alone, all_of_them = seen + passes, max(1, seen + passes * world)
+        return seen / max(1, alone), seen / all_of_them, alone / all_of_them
+    decay = (1 - momentum) ** passes
+    return decay, decay**world, decay ** (world - 1 - rank)
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
 
 
 def _seed_dropout(seed: int, step: int, position: int, device: torch.device) -> None:
@@ -288,6 +418,9 @@ def evaluate(
 ) -> dict[str, float]:
     """The task's metrics on a data set, without gradients and in the run's precision.
 
+    Every rank evaluates the whole: a task's metrics are no sums that could be put together from parts, so dividing them
+    would change figures with the number of ranks. It takes as long as on one card. The first rank's scores count.
+
     Running out of memory repeats the whole evaluation with half as many samples at once: no metric changes. Raises
     TrainingFailed when a single sample does not fit.
     """
@@ -300,8 +433,8 @@ def evaluate(
         most = state.evaluation_batch or state.micro_batch
         loader = data.EvaluationLoader(task, dataset, collated, state.device, config.seed, on_batch, most)
         scores = _scores(state, task, loader)
-        if scores is not None:
-            return scores
+        if not ranks.anywhere(scores is None):
+            return ranks.from_first(scores)
         tried.append(loader.most)
         _halve_evaluation_batch(state, tried)
 
@@ -309,7 +442,8 @@ def evaluate(
 def _scores(state: State, task: Task, loader: data.EvaluationLoader) -> dict[str, float] | None:
     """What the task measures; None where memory ran out."""
     try:
-        with state.averaged(), torch.inference_mode(), memory.autocast(state.precision, state.device):
+        without_gradients = torch.no_grad() if state.sharded else torch.inference_mode()  # hooks write into weights
+        with state.averaged(), without_gradients, memory.autocast(state.precision, state.device):
             return task.evaluate(state.model, loader)
     except Exception as error:
         if not memory.is_oom(error):

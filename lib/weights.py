@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lib import checkpoint
+from lib import checkpoint, sharding
 from lib.errors import BadInput
 
 # What DistributedDataParallel and torch.compile put in front of every name.
@@ -19,10 +19,11 @@ def of(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name; tied tensors once, under their first name (safetensors refuses shared memory)."""
     named: dict[str, Tensor] = {}
     seen: set[tuple[int, torch.Size]] = set()
-    for name, value in model.state_dict().items():
-        key = (value.data_ptr(), value.shape)
+    for name, value in model.state_dict(keep_vars=True).items():
+        # A rank's part of a small tensor may be empty, so shards are known by their parameter.
+        key = (id(value) if sharding.is_shard(value) else value.data_ptr(), value.shape)
         if value.numel() == 0 or key not in seen:
-            named[plain(name)] = value
+            named[plain(name)] = value.detach()
             seen.add(key)
     return named
 
@@ -77,7 +78,7 @@ def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float
 def _copy(into: Mapping[str, Tensor], given: Mapping[str, Tensor], names: list[str]) -> None:
     with torch.no_grad():
         for name in names:
-            into[name].copy_(given[name])
+            into[name].copy_(sharding.like(into[name], given[name]))
 
 
 def read(path: Path) -> dict[str, Tensor]:

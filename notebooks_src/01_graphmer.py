@@ -53,15 +53,16 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
-from lib import launch, memory, notebook, outputs, widgets
+from lib import doctor, launch, memory, notebook, outputs, smoke, widgets
 
 config = notebook.configure("graphmer", HOME, globals())
 
 # %% [markdown]
 # ## GPU check
+# What the machine has, each finding with a verdict and what to do. What is bad would end the run later, so it stops here.
 
 # %%
-print(notebook.describe_machine())
+doctor.admit(config)
 
 # %% [markdown]
 # ## Data
@@ -76,19 +77,21 @@ print(*run.lengths, sep="\n")
 
 # %% [markdown]
 # ## Memory check and plan
-# What is in use now, and what the run asks for. The buttons measure again and give back what nobody refers to.
+# What the run will take of the card, by a trace of its real training step, and what is in use now. The effective batch
+# stays what it is; the plan only says in how many pieces it is worked off. *Use this plan* puts it into `OVERRIDES`; the
+# other buttons measure again and give back what nobody refers to.
 
 # %%
-print(notebook.describe_plan(run))
+widgets.plan_panel(notebook.plan(run), OVERRIDES)
 widgets.memory_panel()
 
 # %% [markdown]
 # ## Smoke test
 # A few real steps in a folder that is thrown away: they show that everything works, how much memory each phase takes, and
-# how long the full run will be.
+# how long the full run will be. Where the peak is above 92 % of the card, the notebook stops here and says what to change.
 
 # %%
-print(launch.smoke_test(run))
+print(smoke.test(run))
 memory.clear_memory()
 
 # %% [markdown]

@@ -51,16 +51,17 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
-from lib import launch, memory, notebook, outputs, queue, widgets
+from lib import doctor, launch, memory, notebook, outputs, queue, widgets
 
 runs = notebook.configure_queue("glacier_finetune", HOME, globals())
 print("The queue:", ", ".join(entry.name for entry in runs))
 
 # %% [markdown]
 # ## GPU check
+# What the machine has, each finding with a verdict and what to do. What is bad would end the run later, so it stops here.
 
 # %%
-print(notebook.describe_machine())
+doctor.admit(runs[-1].config)
 
 # %% [markdown]
 # ## Data
@@ -74,10 +75,10 @@ print(*run.lengths, sep="\n")
 
 # %% [markdown]
 # ## Memory check and plan
-# What is in use now, and what one run of the queue asks for.
+# What one run of the queue will take of the card, by a trace of its real training step, and what is in use now.
 
 # %%
-print(notebook.describe_plan(run))
+widgets.plan_panel(notebook.plan(run), OVERRIDES)
 widgets.memory_panel()
 
 # %% [markdown]

@@ -1,5 +1,6 @@
 """Order is a pure function: nothing of it depends on history, workers or slots."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -46,9 +47,10 @@ def test_permutation_is_unbiased_in_its_first_place():
 def batches(task, config, steps, workers):
     training_set = task.datasets()["train"]
     dealt = data.Order(len(training_set), config.seed, config.training.effective_batch, 2)
+    options = dataclasses.replace(config.data, num_workers=workers)
     return [
         (step, [batch["x"] for batch in slots])
-        for step, slots in data.train_batches(task, training_set, dealt, steps, workers)
+        for step, slots in data.train_batches(task, training_set, dealt, steps, options)
     ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 from lib import config as configs
-from lib import launch, strict
+from lib import launch, smoke, strict
 from lib import task as tasks
 from lib.config import Config, option
 from lib.tasks import glacier
@@ -84,7 +84,7 @@ def unread_in_a_run(monkeypatch, config, workload_class, folders):
     for cls in {section for section, _ in wanted}:
         recorder.watch(cls)
     run = launch.prepare(config)
-    launch.smoke_test(run)
+    smoke.test(run)
     launch.train(run)
     return sorted(key for place, key in wanted.items() if place not in recorder.read)
 

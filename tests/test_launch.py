@@ -10,9 +10,9 @@ import tarfile
 import pytest
 
 from lib import __main__ as command_line
-from lib import checkpoint, launch, metrics, outputs
+from lib import checkpoint, launch, memory, metrics, outputs, smoke
 from lib import session as sessions
-from lib.errors import BadInput
+from lib.errors import BadInput, TrainingFailed
 from tests.conftest import ROOT, TOY
 
 
@@ -125,11 +125,21 @@ def test_an_empty_summary_stops_no_run(toy, tmp_path):
 
 def test_the_smoke_test_measures_and_leaves_nothing(toy, tmp_path):
     run = launch.prepare(toy())
-    text = launch.smoke_test(run)
+    text = smoke.test(run)
     for phase in ("after load", "after forward", "after backward", "after optimizer step", "peak"):
         assert phase in text
     assert "3 steps in micro-batches of 8, fp32" in text and "12 steps take about" in text
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_smoke_test_stops_above_92_percent_of_the_card(toy, monkeypatch):
+    run = launch.prepare(toy())
+    monkeypatch.setattr(memory, "card_bytes", lambda: 10 * 2**30)
+    monkeypatch.setattr(memory, "peak_bytes", lambda: int(9.3 * 2**30))
+    with pytest.raises(TrainingFailed, match=r'9.30 of the card\'s 10.00 GiB \(93%.*"training.micro_batch": 4'):
+        smoke.test(run)
+    monkeypatch.setattr(memory, "peak_bytes", lambda: int(9.1 * 2**30))
+    assert "9.10 GiB" in smoke.test(run)
 
 
 def test_epochs_become_steps_and_are_printed(toy):

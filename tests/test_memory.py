@@ -219,6 +219,15 @@ def test_every_sentence_of_torch_about_killed_workers_is_known(sentence, words):
         raise RuntimeError(sentence)
 
 
+def test_a_killed_worker_is_named_also_where_its_error_broke_something_else():
+    """torch raises from a signal handler: inside Thread.start, say, which then trips over its own bookkeeping."""
+    with pytest.raises(trainer.TrainingFailed, match="RAM was full"), data.naming_killed_workers(lambda: 7, 2):
+        try:
+            raise RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed. ")
+        except RuntimeError:
+            raise KeyError("a thread")  # noqa: B904  as threading does
+
+
 @pytest.mark.parametrize("sentence", ["anything", "DataLoader worker (pid 1) is killed by signal: Segmentation fault."])
 def test_a_crash_in_a_worker_is_not_taken_for_memory(sentence):
     with pytest.raises(RuntimeError, match=re.escape(sentence)) as caught, data.naming_killed_workers(lambda: 7, 2):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib import checkpoint, launch, metrics
+from lib import checkpoint, launch, metrics, smoke
 from lib.config import BadInput
 from lib.optimization import Plateau, learning_rate, plateau
 
@@ -75,7 +75,7 @@ def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, caps
     more = {"scheduler.patience": 0, "optimizer.lr": 0.3, "training.evaluate_every_steps": 1}
     config = toy({"scheduler.name": "plateau", "scheduler.warmup_steps": 0, "training.log_every_steps": 1, **more})
     run = launch.prepare(config)
-    launch.smoke_test(run)
+    smoke.test(run)
     launch.train(run)
     rows = metrics.read(run.folder / "metrics.csv")
     ours = Plateau("min", 0.5, 0, 0.0, 0.3)

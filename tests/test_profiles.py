@@ -34,10 +34,11 @@ def test_no_profile_changes_nothing(written):
     assert profiles.apply(before, True) == (before, [])
 
 
-def test_auto_says_that_the_numbers_stand(written):
-    before = written("memory: {profile: auto}\n")
+def test_auto_leaves_micro_batch_recomputation_and_precision_to_the_plan(written):
+    before = written("memory: {profile: auto}\n", {"training.micro_batch": "4"})
     after, lines = profiles.apply(before, True)
-    assert after == before and len(lines) == 1 and "own numbers stand" in lines[0]
+    assert after.training.micro_batch == 4 and after.training.gradient_checkpointing == 0
+    assert lines == ["memory.profile auto: training.micro_batch stays 4, which was given as override"]
 
 
 @pytest.mark.parametrize(

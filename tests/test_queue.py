@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lib import launch, outputs, platform, trainer
+from lib import launch, outputs, platform, smoke, trainer
 from lib import queue as queues
 from lib.errors import BadInput, TrainingFailed
 from tests.conftest import ROOT, TOY
@@ -103,7 +103,7 @@ def test_the_table_projects_hours_and_sessions_before_anything_ran(config):
 def test_measuring_takes_the_speed_of_a_smoke_test_once_for_each_kind(config, monkeypatch):
     smoked = []
     monkeypatch.setattr(
-        launch, "smoke_run", lambda run: smoked.append(run.config.run.name) or SimpleNamespace(steps_per_second=3.0)
+        smoke, "few_steps", lambda run: smoked.append(run.config.run.name) or SimpleNamespace(steps_per_second=3.0)
     )
     assert queues.measure(queue_of(five_seeds(config))) == {"toy": 3.0}
     assert smoked == ["toy-seed1"]

@@ -169,7 +169,7 @@ def test_waiting_for_data_is_said_once_with_what_to_do_and_not_for_one_row():
 def test_where_all_processors_load_already_prefetching_is_named():
     advice = Advice(workers=3, cpus=4)
     said = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
-    assert len(said) == 1 and "data.prefetch" in said[0] and "Raise data.num_workers" not in said[0]
+    assert len(said) == 1 and "data.prefetch_factor" in said[0] and "Raise data.num_workers" not in said[0]
 
 
 def test_ram_that_is_nearly_full_is_said_once():
@@ -194,6 +194,6 @@ def test_prefetch_reaches_the_loader(toy, monkeypatch):
     asked = []
     real = data.DataLoader
     monkeypatch.setattr(data, "DataLoader", lambda *a, **k: asked.append(k["prefetch_factor"]) or real(*a, **k))
-    config = toy({"data.num_workers": 1, "data.prefetch": 5, "training.max_steps": 1})
+    config = toy({"data.num_workers": 1, "data.prefetch_factor": 5, "training.max_steps": 1})
     launch.train(config)
     assert asked == [5]

@@ -1,6 +1,7 @@
 """The clock: per session, with reserves measured on the way."""
 
 import os
+import signal
 import time
 
 import psutil
@@ -54,3 +55,30 @@ def test_handlers_are_put_back():
     with session.Session(None, 0, 0).catching_signals():
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_under_torchrun_the_same_signal_passed_on_is_no_second_one(monkeypatch):
+    """Ctrl-C in a terminal reaches a rank itself and once more through its agent."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    before = signal.getsignal(signal.SIGTERM)
+    one = session.Session(None, 0, 0)
+    try:
+        with one.catching_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert one.stop_reason() == "interrupted"
+            one._signalled_at -= 2  # seconds later a person means it
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # late, while the rank packs up: it changes nothing
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_an_interrupt_of_another_rank_is_one_of_this_one():
+    one = session.Session(None, 0, 0)
+    one.agree("deadline")
+    assert one.stop_reason() is None
+    one.agree("interrupted")
+    assert one.stop_reason() == "interrupted"

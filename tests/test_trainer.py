@@ -43,7 +43,7 @@ def gradient(config, micro_batch):
     state = states.new(task, config)
     slots = config.training.micro_batch_slots
     order = data.Order(config.workload.samples, config.seed, config.training.effective_batch, slots)
-    _, batches = next(data.train_batches(task, task.datasets()["train"], order, range(1), 0))
+    _, batches = next(data.train_batches(task, task.datasets()["train"], order, range(1), config.data))
     trainer._gradients(state, task, config, batches, trainer._counted(task, batches), 0, Meter({}, state.device))
     return torch.cat([p.grad.flatten() for p in state.model.parameters()]), batches, state
 

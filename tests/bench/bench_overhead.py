@@ -101,7 +101,7 @@ def bare_loop(task: Timed, config: configs.Config) -> None:
     batch_size = config.training.effective_batch
     order = data.Order(1024, config.seed, batch_size, 1)
     steps = range(config.training.max_steps)
-    for step, (batch,) in data.train_batches(task, task.datasets()["train"], order, steps, 0):
+    for step, (batch,) in data.train_batches(task, task.datasets()["train"], order, steps, config.data):
         optimization.set_learning_rate(optimizer, optimization.learning_rate(config, step))
         sums, _ = task.loss(model, batch)
         (sums["squared"] / batch_size).backward()

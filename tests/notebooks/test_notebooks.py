@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 from pathlib import Path
 
 import nbformat
@@ -39,6 +40,7 @@ SHORT = {"queue.before_overrides": {key: str(value) for key, value in PRETRAIN.i
 
 # Small enough for two cores; the names are checked against each notebook's parameters cell.
 PARAMETERS = {
+    "00_memory": {"CONFIG": "graphmer_small", "BESIDE": ["rtx3050", "abacus"]},
     "01_graphmer": {
         "MAX_STEPS": 6,
         "SMOKE_STEPS": 2,
@@ -64,6 +66,7 @@ PARAMETERS = {
         "MAX_STEPS": 6, "SMOKE_STEPS": 2, "OVERRIDES": {**GLACIER, **SHORT, "queue.seeds": [42, 123]},
     },
 }  # fmt: skip
+TRAINING = [name for name in PARAMETERS if name != "00_memory"]
 LAYOUTS = {"new layout": "datasets/someone/the-data", "old layout": "the-data"}
 OTHERS = {  # a small pretraining, because none is mounted, and the result of the vote
     "03_glacier_finetune": ["glacier_pretrain_small-short"],
@@ -151,12 +154,12 @@ BOTH = ("01_graphmer", "02_glacier_pretrain")
 
 @pytest.mark.parametrize(
     "name, layout",
-    [(p.stem, layout) for p in NOTEBOOKS for layout in LAYOUTS if p.stem in BOTH or layout == "new layout"],
+    [(name, layout) for name in TRAINING for layout in LAYOUTS if name in BOTH or layout == "new layout"],
 )
 def test_a_notebook_runs_from_an_empty_folder(name, layout, kaggle):
     small_data(name, kaggle / "input" / LAYOUTS[layout])
     notebook, text = execute(name, kaggle / "working", PARAMETERS[name])
-    assert "Platform: kaggle (batch run)" in text
+    assert re.search(r"ok +platform +kaggle \(batch run\)", text) and re.search(r"warning +GPU +none", text)
     assert f"Data: {kaggle / 'input' / LAYOUTS[layout]}" in text and "embedded default" not in text
     for run in (kaggle / "working" / made for made in RUNS[name]):
         summary = json.loads((run / "summary.json").read_text())
@@ -171,6 +174,35 @@ def test_a_notebook_runs_from_an_empty_folder(name, layout, kaggle):
     if name == "04_glacier_ensemble":
         assert "the seeds vote alone" in text and "8 masks are in" in text
         assert len(list((kaggle / "working" / "glacier_ensemble_small" / "masks").glob("*.tif"))) == 8
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_buttons(layout, kaggle):
+    small_graph(kaggle / "input" / LAYOUTS[layout])
+    notebook, text = execute("00_memory", kaggle / "working", PARAMETERS["00_memory"])
+    assert re.search(r"ok +platform +kaggle \(batch run\)", text)
+    assert re.search(r"graphmer_small: [\d.]+ M parameters on 1 card \(T4\), fp16", text)
+    assert "At the peak, GiB: weights" in text and "A week's 30 GPU hours give about" in text
+    assert 'OVERRIDES = {' in text
+    assert re.search(r"graphmer_small +1 x RTX 3050", text) and "There is no card 'abacus'" in text
+    assert re.search(r"peak: +[\d.]+ GiB allocated", text), "one's own model"
+    data = [o.data for cell in notebook.cells for o in cell.get("outputs", []) if "data" in o]
+    assert [d for d in data if "graphmer_small fits on T4" in d.get("text/html", "")], "the bar"
+    assert not [d for d in data if any("widget" in kind for kind in d)], "a widget would be blank"
+    assert not list((kaggle / "working").iterdir()), "it leaves nothing that nobody asked for"
+
+
+def test_a_plan_of_the_memory_notebook_reaches_the_training_notebook(kaggle):
+    small_graph(kaggle / "input" / LAYOUTS["new layout"])
+    beside = kaggle / "input" / "notebooks" / "someone" / "trainbook-00"
+    beside.mkdir(parents=True)
+    kept = {"kind": "trainbook plan", "config": "graphmer_small", "card": "T4", "cards": 1}
+    kept["overrides"] = {"training.effective_batch": 32, "training.micro_batch": 2}
+    (beside / "plan-graphmer_small.json").write_text(json.dumps(kept))
+    _, text = execute("01_graphmer", kaggle / "working", PARAMETERS["01_graphmer"])
+    assert "training.effective_batch = 32, but it is overridden" in text
+    summary = json.loads((kaggle / "working" / "graphmer_small" / "summary.json").read_text())
+    assert summary["micro_batch"] == 2
 
 
 def test_without_mounted_data_the_notebook_says_that_it_takes_the_default(kaggle, monkeypatch):

@@ -67,7 +67,8 @@ def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = No
     logits (B, K, H, W); mask (B, H, W) integers below K, or IGNORE; distances (B, K, H, W) from `distance_maps`, for
     the boundary term alone. A tile without valid pixels adds 0, and 0 to the gradient.
     """
-    with torch.autocast(logits.device.type, enabled=False):
+    kind = "cuda" if logits.is_meta else logits.device.type  # the planner's tensors stand for those of a GPU
+    with torch.autocast(kind, enabled=False):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         log_p = logits.log_softmax(1)
         truth = mask[:, None] == torch.arange(logits.shape[1], device=mask.device)[:, None, None]  # all False: ignored

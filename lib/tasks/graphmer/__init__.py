@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,7 +42,12 @@ class Chain:
 
     roots: int = option(96, "Text tokens of a sample.", minimum=8)
     leaves: int = option(7, "Leaves of each root: pieces of a tail's name that are told apart.", minimum=2)
+    facts: int = option(0, "Facts of a sample at most, each on a root of its own; 0: as many as roots.", minimum=0)
     vocabulary: int = option(8192, "Byte-pair pieces at most.", minimum=300)
+
+    @property
+    def most_facts(self) -> int:
+        return min(self.facts or self.roots, self.roots)
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ class Graphmer(Task):
     sentinels = ("entities.jsonl", "*.entities.jsonl")
     selection = ("mrr", "max")
     shown = tuple(f"mrr_{condition}" for condition in CONDITIONS)
+    dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.leaves": (3, 5, 7, 9)}
 
     @property
     def settings(self) -> Settings:
@@ -160,7 +166,9 @@ class Graphmer(Task):
         chain, split = self.settings.chain, self.settings.split
         root = None if self._given else self._root
         shares = (split.validation, split.test)
-        built = corpora.build(self.graph, root, chain.roots, chain.leaves, chain.vocabulary, shares)
+        built = corpora.build(
+            self.graph, root, chain.roots, chain.leaves, chain.vocabulary, shares, chain.most_facts
+        )
         if len(built.relations) > self.settings.model.relations:
             raise BadInput(
                 f"The data has {len(built.relations)} relations and workload.model.relations is "
@@ -215,16 +223,25 @@ class Graphmer(Task):
         return self._collator.queries(samples)
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
-        chain = self.settings.chain
-        R, K, V = chain.roots, chain.leaves, chain.vocabulary
+        """As many facts as a sample may have, and twice as many targets as the objective asks for on average."""
+        chain, objective = self.settings.chain, self.settings.objective
+        R, G, K, V = chain.roots, chain.most_facts, chain.leaves, chain.vocabulary
+
+        def pieces(*shape: int) -> Tensor:
+            return torch.randint(len(tokens.SPECIALS), V, (size, *shape), device=device)
+
+        def targets(share: float, *shape: int) -> Tensor:
+            asked = torch.rand(size, *shape, device=device) < min(1.0, 2 * share)
+            return torch.where(asked, pieces(*shape), IGNORE)
+
         return {
-            "roots": torch.randint(len(tokens.SPECIALS), V, (size, R), device=device),
+            "roots": pieces(R),
             "within": torch.randint(K, (size, R), device=device),
-            "root_targets": torch.randint(len(tokens.SPECIALS), V, (size, R), device=device),
-            "leaves": torch.randint(len(tokens.SPECIALS), V, (size, R, K), device=device),
-            "leaf_targets": torch.randint(len(tokens.SPECIALS), V, (size, R, K), device=device),
-            "relation": torch.randint(self.settings.model.relations, (size, R), device=device),
-            "span": torch.ones(size, R, R, dtype=torch.bool, device=device),
+            "root_targets": targets(objective.mlm_ratio, R),
+            "leaves": pieces(G, K),
+            "leaf_targets": targets(objective.leaf_ratio + objective.name_mask_ratio, G, K),
+            "relation": torch.randint(self.settings.model.relations, (size, G), device=device),
+            "span": torch.ones(size, G, R, dtype=torch.bool, device=device),
         }
 
     # --- training -------------------------------------------------------------------------------------------------

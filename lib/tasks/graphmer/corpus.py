@@ -105,9 +105,11 @@ class Corpus:
 
 
 def build(
-    graph: Graph, root: Path | None, roots: int, leaves: int, vocabulary: int, shares: tuple[float, float]
+    graph: Graph, root: Path | None, roots: int, leaves: int, vocabulary: int, shares: tuple[float, float], facts: int
 ) -> Corpus:
     """Builds the arrays. `root` is where the sources of the graph lie (None: names only, no text).
+
+    A window has at most `facts` triples: one with more becomes several with the same text.
 
     `shares` are the parts of the files that go to validation and test. Raises BadInput where a split stays empty.
     """
@@ -120,6 +122,7 @@ def build(
     text, lines = _read_text(graph, root, vocabulary_of_words)
     pieces = _learn(text, lines, splits, parts, list(vocabulary_of_words), vocabulary)
     rows = _windows(graph, text, lines, pieces, index, parts, roots)
+    rows = [part for row in rows for part in _at_most(row, facts)]
     relation_index = {r: i for i, r in enumerate(relations)}
     triples = [t for row in rows for t in row.triples]
     corpus = Corpus(
@@ -233,7 +236,7 @@ def _windows(
             continue
         budget = roots - header_pieces(pieces.lengths(np.array(parts[index[head]])), roots)
         rows.extend(_cut(triples, lines[file], entity.first_line, entity.last_line, cumulative, budget))
-    return [window for row in rows for window in _at_most(row, roots)]
+    return rows
 
 
 def _cut(
@@ -260,7 +263,7 @@ def _cut(
 
 
 def _at_most(window: _Window, count: int) -> list[_Window]:
-    """Splits the triples of a window over several, where there are more than roots to hang them on."""
+    """Splits the triples of a window over several, where there are more than a sample may have."""
     return [
         _Window(window.start, window.stop, window.triples[i : i + count])
         for i in range(0, len(window.triples), count)

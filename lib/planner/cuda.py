@@ -1,0 +1,298 @@
+"""What a CUDA device would do where `meta` tensors do something else.
+
+Autocast has no `meta` device, `meta` attention falls to the slow kernel, dropout keeps a mask of floats instead of
+bytes. This mode supplies the CUDA behaviour for the card that is planned for, one Python call at a time; the model's
+code runs unchanged and says "cuda" wherever it wants to.
+"""
+
+import contextlib
+import math
+import types
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from lib.planner.card import Target
+
+HALF = (torch.float16, torch.bfloat16)
+
+# The lists of aten/src/ATen/autocast_mode.h, which the documentation's "CUDA Op-Specific Behavior" names too.
+_TO_HALF = frozenset(
+    """
+    conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu addmm
+    addmv addr matmul __matmul__ __rmatmul__ einsum mm mv linear addbmm baddbmm bmm chain_matmul multi_dot
+    lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell vecdot lstm gru rnn_tanh rnn_relu
+    """.split()  # noqa: SIM905  a list of 60 quoted names reads worse
+)
+_TO_FP32 = frozenset(
+    """
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus
+    layer_norm native_layer_norm rms_norm group_norm cosine_similarity poisson_nll_loss nll_loss nll_loss_nd
+    kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss
+    soft_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
+    upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa
+    _upsample_nearest_exact2d cross_entropy_loss
+    """.split()  # noqa: SIM905  a list of 60 quoted names reads worse
+)
+_RESULT_FP32 = frozenset(["prod", "cumprod", "cumsum", "sum", "norm", "vector_norm", "linalg_vector_norm"])
+_TO_WIDEST = frozenset(
+    ["addcdiv", "addcmul", "atan2", "cross", "dot", "grid_sampler", "index_put", "scatter_add"]
+)
+_SOFTMAX = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
+_DROPOUT = frozenset(["dropout", "feature_dropout", "alpha_dropout"])
+_PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
+
+
+class CudaSemantics(TorchFunctionMode):
+    """Inside, PyTorch calls on `meta` tensors behave as on `target`. `attention` counts the kernels chosen."""
+
+    def __init__(self, target: Target):
+        super().__init__()
+        self.target = target
+        self.attention: Counter[str] = Counter()
+        self._half_weights: dict[int, tuple[Tensor, Tensor]] = {}  # autocast's cache, which ends with the region
+        self._was_autocast = False
+        self._inner: dict[Callable, Callable] = {}
+        self._running: list[Callable] = []
+
+    def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        args, kwargs = _on_meta(func, args, dict(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name == "scaled_dot_product_attention":
+            return self._attention(*args, **kwargs)
+        if isinstance(func, types.FunctionType) and func.__globals__.get("__name__") in _PYTHON_LAYERS:
+            return self._run_body(func, args, kwargs)
+        if name == "dropout" and _drops(*args, **kwargs):
+            return torch.native_dropout(args[0], _argument(args, kwargs, 1, "p"), True)[0]  # fused: a mask of bytes
+        half = self._autocast()
+        if half is None:
+            return func(*args, **kwargs)
+        return self._autocast_call(func, name, args, kwargs, half)
+
+    def _run_body(self, func: types.FunctionType, args: tuple, kwargs: dict) -> Any:
+        """Runs a function that is written in Python inside this mode: CUDA's behaviour hangs on its inner calls."""
+        if func in self._running:  # a helper of its own asked for overrides
+            return func(*args, **kwargs)
+        self._running.append(func)
+        try:
+            with self:
+                return self._without_overrides(func)(*args, **kwargs)
+        finally:
+            self._running.pop()
+
+    def _without_overrides(self, func: types.FunctionType) -> Callable:
+        """The Python function without the check that would hand it back to this mode, so that its body runs."""
+        if func not in self._inner:
+            never = {
+                name: lambda *_: False
+                for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+            }
+            body = types.FunctionType(
+                func.__code__, {**func.__globals__, **never}, func.__name__, func.__defaults__, func.__closure__
+            )
+            body.__kwdefaults__ = func.__kwdefaults__
+            self._inner[func] = body
+        return self._inner[func]
+
+    # --- autocast -----------------------------------------------------------------------------------------------------
+
+    def _autocast(self) -> torch.dtype | None:
+        enabled = torch.is_autocast_enabled("cuda")
+        if self._was_autocast and not enabled:
+            self._half_weights.clear()
+        self._was_autocast = enabled
+        return torch.get_autocast_dtype("cuda") if enabled else None
+
+    def _cast(self, value: Tensor, to: torch.dtype) -> Tensor:
+        """As `cached_cast`: a weight that is cast down is kept until the autocast region ends."""
+        if not value.is_floating_point() or value.dtype in (to, torch.float64) or value.device.type == "cpu":
+            return value
+        is_weight = value.is_leaf and value.requires_grad and value.dtype is torch.float32 and to in HALF
+        if not (is_weight and torch.is_autocast_cache_enabled()):
+            return value.to(to)
+        if id(value) not in self._half_weights:
+            self._half_weights[id(value)] = (value, value.to(to))
+        return self._half_weights[id(value)][1]
+
+    def _autocast_call(self, func: Any, name: str, args: tuple, kwargs: dict, half: torch.dtype) -> Any:
+        if name in _TO_HALF:
+            args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, half), (args, kwargs))
+        elif name == "cross_entropy_loss" and _is_plain_cross_entropy(args, kwargs):
+            return _half_cross_entropy(args, kwargs)
+        elif name in _TO_FP32:
+            args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, torch.float32), (args, kwargs))
+        elif name in _SOFTMAX and args[0].dtype in HALF and not _has_dtype(args, kwargs):
+            return _half_softmax(name, args[0], _argument(args, kwargs, 1, "dim"))
+        elif name in _RESULT_FP32 and _is_half(args[0]) and kwargs.get("dtype") is None:
+            kwargs["dtype"] = torch.float32
+        elif name in _TO_WIDEST:
+            floats = {t.dtype for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()}
+            if len(floats) > 1:
+                args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, torch.float32), (args, kwargs))
+        return func(*args, **kwargs)
+
+    # --- attention ----------------------------------------------------------------------------------------------------
+
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """query (B, H, L, E), key and value (B, H, S, E): by the kernel that the card would choose."""
+        half = self._autocast()
+        if half is not None:
+            query, key, value = (self._cast(t, half) for t in (query, key, value))
+            if attn_mask is not None and attn_mask.is_floating_point():
+                attn_mask = self._cast(attn_mask, half)
+        if enable_gqa and query.shape[1] != key.shape[1]:
+            repeats = query.shape[1] // key.shape[1]
+            key, value = (t.repeat_interleave(repeats, 1) for t in (key, value))
+        kernel = attention_kernel(self.target.capability, query, value, attn_mask)
+        self.attention[kernel] += 1
+        if kernel == "flash":
+            return _flash(query, key, value, dropout_p, is_causal, scale)
+        if attn_mask is not None and attn_mask.dtype is torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask, -math.inf)
+        if kernel == "efficient":
+            return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        return _plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+
+
+def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
+    """"flash", "efficient" or "math": the first that can, as sdp_utils.cpp tries them.
+
+    Flash attention wants half precision, capability 8.0, heads of at most 256 and no mask. The memory-efficient kernel
+    wants heads that are a multiple of 16 bytes, and no bf16 before 8.0.
+    """
+    if query.dim() != 4:
+        return "math"
+    width, is_half = query.shape[-1], query.dtype in HALF
+    if is_half and capability >= (8, 0) and mask is None and width <= 256 and value.shape[-1] == width:
+        return "flash"
+    aligned = 16 // query.element_size()
+    if query.dtype is torch.bfloat16 and capability < (8, 0):
+        return "math"
+    if capability >= (5, 0) and width % aligned == 0 and value.shape[-1] % aligned == 0:
+        return "efficient"
+    return "math"
+
+
+def _flash(query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, scale: float | None) -> Tensor:
+    width = query.shape[-1]
+    if width % 8:
+        query, key, value = (torch.nn.functional.pad(t, (0, 8 - width % 8)) for t in (query, key, value))
+    flash = torch.ops.aten._scaled_dot_product_flash_attention
+    return flash(query, key, value, dropout, causal, False, scale=scale)[0][..., :width]
+
+
+def _efficient(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, causal: bool, scale: float | None
+) -> Tensor:
+    if bias is not None:
+        columns = bias.shape[-1]
+        if columns % 16:  # rows are padded to an aligned length
+            bias = torch.nn.functional.pad(bias, (0, 16 - columns % 16))[..., :columns]
+        bias = bias.expand(*query.shape[:3], key.shape[2])
+    keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    return efficient(query, key, value, bias, keeps, dropout, causal, scale=scale)[0]
+
+
+def _plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, causal: bool, scale: float | None
+) -> Tensor:
+    """As at::_scaled_dot_product_attention_math: the whole matrix of scores is kept."""
+    root = math.sqrt(scale if scale else query.shape[-1] ** -0.5)
+    if causal:
+        lower = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril_()
+        bias = torch.zeros_like(lower, dtype=query.dtype).masked_fill_(lower, -math.inf)
+    scores = torch.matmul(query * root, key.transpose(-2, -1) * root)
+    if bias is not None:
+        scores = scores + bias
+    scores = torch.ops.aten._safe_softmax(scores, -1)
+    if dropout > 0:
+        scores = torch.native_dropout(scores, dropout, True)[0]
+    return torch.matmul(scores, value)
+
+
+# --- small parts ----------------------------------------------------------------------------------------------------
+
+
+def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The call with `meta` wherever it names a CUDA device; a device itself (`torch.device("cuda")`) keeps its name."""
+    if func is torch.device:
+        return args, kwargs
+    if getattr(func, "__name__", "") == "cuda":
+        return (args[0], "meta"), {}
+    return tuple(_meta_device(a) for a in args), {name: _meta_device(value) for name, value in kwargs.items()}
+
+
+def _meta_device(value: Any) -> Any:
+    is_cuda = isinstance(value, torch.device) and value.type == "cuda"
+    named = isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
+    return torch.device("meta") if is_cuda or named else value
+
+
+def _argument(args: tuple, kwargs: dict, position: int, name: str) -> Any:
+    return args[position] if len(args) > position else kwargs[name]
+
+
+def _drops(x: Any, p: float = 0.5, training: bool = True, train: bool | None = None, **_: Any) -> bool:
+    return bool(training if train is None else train) and 0 < p < 1 and x.numel() > 0
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype in HALF
+
+
+def _has_dtype(args: tuple, kwargs: dict) -> bool:
+    return kwargs.get("dtype") is not None or any(isinstance(a, torch.dtype) for a in args)
+
+
+def _half_softmax(name: str, x: Tensor, dim: int) -> Tensor:
+    """CUDA converts fp16 inside the kernel and makes no fp32 copy of the input; bf16 gets one."""
+    if x.dtype is torch.float16:
+        return _SOFTMAX[name](x, dim, True)
+    return _SOFTMAX[name](x.float(), dim, False)
+
+
+def _is_plain_cross_entropy(args: tuple, kwargs: dict) -> bool:
+    smoothing = args[5] if len(args) > 5 else kwargs.get("label_smoothing", 0.0)
+    return args[0].dtype in HALF and not args[1].is_floating_point() and not smoothing
+
+
+def _half_cross_entropy(args: tuple, kwargs: dict) -> Tensor:
+    weight = args[2] if len(args) > 2 else kwargs.get("weight")
+    reduction = args[3] if len(args) > 3 else kwargs.get("reduction", 1)
+    ignored = args[4] if len(args) > 4 else kwargs.get("ignore_index", -100)
+    return torch._C._nn.nll_loss_nd(_half_softmax("log_softmax", args[0], 1), args[1], weight, reduction, ignored)
+
+
+@contextlib.contextmanager
+def simulated_cuda(target: Target) -> Iterator[CudaSemantics]:
+    """Inside, a training step on `meta` tensors does what it would do on `target`."""
+    semantics = CudaSemantics(target)
+    with (
+        mock.patch("torch.amp.autocast_mode.torch.cuda.amp.common.amp_definitely_not_available", lambda: False),
+        mock.patch("torch.cuda.is_bf16_supported", lambda *_, **__: True),
+        mock.patch("torch.utils.checkpoint._infer_device_type", lambda *_: "cuda"),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        with semantics:
+            yield semantics

@@ -1,0 +1,48 @@
+"""Plans in a process of its own: it sees no GPU, and whatever it takes of memory ends with it."""
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import lib
+from lib import config as configs
+from lib.config import Config
+from lib.errors import BadInput, TrainingFailed
+from lib.planner import card as cards
+from lib.planner.card import Target
+from lib.planner.prediction import NotTraceable
+from lib.planner.search import Plan
+
+_REFUSALS = {2: BadInput, 3: NotTraceable}
+_ROOT = Path(lib.__file__).resolve().parent.parent
+
+
+def plan(config: Config, card: str | Target = "t4", count: int = 0) -> Plan:
+    """The plan of a run for `count` cards of a kind (0: as many as a session has). Reads no data, needs no GPU.
+
+    Raises BadInput for an unknown card and where not even one sample fits; NotTraceable where
+    its step has no shapes without values; TrainingFailed, with the traceback, where the task's own code fails.
+    """
+    target = cards.find(card) if isinstance(card, str) else card
+    with tempfile.TemporaryDirectory() as folder:
+        path, asked, answer = (Path(folder, name) for name in (f"{config.run.name}.yaml", "asked", "answer"))
+        path.write_text(configs.dump(config), "utf-8")
+        asked.write_bytes(pickle.dumps((str(path), target, count)))
+        child = subprocess.run(
+            [sys.executable, "-m", "lib.planner", str(asked), str(answer)],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(_import_path())},
+            capture_output=True,
+            text=True,
+        )
+        if child.returncode == 0:
+            return pickle.loads(answer.read_bytes())
+    if child.returncode in _REFUSALS:
+        raise _REFUSALS[child.returncode](child.stderr.strip())
+    raise TrainingFailed(f"Planning {config.run.name} failed in the task's own code:\n{child.stderr.strip()}")
+
+
+def _import_path() -> list[str]:
+    return [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

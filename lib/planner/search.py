@@ -1,0 +1,267 @@
+"""The plan: the largest micro-batch that fits at the fewest recomputed layers, what it takes, and how long it runs."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lib import config as configs
+from lib import platform
+from lib import task as tasks
+from lib.config import Config
+from lib.errors import BadInput
+from lib.memory import GIB
+from lib.planner import card as cards
+from lib.planner.card import Target
+from lib.planner.prediction import NotTraceable, Prediction, predict_task
+from lib.task import Task
+
+# Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
+_LINK_GB_S = (5.0, 11.0)
+_LINE_ERROR = 1.03  # the line through two traced sizes is off by less
+_MUCH_FASTER = 0.9  # of the time: what makes more recomputation worth it
+STEPS = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to work off the effective batch, with its prediction."""
+
+    micro_batch: int
+    passes: int  # micro-batches that a card works off in a step
+    recomputed: int  # layers
+    prediction: Prediction
+    relative_compute: float  # arithmetic of a step, 1.0 without recomputation
+    step_seconds: tuple[float, float]  # between two bounds
+
+    @property
+    def fits(self) -> bool:
+        return self.prediction.fits
+
+    @property
+    def expected_seconds(self) -> float:
+        return math.sqrt(self.step_seconds[0] * self.step_seconds[1])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was tried for one run on one kind of card, and what is recommended."""
+
+    run: str
+    card: str
+    cards: int
+    set_aside_bytes: int  # for the CUDA context and libraries
+    usable_bytes: int
+    limit_bytes: int
+    effective_batch: int
+    slots: int
+    max_steps: int  # 0: given in epochs of data that was not read
+    precision: str
+    parameters: int
+    layers: int
+    options: tuple[Option, ...]
+    chosen: Option
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The dotted keys that make a run follow the plan."""
+        return {
+            "training.micro_batch": self.chosen.micro_batch,
+            "training.gradient_checkpointing": self.chosen.recomputed,
+        }
+
+    def option_of(self, micro_batch: int, recomputed: int) -> Option | None:
+        """The option with these numbers, if it was traced."""
+        return next((o for o in self.options if (o.micro_batch, o.recomputed) == (micro_batch, recomputed)), None)
+
+    def hours(self, steps: int, option: Option | None = None) -> float:
+        return steps * (option or self.chosen).expected_seconds / 3600
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"overrides": self.overrides}
+
+
+def make(config: Config, target: Target, count: int = 0) -> Plan:
+    """Plans a run for `count` cards of a kind (0: as many as a session has of it), reading no data.
+
+    A micro-batch or a number of recomputed layers that the configuration gives is planned as it is, and among the
+    options beside what is recommended. Raises BadInput where not even one sample fits, with what would.
+    """
+    if config.training.fully_shard:
+        raise NotTraceable(
+            "training.fully_shard divides weights, gradients and optimizer among the ranks as the step goes on, which "
+            "no trace on one machine follows."
+        )
+    count = _count(config, target, count)
+    target = _with_set_aside(target, config, count)
+    search = _Search(tasks.find(config.task)(config), config, target, count)
+    options = list(search.options())
+    fitting = [option for option in options if option.fits]
+    if not fitting:
+        raise BadInput(_nothing_fits(search, options))
+    chosen = _recommended(fitting)
+    shown = sorted({(o.recomputed, -o.micro_batch): o for o in options}.items())
+    return Plan(
+        run=config.run.name,
+        card=target.card.name,
+        cards=search.count,
+        set_aside_bytes=target.set_aside,
+        usable_bytes=target.usable_bytes,
+        limit_bytes=target.limit_bytes,
+        effective_batch=config.training.effective_batch,
+        slots=config.training.micro_batch_slots,
+        max_steps=config.training.max_steps,
+        precision=search.precision,
+        parameters=chosen.prediction.parameters,
+        layers=search.layers,
+        options=tuple(option for _, option in shown),
+        chosen=chosen,
+    )
+
+
+def _count(config: Config, target: Target, asked: int) -> int:
+    """Cards at work: those asked for, or both of a Kaggle session's T4s; never more than there are slots."""
+    slots = config.training.micro_batch_slots
+    has = int(platform.FACTS["kaggle_gpus"].value) if target.card.name == platform.CARDS["t4"].name else 1
+    if asked > slots or (asked and slots % asked):
+        raise BadInput(
+            f"{asked} cards were asked for, and training.micro_batch_slots is {slots}. Each card takes whole slots: "
+            "give a number of slots that is a multiple of the cards."
+        )
+    return asked or math.gcd(slots, has)
+
+
+def _with_set_aside(target: Target, config: Config, count: int) -> Target:
+    """The card without what libraries take of it in this run."""
+    nccl = cards.NCCL_BYTES if count > 1 else 0
+    benchmark = cards.BENCHMARK_BYTES if config.training.cudnn_benchmark else 0
+    return dataclasses.replace(target, set_aside=target.set_aside + nccl + benchmark)
+
+
+class _Search:
+    """Predictions for pairs of micro-batch and recomputed layers, each traced once."""
+
+    def __init__(self, task: Task, config: Config, target: Target, count: int):
+        self.task, self.config, self.target, self.count = task, config, target, count
+        self.slot = config.training.effective_batch // config.training.micro_batch_slots
+        self.slots_each = config.training.micro_batch_slots // count
+        self.layers = _layers(task)
+        self.precision = cards.precision(config.training.precision, target)
+        self._traced: dict[tuple[int, int], Prediction] = {}
+
+    def options(self) -> Iterator[Option]:
+        """What the configuration says, then the largest micro-batch for ever more recomputed layers, until all fits."""
+        training = self.config.training
+        asked = self.layers if training.gradient_checkpointing == "all" else int(training.gradient_checkpointing)
+        if training.micro_batch:
+            yield self._option(min(training.micro_batch, self.slot), asked)
+        for recomputed in [asked, *(n for n in (-(-self.layers // 2), self.layers) if n > asked)]:
+            option = self._option(self._largest(recomputed), recomputed)
+            yield option
+            if option.fits and option.micro_batch == self.slot:
+                return
+
+    def _largest(self, recomputed: int) -> int:
+        """The largest micro-batch that fits, of those that divide a slot most evenly; 1 where none does.
+
+        Memory grows with the micro-batch nearly on a line, so a few traces are enough; each answer is traced itself.
+        """
+        sizes = _even_sizes(self.slot)
+        fits, fails = -1, len(sizes)
+        while fails - fits > 1:
+            middle = len(sizes) - 1 if fails == len(sizes) else self._guess(sizes, fits, fails, recomputed)
+            if middle is None:
+                break
+            if self.predict(sizes[middle], recomputed).fits:
+                fits = middle
+            else:
+                fails = middle
+        return sizes[max(fits, 0)]
+
+    def _guess(self, sizes: list[int], fits: int, fails: int, recomputed: int) -> int | None:
+        """The next index to try, strictly between the two; None where the line says that nothing more fits."""
+        points = [(m, p.peak_bytes) for (m, r), p in self._traced.items() if r == recomputed]
+        states = self._traced[sizes[fails], recomputed].moments["after load"] * 4  # gradients and two moments
+        (low, low_peak), (high, high_peak) = sorted([(0, states), *points])[-2:]
+        room = low + (self.target.limit_bytes - low_peak) * (high - low) / max(1, high_peak - low_peak)
+        if fits >= 0 and sizes[fits + 1] > room * _LINE_ERROR:
+            return None
+        best = max((i for i in range(len(sizes)) if sizes[i] <= room), default=0)
+        return min(max(best, fits + 1), fails - 1)
+
+    def predict(self, micro_batch: int, recomputed: int) -> Prediction:
+        if (micro_batch, recomputed) not in self._traced:
+            changed = {"training.gradient_checkpointing": recomputed, "training.micro_batch": micro_batch}
+            config = configs.replace(self.config, changed)
+            passes = self._passes(micro_batch)
+            traced = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
+            self._traced[micro_batch, recomputed] = traced
+        return self._traced[micro_batch, recomputed]
+
+    def _passes(self, micro_batch: int) -> int:
+        return self.slots_each * -(-self.slot // micro_batch)
+
+    def _option(self, micro_batch: int, recomputed: int) -> Option:
+        prediction = self.predict(micro_batch, recomputed)
+        passes = self._passes(micro_batch)
+        reduced = self._reduction_seconds(prediction.parameters)
+        low, high = (
+            passes * one + rest + between
+            for one, rest, between in zip(prediction.pass_seconds, prediction.rest_seconds, reduced, strict=True)
+        )
+        plain = self._traced.get((micro_batch, 0))
+        flops = plain.pass_flops if plain else self._plain_flops(prediction, micro_batch)
+        compute = prediction.pass_flops / flops if flops else 1.0
+        return Option(micro_batch, passes, recomputed, prediction, compute, (low, high))
+
+    def _plain_flops(self, prediction: Prediction, micro_batch: int) -> float:
+        """Arithmetic of a pass without recomputation, from one that was traced: it grows with the samples."""
+        for (size, recomputed), traced in self._traced.items():
+            if recomputed == 0:
+                return traced.pass_flops / size * micro_batch
+        return prediction.pass_flops
+
+    def _reduction_seconds(self, parameters: int) -> tuple[float, float]:
+        """A ring all-reduce of fp32 gradients: each card sends and receives 2 (n - 1) / n of them."""
+        size = 4 * parameters * 2 * (self.count - 1) / self.count
+        slow, fast = _LINK_GB_S
+        return size / fast / 1e9, size / slow / 1e9
+
+
+def _even_sizes(slot: int) -> list[int]:
+    """Micro-batches that split a slot into nearly equal parts, ascending: for 32 that is 1, 2, 3, 4 ... 11, 16, 32."""
+    return sorted({-(-slot // passes) for passes in range(1, slot + 1)})
+
+
+def _layers(task: Task) -> int:
+    with torch.device("meta"):
+        return len(getattr(task.model(), "blocks", ()))
+
+
+def _recommended(fitting: list[Option]) -> Option:
+    """The fewest recomputed layers, unless more of them allow a micro-batch so much larger that a step is faster."""
+    best = None
+    for recomputed in sorted({option.recomputed for option in fitting}):
+        option = max((o for o in fitting if o.recomputed == recomputed), key=lambda o: o.micro_batch)
+        if best is None or option.expected_seconds < _MUCH_FASTER * best.expected_seconds:
+            best = option
+    assert best
+    return best
+
+
+def _nothing_fits(search: _Search, options: list[Option]) -> str:
+    least = min(options, key=lambda option: option.prediction.peak_bytes)
+    needed = least.prediction.peak_bytes
+    larger = [name for name, card in platform.CARDS.items() if Target(card).limit_bytes >= needed]
+    room = f"{search.target.limit_bytes / GIB:.2f} GiB"
+    where = f"It would fit on {', '.join(larger)}." if larger else "No card in the table holds it."
+    states = sum(least.prediction.by_category.get(name, 0) for name in ("weights", "gradients", "optimizer"))
+    return (
+        f"No micro-batch of {search.config.run.name} fits on {search.target.card.name}: with {least.recomputed} of "
+        f"{search.layers} layers recomputed, {least.micro_batch} sample(s) at once still take {needed / GIB:.2f} GiB "
+        f"({states / GIB:.2f} of it weights, gradients and optimizer) of the {room} that a plan may use. {where} Or "
+        "make the model or its input smaller (workload.*)."
+    )

@@ -1,0 +1,304 @@
+"""Follows every tensor of a training step into a simulated caching allocator.
+
+On `meta` tensors nothing is computed, so a step of any size takes a second or two on a laptop. What a GPU does beside
+the tensors that PyTorch's operators return is added: workspaces of cuBLAS and cuDNN, temporaries inside the attention
+kernels.
+"""
+
+import contextlib
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from lib.planner import kernels
+from lib.planner.allocator import Allocator, Block
+from lib.planner.card import Target
+
+KNOWN_LIMIT = 2**22  # elements of an integer tensor whose values are followed
+
+
+@dataclass(eq=False, slots=True)
+class Storage:
+    """One allocation: what it is for and which top-level submodule it belongs to may become clear later."""
+
+    size: int
+    category: str
+    module: str
+    block: Block | None
+    alive: weakref.ref | None = None
+
+
+class Tracker(TorchDispatchMode):
+    """Inside, storages on `device` are followed; afterwards the counters tell peak, categories, submodules and time.
+
+    Values of integer tensors that come from the batch are followed too (up to 4 M elements), so that a loss that picks
+    the masked positions picks as many as the batch has. Where the values are not known, a shape that depends on them is
+    bounded from above, and `bounded` says by which operator.
+    """
+
+    def __init__(self, target: Target, capacity: int | None = None, device: str = "meta"):
+        super().__init__()
+        self.target, self.device = target, device
+        self.allocator = Allocator(capacity)
+        self.bounded: Counter[str] = Counter()
+        self.in_users_code = False  # whether a value that is asked for is asked by the model or its loss
+        self.parameters = 0
+        self.seconds = kernels.Seconds()
+        self.moments: dict[str, tuple[int, kernels.Seconds]] = {}
+        self._live: dict[int, Storage] = {}
+        self._log: list[tuple[Storage, bool]] = []
+        self._peak, self._peak_at = -1, 0
+        self._modules: list[str] = []
+        self._handles: set[bool] = set()
+
+    # --- what is followed -----------------------------------------------------------------------------------------
+
+    def adopt(self, model: nn.Module) -> None:
+        """Allocates parameters and buffers, labels submodules, and marks gradients as such when they come."""
+        for name, parameter in model.named_parameters():
+            self._follow(parameter, "weights", _top(name))
+            self.parameters += parameter.numel()
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._marking_gradient(_top(name)))
+        for name, buffer in model.named_buffers():
+            self._follow(buffer, "weights", _top(name))
+        for name, child in _top_level(model):
+            child.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
+            child.register_forward_hook(lambda *_: self._leave(), always_call=True)
+
+    def adopt_state(self, tensors: Iterable[Any], category: str = "optimizer") -> None:
+        """Marks tensors that are kept over steps as the optimizer's; those not seen before are allocated."""
+        for tensor in tensors:
+            if isinstance(tensor, Tensor):
+                self._follow(tensor, category, "")
+                self._mark(tensor, category, "")
+
+    def at(self, moment: str) -> None:
+        """Notes the bytes allocated now under the name of this moment; the last one of a name counts."""
+        self.moments[moment] = (self.allocator.allocated, self.seconds.copy())
+
+    def pass_by(self, size: int) -> None:
+        """Takes and gives back memory for something that this machine does not do."""
+        self._drop(self._take(size, "temporaries"))
+
+    def at_peak(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Bytes by category and by top-level submodule in the moment of the peak, largest first."""
+        held: Counter[Storage] = Counter()
+        for storage, taken in self._log[: self._peak_at]:
+            held[storage] += 1 if taken else -1
+        categories, modules = Counter(), Counter()
+        for storage in (s for s, count in held.items() if count > 0):
+            categories[storage.category] += storage.size
+            modules[storage.module or storage.category] += storage.size
+        return dict(categories.most_common()), dict(modules.most_common())
+
+    def _follow(self, tensor: Tensor, category: str, module: str) -> None:
+        if tensor.device.type != self.device:
+            return
+        storage = tensor.untyped_storage()
+        if (key := storage._cdata) not in self._live:
+            entry = self._take(storage.nbytes(), category, module)
+            entry.alive = weakref.ref(storage, lambda _: self._drop(self._live.pop(key)))
+            self._live[key] = entry
+
+    def _take(self, size: int, category: str, module: str = "") -> Storage:
+        block = self.allocator.allocate(int(size))
+        entry = Storage(block.size if block else 0, category, module, block)
+        self._log.append((entry, True))
+        if self.allocator.allocated > self._peak:
+            self._peak, self._peak_at = self.allocator.allocated, len(self._log)
+        return entry
+
+    def _drop(self, entry: Storage) -> None:
+        self.allocator.release(entry.block)
+        self._log.append((entry, False))
+
+    def _mark(self, tensor: Tensor, category: str, module: str) -> None:
+        if entry := self._live.get(tensor.untyped_storage()._cdata):
+            entry.category, entry.module = category, module or entry.module
+
+    def _marking_gradient(self, module: str) -> Callable[[Tensor], None]:
+        return lambda parameter: self._mark(parameter.grad, "gradients", module)
+
+    def _leave(self) -> None:
+        self._modules.pop()
+
+    @contextlib.contextmanager
+    def users_code(self) -> Iterator[None]:
+        """Inside, a Python value that is read from a tensor changes what the prediction stands for, and is noted."""
+        self.in_users_code = True
+        try:
+            yield
+        finally:
+            self.in_users_code = False
+
+    # --- one operator ---------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        with torch._C.DisableTorchFunction():  # shapes on `meta` are computed by Python functions of torch, ten a call
+            return self._dispatch(func, args, kwargs or {})
+
+    def _dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if self.device == "meta" and any(t.device.type == "meta" for t in tensors):
+            if name == "_local_scalar_dense":
+                return self._value(args[0])
+            if name in _DEPENDING:
+                return self._bounded(name, func, args, kwargs)
+            if name in ("index", "index_put", "_index_put_impl_", "index_put_"):
+                args = (args[0], self._without_masks(args[1]), *args[2:])
+        temporaries = [self._take(size, "workspace") for size in self._workspaces(name, args)]
+        out = func(*args, **kwargs)
+        self._note_values(func, name, tensors, args, kwargs, out)
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                self._follow(tensor, *self._label())
+        for entry in temporaries:
+            self._drop(entry)
+        self.seconds.add(kernels.seconds(func, args, kwargs, out, self.target))
+        return out
+
+    def _label(self) -> tuple[str, str]:
+        """Category and submodule of what is made now: what forward makes (again, under recomputation) is activations.
+
+        In backward and in the optimizer gradients are off, and what stays of them is marked afterwards.
+        """
+        backward = torch._C._current_graph_task_id() != -1
+        category = "activations" if torch.is_grad_enabled() else "temporaries"
+        if self._modules:
+            return category, self._modules[-1]
+        if not backward:
+            return category, ""
+        return category, "(recomputed)" if torch.is_grad_enabled() else ""
+
+    def _workspaces(self, name: str, args: tuple) -> list[int]:
+        """Bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own for ever."""
+        if not (args and isinstance(args[0], Tensor) and args[0].device.type == self.device == "meta"):
+            return []
+        if name in ("mm", "addmm", "bmm", "baddbmm"):
+            in_backward = torch._C._current_graph_task_id() != -1  # that thread has a handle of its own
+            if in_backward not in self._handles:
+                self._handles.add(in_backward)
+                self._take(self.target.cublas_workspace, "workspace")
+            return []
+        return kernels.temporaries(name, args, self.target)
+
+    # --- values -----------------------------------------------------------------------------------------------------
+
+    def _value(self, tensor: Tensor) -> Any:
+        """What `.item()` gives: the true value where it is known, else False or 1, noted when the model asks.
+
+        False, because models ask whether a mask may be left out, and whether their input is wrong.
+        """
+        known = _known(tensor)
+        if known is not None:
+            return known.item()
+        if self.in_users_code:
+            self.bounded["what follows from a value read into Python (taken as 1, or as False)"] += 1
+        return False if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
+
+    def _bounded(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
+        """An operator whose shape depends on values: by the true ones, else with everything selected."""
+        known = [_known(leaf) for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
+        if all(value is not None for value in known):
+            true = func(*tree_map_only(Tensor, _known, args), **kwargs)
+            out = tree_map_only(Tensor, _as_meta, true)
+        elif name == "masked_select":
+            out = self._masked_select(args[0], args[1])
+        else:
+            self.bounded[f"{name}() (all {args[0].numel():,} elements)"] += 1
+            out = _DEPENDING[name](args[0])
+        for tensor in tree_leaves(out):
+            self._follow(tensor, *self._label())
+        return out
+
+    def _masked_select(self, tensor: Tensor, mask: Tensor) -> Tensor:
+        return torch.empty(self._selected(mask), dtype=tensor.dtype, device="meta")
+
+    def _selected(self, mask: Tensor) -> int:
+        known = _known(mask)
+        if known is not None:
+            return int(known.count_nonzero())
+        self.bounded[f"a mask as index (all {mask.numel():,} elements)"] += 1
+        return mask.numel()
+
+    def _without_masks(self, indices: list[Tensor | None]) -> list[Tensor | None]:
+        """Masks as index tensors, one for each of their dimensions, as the CUDA kernels make them."""
+        plain: list[Tensor | None] = []
+        for index in indices:
+            if index is None or index.dtype not in (torch.bool, torch.uint8):
+                plain.append(index)
+                continue
+            positions = torch.empty(index.dim(), self._selected(index), dtype=torch.long, device="meta")
+            self._follow(positions, *self._label())
+            plain += positions.unbind()
+        return plain
+
+    def _note_values(self, func: Any, name: str, tensors: list[Tensor], args: tuple, kwargs: dict, out: Any) -> None:
+        """Gives `out` its values where they follow from known ones and are small enough to be followed."""
+        if self.device != "meta" or not _followable(out):
+            return
+        values = [_known(tensor) for tensor in tensors]
+        if any(value is None for value in values) or (not tensors and name not in _FACTORIES):
+            return
+        on_cpu = {**kwargs, "device": torch.device("cpu")} if kwargs.get("device") is not None else kwargs
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # then the values are simply not known
+            out._known_values = func(*tree_map_only(Tensor, _known, args), **on_cpu)
+
+
+def _known(tensor: Tensor) -> Tensor | None:
+    return tensor if tensor.device.type == "cpu" else getattr(tensor, "_known_values", None)
+
+
+def _as_meta(value: Tensor) -> Tensor:
+    twin = torch.empty_like(value, device="meta")
+    twin._known_values = value
+    return twin
+
+
+def _followable(out: Any) -> bool:
+    return (
+        isinstance(out, Tensor)
+        and out.device.type == "meta"
+        and not out.dtype.is_floating_point
+        and not out.dtype.is_complex
+        and out.numel() <= KNOWN_LIMIT
+    )
+
+
+_FACTORIES = {"arange", "zeros", "ones", "full", "scalar_tensor", "randint", "randperm"}
+
+
+def _unique(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    positions = torch.empty(tensor.numel(), dtype=torch.long, device="meta")
+    return torch.empty(tensor.numel(), dtype=tensor.dtype, device="meta"), positions, torch.empty_like(positions)
+
+
+# Operators whose result's shape depends on values, with the largest result that they can have.
+_DEPENDING: dict[str, Callable[[Tensor], Any]] = {
+    "nonzero": lambda t: torch.empty(t.numel(), t.dim(), dtype=torch.long, device="meta"),
+    "masked_select": lambda t: t,  # see Tracker._masked_select
+    "_unique2": _unique,
+    "unique_consecutive": _unique,
+}
+
+
+def _top(name: str) -> str:
+    return name.split(".")[0]
+
+
+def _top_level(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The top-level submodules that are called; the members of a list, which is not, go by its name."""
+    for name, child in model.named_children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield from ((name, member) for member in child.children())
+        else:
+            yield name, child

@@ -1,0 +1,138 @@
+# ---
+# trainbook:
+#   title: "Trainbook 00: memory planned on a laptop"
+#   tasks: [graphmer]
+#   configs: [graphmer, graphmer_small]
+#   gpu: false
+#   internet: false
+# ---
+
+# %% [markdown]
+# # Will it fit? Memory, time and quota of a training run, before it runs
+#
+# You have a laptop and no GPU, and a run in mind for a card somewhere else: Kaggle's two T4s, an 8 GB card at a friend's, an
+# A100 by the hour. Press **Run all**, and this notebook tells you
+#
+# 1. whether the run fits, and what takes the memory;
+# 2. in which pieces the effective batch is best worked off (micro-batch, accumulation, recomputed layers);
+# 3. how long it takes, and how much of a week's quota;
+# 4. what to write into the training notebook.
+#
+# Nothing is trained, downloaded or measured on a GPU, and no quota is spent. The *real* training step (the model, its loss,
+# mixed precision, recomputation, backward, clipping, the optimizer) is followed tensor by tensor on PyTorch's `meta` device,
+# which computes shapes and no values, into a model of the card's memory allocator. That takes seconds.
+
+# %% tags=["carrier"]
+# The build puts lib here.
+
+# %% [markdown]
+# ## Dependencies
+# PyTorch for the CPU is enough.
+
+# %%
+from lib import dependencies
+
+print(dependencies.ensure())
+
+# %% [markdown]
+# ## Parameters
+# Where the panel begins, and all there is where nobody can press its buttons. `OVERRIDES` takes any key of the
+# configuration, for example `{"training.effective_batch": 128, "workload.model.layers": 6}`.
+
+# %% tags=["parameters"]
+CONFIG: str = "graphmer"  # a file in configs, without .yaml
+CARD: str = ""  # empty: this machine's GPU, or else t4; a name as below, or your own, "8 GiB, capability 8.6"
+CARDS: int = 0  # 0: as many as a session has; Kaggle gives two T4s
+BESIDE: list = ["t4", "rtx3050", "l4"]  # cards that are compared at the end
+OVERRIDES: dict = {}
+OUTPUT_DIR: str = ""  # where "Use this plan" writes its file; empty: the platform's
+
+# %% [markdown]
+# ## This machine
+# What this notebook itself runs on. A missing GPU is no fault here.
+
+# %%
+from lib import doctor, panel, planner, widgets
+
+print(doctor.table(doctor.examine()))
+widgets.memory_panel()
+
+# %% [markdown]
+# ## The panel
+# Choose, and the answer follows in a few seconds. The bar is the memory of **one** card at the moment of a training step at
+# which most is taken; a plan stays left of the dashed line, because the last 8 % are for what no prediction sees.
+#
+# - **Effective batch**: the samples of an optimizer step. It belongs to the result, so the plan never changes it; it only
+#   says in how many pieces it is worked off.
+# - **Recomputed**: layers whose activations are thrown away and computed again in backward. Less memory, up to a third more
+#   arithmetic; the plan takes as few as it can.
+# - **Precision**: *auto* is bf16 where the card has units for it, else fp16.
+#
+# **Use this plan** shows the line for the Parameters of the training notebook. It also writes it into a file: a training
+# notebook that runs beside this one, or has this notebook's output as an input, takes it from there and says so.
+
+# %%
+panel.show(HOME / "configs", CONFIG, CARD, CARDS, OVERRIDES, OUTPUT_DIR)
+
+# %% [markdown]
+# ## The same run on several cards
+
+# %%
+print(panel.side_by_side(HOME / "configs" / f"{CONFIG}.yaml", OVERRIDES, BESIDE))
+
+# %% [markdown]
+# | name | card | GiB that PyTorch sees |
+# |---|---|---|
+# | `t4` | T4: Kaggle has two, Colab one | 14.6 |
+# | `p100` | P100, which Kaggle has retired | 15.9 |
+# | `rtx3050` | RTX 3050 8 GB | 7.6 |
+# | `l4` | L4 | 22 |
+# | `a100-40`, `a100-80` | A100 | 39, 79 |
+# | `h200` | H200 | 139 |
+#
+# ## Your own model
+# `predict` takes any model and any step: make the model and the batch as you would on a GPU, and return the loss. Nothing
+# here needs a configuration. Change this cell to yours.
+
+# %%
+import torch
+from torch import nn
+
+
+class Classifier(nn.Module):
+    """A small network of convolutions, standing for yours."""
+
+    def __init__(self, width: int = 128, classes: int = 10):
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, stride=2, padding=1)
+        self.body = nn.Sequential(*[nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU()) for _ in range(8)])
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.stem(images)).mean((2, 3)))
+
+
+def step(model: nn.Module) -> torch.Tensor:
+    images = torch.randn(64, 3, 224, 224, device="cuda")
+    labels = torch.randint(10, (64,), device="cuda")
+    return nn.functional.cross_entropy(model(images), labels)
+
+
+print(planner.predict(Classifier, step, card=CARD or "t4", precision="fp16"))
+
+# %% [markdown]
+# ## How far to trust it
+# - **Memory** is exact for what PyTorch allocates in the traced step. What a trace cannot see is in the answer, as "Not seen".
+#   The CUDA context and late kernels are set aside beforehand, and the 8 % above the line are for the rest.
+# - **Time** comes from the card's arithmetic and bandwidth, with bounds on either side. The smoke test at the beginning of a
+#   training notebook measures it within a minute, and memory too.
+#
+# ## Troubleshooting
+#
+# | what you see | what to do |
+# |---|---|
+# | the controls do nothing, or a blank place instead of them | The notebook has no kernel. Run all; the answer below that place is the one of the last run. |
+# | "There is no card ..." | Take a name from the table, or write memory and capability: `8 GiB, capability 8.6`. |
+# | "No micro-batch of ... fits" | The sentence names the cards on which it would. Or make the sample or the model smaller. |
+# | "cannot be dealt into ... equal parts" | Take an effective batch that is a multiple of the number of cards. |
+# | the training notebook says that a plan "is ignored" | It says why: the plan was made for another configuration, or the file was edited. |

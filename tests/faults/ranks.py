@@ -1,0 +1,339 @@
+"""Ranks that are killed, stopped or short of memory, and two machines imitated on one: `make faults`, or
+
+    python -m tests.faults.ranks [--fast]
+
+Each part is a run of the toy task with steps of 50 ms under the launcher or under torchrun; its end must have the bytes
+of the undisturbed run. Figures go to tests/bench/records/ranks.json. It takes about ten minutes.
+"""
+
+import argparse
+import contextlib
+import datetime
+import io
+import json
+import os
+import platform
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import torch
+from jupyter_client.manager import start_new_kernel
+
+from lib import checkpoint
+from tests import several
+from tests.conftest import ROOT, TOY
+
+RECORD = Path(__file__).parents[1] / "bench" / "records" / "ranks.json"
+SLOW = {
+    "task": f"{several.__file__}:Slow",
+    "run.name": "slow",
+    "training.micro_batch_slots": 2,
+    "training.evaluate_every_steps": 0,
+    "checkpoint.every_steps": 2,
+}
+GOAL_SECONDS, HANG_GOAL_SECONDS = 15, 180
+
+
+class Run:
+    """One run of the toy task in a folder of its own, from `python -m lib train` on."""
+
+    def __init__(self, folder: Path, steps: int, **overrides: object):
+        self.folder, self.steps = folder, steps
+        self.overrides = {**SLOW, "device.processes": 2, "training.max_steps": steps, **overrides}
+        self.saved = folder / "runs" / "slow" / "checkpoints"
+        folder.mkdir(parents=True)
+        (folder / "toy.yaml").write_text(TOY)
+        self.process = self.start()
+
+    def start(self, *launcher: str) -> subprocess.Popen:
+        pairs = [f"--set={key}={value}" for key, value in self.overrides.items()]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        with (self.folder / "log.txt").open("ab") as log:
+            command = [sys.executable, *(launcher or ["-m", "lib"]), "train", "toy.yaml", *pairs]
+            return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
+
+    def newest(self) -> int:
+        return max(checkpoint.steps(self.saved), default=0)
+
+    def next_save(self, seconds: float = 120) -> float:
+        """Waits for a checkpoint of a later step; the seconds that it took."""
+        before, begin = self.newest(), time.perf_counter()
+        wait(lambda: self.newest() > before, seconds, self)
+        return time.perf_counter() - begin
+
+    def agent(self) -> psutil.Process:
+        (agent,) = psutil.Process(self.process.pid).children()
+        return agent
+
+    def rank(self, number: int) -> psutil.Process:
+        found = {int(child.environ()["RANK"]): child for child in self.agent().children()}
+        return found[number]
+
+    def log(self) -> str:
+        return (self.folder / "log.txt").read_text("utf-8", "replace")
+
+    def end(self, expected: int = 0) -> None:
+        code = self.process.wait(timeout=600)
+        assert code == expected, f"ended with {code}:\n{self.log()[-3000:]}"
+
+    def check_bytes(self) -> None:
+        """Compares with one process that nobody disturbed, and whose steps take no time."""
+        config = {**SLOW, "task": f"{ROOT / 'tests' / 'toy.py'}:Toy", "training.max_steps": self.steps}
+        for key in ("training.fully_shard", "training.clip_norm"):
+            if key in self.overrides:
+                config[key] = self.overrides[key]
+        with contextlib.redirect_stdout(io.StringIO()):
+            several.here(self.folder / "whole", [{"config": config}])
+        names = ("model.safetensors", "optimizer.safetensors")
+        place = checkpoint.path_of(Path("checkpoints"), self.steps)
+        whole = self.folder / "whole" / "runs" / "slow" / place
+        ours = self.folder / "runs" / "slow" / place
+        assert all((whole / name).read_bytes() == (ours / name).read_bytes() for name in names), "another end"
+
+
+def wait(condition: Callable[[], object], seconds: float, run: Run) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"waited {seconds} s in vain:\n{run.log()[-3000:]}"
+        time.sleep(0.01)
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def deaths(base: Path, fast: bool) -> dict:
+    """Kills one rank or the other at random moments; the time until a checkpoint of a later step is on the disk."""
+    count, draw = (2 if fast else 20), random.Random(0)
+    run = Run(base / "deaths", steps=20 * count)
+    run.next_save()
+    seconds = []
+    for _ in range(count):
+        time.sleep(draw.uniform(0, 0.5))
+        victim = run.rank(draw.randrange(2))
+        before, begin = run.newest(), time.perf_counter()
+        victim.kill()
+        wait(lambda: is_gone(victim), 5, run)  # noqa: B023  called at once
+        launches = run.log().count("Resuming")
+        wait(lambda: run.log().count("Resuming") > launches and run.newest() > before, 120, run)  # noqa: B023
+        seconds.append(time.perf_counter() - begin)
+    run.end()
+    run.check_bytes()
+    within = sum(each <= GOAL_SECONDS for each in seconds)
+    return {
+        "deaths": count, "ended in the bytes of the undisturbed run": True, "goal_seconds": GOAL_SECONDS,
+        "within the goal": within, "seconds to a newer checkpoint": _spread(seconds),
+    }  # fmt: skip
+
+
+def hang(base: Path, fast: bool) -> dict:
+    """Stops a rank (SIGSTOP), as one that waits for ever looks to the other."""
+    run = Run(base / "hang", steps=60)
+    run.next_save()
+    run.rank(1).suspend()
+    begin = time.perf_counter()
+    wait(lambda: "Rank 1 hung" in run.log(), 300, run)
+    found = time.perf_counter() - begin
+    back = found + run.next_save()
+    run.end()
+    run.check_bytes()
+    assert found < HANG_GOAL_SECONDS
+    return {"found after seconds": round(found, 1), "newer checkpoint after seconds": round(back, 1),
+            "goal_seconds": HANG_GOAL_SECONDS}  # fmt: skip
+
+
+def orphans(base: Path, fast: bool) -> dict:
+    """kill -9 of the launcher, then of torchrun; every process below must be gone, loaders included."""
+    run = Run(base / "orphans", steps=60, **{"data.num_workers": 1})
+    counts, seconds = [], []
+    for number in range(2 if fast else 5):
+        run.process = run.process if not number else run.start()
+        run.next_save()
+        below = psutil.Process(run.process.pid).children(recursive=True)
+        begin = time.perf_counter()
+        run.process.kill()
+        run.process.wait()
+        wait(lambda: all(map(is_gone, below)), 30, run)  # noqa: B023
+        seconds.append(time.perf_counter() - begin)
+        counts.append(len(below))
+    run.process = run.start()
+    run.next_save()
+    run.agent().kill()
+    wait(lambda: "torchrun ended. Starting again" in run.log(), 30, run)
+    run.end()
+    run.check_bytes()
+    return {"launchers killed": len(counts), "processes below": min(counts), "left over": 0,
+            "seconds until all were gone": _spread(seconds), "torchrun killed, run completed": True}  # fmt: skip
+
+
+def interrupt(base: Path, fast: bool) -> dict:
+    """SIGINT to the launcher, as Jupyter sends it: every rank saves and ends."""
+    run = Run(base / "interrupt", steps=100)
+    run.next_save()
+    below = psutil.Process(run.process.pid).children(recursive=True)
+    begin = time.perf_counter()
+    run.process.send_signal(signal.SIGINT)
+    run.end(130)
+    seconds = time.perf_counter() - begin
+    assert all(map(is_gone, below))
+    summary = json.loads((run.folder / "runs" / "slow" / "summary.json").read_text())
+    assert summary["reason"] == "interrupted" and summary["step"] == run.newest(), f"{summary}\n{run.log()[-3000:]}"
+    return {"seconds to the end": round(seconds, 1), "saved at the step it stopped at": True}
+
+
+CELL = """
+from lib import launch, task as tasks
+summary = launch.train(tasks.load_config("toy.yaml", {overrides}))
+print("reason:", summary["reason"], "ranks:", summary["world_size"])
+"""
+
+
+def notebook(base: Path, fast: bool) -> dict:
+    """Trains from a cell of a real kernel: one line that updates; an interrupt saves; kill -9 leaves no process."""
+    base.mkdir(exist_ok=True)
+    (base / "toy.yaml").write_text(TOY)
+    more = {"device.processes": 2, "training.max_steps": 10_000, "training.log_every_steps": 5, "output_dir": "runs"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    manager, client = start_new_kernel(cwd=str(base), env=environment)
+    try:
+        kernel = psutil.Process(manager.provisioner.process.pid)
+        seen: Counter[str] = Counter()
+        said = ""
+        client.execute(CELL.format(overrides={**SLOW, **more}))
+        while "reason:" not in said:
+            message = client.get_iopub_msg(timeout=90)
+            kind = message["msg_type"]
+            assert kind != "error", message["content"]
+            seen[kind] += 1
+            said += message["content"].get("text", "") if kind == "stream" else ""
+            if kind == "update_display_data" and seen[kind] == 3:
+                manager.interrupt_kernel()
+        assert "reason: interrupted ranks: 2" in said and seen["display_data"] == 1
+        assert not kernel.children(recursive=True)
+        client.execute(CELL.format(overrides={**SLOW, **more}))
+        while client.get_iopub_msg(timeout=90)["msg_type"] != "update_display_data":
+            pass
+        below = kernel.children(recursive=True)
+        kernel.kill()
+        until = time.monotonic() + 30
+        while not all(map(is_gone, below)):
+            assert time.monotonic() < until, "processes outlived the kernel"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    return {"updating lines": seen["display_data"], "interrupted with a save": True,
+            "processes below a killed kernel": len(below), "left over": 0}  # fmt: skip
+
+
+def shards(base: Path, fast: bool) -> dict:
+    """Memory runs out on the second of two ranks with FSDP2: a fresh launch with half the micro-batch."""
+    tight = {"task": f"{several.__file__}:Tight", "training.fully_shard": True, "training.clip_norm": 0}
+    run = Run(base / "shards", 12, **tight)
+    run.end()
+    events = (run.folder / "runs" / "slow" / "events.csv").read_text()
+    assert "oom_sharded,4,2" in events, events
+    return {"launches": 2, "micro_batch": [4, 2], "completed": True}
+
+
+class Agents:
+    """Two torchrun agents on one machine, which meet at a port as two machines would."""
+
+    def __init__(self, run: Run):
+        self.run, self.port = run, several.free_port()
+        self.agents = [self.start(), self.start()]
+
+    def start(self) -> subprocess.Popen:
+        # Without it torch 2.13 keeps the address of the first round, and a machine that comes back asks for it in vain.
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        return self.run.start(
+            "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=9", "--rdzv-id=toy",
+            "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--local-addr=127.0.0.1", "-m", "lib",
+        )  # fmt: skip
+
+    def is_host(self, agent: subprocess.Popen) -> bool:
+        """Whether this agent keeps the place where all meet, without which nobody meets again."""
+        connections = psutil.Process(agent.pid).net_connections("tcp")
+        return any(each.status == psutil.CONN_LISTEN and each.laddr.port == self.port for each in connections)
+
+
+def two_machines(base: Path, fast: bool) -> dict:
+    """Kills the second agent with its rank, brings it back, and again; the first one never ends in between."""
+    count = 1 if fast else 3
+    run = Run.__new__(Run)
+    run.folder, run.steps = base / "two_machines", 40 + 40 * count
+    run.overrides = {**SLOW, "training.max_steps": run.steps}
+    run.saved = run.folder / "runs" / "slow" / "checkpoints"
+    run.folder.mkdir(parents=True)
+    (run.folder / "toy.yaml").write_text(TOY)
+    agents = Agents(run)
+    first, second = agents.agents
+    try:
+        run.next_save()
+        if agents.is_host(second):
+            first, second = second, first
+        seconds = []
+        for _ in range(count):
+            rank = psutil.Process(second.pid).children()[0]
+            second.kill()
+            second.wait()
+            wait(lambda: is_gone(rank), 5, run)  # noqa: B023
+            begin = time.perf_counter()
+            time.sleep(1)
+            second = agents.start()
+            run.next_save()
+            seconds.append(time.perf_counter() - begin)
+        codes = [first.wait(timeout=300), second.wait(timeout=300)]
+        assert codes == [0, 0], f"{codes}\n{run.log()[-3000:]}"
+    finally:
+        for agent in (first, second):
+            agent.kill()
+    run.check_bytes()
+    summary = json.loads((run.folder / "runs" / "slow" / "summary.json").read_text())
+    assert (summary["reason"], summary["world_size"]) == ("completed", 2)
+    return {"agents killed and brought back": count, "seconds to a newer checkpoint": _spread(seconds),
+            "ended in the bytes of the undisturbed run": True}  # fmt: skip
+
+
+def _spread(seconds: list[float]) -> dict:
+    return {
+        "median": round(statistics.median(seconds), 1), "longest": round(max(seconds), 1),
+        "each": [round(each, 1) for each in seconds],
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fast", action="store_true", help="fewer of each, no hang, no record")
+    parser.add_argument("parts", nargs="*", help="some parts only; the others keep their figures in the record")
+    options = parser.parse_args()
+    parts = {part.__name__: part for part in (deaths, two_machines, orphans, interrupt, notebook, shards, hang)}
+    chosen = options.parts or [name for name in parts if not (options.fast and name == "hang")]
+    record = {
+        "date": datetime.date.today().isoformat(),
+        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "platform": platform.system()},
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "load_average_before": round(os.getloadavg()[0], 2),
+    }
+    for name in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.perf_counter()
+            figures = parts[name](Path(folder), options.fast)
+            record[name] = {**figures, "seconds": round(time.perf_counter() - begin, 1)}
+        print(json.dumps({name: record[name]}), flush=True)
+    if not options.fast:
+        if options.parts and RECORD.exists():
+            record = {**json.loads(RECORD.read_text("utf-8")), **record}
+        RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

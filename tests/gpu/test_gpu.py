@@ -1,0 +1,64 @@
+"""What only a GPU can show; skipped where there is none. `python -m tests.gpu.bench_graphmer` measures."""
+
+import pytest
+import torch
+
+from lib import checkpoint, data, launch, memory
+from lib.errors import BadInput
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs")
+
+
+def test_batches_that_are_copied_ahead_are_the_batches_that_were_given():
+    given = [{"x": torch.full((1000, 1000), float(n)).pin_memory()} for n in range(20)]
+    sums = []
+    for batch in data.on_device(iter(given), memory.device()):
+        torch.cuda._sleep(2_000_000)  # the copy of the next one overtakes this work
+        sums.append(batch["x"].mean())
+    assert [float(value) for value in sums] == [float(n) for n in range(20)]
+
+
+def test_auto_takes_bf16_or_fp16_by_the_card_and_fp32_stays_fp32():
+    device = memory.device()
+    modern = torch.cuda.get_device_capability(device) >= (8, 0)
+    assert memory.precision("auto", device) == ("bf16" if modern else "fp16")
+    memory.allow_tf32("fp32", device)
+    assert torch.get_float32_matmul_precision() == "highest"
+    memory.allow_tf32(memory.precision("auto", device), device)
+    assert torch.get_float32_matmul_precision() == ("high" if modern else "highest")
+
+
+def test_a_deterministic_run_is_the_same_twice_to_the_bit(toy):
+    ends = []
+    for name in ("first", "second"):
+        summary = launch.train(toy({"run.name": name, "training.deterministic": True, "device.gpu_ids": [0]}))
+        folder = launch.output_dir(toy()) / name / "checkpoints"
+        ends.append(checkpoint.load(checkpoint.path_of(folder, summary["step"])).tensors["model"])
+    assert all(torch.equal(value, ends[1][key]) for key, value in ends[0].items())
+
+
+def test_a_compiled_model_trains_and_its_checkpoint_has_the_plain_names(toy):
+    launch.train(toy({"training.compile": True, "training.precision": "fp32", "device.gpu_ids": [0]}))
+    names = checkpoint.load_newest(launch.output_dir(toy()) / "toy" / "checkpoints")[0].tensors["model"]
+    assert "blocks.0.weight" in names
+
+
+@two_gpus
+@pytest.mark.parametrize("sharded", [False, True])
+def test_two_gpus_end_where_one_does(toy, sharded):
+    options = {"training.micro_batch_slots": 2, "training.precision": "fp32", "training.deterministic": True,
+               "training.fully_shard": sharded}  # fmt: skip
+    one = launch.train(toy({**options, "run.name": "one", "device.gpu_ids": [0]}))
+    two = launch.train(toy({**options, "run.name": "two"}))
+    assert (one["world_size"], two["world_size"]) == (1, 2)
+    base = launch.output_dir(toy())
+    a, b = (checkpoint.load_newest(base / name / "checkpoints")[0].tensors["model"] for name in ("one", "two"))
+    for key, value in a.items():
+        torch.testing.assert_close(b[key], value, rtol=1e-5, atol=1e-6)
+
+
+@two_gpus
+def test_more_processes_than_gpus_are_refused(toy):
+    with pytest.raises(BadInput, match="processes are asked for"):
+        launch.train(toy({"device.processes": torch.cuda.device_count() + 1}))

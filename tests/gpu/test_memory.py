@@ -1,0 +1,107 @@
+"""Predicted against measured memory on the GPU that is there: 12 configurations of the Kaggle-size encoder.
+
+    python -m pytest tests/gpu
+
+The record goes to tests/bench/records/planner_gpu.json, with card, driver and versions.
+"""
+
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib import machine, planner
+from lib import task as tasks
+from lib.planner import card as cards
+from lib.planner import search
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+RECORD = ROOT / "tests" / "bench" / "records" / "planner_gpu.json"
+CONFIGS = list(itertools.product(("fp32", "fp16", "bf16"), (0, "all"), (4, 16)))
+
+# A process of its own for each: a fresh allocator, and what it leaves behind ends with it.
+STEPS = """
+import json, sys, torch
+from lib import data, trainer
+from lib import state as states
+from lib import task as tasks
+from lib.meter import Meter
+config = tasks.load_config(sys.argv[1], json.loads(sys.argv[2]))
+task = tasks.find(config.task)(config)
+state = states.new(task, config)
+batch = task.example_batch(config.training.micro_batch, torch.device("cpu"))
+order = data.Order(1000, 0, config.training.effective_batch, config.training.micro_batch_slots)
+for step in range(3):
+    trainer.optimizer_step(state, task, config, [batch, batch], step, order, Meter({}, state.device))
+print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), state.micro_batch]))
+"""
+
+
+def overrides(precision, recomputed, micro_batch):
+    return {
+        "training.precision": precision,
+        "training.gradient_checkpointing": recomputed,
+        "training.micro_batch": micro_batch,
+        "training.effective_batch": 2 * micro_batch,
+        "training.micro_batch_slots": 2,
+    }
+
+
+def measured(changes):
+    path = str(ROOT / "configs" / "graphmer.yaml")
+    command = [sys.executable, "-c", STEPS, path, json.dumps(changes)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_predictions_are_what_the_card_says():
+    target, rows = cards.of_gpu(0), []
+    for precision, recomputed, micro_batch in CONFIGS:
+        if precision == "bf16" and target.capability < (8, 0):
+            continue
+        changes = overrides(precision, recomputed, micro_batch)
+        config = tasks.load_config(ROOT / "configs" / "graphmer.yaml", changes)
+        plan = planner.plan(config, target, 1)
+        option = plan.option_of(micro_batch, plan.layers if recomputed == "all" else recomputed)
+        allocated, reserved, used = measured(changes)
+        assert used == micro_batch, "memory ran out where it was predicted to fit"
+        error = option.prediction.peak_bytes / allocated - 1
+        rows.append({**changes, "predicted": option.prediction.peak_bytes, "allocated": allocated, "error": error}
+                    | {"predicted_reserved": option.prediction.reserved_bytes, "reserved": reserved})  # fmt: skip
+    errors = [abs(row["error"]) for row in rows]
+    record = {
+        "date": date.today().isoformat(),
+        "card": torch.cuda.get_device_name(0),
+        "driver": machine.driver(),
+        "torch": torch.__version__,
+        "median_error": statistics.median(errors),
+        "worst_error": max(errors),
+        "rows": rows,
+    }
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    assert statistics.median(errors) <= 0.02 and max(errors) <= 0.06
+
+
+@pytest.mark.parametrize("gib", [2.5, 4, 6, 8])
+def test_a_recommended_plan_never_runs_out(gib, monkeypatch):
+    """On a card that torch is told to be smaller."""
+    total = torch.cuda.get_device_properties(0).total_memory
+    if gib * 2**30 > total:
+        pytest.skip("the card is smaller")
+    capability = ".".join(map(str, cards.of_gpu(0).capability))
+    target = cards.find(f"{gib} GiB, capability {capability}")
+    config = tasks.load_config(ROOT / "configs" / "graphmer.yaml", {"training.micro_batch": 0})
+    plan = search.make(config, target, 1)
+    changes = {**plan.overrides, "training.effective_batch": 2 * plan.chosen.micro_batch}
+    limited = f"import torch; torch.cuda.set_per_process_memory_fraction({target.usable_bytes / total})\n{STEPS}"
+    command = [sys.executable, "-c", limited, str(ROOT / "configs" / "graphmer.yaml"), json.dumps(changes)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(ROOT), check=True)
+    assert json.loads(done.stdout.splitlines()[-1])[2] == plan.chosen.micro_batch

@@ -1,0 +1,166 @@
+"""The memory panel as a person uses it: the built notebook, in JupyterLab, in a browser."""
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
+
+import nbformat
+import pytest
+
+from tests.conftest import ROOT
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="there is no chromium; Debian's is installed by .ci/run")
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+SECONDS = 90  # for one answer: a plan takes 2 to 12 of them on an idle machine
+RUN_ALL = """async () => {
+    const shown = window.jupyterapp.shell.currentWidget;
+    await shown.context.ready;
+    await shown.sessionContext.ready;
+    await shown.sessionContext.session.kernel.info;
+    window.jupyterapp.commands.execute("notebook:run-all-cells");
+}"""
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """A folder of its own with the built notebook, which begins with the small size."""
+    book = nbformat.read(ROOT / "notebooks" / "00_memory.ipynb", 4)
+    cell = next(cell for cell in book.cells if "parameters" in cell.metadata.get("tags", []))
+    cell.source += '\nCONFIG, BESIDE = "graphmer_small", []'
+    (tmp_path / "book").mkdir()
+    nbformat.write(book, tmp_path / "book" / "00_memory.ipynb")
+    return tmp_path / "book" / "00_memory.ipynb"
+
+
+@contextmanager
+def jupyterlab(folder, scratch):
+    """JupyterLab over a folder, with nobody's settings; gives its address with the token."""
+    token = secrets.token_hex(16)
+    places = {f"JUPYTER_{name}_DIR": str(scratch / name) for name in ("CONFIG", "DATA", "RUNTIME")}
+    places |= {"JUPYTERLAB_SETTINGS_DIR": str(scratch / "settings"), "IPYTHONDIR": str(scratch / "ipython")}
+    news = scratch / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    news.parent.mkdir(parents=True)
+    news.write_text('{"fetchNews": "false"}')
+    options = [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}", "--ServerApp.port=0"]
+    options += ["--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1", "--LabApp.expose_app_in_browser=True"]
+    with (scratch / "lab.log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *options], env={**os.environ, **places}, stdout=log, stderr=log
+        )
+        try:
+            yield f"{_address(scratch / 'RUNTIME', server)}lab/tree/00_memory.ipynb?token={token}"
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def _address(runtime, server):
+    """The server's address, as it writes it down when it is ready."""
+    for _ in range(300):
+        for found in runtime.glob("jpserver-*.json"):
+            url = json.loads(found.read_text())["url"]
+            urllib.request.urlopen(f"{url}login", timeout=30).close()
+            return url
+        assert server.poll() is None, "JupyterLab ended; see lab.log"
+        time.sleep(0.2)
+    raise AssertionError("JupyterLab did not start within a minute; see lab.log")
+
+
+@contextmanager
+def page_of(address):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.set_default_timeout(1000 * SECONDS)
+        page.goto(address)
+        page.wait_for_function("window.jupyterapp?.shell?.currentWidget?.context")
+        yield page
+        browser.close()
+
+
+class Shown:
+    """The panel on the page."""
+
+    def __init__(self, page):
+        self.box = page.locator(".jp-OutputArea-child", has=page.locator(".widget-slider"))
+        self.bar = self.box.get_by_role("img")
+
+    def wait_for(self, text):
+        self.box.get_by_text(text).first.wait_for()
+        self.box.get_by_text("Planning").wait_for(state="detached")
+
+    def wait_for_other_numbers_than(self, words):
+        from playwright.sync_api import expect
+
+        expect(self.bar).not_to_have_attribute("aria-label", words, timeout=1000 * SECONDS)
+
+    def widths(self):
+        """Of the pieces of the bar, in pixels."""
+        return self.bar.evaluate("bar => [...bar.children].map(piece => piece.getBoundingClientRect().width)")
+
+    def choose(self, name, label):
+        self.box.get_by_label(name, exact=True).select_option(label=label)
+
+    def move(self, name, key):
+        """A press of an arrow key on a slider's handle."""
+        handle = self.box.locator(".widget-slider", has_text=name).locator(".noUi-handle, .ui-slider-handle")
+        handle.focus()
+        handle.press(key)
+
+
+def test_a_person_opens_the_panel_moves_a_slider_changes_the_card_and_uses_the_plan(notebook, tmp_path):
+    with jupyterlab(notebook.parent, tmp_path) as address, page_of(address) as page:
+        page.evaluate(RUN_ALL)
+        shown = Shown(page)
+        shown.wait_for("graphmer_small fits on T4")
+        first, says = shown.widths(), shown.bar.get_attribute("aria-label")
+        kept = page.locator('div[class^="trainbook-"]')
+        assert not kept.is_visible(), "the answer that a saved notebook keeps is hidden while the live one is there"
+
+        shown.move("Roots", "ArrowRight")
+        shown.wait_for_other_numbers_than(says)
+        second = shown.widths()
+        assert sum(second) > 1.05 * sum(first), "longer samples take more"
+
+        shown.choose("Card", "RTX 3050 8 GB, 7.6 GiB")
+        shown.wait_for("graphmer_small fits on RTX 3050 8 GB")
+        assert sum(shown.widths()) > 1.5 * sum(second), "the same run is a larger part of a smaller card"
+
+        assert not list(notebook.parent.rglob("plan-*.json"))
+        shown.box.get_by_role("button", name="Use this plan").click()
+        shown.wait_for("Written to")
+        line = shown.box.get_by_text("OVERRIDES = {").inner_text()
+        file = notebook.parent / "runs" / "plan-graphmer_small.json"
+        written = json.loads(file.read_text())
+        assert written["card"] == "RTX 3050 8 GB" and written["overrides"]["workload.chain.roots"] == 96
+        assert eval(line.removeprefix("OVERRIDES = ")) == written["overrides"]
+
+        if folder := os.environ.get("TRAINBOOK_SCREENSHOTS"):
+            shown.box.scroll_into_view_if_needed()
+            page.screenshot(path=f"{folder}/panel.png")
+        page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+        answer = _saved_answer(notebook)
+    assert "graphmer_small fits on RTX 3050 8 GB" in answer["text/html"] and line in answer["text/plain"]
+
+
+def _saved_answer(notebook):
+    """What the saved notebook shows without a kernel."""
+    for _ in range(100):
+        cells = nbformat.read(notebook, 4).cells
+        outputs = [o for cell in cells if cell.source.startswith("panel.show") for o in cell.outputs]
+        if found := [o.data for o in outputs if "text/html" in o.get("data", {})]:
+            return found[0]
+        time.sleep(0.1)
+    raise AssertionError("the notebook was not saved with its answer")

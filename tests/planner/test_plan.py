@@ -1,0 +1,271 @@
+"""The plan: what it chooses, what it says, and how it is worked into a run."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lib import __main__ as command_line
+from lib import planner
+from lib import task as tasks
+from lib.errors import BadInput, TrainingFailed
+from lib.planner import apply
+from lib.planner import card as cards
+from lib.planner import search as plans
+from lib.planner.allocator import MIB
+from lib.planner.prediction import NotTraceable
+from tests.conftest import ROOT
+from tests.toy import Toy
+
+TALL = '''
+import torch
+from torch import nn
+from lib.task import Task
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layers = (nn.Sequential(nn.Linear(256, 2048), nn.GELU(), nn.Linear(2048, 256)) for _ in range(4))
+        self.blocks = nn.ModuleList(layers)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+class Tall(Task):
+    """Activations of 4 layers; no data at all."""
+
+    def model(self):
+        return Net()
+
+    def count(self, batch):
+        return {"square": batch["x"].numel()}
+
+    def loss(self, model, batch):
+        return {"square": model(batch["x"]).square().sum()}, {}
+
+    def example_batch(self, size, device):
+        return {"x": torch.zeros(size, 512, 256, device=device)}
+
+class Long(Tall):
+    def example_batch(self, size, device):
+        return {"x": torch.zeros(size, 8192, 256, device=device)}
+
+class Broken(Tall):
+    def loss(self, model, batch):
+        raise ValueError("this loss is broken")
+
+class Untraceable(Tall):
+    def loss(self, model, batch):
+        values = torch.linalg.lstsq(model(batch["x"]), batch["x"]).solution
+        return {"square": values.sum()}, {}
+'''
+
+
+@pytest.fixture
+def tall(tmp_path):
+    """tall(overrides, kind) -> the configuration of a task whose activations take 9 MiB a sample."""
+    (tmp_path / "tall.py").write_text(TALL)
+
+    def make(overrides=None, kind="Tall"):
+        path = tmp_path / "tall.yaml"
+        path.write_text(f"task: {tmp_path}/tall.py:{kind}\ntraining: {{max_steps: 1000, effective_batch: 16}}\n")
+        return tasks.load_config(path, {"training.precision": "fp32", **(overrides or {})})
+
+    return make
+
+
+def made(config, card, count=0):
+    return plans.make(config, cards.find(card), count)
+
+
+def peak(config, card, micro_batch, recomputed):
+    """An independent trace of one pair."""
+    return plans._Search(tasks.find(config.task)(config), config, cards.find(card), 1).predict(micro_batch, recomputed)
+
+
+def test_the_whole_slot_is_taken_where_it_fits(tall):
+    plan = made(tall(), "t4")
+    assert plan.overrides == {"training.micro_batch": 16, "training.gradient_checkpointing": 0}
+    assert len(plan.options) == 1 and plan.chosen.passes == 1
+
+
+@pytest.mark.parametrize("gib", [0.45, 0.6, 0.8])
+def test_the_micro_batch_is_the_largest_even_one_that_fits(tall, gib):
+    """By brute force over every size."""
+    card = f"{gib} GiB, capability 7.5"
+    plan = made(tall(), card)
+    plain = next(option for option in plan.options if option.recomputed == 0)
+    fitting = [m for m in plans._even_sizes(16) if peak(tall(), card, m, 0).fits]
+    assert plain.micro_batch == max(fitting)
+    largest = max(m for m in range(1, 17) if peak(tall(), card, m, 0).fits)
+    assert plain.passes == -(-16 // largest)  # no other size would save a pass
+
+
+def test_even_sizes_are_those_that_split_a_slot_best():
+    assert plans._even_sizes(8) == [1, 2, 3, 4, 8]
+    for slot in (1, 7, 12, 32):
+        for passes in range(1, slot + 1):
+            smallest = min(m for m in range(1, slot + 1) if -(-slot // m) <= passes)
+            assert smallest in plans._even_sizes(slot)
+
+
+def test_recomputation_is_a_last_resort(tall):
+    """Where nothing fits without it, the fewest layers that make room are taken."""
+    config = tall({"training.effective_batch": 1}, "Long")
+    needs = [peak(config, "t4", 1, layers).peak_bytes for layers in (0, 4)]
+    between = (sum(needs) / 2 / 0.92 + cards.CONTEXT_BYTES) / 2**30
+    plan = made(config, f"{between:.4f} GiB, capability 7.5")
+    assert plan.chosen.recomputed > 0 and plan.chosen.fits
+    assert plan.chosen.relative_compute > 1.05
+
+
+def test_what_the_configuration_says_is_among_the_options(tall):
+    plan = made(tall({"training.micro_batch": 5}), "t4")
+    assert plan.option_of(5, 0).passes == 4 and plan.chosen.micro_batch == 16
+
+
+def test_slots_are_dealt_to_the_cards(tall):
+    config = tall({"training.micro_batch_slots": 2})
+    assert [made(config, "t4", n).chosen.passes for n in (1, 2)] == [2, 1]
+    assert made(config, "t4").cards == 2 and made(config, "l4").cards == 1  # a Kaggle session has two T4s
+    assert made(tall(), "t4").cards == 1
+    with pytest.raises(BadInput, match="3 cards were asked for, and training.micro_batch_slots is 2"):
+        made(config, "t4", 3)
+
+
+def test_what_libraries_take_is_set_aside_and_said(tall):
+    config = tall({"training.micro_batch_slots": 2, "training.cudnn_benchmark": True, "training.compile": True})
+    plain, both = made(tall(), "t4"), made(config, "t4", 2)
+    assert plain.usable_bytes - both.usable_bytes == (200 + 1024) * MIB
+    said = " ".join(both.chosen.prediction.unseen)
+    assert "NCCL" in said and "cuDNN tries" in said and "torch.compile" in said
+    assert "NCCL" not in " ".join(plain.chosen.prediction.unseen)
+
+
+def test_states_that_are_divided_are_not_planned(tall):
+    with pytest.raises(NotTraceable, match="training.fully_shard divides"):
+        made(tall({"training.fully_shard": True, "training.micro_batch_slots": 2}), "t4", 2)
+
+
+def test_where_nothing_fits_it_is_said_what_would(tall):
+    with pytest.raises(BadInput, match=r"No micro-batch of tall fits .*1 sample.s. at once .*It would fit on t4,"):
+        made(tall(), "0.22 GiB, capability 7.5")
+
+
+def test_precision_follows_the_card(tall):
+    assert made(tall({"training.precision": "auto"}), "t4").precision == "fp16"
+    assert made(tall({"training.precision": "auto"}), "a100").precision == "bf16"
+    with pytest.raises(BadInput, match="bf16, which T4 lacks"):
+        made(tall({"training.precision": "bf16"}), "t4")
+
+
+def test_time_follows_from_the_bounds(tall):
+    plan = made(tall(), "t4")
+    fast, slow = plan.chosen.step_seconds
+    assert 0 < fast < plan.chosen.expected_seconds < slow
+    flops = 3 * 2 * 16 * 512 * (2 * 256 * 2048) * 4 - 2 * 16 * 512 * 256 * 2048  # the first input needs no gradient
+    assert plan.chosen.prediction.pass_flops == pytest.approx(flops, rel=0.01)
+    assert fast >= flops / (0.7 * 8.1e12)  # of the T4's fp32 peak
+    text = planner.of_plan(plan)
+    assert "100,000" in text and "A week's 30 GPU hours give about" in text
+    hours = 1000 * plan.chosen.expected_seconds / 3600
+    assert plan.hours(1000) == hours and f" {3600 * hours:.0f} s " in text
+
+
+def test_a_plan_comes_out_of_its_own_process_the_same(tall):
+    config = tall()
+    assert planner.plan(config, "t4") == made(config, "t4")
+
+
+def test_a_loss_that_fails_brings_its_own_traceback(tall):
+    sentence = r"(?s)failed in the task's own code.*tall.py.*this loss is broken"
+    with pytest.raises(TrainingFailed, match=sentence) as caught:
+        planner.plan(tall(kind="Broken"), "t4")
+    assert "tracker.py" not in str(caught.value) and "cuda.py" not in str(caught.value)
+
+
+def test_the_command_prints_tables_and_json(tall, capsys, tmp_path):
+    tall()
+    path = str(tmp_path / "tall.yaml")
+    assert command_line.main(["plan", path, "--gpu", "t4", "--gpu", "6 GiB, capability 7.5"]) == 0
+    text = capsys.readouterr().out
+    assert "steps a week" in text and text.count("4.2 M parameters") == 2 and "1 x T4" in text
+    assert command_line.main(["plan", path, "--json"]) == 0
+    (only,) = json.loads(capsys.readouterr().out)
+    assert only["overrides"]["training.micro_batch"] == only["chosen"]["micro_batch"] == 16
+    assert command_line.main(["plan", path, "--gpu", "t5"]) == 2
+    assert "Known cards" in capsys.readouterr().err
+
+
+# --- worked into a run ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_card(monkeypatch):
+    """This machine seems to have a GPU of half a GiB."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(cards, "of_gpu", lambda index: cards.find("0.5 GiB, capability 7.5"))
+
+
+def test_without_a_gpu_nothing_is_planned(tall):
+    config = tall()
+    assert apply.worked_in(config, 1) == (config, None, [])
+
+
+def test_a_micro_batch_of_zero_becomes_the_planned_one(tall, small_card):
+    config, plan, lines = apply.worked_in(tall(), 1)
+    assert config.training.micro_batch == plan.chosen.micro_batch < 16
+    assert lines[0].startswith(f"Planned: training.micro_batch = {plan.chosen.micro_batch} (predicted peak 0.")
+
+
+def test_a_micro_batch_that_is_given_stays_and_is_predicted(tall, small_card):
+    config, plan, lines = apply.worked_in(tall({"training.micro_batch": 4}), 1)
+    assert config.training.micro_batch == 4 and not lines
+    assert plan.option_of(4, 0).prediction.peak_bytes > 16 * 4_200_000
+
+
+def test_a_step_that_cannot_be_traced_trains_unplanned_and_says_so(tall, small_card):
+    config, plan, (line,) = apply.worked_in(tall(kind="Untraceable"), 1)
+    assert plan is None and config.training.micro_batch == 0
+    assert "cannot be traced" in line and "nothing is planned" in line
+
+
+def test_the_card_of_this_machine_has_its_own_memory_and_known_rates(monkeypatch):
+    class T4:
+        name, total_memory, major, minor = "Tesla T4", 14_911 * MIB, 7, 5
+
+    class Unknown:
+        name, total_memory, major, minor = "Some Card 12", 12 * 2**30, 8, 9
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: (T4, Unknown)[index])
+    assert cards.of_gpu(0).card.fp16_sustained_tflops == 24
+    assert cards.of_gpu(0).usable_bytes == pytest.approx((14_911 - 200) * MIB)
+    assert cards.of_gpu(1).card.name == "Some Card 12" and cards.of_gpu(1).capability == (8, 9)
+
+
+def test_the_trainers_own_step_is_what_is_traced(tmp_path):
+    """Micro-batches, recomputation, averaged weights and clipping are those of the trainer; nothing is imitated."""
+    path = tmp_path / "toy.yaml"
+    path.write_text(f"task: {ROOT}/tests/toy.py:Toy\ntraining: {{max_steps: 12, effective_batch: 8, ema_decay: 0.9}}\n")
+    config = tasks.load_config(path)
+    plan = made(config, "t4")
+    assert plan.layers == len(Toy(config).model().blocks)
+    assert plan.chosen.prediction.parameters == sum(p.numel() for p in Toy(config).model().parameters())
+    assert list(plan.chosen.prediction.moments) == [
+        "after load", "after forward", "after backward", "after optimizer step",
+    ]  # fmt: skip
+
+
+def test_planning_takes_less_than_2_gb(tmp_path):
+    code = (
+        "import resource, sys\nfrom lib import task as tasks\nfrom lib.planner import card, search\n"
+        f"search.make(tasks.load_config(r'{ROOT}/configs/graphmer.yaml'), card.find('t4'))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert int(done.stdout) * 1024 < 2e9

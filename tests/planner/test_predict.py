@@ -1,0 +1,205 @@
+"""Predictions against hand formulas, against what a CUDA run is known to do, and on bad input."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lib.errors import BadInput
+from lib.planner import predict
+from lib.planner.allocator import MIB
+from lib.planner.prediction import NotTraceable
+from tests.planner.models import Encoder, Layer
+
+D, BATCH, LENGTH = 256, 16, 256
+TOKENS = BATCH * LENGTH
+
+
+def encoder_step(net):
+    return net(torch.randn(BATCH, LENGTH, D, device="cuda")).square().mean()
+
+
+def predicted(layers, **more):
+    return predict(lambda: Encoder(layers, D), encoder_step, "t4", **more)
+
+
+@pytest.mark.parametrize("precision, bytes_each", [("fp32", 66), ("fp16", 38)])
+def test_a_layer_keeps_what_can_be_counted_by_hand(precision, bytes_each):
+    """fp32, bytes a token and channel: two norms 4 + 4, q k v 12, attention 4, feed-forward 16 + 16, two residual sums
+    4 + 4, two dropout masks 1 + 1. Under fp16 autocast what enters a product is half as wide; the sums stay fp32."""
+    two, four = (predicted(layers, precision=precision).moments["after forward"] for layers in (2, 4))
+    states = 16 * (12 * D * D + 13 * D)  # of a layer, in the second step
+    cast = 2 * 12 * D * D if precision == "fp16" else 0  # autocast's copies of the weights
+    measured = (four - two) / 2 - states * 3 / 4 - cast  # gradients are gone when a step begins
+    assert measured / (TOKENS * D) == pytest.approx(bytes_each, rel=0.015)
+
+
+def test_the_optimizers_plateau_is_20_bytes_a_parameter():
+    """Weights, gradients, two moments, and the temporary of foreach AdamW: five times 4 bytes."""
+    wide = predict(
+        lambda: nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))),
+        lambda net: net(torch.randn(1, 2048, device="cuda")).sum(),
+    )
+    assert (wide.peak_bytes - wide.by_category["workspace"]) / wide.parameters == pytest.approx(20.2, rel=0.015)
+
+
+def test_recomputation_keeps_one_layers_activations():
+    from lib import memory
+
+    def recomputing():
+        net = Encoder(8, D)
+        memory.recompute(net, "all")
+        return net
+
+    plain, saved = predicted(8), predict(recomputing, encoder_step, "t4")
+    inputs = 8 * 4 * TOKENS * D
+    one_layer = 66 * TOKENS * D
+    rest = plain.by_category["weights"] + plain.by_category["optimizer"]
+    assert saved.by_category["activations"] < 1.2 * (inputs + one_layer)
+    assert saved.peak_bytes - rest < 0.35 * (plain.peak_bytes - rest)
+    assert saved.pass_flops == pytest.approx(plain.pass_flops * 4 / 3, rel=0.02)
+
+
+def test_gradients_accumulate_from_the_second_micro_batch():
+    net = nn.Linear(1024, 1024)
+    step = lambda net: net(torch.randn(4, 1024, device="cuda")).sum()  # noqa: E731
+    one, two = (predict(lambda: nn.Linear(1024, 1024), step, accumulation=n) for n in (1, 2))
+    size = sum(4 * p.numel() for p in net.parameters())
+    assert two.moments["after forward"] - one.moments["after forward"] == pytest.approx(size, rel=0.01)
+
+
+def test_each_attention_kernel_is_the_one_the_card_has():
+    def kernels(card, precision, mask=None):
+        def step(net):
+            q = net(torch.randn(2, 4, 64, 64, device="cuda"))
+            return F.scaled_dot_product_attention(q, q, q, attn_mask=mask).sum()
+
+        return predict(lambda: nn.Linear(64, 64), step, card, precision=precision).attention
+
+    assert set(kernels("t4", "fp16")) == set(kernels("t4", "fp32")) == {"efficient"}
+    assert set(kernels("t4", "bf16")) == {"math"}
+    assert set(kernels("a100-40", "bf16")) == set(kernels("l4", "fp16")) == {"flash"}
+    assert set(kernels("l4", "fp16", torch.zeros(64, 64, device="meta"))) == {"efficient"}
+    assert set(kernels("l4", "fp32")) == {"efficient"}
+
+
+def test_plain_attention_costs_what_the_matrix_of_scores_takes():
+    def peak(card):
+        def step(net):
+            q = net(torch.randn(8, 4, 512, 64, device="cuda"))
+            return F.scaled_dot_product_attention(q, q, q).sum()
+
+        return predict(lambda: nn.Linear(64, 64), step, card, precision="bf16").peak_bytes
+
+    scores = 2 * 8 * 4 * 512 * 512
+    assert peak("t4") - peak("a100-40") > 2 * scores
+
+
+def test_dropout_keeps_bytes_and_not_floats():
+    def step(net):
+        return F.dropout(net(torch.randn(1024, 1024, device="cuda")), 0.5).sum()
+
+    got = predict(lambda: nn.Linear(1024, 1024), step).moments["after forward"]
+    without = predict(lambda: nn.Linear(1024, 1024), lambda net: net(torch.randn(1024, 1024, device="cuda")).sum())
+    assert got - without.moments["after forward"] <= MIB + 1024
+
+
+def test_half_precision_convolutions_copy_what_is_not_channels_last():
+    def peak(layout, precision):
+        def step(net):
+            return net(torch.randn(8, 64, 256, 256, device="cuda").contiguous(memory_format=layout)).sum()
+
+        model = lambda: nn.Conv2d(64, 1, 3, padding=1).to(memory_format=layout)  # noqa: E731
+        return predict(model, step, precision=precision).by_category.get("workspace", 0)
+
+    copy = 2 * 8 * 64 * 256 * 256
+    assert peak(torch.contiguous_format, "fp16") == copy
+    assert peak(torch.channels_last, "fp16") == peak(torch.contiguous_format, "fp32") == 0
+
+
+def test_categories_and_submodules_sum_to_the_peak():
+    result = predicted(2, precision="fp16")
+    assert sum(result.by_category.values()) == sum(result.by_module.values()) == result.peak_bytes
+    assert result.reserved_bytes >= result.peak_bytes
+    assert set(result.by_category) <= {"weights", "gradients", "optimizer", "activations", "temporaries", "workspace"}
+    assert max(result.by_module, key=result.by_module.get) == "blocks"
+    assert "200 MiB are set aside" in " ".join(result.unseen) and "fits" in str(result)
+
+
+def test_a_loop_that_keeps_its_outputs_is_told_apart():
+    def step(net):
+        torch.empty(640, 400_000, device="cuda")  # the peak comes in forward, while the last result is still held
+        logits = net(torch.randn(640, 256, device="cuda"))
+        return logits.logsumexp(1).sum(), logits
+
+    freed, kept = (
+        predict(lambda: nn.Linear(256, 50_000), step, optimizer=torch.optim.SGD, keeps_outputs=keeps)
+        for keeps in (False, True)
+    )
+    assert kept.peak_bytes - freed.peak_bytes >= 640 * 50_000 * 4
+
+
+def test_values_of_the_batch_decide_how_many_positions_a_loss_picks():
+    chosen = torch.zeros(64, 128, dtype=torch.bool)
+    chosen[:, :13] = True
+
+    def step(mask):
+        def inner(net):
+            states = torch.randn(64, 128, 256, device="cuda")
+            return net(states[mask()]).square().sum()
+
+        return inner
+
+    known = predict(lambda: nn.Linear(256, 4000), step(lambda: chosen.to("cuda")))
+    unknown = predict(lambda: nn.Linear(256, 4000), step(lambda: torch.rand(64, 128, device="cuda") < 0.1))
+    assert known.peak_bytes < 0.3 * unknown.peak_bytes
+    assert not any("upper bound" in sentence for sentence in known.unseen)
+    assert any("a mask as index (all 8,192 elements)" in sentence for sentence in unknown.unseen)
+
+
+def test_a_value_read_into_python_is_said():
+    def step(net):
+        y = net(torch.randn(4, 4, device="cuda")).sum()
+        return y if y > 0 else -y
+
+    assert any("value read into Python" in s for s in predict(lambda: nn.Linear(4, 4), step).unseen)
+
+
+def test_what_a_step_raises_comes_out_with_its_own_traceback():
+    def broken(net):
+        return net(torch.randn(4, 5, device="cuda")).sum()  # the layer takes 4 columns
+
+    with pytest.raises(RuntimeError, match="must have same reduction dim") as caught:
+        predict(lambda: nn.Linear(4, 4), broken)
+    files = [entry.path.name for entry in caught.traceback if hasattr(entry.path, "name")]
+    assert "test_predict.py" in files
+    assert not {"tracker.py", "cuda.py"} & set(files)
+
+
+def test_an_operator_without_shapes_is_named_with_its_line():
+    def step(net):
+        values = torch.linalg.lstsq(net(torch.randn(4, 4, device="cuda")), torch.randn(4, 1, device="cuda"))
+        return values.solution.sum()
+
+    with pytest.raises(NotTraceable, match=r"cannot be traced without values \(.*test_predict.py, line \d+\).*lstsq"):
+        predict(lambda: nn.Linear(4, 4), step)
+
+
+@pytest.mark.parametrize("name", ["t5", "", "GiB", "8 GB"])
+def test_an_unknown_card_names_the_known_ones_and_the_form_of_ones_own(name):
+    with pytest.raises(BadInput, match=r'Known cards: t4, p100, .*h200\. Write your own .*"8 GiB, capability 8\.6"'):
+        predict(lambda: nn.Linear(4, 4), lambda net: net(torch.ones(1, 4, device="cuda")).sum(), name)
+
+
+def test_a_card_of_ones_own_has_its_memory_and_its_kernels():
+    step = lambda net: net(torch.ones(1, 4, device="cuda")).sum()  # noqa: E731
+    own = predict(lambda: nn.Linear(4, 4), step, "10.5 GiB, capability 8.6")
+    assert own.usable_bytes == int(10.5 * 2**30) - 200 * MIB and own.card == "10.5 GiB, capability 8.6"
+
+
+def test_nothing_of_the_simulation_stays_behind():
+    before = (torch.cuda.is_bf16_supported, torch.get_rng_state())
+    predict(lambda: Layer(16), lambda net: net(torch.randn(2, 4, 16, device="cuda")).sum(), precision="fp16")
+    assert torch.cuda.is_bf16_supported is before[0] and not torch.is_autocast_enabled("cuda")
+    assert torch.ones(1).device.type == "cpu"
+    assert torch.equal(torch.get_rng_state(), before[1])

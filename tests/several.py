@@ -1,0 +1,173 @@
+"""Ranks for tests: runs of the toy task in processes that are joined once for many of them.
+
+    python -m tests.several FOLDER
+
+reads FOLDER/scenarios.json and does one after the other; tests/test_ranks.py starts as many as there are ranks.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from lib import launch, ranks
+from lib import session as sessions
+from lib import task as tasks
+from lib.errors import BadInput, TrainingFailed
+from tests.conftest import ROOT, TOY
+from tests.toy import Toy
+
+
+class Slow(Toy):
+    """A step takes a moment, so that there is time to disturb it."""
+
+    def loss(self, model, batch):
+        time.sleep(0.05)
+        return super().loss(model, batch)
+
+
+class Branching(Toy):
+    """A layer that only some micro-batches use: here the first of an effective batch, never the second."""
+
+    def model(self):
+        model = super().model()
+        model.register_parameter("seldom", torch.nn.Parameter(torch.ones(1)))
+        model.register_parameter("never", torch.nn.Parameter(torch.ones(1)))
+        return model
+
+    def collate(self, samples, generator):
+        batch = super().collate(samples, generator)
+        first = generator.initial_seed() % 2 == 0  # any property of a slot that its seed decides
+        return {**batch, "branch": torch.full_like(batch["id"], float(first))}
+
+    def loss(self, model, batch):
+        sums, logs = super().loss(model, batch)
+        if bool(batch["branch"][0]):
+            sums["squared"] = sums["squared"] * model.seldom.squeeze()
+        return sums, logs
+
+
+class Tight(Toy):
+    """Memory runs out on the second rank alone when more than two samples are on it at once."""
+
+    def loss(self, model, batch):
+        if ranks.rank() == 1 and len(batch["x"]) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+        return super().loss(model, batch)
+
+
+class CumulativeNorm(Toy):
+    """Batch statistics are the mean over all batches so far."""
+
+    def model(self):
+        model = super().model()
+        model.blocks[1].momentum = None
+        return model
+
+
+class Missing(Toy):
+    """The second rank has no data."""
+
+    def datasets(self):
+        if ranks.rank() == 1:
+            raise BadInput("There is no graph in /data.")
+        return super().datasets()
+
+
+class Undecided(Toy):
+    """Draws its weights in a way that the seed does not reach."""
+
+    def model(self):
+        torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
+        return super().model()
+
+
+class Cut(sessions.Session):
+    """Ends after some steps, on one rank alone or on all."""
+
+    steps, on = 0, None
+
+    def stop_reason(self, evaluating=False):
+        self.steps -= 1
+        mine = self.on is None or self.on == ranks.rank()
+        return "deadline" if self.steps == 0 and mine else None
+
+
+def scenario(folder: Path, config: dict, task: str = "", cut: int = 0, on: int | None = None) -> dict:
+    """What is done on each rank: one call of `launch.train`, which may be cut after some steps."""
+
+    def start(*_):
+        session = Cut(None, 0, 0)
+        session.steps, session.on = cut, on
+        return session
+
+    overrides = {"output_dir": str(folder / "runs"), **config}
+    if task:
+        overrides["task"] = f"{__file__}:{task}"
+    try:
+        with mock.patch.multiple(launch, plot=mock.DEFAULT), mock.patch.object(sessions, "start", start):
+            return launch.train(tasks.load_config(folder / "toy.yaml", overrides))
+    except (BadInput, TrainingFailed) as error:
+        return {"error": str(error), "kind": type(error).__name__}
+
+
+def here(folder: Path, scenarios: Iterable[dict]) -> list[dict]:
+    """Does them in this process, as the one rank there is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "toy.yaml").write_text(TOY)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a rank has: another number adds up in another order
+    try:
+        return [scenario(folder, **each) for each in scenarios]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def on_ranks(folder: Path, scenarios: list[dict], count: int = 2, seconds: float = 120) -> list[list[dict]]:
+    """Does them on `count` ranks; what each of those returned."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "toy.yaml").write_text(TOY)
+    (folder / "scenarios.json").write_text(json.dumps(scenarios))
+    started = [start_rank(folder, number, count, free_port() if not number else None) for number in range(count)]
+    outputs = [process.communicate(timeout=seconds)[0] for process in started]
+    assert all(process.returncode == 0 for process in started), "\n\n".join(outputs)
+    return [json.loads((folder / f"results-{number}.json").read_text()) for number in range(count)]
+
+
+_port = 0
+
+
+def start_rank(folder: Path, number: int, count: int, port: int | None = None) -> subprocess.Popen:
+    global _port
+    _port = port or _port
+    place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _port, "OMP_NUM_THREADS": 1, "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {**os.environ, **{k: str(v) for k, v in (place | meeting).items()}, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.several", str(folder)]
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    results = [scenario(folder, **each) for each in json.loads((folder / "scenarios.json").read_text())]
+    (folder / f"results-{ranks.rank()}.json").write_text(json.dumps(results))
+    ranks.end()
+
+
+if __name__ == "__main__":
+    main()
