@@ -9,8 +9,9 @@ PY := .venv/bin/python
 train: .venv/ready
 	$(PY) -m lib train configs/graphmer_small.yaml
 
+# two at a time with a thread each: two cores with two threads in each test would only wait for one another
 test: lint check
-	$(PY) -m pytest
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
 
 lint: .venv/ready
 	$(PY) -m ruff check .

@@ -103,7 +103,7 @@ def test_a_pushed_notebook_comes_back_without_what_the_push_put_in(stub, tmp_pat
 
 def test_an_unknown_notebook_lists_what_there_is(stub, capsys):
     assert main(["kaggle", "push", "nothing"]) == 2
-    assert "There is no notebook nothing. There are: 01_graphmer" in capsys.readouterr().err
+    assert "There is no notebook nothing. There are: 00_memory, 01_graphmer" in capsys.readouterr().err
 
 
 # --- status and log ---------------------------------------------------------------------------------------------------

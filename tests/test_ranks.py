@@ -440,7 +440,7 @@ def words(place, rank, error):
 
 @pytest.fixture
 def ended(toy):
-    launched = torchrun._Launch(toy(), 2, 1, None)
+    launched = torchrun._Launch(toy(), 2, 1, {}, None)
 
     class Agent:
         returncode = 1
