@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib import checkpoint, launch, memory, outputs, platform, smoke
+from lib import checkpoint, launch, memory, outputs, platform, smoke, torchrun
 from lib import config as configs
 from lib import session as sessions
 from lib import task as tasks
@@ -236,7 +236,8 @@ def measure(found: Sequence[Entry]) -> dict[str, float]:
     for entry in found:
         if entry.kind not in rates:
             print(f"Measuring the speed of {entry.kind} in {entry.config.training.smoke_steps} steps.", flush=True)
-            rates[entry.kind] = smoke.few_steps(launch.prepare(entry.config)).steps_per_second
+            prepared = launch.prepare(entry.config)
+            rates[entry.kind] = smoke.few_steps(prepared).steps_per_second * torchrun.processes(prepared.config)
             memory.clear_memory()
     return rates
 
