@@ -23,6 +23,7 @@ from lib import data, launch, memory, trainer
 from lib import queue as queues
 from lib import state as states
 from lib import task as tasks
+from lib.config import Data
 from lib.meter import Meter
 from lib.tasks.glacier import readers, terrain, tiles
 
@@ -81,12 +82,15 @@ def loader_and_step() -> dict:
     order = data.Order(len(part), 0, BATCH, 1, data.weights_of(part))
     loaded = {}
     for workers in (0, 2):
-        batches = data.train_batches(task, part, order, range(1 + LOADED // BATCH), workers)
+        batches = data.train_batches(task, part, order, range(1 + LOADED // BATCH), Data(num_workers=workers))
         next(batches)  # workers start, files are mapped for the first time
         begin = time.perf_counter()
         for _ in batches:
             pass
         loaded[f"loader_{workers}_workers"] = round(LOADED / (time.perf_counter() - begin), 1)
+    begin = time.process_time()
+    task.collate([part[i] for i in range(BATCH)], torch.Generator().manual_seed(0))
+    loaded["one_cpu_without_others"] = round(BATCH / (time.process_time() - begin), 1)  # by its own time of computing
     few = tasks.configs.replace(config, {"training.effective_batch": STEP_BATCH, "training.micro_batch": STEP_BATCH})
     state = states.new(task, few)
     batch = {
