@@ -4,6 +4,8 @@ A queue has no state of its own: what is left to do follows from the summaries a
 output folder or in a mounted earlier output. So the deadline may fall anywhere, and so may a kill.
 """
 
+import contextlib
+import io
 import itertools
 import re
 import shutil
@@ -263,7 +265,10 @@ def table(found: Sequence[Entry], rates: Mapping[str, float] | None = None) -> s
 
 
 def _steps(entry: Entry) -> int:
-    return entry.config.training.max_steps or launch.prepare(entry.config).config.training.max_steps
+    if entry.config.training.max_steps:
+        return entry.config.training.max_steps
+    with contextlib.redirect_stdout(io.StringIO()):  # what is said of the data was said where they were shown
+        return launch.prepare(entry.config).config.training.max_steps
 
 
 def _seconds_left(entry: Entry, state: State, steps: int, rates: Mapping[str, float]) -> float | None:
@@ -276,10 +281,12 @@ def _projection(found: Sequence[Entry], seconds: float, unknown: int) -> str:
         return "The queue is empty."
     config = found[0].config
     minutes = config.session.minutes or platform.detect().session_minutes
-    told = f"About {seconds / 3600:.1f} hours of training are left"
+    if not seconds and not unknown:
+        return "Nothing is left to train."
+    told = f"About {duration(seconds)} of training is left"
     if minutes:
         usable = max(1.0, 60 * minutes - config.session.margin_seconds)
-        told += f", {max(1, -(-seconds // usable)) if seconds else 0:.0f} sessions of {minutes / 60:.1f} hours"
+        told += f", {max(1, -(-seconds // usable)):.0f} sessions of {duration(60 * minutes)}"
     return f"{told}{f'; {unknown} runs are not yet measured' if unknown else ''}. Evaluations come on top."
 
 

@@ -196,6 +196,17 @@ def test_of_all_weights_that_reach_them_these_are_the_most_even():
         assert -(other * np.log(other)).sum() < entropy + 1e-6
 
 
+@pytest.mark.parametrize("most", [1.5, 2, 4, 20])
+def test_a_wanted_class_that_is_rare_everywhere_leaves_no_even_draw(most):
+    """The cap is used up even where a share is so far out of reach that a slight pull on it would pass the cap."""
+    draw = np.random.default_rng(0)
+    ice = draw.uniform(0, 0.6, 200)
+    counts = np.stack([1 - ice, ice * 0.7, ice * 0.3, np.full(200, 0.001)], 1) * 9216
+    weight = sampling.weights(counts, Sampling(target_shares=(0.1, 0.35, 0.4, 0.15), most_often=most))
+    assert 0.75 * min(most, 2) < weight.max() <= most + 1e-6
+    assert sampling.reached(counts, weight)[0] < sampling.reached(counts, None)[0] - 0.03
+
+
 def test_shares_out_of_reach_are_approached_within_the_cap():
     counts = np.zeros((200, 4))
     counts[:, 0], counts[:, 1], counts[::20, 3] = 700, 300, 1  # lakes are a thousandth of a few tiles

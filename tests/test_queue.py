@@ -88,7 +88,7 @@ def test_a_queue_runs_all_and_says_how_it_stands(config, capsys):
     assert queues.run(found) == 0
     table = queues.table(found)
     assert table.count("completed") == 3 and table.count("12/12") == 3
-    assert "About 0.0 hours of training are left" in table
+    assert "Nothing is left to train." in table
     capsys.readouterr()
     assert queues.run(found) == 0
     assert capsys.readouterr().out.count("was completed at step 12") == 3
@@ -97,7 +97,7 @@ def test_a_queue_runs_all_and_says_how_it_stands(config, capsys):
 def test_the_table_projects_hours_and_sessions_before_anything_ran(config):
     found = queue_of(five_seeds(config), **{"session.minutes": 0.5, "session.margin_seconds": 0})
     table = queues.table(found, {"toy": 0.5})  # 12 steps at one in 2 s: 24 s a run, 120 s in sessions of 30
-    assert table.count("0:00:24") == 5 and "4 sessions of 0.0 hours" in table
+    assert table.count("0:00:24") == 5 and "About 0:02:00 of training is left, 4 sessions of 0:00:30" in table
 
 
 def test_measuring_takes_the_speed_of_a_smoke_test_once_for_each_kind(config, monkeypatch):
