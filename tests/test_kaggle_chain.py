@@ -209,6 +209,7 @@ class Forked:
         self.process.start()
 
     def _run(self):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
         with self.said.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
             os._exit(main(COMMAND))
 
