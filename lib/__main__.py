@@ -103,7 +103,8 @@ def _train(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     configs = [tasks.load_config(path, _overrides(options.set)) for path in options.configs]
-    plans = [planner.plan(config, gpu, options.gpus) for config in configs for gpu in options.gpu or ["t4"]]
+    cards = [planner.find(gpu) for gpu in options.gpu or ["t4"]]
+    plans = [planner.make(config, card, options.gpus) for config in configs for card in cards]  # a process of its own
     if options.json:
         print(json.dumps([plan.to_json() for plan in plans], indent=2))
     else:
