@@ -42,7 +42,6 @@ class _Place:
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
     local_size: int = 1
     flags: dist.ProcessGroup | None = None  # gloo, for numbers and decisions
 
@@ -123,7 +122,7 @@ def start(options: Device) -> None:
         return
     _join()
     flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS)) if on else dist.group.WORLD
-    _here = _Place(dist.get_rank(), size, local, local_size, flags)
+    _here = _Place(dist.get_rank(), size, local_size, flags)
 
 
 def _join() -> None:

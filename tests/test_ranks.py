@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from lib import checkpoint, data, launch, memory, metrics, ranks, sharding, torchrun, trainer, weights
+from lib import checkpoint, data, launch, memory, metrics, ranks, sharding, summation, torchrun, trainer, weights
 from lib import task as tasks
 from lib.config import Device
 from lib.errors import BadInput, OutOfMemory
@@ -213,7 +213,7 @@ def test_the_statistics_of_ranks_in_a_chain_are_those_of_one_process(monkeypatch
             mine.load_state_dict({**alone.state_dict(), **start, "num_batches_tracked": torch.tensor(seen)})
             for batch in batches[2 * rank : 2 * rank + 2]:
                 mine(batch)
-            decay, whole, share = trainer._decays(momentum, 2, seen)
+            decay, whole, share = summation.decays(momentum, 2, seen)
             for name, value in total.items():
                 value += share * (mine.state_dict()[name] - decay * start[name])
         for batch in batches:
@@ -301,7 +301,7 @@ def test_workers_beyond_the_cpus_are_left_out(toy, monkeypatch):
     config = toy({"data.num_workers": 8})
     monkeypatch.setattr(data.os, "sched_getaffinity", lambda _: range(4))
     monkeypatch.setattr(data.os, "process_cpu_count", lambda: 4, raising=False)
-    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 0, 2))
+    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))
     fitting, said = data.fitting(tasks.load(config), 8, config.data)
     assert fitting.num_workers == 2 and "4 CPUs serve 2 process(es): 2 load data" in said
 

@@ -182,10 +182,10 @@ def test_imports_point_downwards():
     """The order of docs/design.md: a module imports only what stands to its right."""
     order = [
         "__main__", "kaggle", "panel", "widgets", "notebook", "queue", "prediction", "plan_html", "plan_file",
-        "rehearsal", "doctor", "smoke", "launch", "planner", "torchrun", "profiles", "trainer", "state", "sampler",
-        "events", "meter", "data", "optimization", "outputs", "metrics", "progress", "session", "identity", "ema",
-        "weights", "memory", "machine", "saver", "retention", "checkpoint", "files", "task", "sharding", "ranks",
-        "dependencies", "platform", "config", "strict", "errors", "__init__",
+        "rehearsal", "doctor", "smoke", "launch", "planner", "torchrun", "profiles", "trainer", "summation", "state",
+        "sampler", "events", "meter", "data", "optimization", "outputs", "metrics", "progress", "session", "identity",
+        "ema", "weights", "memory", "machine", "saver", "retention", "checkpoint", "files", "task", "sharding",
+        "ranks", "dependencies", "platform", "config", "strict", "errors", "__init__",
     ]  # fmt: skip
     import ast
 

@@ -21,7 +21,6 @@ from lib.kaggle import secrets
 
 SHORT, LONG = 300, 6 * 3600  # seconds that a question, and that a transfer of files, may take
 ACTIVE = ("QUEUED", "RUNNING", "CANCEL_REQUESTED")
-ENDED = ("COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED")
 # The client joins a file's name to the folder as it is: names that lead elsewhere are not asked for.
 _SAFE = r"^(?!/)(?!.*(^|/)\.\.(/|$))(?!.*[\\:])"
 _PAGE = "100"  # files of an output that are listed at once; the client's own 20 makes 25 requests for 500 files
