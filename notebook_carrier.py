@@ -23,7 +23,9 @@ class SourceError(ValueError):
 def carried_files(source_path: Path, header: dict, root: Path) -> dict[str, str]:
     """What the notebook carries, by relative path: lib, its own tasks with their data files, its configurations."""
     lib = root / "lib"
-    paths = [*lib.glob("*.py"), *lib.glob("planner/*.py"), lib / "tasks" / "__init__.py"]
+    at_home = (lib / "kaggle", lib / "tasks")  # what no notebook needs, and what it carries by name
+    paths = [path for path in lib.rglob("*.py") if not any(path.is_relative_to(folder) for folder in at_home)]
+    paths.append(lib / "tasks" / "__init__.py")
     for name in header["tasks"]:
         task = lib / "tasks" / name
         found = [path for path in (task.with_suffix(".py"), *task.rglob("*")) if path.is_file()

@@ -1,4 +1,4 @@
-"""The tables of docs/*.md that are made of figures, computed from lib/platform.py and the configurations.
+"""The tables of docs/*.md that are made of figures, computed from lib/machine/facts.py and the configurations.
 
     python -m docs.tables           write them between their marks
     python -m docs.tables --check   show which are stale; exit code 1 if any is
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from lib import task as tasks
-from lib.platform import CARDS, FACTS, Card
+from lib.machine.facts import CARDS, FACTS, Card
+from lib.task import find_task, load_config
 
 DOCS = Path(__file__).resolve().parent
 BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -71,9 +71,9 @@ class Workload:
 
 @cache
 def workload() -> Workload:
-    config = tasks.load_config(DOCS.parent / "configs" / "graphmer.yaml")
+    config = load_config(DOCS.parent / "configs" / "graphmer.yaml")
     chain, model = config.workload.chain, config.workload.model
-    count = sum(p.numel() for p in tasks.find(config.task)(config).model().parameters())
+    count = sum(p.numel() for p in find_task(config.task)(config).model().parameters())
     positions = chain.roots * (1 + chain.leaves)
     return Workload(count, model.feed_forward, config.training.effective_batch, positions, model.layers, model.hidden)
 
@@ -132,7 +132,7 @@ def _facts(prefix: str) -> str:
     names = [name for name in FACTS if name.startswith(prefix)]
     rows = [[f"`{name}`", _shown(FACTS[name].value), FACTS[name].unit, FACTS[name].source, FACTS[name].checked]
             for name in names]  # fmt: skip
-    return table(["name in `platform.FACTS`", "value", "unit", "source", "checked"], rows)
+    return table(["name in `facts.FACTS`", "value", "unit", "source", "checked"], rows)
 
 
 def _shown(value: float | str) -> str:

@@ -9,11 +9,13 @@ import json
 import sys
 from pathlib import Path
 
-from lib import doctor, launch, outputs, planner, prediction, ranks, rehearsal, torchrun
-from lib import queue as queues
-from lib import task as tasks
-from lib.errors import BadInput
-from lib.trainer import TrainingFailed
+from lib import doctor, launch, planner, ranks
+from lib.doctor import findings, rehearsal
+from lib.errors import BadInput, TrainingFailed
+from lib.launch import ensemble, torchrun
+from lib.launch.queue import entries, measure, run_queue, table, verdict
+from lib.report import outputs
+from lib.task import load_config
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -77,16 +79,16 @@ def _add_kaggle(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def _doctor(options: argparse.Namespace) -> int:
     """Exit code 2 where a finding is bad, else 0."""
     with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
-        config = tasks.load_config(options.config, _overrides(options.set)) if options.config else None
+        config = load_config(options.config, _overrides(options.set)) if options.config else None
         sections = doctor.examine(config)
         if config:
             sections["Run"] = rehearsal.check_run(config)
-    print(doctor.as_json(sections) if options.json else doctor.table(sections))
-    return doctor.exit_code(sections)
+    print(findings.as_json(sections) if options.json else findings.table(sections))
+    return findings.exit_code(sections)
 
 
 def _train(options: argparse.Namespace) -> int:
-    run = launch.prepare(tasks.load_config(options.config, _overrides(options.set)))
+    run = launch.prepare(load_config(options.config, _overrides(options.set)))
     if not torchrun.is_watched():  # else the process above has said it
         print(run.task.describe_data())
         print(*run.lengths, sep="\n")
@@ -102,8 +104,8 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    configs = [tasks.load_config(path, _overrides(options.set)) for path in options.configs]
-    cards = [planner.find(gpu) for gpu in options.gpu or ["t4"]]
+    configs = [load_config(path, _overrides(options.set)) for path in options.configs]
+    cards = [planner.find_card(gpu) for gpu in options.gpu or ["t4"]]
     plans = [planner.make(config, card, options.gpus) for config in configs for card in cards]  # a process of its own
     if options.json:
         print(json.dumps([plan.to_json() for plan in plans], indent=2))
@@ -115,18 +117,18 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _queue(options: argparse.Namespace) -> int:
-    found = queues.entries(Path(options.config), _overrides(options.set))
+    found = entries(Path(options.config), _overrides(options.set))
     if options.table:
-        print(queues.table(found), queues.verdict(found), sep="\n")
+        print(table(found), verdict(found), sep="\n")
         return 0
-    print(queues.table(found, queues.measure(found)), flush=True)
-    code = queues.run(found)
-    print(queues.table(found), queues.verdict(found), sep="\n")
+    print(table(found, measure(found)), flush=True)
+    code = run_queue(found)
+    print(table(found), verdict(found), sep="\n")
     return code
 
 
 def _predict(options: argparse.Namespace) -> int:
-    print(prediction.run(Path(options.archive), Path(options.data), Path(options.out)))
+    print(ensemble.run(Path(options.archive), Path(options.data), Path(options.out)))
     return 0
 
 

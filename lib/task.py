@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lib import config as configs
-from lib import platform
-from lib.config import Config, NoSettings
+from lib.config import Config, NoSettings, read_config
 from lib.errors import BadInput
+from lib.machine import inputs, platform
 
 Batch = dict[str, Tensor]
 
@@ -111,7 +110,7 @@ class Task:
         return ""
 
 
-def find(name: str) -> type[Task]:
+def find_task(name: str) -> type[Task]:
     """The class behind a configuration's `task:`: a name under `lib/tasks`, or `file.py:Class`.
 
     Raises BadInput where there is no such task.
@@ -149,20 +148,20 @@ def _only_task(module: Any, name: str) -> type[Task]:
 
 def load_config(path: str | Path, overrides: Mapping[str, object] | None = None) -> Config:
     """Reads a configuration whose `workload:` section is checked against the settings of the task that it names."""
-    return configs.load(path, overrides, workload=lambda name: find(name).Settings)
+    return read_config(path, overrides, workload=lambda name: find_task(name).Settings)
 
 
-def load(config: Config) -> Task:
+def load_task(config: Config) -> Task:
     """The task of a configuration with its data located.
 
     An empty `data.dir` takes a mounted input that holds one of the task's sentinels, and the task's embedded default
     where nothing is mounted; `describe_data` says which.
     """
-    cls = find(config.task)
-    return cls(config, locate(config.data.dir, cls.sentinels))
+    cls = find_task(config.task)
+    return cls(config, locate_data(config.data.dir, cls.sentinels))
 
 
-def locate(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
+def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
     """The folder of `data.dir`, else the first mounted folder with a sentinel, else None (the embedded default).
 
     "embedded" stands for the embedded default whatever is mounted. In a mounted input of that name, the folder with the
@@ -172,11 +171,11 @@ def locate(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
         return None
     here = platform.detect()
     if data_dir:
-        folder = platform.find_input(data_dir, here)
+        folder = inputs.find_input(data_dir, here)
         is_mounted = here.input_dir is not None and here.input_dir in folder.parents
-        found = platform.search([folder], sentinels) if is_mounted and folder.is_dir() else []
+        found = inputs.search([folder], sentinels) if is_mounted and folder.is_dir() else []
         return _first(found, data_dir) or folder
-    return _first(platform.search_inputs(sentinels, here) if sentinels else [], "the mounted inputs")
+    return _first(inputs.search_inputs(sentinels, here) if sentinels else [], "the mounted inputs")
 
 
 def _first(found: list[Path], where: str) -> Path | None:

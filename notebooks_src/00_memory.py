@@ -52,9 +52,11 @@ OUTPUT_DIR: str = ""  # where "Use this plan" writes its file; empty: the platfo
 # What this notebook itself runs on. A missing GPU is no fault here.
 
 # %%
-from lib import doctor, panel, planner, widgets
+from lib import doctor, planner
+from lib.doctor import findings
+from lib.notebook import panel, widgets
 
-print(doctor.table(doctor.examine()))
+print(findings.table(doctor.examine()))
 widgets.memory_panel()
 
 # %% [markdown]

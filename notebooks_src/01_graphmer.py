@@ -53,7 +53,11 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
-from lib import doctor, launch, memory, notebook, outputs, smoke, widgets
+from lib import doctor, launch, notebook
+from lib.launch import resume, smoke
+from lib.machine import memory
+from lib.notebook import widgets
+from lib.report import outputs
 
 config = notebook.configure("graphmer", HOME, globals())
 
@@ -99,7 +103,7 @@ memory.clear_memory()
 # Which checkpoint was found, and how many steps are left.
 
 # %%
-print(launch.describe_resume(run, launch.find_checkpoint(run)))
+print(resume.describe_resume(run, resume.find_checkpoint(run)))
 
 # %% [markdown]
 # ## Full run

@@ -51,7 +51,11 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
-from lib import doctor, launch, memory, notebook, outputs, queue, widgets
+from lib import doctor, launch, notebook
+from lib.launch import queue
+from lib.machine import memory
+from lib.notebook import widgets
+from lib.report import outputs
 
 runs = notebook.configure_queue("glacier_finetune", HOME, globals())
 print("The queue:", ", ".join(entry.name for entry in runs))
@@ -102,7 +106,7 @@ print(queue.table(runs, rates))
 # at its own checkpoint. Interrupting this cell once finishes the step and saves; run it again to go on.
 
 # %%
-code = queue.run(runs)
+code = queue.run_queue(runs)
 print(queue.table(runs))
 
 # %% [markdown]

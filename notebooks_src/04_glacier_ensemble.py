@@ -50,7 +50,11 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
-from lib import doctor, launch, memory, notebook, outputs, prediction, queue, widgets
+from lib import doctor, launch, notebook
+from lib.launch import ensemble, queue
+from lib.machine import memory
+from lib.notebook import widgets
+from lib.report import outputs
 
 runs = notebook.configure_queue("glacier_ensemble", HOME, globals())
 print("The queue:", ", ".join(entry.name for entry in runs))
@@ -99,7 +103,7 @@ print(queue.table(runs, rates))
 # at its own checkpoint. Interrupting this cell once finishes the step and saves; run it again to go on.
 
 # %%
-code = queue.run(runs)
+code = queue.run_queue(runs)
 print(queue.table(runs))
 
 # %% [markdown]
@@ -124,9 +128,9 @@ if not queue.completed(folds, run.output_dir):
     print(f"No fold of {size} was found, here or among the inputs: the seeds vote alone.")
 
 # %%
-ensemble = run.output_dir / runs[-1].kind
+voted = run.output_dir / runs[-1].kind
 if code == 0:
-    summary, text = prediction.vote(members, ensemble)
+    summary, text = ensemble.vote(members, voted)
     print(text)
     for member in members:
         print(f"{member.name:>34}: test MCC {outputs.read_summary(member)['metrics']['mcc']:.4f}")
@@ -134,7 +138,7 @@ if code == 0:
 
 # %%
 if code == 0:
-    display(*(Image(filename=str(ensemble / "plots" / f"{name}.png")) for name in ("predictions", "confusion")))
+    display(*(Image(filename=str(voted / "plots" / f"{name}.png")) for name in ("predictions", "confusion")))
 
 # %% [markdown]
 # ## Maps
@@ -145,9 +149,9 @@ if code == 0:
 if code == 0 and run.config.workload.download:
     print("The scenes of downloaded archives are deleted once they are cut: name a folder of bands in `lib predict`.")
 elif code == 0:
-    task, models = prediction.ensemble(members)
-    masks = task.predict(models, run.task.root, ensemble / "masks")
-    print(f"{len(masks)} masks are in {ensemble / 'masks'}.")
+    task, models = ensemble.load_members(members)
+    masks = task.predict(models, run.task.root, voted / "masks")
+    print(f"{len(masks)} masks are in {voted / 'masks'}.")
     outputs.package(run.output_dir)
 
 # %% [markdown]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib import task as tasks
-from tests import kaggle_stub
+from lib.task import load_config
+from tests.kaggle import stub as kaggle_stub
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data"))
@@ -62,6 +62,6 @@ def toy(tmp_path):
     (tmp_path / "toy.yaml").write_text(TOY)
 
     def make(overrides=None):
-        return tasks.load_config(tmp_path / "toy.yaml", {"output_dir": str(tmp_path / "runs"), **(overrides or {})})
+        return load_config(tmp_path / "toy.yaml", {"output_dir": str(tmp_path / "runs"), **(overrides or {})})
 
     return make

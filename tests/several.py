@@ -18,9 +18,9 @@ from unittest import mock
 import torch
 
 from lib import launch, ranks
-from lib import session as sessions
-from lib import task as tasks
 from lib.errors import BadInput, TrainingFailed
+from lib.task import load_config
+from lib.training.session import Session
 from tests.conftest import ROOT, TOY
 from tests.toy import Toy
 
@@ -89,7 +89,7 @@ class Undecided(Toy):
         return super().model()
 
 
-class Cut(sessions.Session):
+class Cut(Session):
     """Ends after some steps, on one rank alone or on all."""
 
     steps, on = 0, None
@@ -112,8 +112,8 @@ def scenario(folder: Path, config: dict, task: str = "", cut: int = 0, on: int |
     if task:
         overrides["task"] = f"{__file__}:{task}"
     try:
-        with mock.patch.multiple(launch, plot=mock.DEFAULT), mock.patch.object(sessions, "start", start):
-            return launch.train(tasks.load_config(folder / "toy.yaml", overrides))
+        with mock.patch.multiple(launch, plot=mock.DEFAULT), mock.patch.object(launch, "start_session", start):
+            return launch.train(load_config(folder / "toy.yaml", overrides))
     except (BadInput, TrainingFailed) as error:
         return {"error": str(error), "kind": type(error).__name__}
 

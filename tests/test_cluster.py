@@ -10,8 +10,8 @@ import time
 import pytest
 import yaml
 
-from lib import config as configs
-from lib import strict
+from lib.config import Config
+from lib.config.reader import sentences
 from tests.conftest import ROOT, TOY
 
 CLUSTER = ROOT / "configs" / "cluster"
@@ -77,7 +77,7 @@ def test_every_key_that_an_example_sets_exists():
     texts.append((CLUSTER / "slurm.sh").read_text().replace("\\\n", " "))
     keys = overrides_of(texts)
     assert {"output_dir", "training.micro_batch_slots", "session.minutes", "run.name"} <= keys
-    assert keys <= set(strict.sentences(configs.Config))
+    assert keys <= set(sentences(Config))
 
 
 def test_the_trainjob_fits_its_runtime_and_its_slots_its_processes():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lib import task as tasks
-from lib.config import dump
+from lib.config import to_yaml
+from lib.task import find_task, load_config, load_task
 from tests.conftest import ROOT
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -11,10 +11,10 @@ CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_a_configuration_loads_and_round_trips(path, tmp_path):
-    config = tasks.load_config(path)
+    config = load_config(path)
     assert config.run.name == path.stem
-    (tmp_path / "again.yaml").write_text(dump(config))
-    assert tasks.load_config(tmp_path / "again.yaml") == config
+    (tmp_path / "again.yaml").write_text(to_yaml(config))
+    assert load_config(tmp_path / "again.yaml") == config
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
@@ -24,13 +24,13 @@ def test_a_workload_comes_in_two_sizes(path):
 
 
 def test_graphmer_has_the_size_for_kaggle():
-    config = tasks.load_config(ROOT / "configs" / "graphmer.yaml")
+    config = load_config(ROOT / "configs" / "graphmer.yaml")
     chain, model = config.workload.chain, config.workload.model
     assert (model.layers, model.hidden, chain.roots * (1 + chain.leaves)) == (12, 768, 768)
     training = config.training
     assert (training.effective_batch, training.max_steps, training.smoke_steps) == (64, 10_000, 100)
     assert config.checkpoint.keep_last == 5
-    parameters = sum(p.numel() for p in tasks.load(config).model().parameters())
+    parameters = sum(p.numel() for p in load_task(config).model().parameters())
     assert 80e6 < parameters < 100e6
     # weights and two moments in fp32, five times, and the best weights: within Kaggle's 20 GB
     assert 5 * 12 * parameters + 4 * parameters < 20e9
@@ -40,7 +40,7 @@ def test_graphmer_has_the_size_for_kaggle():
 def test_glaciers_runs_hand_their_weights_on(size):
     """Fine-tuning and ensemble share data, split and model; they start from the pretraining's bands and classes."""
     pretrain, finetune, ensemble = (
-        tasks.load_config(ROOT / "configs" / f"glacier_{name}{size}.yaml")
+        load_config(ROOT / "configs" / f"glacier_{name}{size}.yaml")
         for name in ("pretrain", "finetune", "ensemble")
     )
     for key in ("source", "tiles", "split", "model", "generator", "loss", "sampling", "initial"):
@@ -54,18 +54,18 @@ def test_glaciers_runs_hand_their_weights_on(size):
 
 
 def test_glacier_has_the_size_and_the_schedule_for_kaggle():
-    pretrain = tasks.load_config(ROOT / "configs" / "glacier_pretrain.yaml")
+    pretrain = load_config(ROOT / "configs" / "glacier_pretrain.yaml")
     training, scheduler = pretrain.training, pretrain.scheduler
     assert (training.epochs, training.effective_batch, pretrain.optimizer.lr) == (60, 48, 5e-4)
     assert (scheduler.name, scheduler.factor, scheduler.patience, scheduler.min_lr) == ("plateau", 0.5, 5, 1e-6)
     assert pretrain.checkpoint.every_epochs == 10 and pretrain.workload.split.validation == 0.15
     assert (pretrain.workload.loss.focal, pretrain.workload.loss.dice) == (0.6, 0.4)
-    finetune = tasks.load_config(ROOT / "configs" / "glacier_finetune.yaml")
+    finetune = load_config(ROOT / "configs" / "glacier_finetune.yaml")
     training, scheduler, loss = finetune.training, finetune.scheduler, finetune.workload.loss
     assert (training.epochs, training.effective_batch, finetune.optimizer.lr) == (150, 64, 1e-4)
     assert (scheduler.factor, scheduler.patience, scheduler.min_lr) == (0.5, 8, 1e-7)
     assert (loss.focal, loss.dice, loss.mcc, loss.boundary, loss.ramp_epochs) == (0.25, 0.25, 0.35, 0.15, 30)
     assert finetune.workload.sampling.target_shares == (0.10, 0.35, 0.40, 0.15)
     assert finetune.checkpoint.every_epochs == 25
-    parameters = sum(p.numel() for p in tasks.find("glacier")(pretrain).model().parameters())
+    parameters = sum(p.numel() for p in find_task("glacier")(pretrain).model().parameters())
     assert 24e6 < parameters < 26e6

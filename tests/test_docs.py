@@ -8,7 +8,7 @@ import pytest
 from docs import tables
 from lib.__main__ import _parser
 from lib.config import Config
-from lib.strict import sentences
+from lib.config.reader import sentences
 from tests.conftest import ROOT
 
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]

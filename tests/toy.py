@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from lib.config import option
+from lib.config.reader import option
 from lib.task import Task
 
 IGNORED = -1.0

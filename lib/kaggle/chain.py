@@ -16,10 +16,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from lib import metrics, outputs, platform
 from lib.errors import BadInput
-from lib.kaggle import client, kernel
-from lib.kaggle.kernel import Notebook
+from lib.kaggle import client
+from lib.kaggle.kernel import Notebook, keep_log, prepare, pushed_as, uses_gpu
+from lib.machine.facts import FACTS
+from lib.report import outputs
+from lib.report.metrics import read, series
 
 _STATE, _LOCK = "chain.json", "chain.lock"
 _SETTLING_POLLS = 3  # looks after which an end is believed that no active state preceded, or a push given up
@@ -206,7 +208,7 @@ def _too_little_quota(chain: Chain) -> tuple[int, str] | None:
 
 def _quota(chain: Chain) -> client.Quota | None:
     """What is left of the week; None for a notebook that uses no GPU."""
-    return _asked(chain, client.quota) if kernel.uses_gpu(chain.notebook) else None
+    return _asked(chain, client.quota) if uses_gpu(chain.notebook) else None
 
 
 def _begin(chain: Chain, hold: int) -> Session:
@@ -218,7 +220,7 @@ def _begin(chain: Chain, hold: int) -> Session:
         session = Session(mark="", pushed_at=time.time(), state="running")
     else:
         own_output = chain.own_output or any(one.trained for one in chain.sessions)
-        folder, mark = kernel.prepare(chain.notebook, _values(chain, quota), own_output)
+        folder, mark = prepare(chain.notebook, _values(chain, quota), own_output)
         session = Session(mark=mark, pushed_at=time.time())
     session.first_step = session.step = chain.step
     session.quota_before = quota.used if quota else None
@@ -253,7 +255,7 @@ def _values(chain: Chain, quota: client.Quota | None) -> dict[str, object]:
     if quota is None:
         return values
     left = 60 * quota.remaining - _QUOTA_MARGIN_MINUTES
-    asked = float(values.get("SESSION_MINUTES") or platform.FACTS["kaggle_run_minutes"].value)
+    asked = float(values.get("SESSION_MINUTES") or FACTS["kaggle_run_minutes"].value)
     if left < asked:
         values["SESSION_MINUTES"] = round(left, 1)
         print(f"{quota.remaining:.1f} GPU hours are left: the session ends after {left:.0f} minutes.", flush=True)
@@ -265,7 +267,7 @@ def _arrived(chain: Chain, session: Session) -> bool:
     for look in range(_SETTLING_POLLS):
         if look:
             time.sleep(chain.poll_seconds)
-        if _asked(chain, lambda: client.find(chain.kernel) and kernel.pushed_as(chain.kernel) == session.mark):
+        if _asked(chain, lambda: client.find(chain.kernel) and pushed_as(chain.kernel) == session.mark):
             session.state = "running"
             chain.save()
             return True
@@ -320,7 +322,7 @@ def _collect(chain: Chain, session: Session, state: client.Status) -> None:
     if session.reason == "failed":
         session.message = next((found["error"] for found in runs.values() if "error" in found), session.message)
     session.hours = _length(folder / f"{chain.kernel.split('/')[1]}.log")
-    kernel.keep_log(folder, chain.kernel)
+    keep_log(folder, chain.kernel)
     quota = _quota(chain)
     if quota and session.quota_before is not None and quota.used >= session.quota_before:
         session.quota_used = quota.used - session.quota_before
@@ -339,8 +341,8 @@ def _reason(state: client.Status, reasons: list[str]) -> str:
 
 
 def _last_loss(runs: list[Path]) -> float | None:
-    rows = [row for run in runs if (run / "metrics.csv").is_file() for row in metrics.read(run / "metrics.csv")]
-    losses = metrics.series(rows, "train", "loss")[1]
+    rows = [row for run in runs if (run / "metrics.csv").is_file() for row in read(run / "metrics.csv")]
+    losses = series(rows, "train", "loss")[1]
     return losses[-1] if losses else None
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.errors import BadInput
-from lib.kaggle import secrets
+from lib.kaggle import credentials
 
 SHORT, LONG = 300, 6 * 3600  # seconds that a question, and that a transfer of files, may take
 ACTIVE = ("QUEUED", "RUNNING", "CANCEL_REQUESTED")
@@ -81,7 +81,7 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
         code, out, error = _execute(arguments, seconds, hold)
     except subprocess.TimeoutExpired:
         raise NoAnswer(f"`kaggle {' '.join(arguments)}` gave no answer in {seconds:.0f} s. Try again later.") from None
-    out, error = secrets.clean(out), secrets.clean(error)
+    out, error = credentials.clean(out), credentials.clean(error)
     if code:
         raise _failure(arguments, out + error)
     return out
@@ -215,7 +215,7 @@ def events(log: str) -> list[dict[str, Any]]:
 def readable(log: str) -> str:
     """A log as text; one that is no JSON stays as it is."""
     found = events(log)
-    return secrets.clean("".join(str(event["data"]) for event in found) if found else log)
+    return credentials.clean("".join(str(event["data"]) for event in found) if found else log)
 
 
 def follow(kernel: str) -> int:
@@ -224,7 +224,7 @@ def follow(kernel: str) -> int:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL) as child:
         assert child.stdout
         for line in child.stdout:
-            print(secrets.clean(line), end="", flush=True)
+            print(credentials.clean(line), end="", flush=True)
     return child.returncode
 
 

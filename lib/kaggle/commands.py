@@ -5,10 +5,10 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from lib import task as tasks
 from lib.errors import BadInput
 from lib.kaggle import chain, client, dataset, kernel, preflight
 from lib.kaggle.kernel import Notebook
+from lib.task import load_config
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -103,7 +103,7 @@ def _dataset(options: argparse.Namespace) -> int:
         settings = dict(kernel.split_setting(pair) for pair in options.set)
         if options.data:
             settings["data.dir"] = options.data
-        package = dataset.pack_data(tasks.load_config(options.config, settings), labels, options.least)
+        package = dataset.pack_data(load_config(options.config, settings), labels, options.least)
     print(dataset.describe(package))
     if options.dry_run:
         print("Nothing was uploaded (--dry-run).")

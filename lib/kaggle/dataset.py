@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib import files as disk
-from lib import launch, outputs, platform
+from lib import launch
 from lib.config import Config
 from lib.errors import BadInput
-from lib.kaggle import client, secrets
+from lib.kaggle import client, credentials
 from lib.kaggle.kernel import HOME
+from lib.machine import disk
+from lib.machine.facts import FACTS
+from lib.report import outputs
 
 METADATA, README = "dataset-metadata.json", "README.md"
 TITLE, SUBTITLE = (6, 50), (20, 80)  # characters, of a title and of a slug; of a subtitle (kaggle 2.2.4)
@@ -132,8 +134,8 @@ def _files(source: Path) -> tuple[dict[str, Path], list[str]]:
         for name in sorted(names):
             path = Path(parent) / name
             relative = path.relative_to(source).as_posix()
-            if name in secrets.FILES:
-                secrets.refuse_in_files([path])
+            if name in credentials.FILES:
+                credentials.refuse_in_files([path])
             if _LEFT_OUT.search(relative) or path.is_symlink() or not path.is_file():
                 left_out.append(relative)
             else:
@@ -157,9 +159,9 @@ def _pack(
     stem: str,
 ) -> Package:
     """Writes archive, README and metadata into the data set's folder below runs/kaggle."""
-    secrets.refuse_in_files(found.values())
+    credentials.refuse_in_files(found.values())
     size = sum(path.stat().st_size for path in found.values())
-    if size > (limit := int(platform.FACTS["kaggle_dataset_bytes"].value)):
+    if size > (limit := int(FACTS["kaggle_dataset_bytes"].value)):
         raise BadInput(f"The data has {size:,} bytes; Kaggle takes {limit:,} a data set. Split it.")
     slug = labels.dataset.partition("/")[2]
     folder = HOME / slug / "dataset"
@@ -209,7 +211,7 @@ def _date_by_content(folder: Path, digest: str) -> None:
 
 
 def _refuse_too_many(folder: Path) -> None:
-    limit = int(platform.FACTS["kaggle_dataset_files"].value)
+    limit = int(FACTS["kaggle_dataset_files"].value)
     if (number := sum(path.name != METADATA for path in folder.iterdir())) > limit:
         raise BadInput(f"{folder} has {number} files at the top; Kaggle takes {limit}.")
 

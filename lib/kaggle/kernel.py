@@ -14,9 +14,13 @@ from typing import Any
 
 import yaml
 
-from lib import checkpoint, files, metrics, outputs, platform
+from lib import checkpoint
 from lib.errors import BadInput
-from lib.kaggle import client, secrets
+from lib.kaggle import client, credentials
+from lib.machine import disk
+from lib.machine.facts import FACTS
+from lib.report import outputs
+from lib.report.metrics import read
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout
 HOME = Path("runs") / "kaggle"  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
@@ -158,7 +162,7 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
         "enable_gpu": gpu,
         "enable_tpu": False,
         "enable_internet": internet,
-        "machine_shape": platform.FACTS["kaggle_machine_shape"].value if gpu else "",
+        "machine_shape": FACTS["kaggle_machine_shape"].value if gpu else "",
         "dataset_sources": list(notebook.datasets),
         "competition_sources": [],
         "kernel_sources": [*notebook.kernels, *([notebook.kernel] if own_output else [])],
@@ -180,10 +184,10 @@ def _on_kaggle(notebook: Notebook) -> dict[str, Any]:
 def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:
     """Writes the folder that is pushed; returns it and the mark of this push. Raises BadInput."""
     text, mark = with_parameters(notebook.path, values)
-    limit = int(platform.FACTS["kaggle_notebook_bytes"].value)
+    limit = int(FACTS["kaggle_notebook_bytes"].value)
     if len(text.encode()) >= limit:
         raise BadInput(f"{notebook.path} would have {len(text.encode()):,} bytes; Kaggle has refused {limit:,}.")
-    secrets.refuse_in_text(text, str(notebook.path))
+    credentials.refuse_in_text(text, str(notebook.path))
     described = metadata(notebook, own_output)
     folder = notebook.folder / "push"
     if folder.exists():
@@ -249,7 +253,7 @@ def fetch(kernel: str, folder: Path, everything: bool = False) -> Fetched:
         summaries = _check(results, loose)
         _merge(loose, results)
         _replace(results, folder)
-    size, number = files.held(folder)
+    size, number = disk.held(folder)
     return Fetched(folder, summaries, number, size, sorted(folder.glob("*/plots/metrics.png")))
 
 
@@ -263,7 +267,7 @@ def keep_log(folder: Path, kernel: str) -> None:
 
 def unpack(archive: Path, folder: Path) -> None:
     """Unpacks an archive of results; nothing in it can be written elsewhere. Raises BadInput."""
-    limit = int(platform.FACTS["kaggle_output_bytes"].value)
+    limit = int(FACTS["kaggle_output_bytes"].value)
     try:
         with tarfile.open(archive, "r:gz") as packed:
             members = packed.getmembers()
@@ -299,7 +303,7 @@ def _check(results: Path, loose: Path) -> dict[str, dict[str, Any]]:
 def _check_run(run: Path, summary: Mapping[str, Any]) -> None:
     """Metrics end at or before the step of the summary (at it, when completed); weights match their manifests."""
     if (run / "metrics.csv").is_file():
-        last = max((int(row["step"]) for row in metrics.read(run / "metrics.csv")), default=0)
+        last = max((int(row["step"]) for row in read(run / "metrics.csv")), default=0)
         if last > summary["step"] or (summary["reason"] == "completed" and last < summary["step"]):
             raise BadInput(_wrong(run.name, f"metrics.csv ends at step {last:,}, its summary at {summary['step']:,}"))
     for manifest in sorted(run.glob("*/step-*/manifest.json")):

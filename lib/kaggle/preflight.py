@@ -17,11 +17,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from lib import launch, planner, platform
-from lib import task as tasks
+from lib import launch, planner
 from lib.config import Config
 from lib.errors import BadInput, TrainingFailed
-from lib.kaggle import client, image, kernel, secrets
+from lib.kaggle import client, credentials, image, kernel
+from lib.machine.facts import CARDS, FACTS
+from lib.task import load_config
 
 _SECONDS = 10  # that an address may take to answer
 _LOCAL_PATH = re.compile(
@@ -117,7 +118,7 @@ def _fresh(path: Path) -> Line:
 
 
 def _size(path: Path) -> Line:
-    size, limit = path.stat().st_size, int(platform.FACTS["kaggle_notebook_bytes"].value)
+    size, limit = path.stat().st_size, int(FACTS["kaggle_notebook_bytes"].value)
     if size >= limit:
         return Line(
             "wrong", f"{path.name} has {size:,} bytes; Kaggle has refused {limit:,}.", "Carry less, see its header."
@@ -136,7 +137,7 @@ def _carried(carried: Mapping[str, str]) -> Line:
 
 def _credentials(path: Path) -> Line:
     try:
-        secrets.refuse_in_files([path])
+        credentials.refuse_in_files([path])
     except BadInput as refusal:
         return Line("wrong", str(refusal), "Use Add-ons > Secrets on Kaggle instead, and renew the credential.")
     return Line("fine", "No credential of your environment stands in the notebook.")
@@ -190,13 +191,13 @@ def _configuration(
 ) -> list[Line]:
     overrides = {**settings, **({"data.dir": data} if data else {})}
     try:
-        config = tasks.load_config(path, overrides)
+        config = load_config(path, overrides)
     except BadInput as refusal:
         return [Line("wrong", f"{path.name} is refused: {refusal}", "Mend what the message names.")]
     lines = [Line("fine", f"{path.name} is valid.")]
     lines += [_gpu(config, on_kaggle), _precision(config), _saves(config)]
     try:
-        run = launch.prepare(config if data else tasks.load_config(path, {**overrides, "data.dir": ""}))
+        run = launch.prepare(config if data else load_config(path, {**overrides, "data.dir": ""}))
     except BadInput as refusal:
         return [*lines, Line("wrong", f"The data is refused: {refusal}", "Mend what the message names.")]
     planned, expected = _memory(run.config)
@@ -205,7 +206,7 @@ def _configuration(
 
 
 def _gpu(config: Config, on_kaggle: Mapping[str, Any]) -> Line:
-    cards, slots = int(platform.FACTS["kaggle_gpus"].value), config.training.micro_batch_slots
+    cards, slots = int(FACTS["kaggle_gpus"].value), config.training.micro_batch_slots
     if not on_kaggle.get("isGpuEnabled"):
         return Line("wrong", "The notebook does not ask for a GPU.", "Write `gpu: true` into its source's header.")
     if slots % cards:
@@ -219,14 +220,14 @@ def _precision(config: Config) -> Line:
     if asked == "bf16":
         return Line("wrong", "training.precision is bf16, which a T4 only emulates.", "Set it to auto (fp16 on a T4).")
     if asked == "fp32":
-        t4 = platform.CARDS["t4"]
+        t4 = CARDS["t4"]
         advice = f"Set it to auto, unless fp16 fails: {t4.fp16_tflops:.0f} TFLOP/s at best against {t4.fp32_tflops}."
         return Line("look", "training.precision is fp32.", advice)
     return Line("fine", f"training.precision is {asked}: fp16 on a T4.")
 
 
 def _saves(config: Config) -> Line:
-    saved, limit = config.checkpoint, float(platform.FACTS["kaggle_run_minutes"].value)
+    saved, limit = config.checkpoint, float(FACTS["kaggle_run_minutes"].value)
     if not saved.keep_last:
         return Line("wrong", "checkpoint.keep_last is 0: nothing to go on with.", "Set it to 1 or more.")
     if config.session.minutes > limit:
@@ -266,7 +267,7 @@ def _memory(config: Config) -> tuple[Line, float]:
 
 
 def _time(config: Config, measured: float, expected: float) -> Line:
-    steps, session = config.training.max_steps, float(platform.FACTS["kaggle_run_minutes"].value) / 60
+    steps, session = config.training.max_steps, float(FACTS["kaggle_run_minutes"].value) / 60
     speed, origin = (measured, "as you measured") if measured else (expected, "as the planner expects")
     if not speed:
         needed = steps / session / 3600
@@ -277,7 +278,7 @@ def _time(config: Config, measured: float, expected: float) -> Line:
     hours = steps / speed / 3600
     sessions, weeks = (
         math.ceil(hours / session),
-        math.ceil(hours / float(platform.FACTS["kaggle_gpu_quota_hours"].value)),
+        math.ceil(hours / float(FACTS["kaggle_gpu_quota_hours"].value)),
     )
     what = (
         f"{steps:,} steps at {speed:.3g} steps/s, {origin}, take {hours:.1f} h: {sessions} session(s), {weeks} week(s) "
@@ -293,7 +294,7 @@ def _space(run: launch.Run) -> Line:
     kept, best = run.config.checkpoint.keep_last, run.config.checkpoint.keep_best
     # One more than is kept, while a new one is written; the archive holds the best weights once more.
     size = count * (_CHECKPOINT_BYTES * (kept + 1) + _WEIGHT_BYTES * (best + min(1, best) + best))
-    limit = int(platform.FACTS["kaggle_output_bytes"].value)
+    limit = int(FACTS["kaggle_output_bytes"].value)
     what = (
         f"{count / 1e6:.1f} M parameters: {kept} + 1 checkpoints of {_CHECKPOINT_BYTES * count / 1e9:.2f} GB, best "
         f"weights and archive take at most {size / 1e9:.1f} GB of {limit / 1e9:.0f}."
@@ -325,7 +326,7 @@ def _addresses(addresses: Sequence[str], internet: bool) -> list[Line]:
 
 def answers(address: str, seconds: float = _SECONDS) -> Line:
     """Whether an address answers a HEAD request (or a GET, where HEAD is not allowed) in time."""
-    shown = secrets.clean(address)
+    shown = credentials.clean(address)
     for method in ("HEAD", "GET"):
         try:
             request = urllib.request.Request(address, method=method, headers={"User-Agent": "trainbook-preflight"})

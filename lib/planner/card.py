@@ -7,9 +7,10 @@ from functools import cached_property
 import torch
 
 from lib.errors import BadInput
-from lib.memory import GIB, Precision, planned_precision
+from lib.machine.facts import CARDS, Card
+from lib.machine.memory import GIB
 from lib.planner.allocator import MIB
-from lib.platform import CARDS, Card
+from lib.training.precision import Precision, precision_on_card
 
 # A CUDA context with lazily loaded kernels takes 125 to 135 MiB of a T4 that no allocator sees (measured reports,
 # 2026-09); 200 leaves room for kernels that load later.
@@ -62,7 +63,7 @@ class Target:
 _OWN = re.compile(r"\s*([\d.]+)\s*GiB\s*(?:,\s*capability\s*(\d+)\.(\d+))?\s*", re.IGNORECASE)
 
 
-def find(name: str) -> Target:
+def find_card(name: str) -> Target:
     """The card called `name` ("t4", "a100-40", ...), or one's own as "NN GiB, capability X.Y".
 
     Raises BadInput, with the cards that are known and the form for one's own.
@@ -88,7 +89,7 @@ def _own(memory_gib: float, capability: tuple[int, int]) -> Target:
     return Target(replace(like, name=name, capability=capability, memory_gib=memory_gib, source=source))
 
 
-def of_gpu(index: int) -> Target:
+def card_of_gpu(index: int) -> Target:
     """The card of this machine: its own memory and capability, with the rates of the one in the table that it is."""
     properties = torch.cuda.get_device_properties(index)
     memory_gib = properties.total_memory / GIB
@@ -99,6 +100,6 @@ def of_gpu(index: int) -> Target:
     return Target(replace(target.card, name=properties.name))
 
 
-def precision(asked: str, target: Target) -> Precision:
+def planned_precision(asked: str, target: Target) -> Precision:
     """What `training.precision` comes to on the card. Raises BadInput where it cannot do what is asked."""
-    return planned_precision(asked, target.capability, target.card.name)
+    return precision_on_card(asked, target.capability, target.card.name)

@@ -45,9 +45,7 @@ _TO_FP32 = frozenset(
     """.split()  # noqa: SIM905  a list of 60 quoted names reads worse
 )
 _RESULT_FP32 = frozenset(["prod", "cumprod", "cumsum", "sum", "norm", "vector_norm", "linalg_vector_norm"])
-_TO_WIDEST = frozenset(
-    ["addcdiv", "addcmul", "atan2", "cross", "dot", "grid_sampler", "index_put", "scatter_add"]
-)
+_TO_WIDEST = frozenset(["addcdiv", "addcmul", "atan2", "cross", "dot", "grid_sampler", "index_put", "scatter_add"])
 _SOFTMAX = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
 _DROPOUT = frozenset(["dropout", "feature_dropout", "alpha_dropout"])
 _PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
@@ -175,7 +173,7 @@ class CudaSemantics(TorchFunctionMode):
 
 
 def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
-    """"flash", "efficient" or "math": the first that can, as sdp_utils.cpp tries them.
+    """ "flash", "efficient" or "math": the first that can, as sdp_utils.cpp tries them.
 
     Flash attention wants half precision, capability 8.0, heads of at most 256 and no mask. The memory-efficient kernel
     wants heads that are a multiple of 16 bytes, and no bf16 before 8.0.

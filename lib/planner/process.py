@@ -8,13 +8,11 @@ import tempfile
 from pathlib import Path
 
 import lib
-from lib import config as configs
-from lib.config import Config
+from lib.config import Config, to_yaml
 from lib.errors import BadInput, TrainingFailed
-from lib.planner import card as cards
-from lib.planner.card import Target
-from lib.planner.prediction import NotTraceable
+from lib.planner.card import Target, find_card
 from lib.planner.search import Plan
+from lib.planner.trace import NotTraceable
 
 _REFUSALS = {2: BadInput, 3: NotTraceable}
 _ROOT = Path(lib.__file__).resolve().parent.parent
@@ -26,10 +24,10 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0) -> Plan:
     Raises BadInput for an unknown card and where not even one sample fits; NotTraceable where
     its step has no shapes without values; TrainingFailed, with the traceback, where the task's own code fails.
     """
-    target = cards.find(card) if isinstance(card, str) else card
+    target = find_card(card) if isinstance(card, str) else card
     with tempfile.TemporaryDirectory() as folder:
         path, asked, answer = (Path(folder, name) for name in (f"{config.run.name}.yaml", "asked", "answer"))
-        path.write_text(configs.dump(config), "utf-8")
+        path.write_text(to_yaml(config), "utf-8")
         asked.write_bytes(pickle.dumps((str(path), target, count)))
         child = subprocess.run(
             [sys.executable, "-m", "lib.planner", str(asked), str(answer)],

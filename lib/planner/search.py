@@ -8,16 +8,13 @@ from typing import Any
 
 import torch
 
-from lib import config as configs
-from lib import platform
-from lib import task as tasks
-from lib.config import Config
+from lib.config import Config, with_changes
 from lib.errors import BadInput
-from lib.memory import GIB
-from lib.planner import card as cards
-from lib.planner.card import Target
-from lib.planner.prediction import NotTraceable, Prediction, predict_task
-from lib.task import Task
+from lib.machine.facts import CARDS, FACTS
+from lib.machine.memory import GIB
+from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, planned_precision
+from lib.planner.trace import NotTraceable, Prediction, predict_task
+from lib.task import Task, find_task
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
 _LINK_GB_S = (5.0, 11.0)
@@ -97,7 +94,7 @@ def make(config: Config, target: Target, count: int = 0) -> Plan:
         )
     count = _count(config, target, count)
     target = _with_set_aside(target, config, count)
-    search = _Search(tasks.find(config.task)(config), config, target, count)
+    search = _Search(find_task(config.task)(config), config, target, count)
     options = list(search.options())
     fitting = [option for option in options if option.fits]
     if not fitting:
@@ -125,7 +122,7 @@ def make(config: Config, target: Target, count: int = 0) -> Plan:
 def _count(config: Config, target: Target, asked: int) -> int:
     """Cards at work: those asked for, or both of a Kaggle session's T4s; never more than there are slots."""
     slots = config.training.micro_batch_slots
-    has = int(platform.FACTS["kaggle_gpus"].value) if target.card.name == platform.CARDS["t4"].name else 1
+    has = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
     if asked > slots or (asked and slots % asked):
         raise BadInput(
             f"{asked} cards were asked for, and training.micro_batch_slots is {slots}. Each card takes whole slots: "
@@ -136,8 +133,8 @@ def _count(config: Config, target: Target, asked: int) -> int:
 
 def _with_set_aside(target: Target, config: Config, count: int) -> Target:
     """The card without what libraries take of it in this run."""
-    nccl = cards.NCCL_BYTES if count > 1 else 0
-    benchmark = cards.BENCHMARK_BYTES if config.training.cudnn_benchmark else 0
+    nccl = NCCL_BYTES if count > 1 else 0
+    benchmark = BENCHMARK_BYTES if config.training.cudnn_benchmark else 0
     return dataclasses.replace(target, set_aside=target.set_aside + nccl + benchmark)
 
 
@@ -149,7 +146,7 @@ class _Search:
         self.slot = config.training.effective_batch // config.training.micro_batch_slots
         self.slots_each = config.training.micro_batch_slots // count
         self.layers = _layers(task)
-        self.precision = cards.precision(config.training.precision, target)
+        self.precision = planned_precision(config.training.precision, target)
         self._traced: dict[tuple[int, int], Prediction] = {}
 
     def options(self) -> Iterator[Option]:
@@ -195,7 +192,7 @@ class _Search:
     def predict(self, micro_batch: int, recomputed: int) -> Prediction:
         if (micro_batch, recomputed) not in self._traced:
             changed = {"training.gradient_checkpointing": recomputed, "training.micro_batch": micro_batch}
-            config = configs.replace(self.config, changed)
+            config = with_changes(self.config, changed)
             passes = self._passes(micro_batch)
             traced = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
             self._traced[micro_batch, recomputed] = traced
@@ -255,7 +252,7 @@ def _recommended(fitting: list[Option]) -> Option:
 def _nothing_fits(search: _Search, options: list[Option]) -> str:
     least = min(options, key=lambda option: option.prediction.peak_bytes)
     needed = least.prediction.peak_bytes
-    larger = [name for name, card in platform.CARDS.items() if Target(card).limit_bytes >= needed]
+    larger = [name for name, card in CARDS.items() if Target(card).limit_bytes >= needed]
     room = f"{search.target.limit_bytes / GIB:.2f} GiB"
     where = f"It would fit on {', '.join(larger)}." if larger else "No card in the table holds it."
     states = sum(least.prediction.by_category.get(name, 0) for name in ("weights", "gradients", "optimizer"))

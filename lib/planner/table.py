@@ -3,13 +3,14 @@
 import math
 from collections.abc import Sequence
 
-from lib import platform
-from lib.memory import GIB
-from lib.planner import card as cards
+from lib.machine.facts import FACTS
+from lib.machine.memory import GIB
+from lib.planner.card import FITS
 from lib.planner.search import STEPS, Option, Plan
+from lib.text import aligned
 
-QUOTA_HOURS = float(platform.FACTS["kaggle_gpu_quota_hours"].value)
-_RUN_HOURS = float(platform.FACTS["kaggle_run_minutes"].value) / 60
+QUOTA_HOURS = float(FACTS["kaggle_gpu_quota_hours"].value)
+_RUN_HOURS = float(FACTS["kaggle_run_minutes"].value) / 60
 
 
 def of_plan(plan: Plan) -> str:
@@ -43,7 +44,7 @@ def _head(plan: Plan) -> str:
     return (
         f"{plan.run}: {plan.parameters / 1e6:.1f} M parameters on {plan.cards} {each} ({plan.card}), {plan.precision}, "
         f"effective batch {plan.effective_batch} in {plan.slots} slot(s).\n"
-        f"Of {plan.usable_bytes / GIB:.2f} GiB after the CUDA context at most {cards.FITS:.0%} are planned: "
+        f"Of {plan.usable_bytes / GIB:.2f} GiB after the CUDA context at most {FITS:.0%} are planned: "
         f"{plan.limit_bytes / GIB:.2f} GiB."
     )
 
@@ -111,9 +112,3 @@ def _time(plan: Plan) -> str:
 
 def _unseen(plan: Plan) -> str:
     return "\n".join(f"Not seen: {sentence}" for sentence in plan.chosen.prediction.unseen)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as columns, numbers and text alike to the right, the first line being the head."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -19,13 +19,17 @@ from pathlib import Path
 
 import torch
 
-from lib import data, launch, memory, trainer
-from lib import queue as queues
-from lib import state as states
-from lib import task as tasks
-from lib.config import Data
-from lib.meter import Meter
-from lib.tasks.glacier import readers, terrain, tiles
+from lib import launch
+from lib.config import Data, with_changes
+from lib.launch import queue
+from lib.machine import memory
+from lib.report.meter import Meter
+from lib.task import load_config, load_task
+from lib.tasks.glacier.data import readers, terrain, tiles
+from lib.training import data, loop
+from lib.training.order import Order, weights_of
+from lib.training.state import new_state
+from lib.training.step import optimizer_step
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
@@ -36,7 +40,7 @@ LOADED, BATCH, STEP_BATCH = 96, 24, 4  # images timed in the loader, images of i
 def small_preset(folder: Path) -> dict:
     """The whole run of the small pretraining, with its baseline."""
     begin = time.perf_counter()
-    config = tasks.load_config(CONFIGS / "glacier_pretrain_small.yaml", {"output_dir": str(folder)})
+    config = load_config(CONFIGS / "glacier_pretrain_small.yaml", {"output_dir": str(folder)})
     summary = launch.train(config)
     return {
         "seconds": round(time.perf_counter() - begin),
@@ -49,7 +53,7 @@ def small_preset(folder: Path) -> dict:
 
 def slicing(scenes: int) -> dict:
     """By how much the peak of memory grows while scenes of 512 x 512 x 7 are cut after a first one; a new process."""
-    settings = tasks.load_config(CONFIGS / "glacier_pretrain.yaml").workload
+    settings = load_config(CONFIGS / "glacier_pretrain.yaml").workload
     with tempfile.TemporaryDirectory() as place:
         terrain.write(Path(place), terrain.Generator(scenes=scenes + 1, size=512), settings.source)
         command = [sys.executable, "-m", "tests.bench.bench_glacier", "slicing", place]
@@ -58,7 +62,7 @@ def slicing(scenes: int) -> dict:
 
 
 def slice_now(folder: Path) -> None:
-    settings = tasks.load_config(CONFIGS / "glacier_pretrain.yaml").workload
+    settings = load_config(CONFIGS / "glacier_pretrain.yaml").workload
     found, problems = readers.find(folder, settings.source)
     with tempfile.TemporaryDirectory() as store:
         cutter = tiles.Cutter(Path(store), settings.source, settings.tiles, 0)
@@ -73,13 +77,13 @@ def slice_now(folder: Path) -> None:
 
 def loader_and_step() -> dict:
     """Images of 512 x 512 x 7 a second: out of the loader with two workers, and through a step of the full U-Net."""
-    config = tasks.load_config(
+    config = load_config(
         CONFIGS / "glacier_pretrain.yaml",
         {"workload.generator.scenes": 32, "training.effective_batch": BATCH, "training.micro_batch_slots": 1},
     )
-    task = tasks.load(config)
+    task = load_task(config)
     part = task.datasets()["train"]
-    order = data.Order(len(part), 0, BATCH, 1, data.weights_of(part))
+    order = Order(len(part), 0, BATCH, 1, weights_of(part))
     loaded = {}
     for workers in (0, 2):
         batches = data.train_batches(task, part, order, range(1 + LOADED // BATCH), Data(num_workers=workers))
@@ -91,15 +95,15 @@ def loader_and_step() -> dict:
     begin = time.process_time()
     task.collate([part[i] for i in range(BATCH)], torch.Generator().manual_seed(0))
     loaded["one_cpu_without_others"] = round(BATCH / (time.process_time() - begin), 1)  # by its own time of computing
-    few = tasks.configs.replace(config, {"training.effective_batch": STEP_BATCH, "training.micro_batch": STEP_BATCH})
-    state = states.new(task, few)
+    few = with_changes(config, {"training.effective_batch": STEP_BATCH, "training.micro_batch": STEP_BATCH})
+    state = new_state(task, few)
     batch = {
         name: value[:STEP_BATCH] for name, value in task.collate([part[i] for i in range(4)], torch.Generator()).items()
     }
-    order, meter = data.Order(len(part), 0, STEP_BATCH, 1), Meter({}, state.device)
-    trainer.optimizer_step(state, task, few, [batch], 0, order, meter)
+    order, meter = Order(len(part), 0, STEP_BATCH, 1), Meter({}, state.device)
+    optimizer_step(state, task, few, [batch], 0, order, meter)
     begin = time.perf_counter()
-    trainer.optimizer_step(state, task, few, [batch], 1, order, meter)
+    optimizer_step(state, task, few, [batch], 1, order, meter)
     return {**loaded, "step": round(STEP_BATCH / (time.perf_counter() - begin), 2), "device": str(memory.device())}
 
 
@@ -109,8 +113,8 @@ SHORT = {  # the small fine-tuning on small scenes, 12 steps a fold
 }  # fmt: skip
 
 
-def fold_queue(folder: Path) -> list[queues.Entry]:
-    return queues.entries(CONFIGS / "glacier_finetune_small.yaml", {**SHORT, "output_dir": str(folder)})
+def fold_queue(folder: Path) -> list[queue.Entry]:
+    return queue.entries(CONFIGS / "glacier_finetune_small.yaml", {**SHORT, "output_dir": str(folder)})
 
 
 def killed_in_fold_3(folder: Path) -> dict:
@@ -121,8 +125,8 @@ def killed_in_fold_3(folder: Path) -> dict:
         code = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode
         assert code == (0 if name == "whole" else -signal.SIGKILL), code
         found = fold_queue(folder / name)
-        killed_at = [(state.state, state.step) for state in map(queues.state_of, found)]
-        assert queues.run(found) == 0
+        killed_at = [(state.state, state.step) for state in map(queue.state_of, found)]
+        assert queue.run_queue(found) == 0
         ends.append({entry.name: end_of(entry.folder) for entry in found})
     same = [ends[0][name] == ends[1][name] for name in ends[0]]
     return {"folds": len(same), "same": sum(same), "states_when_killed": killed_at}
@@ -135,21 +139,21 @@ def end_of(folder: Path) -> tuple:
 
 
 def kill_in_the_third(folder: Path) -> None:
-    real = trainer.optimizer_step
+    real = loop.optimizer_step
 
     def step(state, task, config, slots, number, *rest):
         if config.run.name.endswith("fold2") and number == 6:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(state, task, config, slots, number, *rest)
 
-    trainer.optimizer_step = step
-    queues.run(fold_queue(folder))
+    loop.optimizer_step = step
+    queue.run_queue(fold_queue(folder))
 
 
 def main() -> None:
     if len(sys.argv) > 1:
         kind, given = sys.argv[1:]
-        {"slicing": lambda: slice_now(Path(given)), "whole": lambda: sys.exit(queues.run(fold_queue(Path(given)))),
+        {"slicing": lambda: slice_now(Path(given)), "whole": lambda: sys.exit(queue.run_queue(fold_queue(Path(given)))),
          "killed": lambda: kill_in_the_third(Path(given))}[kind]()  # fmt: skip
         return
     with tempfile.TemporaryDirectory() as place:

@@ -26,7 +26,7 @@ RECORD = Path(__file__).with_name("records") / "graph.json"
 SEED = 20
 sys.path.insert(0, str(REPOSITORY))
 
-from lib.tasks.graphmer import graph  # noqa: E402  the repository is found above
+from lib.tasks.graphmer.code import graph, records  # noqa: E402  the repository is found above
 
 STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 
@@ -37,7 +37,7 @@ def one_build(folder: Path) -> dict:
     built = graph.build(STANDARD_LIBRARY)
     seconds = time.perf_counter() - started
     started = time.perf_counter()
-    graph.write(built, folder)
+    records.write(built, folder)
     write_seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts in kB
     return {"seconds": round(seconds, 2), "write_seconds": round(write_seconds, 2), "peak_rss_mb": round(peak)}
@@ -71,7 +71,7 @@ def measure() -> dict:
         folders = [Path(temporary, name) for name in ("first", "second")]
         runs = [fresh_build(folder, seed) for seed, folder in enumerate(folders, 1)]
         hashes = [digest(folder) for folder in folders]
-        figures = asdict(graph.statistics(graph.read(folders[0])))
+        figures = asdict(records.statistics(records.read(folders[0])))
         cached = cached_seconds(Path(temporary, "cache"))
     machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "platform": platform.system()}
     return {

@@ -28,12 +28,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib import config as configs
-from lib import data, memory, ranks, trainer
-from lib import state as states
-from lib.config import Device, option
-from lib.meter import Meter
+from lib import ranks
+from lib.config import Config, Data, Device, Training
+from lib.config.reader import option
+from lib.machine import memory
+from lib.ranks.sums import add_up
+from lib.report.meter import Meter
 from lib.task import Task
+from lib.training import data
+from lib.training.order import Order
+from lib.training.state import new_state
+from lib.training.step import optimizer_step
 from tests.conftest import ROOT
 
 RECORD = Path(__file__).with_name("records") / "nodes.json"
@@ -84,11 +89,11 @@ class Encoder(Task):
         return {"squared": model(batch["x"]).square().mean((1, 2)).sum()}, {}
 
 
-def config_of(slots: int, slot: int = 8) -> configs.Config:
-    return configs.Config(
+def config_of(slots: int, slot: int = 8) -> Config:
+    return Config(
         task="bench",
-        training=configs.Training(max_steps=STEPS, effective_batch=slots * slot, micro_batch_slots=slots),
-        data=configs.Data(num_workers=0),
+        training=Training(max_steps=STEPS, effective_batch=slots * slot, micro_batch_slots=slots),
+        data=Data(num_workers=0),
         workload=Settings(),
     )
 
@@ -97,14 +102,14 @@ def step_seconds(slots: int) -> float:
     """The median of whole optimizer steps on this rank's slots, the first ones left out."""
     config = config_of(slots)
     task = Encoder(config)
-    state = states.new(task, config)
-    order = data.Order(1024, 0, config.training.effective_batch, slots)
+    state = new_state(task, config)
+    order = Order(1024, 0, config.training.effective_batch, slots)
     meter = Meter({}, state.device)
     seconds = []
     for step, mine in data.train_batches(task, range(1024), order, range(STEPS), config.data):
         ranks.highest(0)  # all begin together
         begin = time.perf_counter()
-        trainer.optimizer_step(state, task, config, mine, step, order, meter)
+        optimizer_step(state, task, config, mine, step, order, meter)
         seconds.append(time.perf_counter() - begin)  # it ends with a wait for the device
     return statistics.median(seconds[2:])
 
@@ -116,7 +121,7 @@ def all_reduce_seconds(size: int) -> float:
     for _ in range(8):
         ranks.highest(0)
         begin = time.perf_counter()
-        ranks.add_up(parts)
+        add_up(parts)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)

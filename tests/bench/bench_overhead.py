@@ -28,13 +28,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from lib import config as configs
-from lib import data, optimization, trainer
-from lib import state as states
-from lib.config import option
-from lib.progress import Plain
-from lib.session import Session
+from lib.config import Checkpoint, Config, Data, Run, Training
+from lib.config.reader import option
+from lib.report.progress import Plain
 from lib.task import Task
+from lib.training import data, optimization
+from lib.training.loop import train
+from lib.training.order import Order
+from lib.training.session import Session
+from lib.training.state import new_state
 from tests.bench.peers import PEERS
 
 RECORD = Path(__file__).with_name("records") / "overhead.json"
@@ -87,19 +89,19 @@ class Timed(Task):
         return {"loss": 0.0}
 
 
-def whole_loop(task: Timed, config: configs.Config) -> None:
+def whole_loop(task: Timed, config: Config) -> None:
     """The loop as it ships, with a deadline that it has to look at."""
     session = Session(720, 180, time.time())
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        trainer.train(task, config, Path(folder), session, Plain())
+        train(task, config, Path(folder), session, Plain())
 
 
-def bare_loop(task: Timed, config: configs.Config) -> None:
+def bare_loop(task: Timed, config: Config) -> None:
     """What anybody writes by hand: the learning rate, forward, backward, clipping, the optimizer."""
-    state = states.new(task, config)
+    state = new_state(task, config)
     model, optimizer = state.model.train(), state.optimizer
     batch_size = config.training.effective_batch
-    order = data.Order(1024, config.seed, batch_size, 1)
+    order = Order(1024, config.seed, batch_size, 1)
     steps = range(config.training.max_steps)
     for step, (batch,) in data.train_batches(task, task.datasets()["train"], order, steps, config.data):
         optimization.set_learning_rate(optimizer, optimization.learning_rate(config, step))
@@ -113,14 +115,14 @@ def bare_loop(task: Timed, config: configs.Config) -> None:
 LOOPS = {"bare": bare_loop, "whole": whole_loop} | {name: peer for name, peer in PEERS.items() if peer.is_installed}
 
 
-def config_of(name: str, steps: int) -> configs.Config:
+def config_of(name: str, steps: int) -> Config:
     width, layers, batch, *_ = SIZES[name]
-    return configs.Config(
+    return Config(
         task="bench",
-        training=configs.Training(max_steps=steps, effective_batch=batch, log_every_steps=LOG_EVERY),
-        checkpoint=configs.Checkpoint(keep_last=0, keep_best=0),
-        run=configs.Run(name="bench"),
-        data=configs.Data(num_workers=0),
+        training=Training(max_steps=steps, effective_batch=batch, log_every_steps=LOG_EVERY),
+        checkpoint=Checkpoint(keep_last=0, keep_best=0),
+        run=Run(name="bench"),
+        data=Data(num_workers=0),
         workload=Settings(width, layers),
     )
 
@@ -137,7 +139,7 @@ def check_same_training() -> None:
         torch.testing.assert_close(end, ends["bare"], msg=lambda text, name=name: f"{name}: {text}")
 
 
-def seconds_a_step(loop, config: configs.Config) -> tuple[float, float]:
+def seconds_a_step(loop, config: Config) -> tuple[float, float]:
     """On the wall, and of the processor."""
     task = Timed(config)
     gc.collect()  # what the run before left behind is not for this one to clear away

@@ -20,17 +20,17 @@ from pathlib import Path
 import torch
 
 from lib import checkpoint
-from lib import state as states
-from lib import task as tasks
+from lib.task import find_task, load_config
+from lib.training.state import State, new_state, restore_state, state_tensors
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).with_name("records") / "resume.json"
 REPEATS = 5
 
 
-def fresh() -> states.State:
-    config = tasks.load_config(ROOT / "configs" / "graphmer.yaml")
-    return states.new(tasks.find(config.task)(config), config)  # the model reads no data
+def fresh() -> State:
+    config = load_config(ROOT / "configs" / "graphmer.yaml")
+    return new_state(find_task(config.task)(config), config)  # the model reads no data
 
 
 def write(folder: Path) -> tuple[int, int]:
@@ -39,9 +39,9 @@ def write(folder: Path) -> tuple[int, int]:
     for parameter in state.parameters:
         parameter.grad = torch.zeros_like(parameter)
     state.optimizer.step()
-    config = tasks.load_config(ROOT / "configs" / "graphmer.yaml")
+    config = load_config(ROOT / "configs" / "graphmer.yaml")
     facts = {"kept_best": [], "pending": {}, "skipped_steps": 0, "skipped_in_a_row": 0, "micro_batch": 32, "scaler": {}}
-    path = checkpoint.save(folder, 1, states.tensors(state, config), facts)
+    path = checkpoint.save(folder, 1, state_tensors(state, config), facts)
     return sum(p.numel() for p in state.parameters), sum(file.stat().st_size for file in path.iterdir())
 
 
@@ -50,7 +50,7 @@ def resume(folder: Path) -> None:
     state = fresh()
     found, _ = checkpoint.load_newest(folder)
     assert found
-    states.restore(state, found)
+    restore_state(state, found)
     assert state.step == 1
 
 

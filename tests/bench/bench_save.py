@@ -20,9 +20,10 @@ from pathlib import Path
 import safetensors
 import torch
 
-from lib import checkpoint, config
-from lib.retention import Retention
-from lib.saver import Saver
+from lib import checkpoint
+from lib.checkpoint.retention import Retention
+from lib.checkpoint.saver import Saver
+from lib.config import Checkpoint
 
 RECORD = Path(__file__).with_name("records") / "save.json"
 PARAMETERS, SAVES = 80_000_000, 10
@@ -49,7 +50,7 @@ def background(folder: Path, tensors: dict) -> dict:
     """Seconds that each call of `save` takes, and until it is committed while training goes on."""
     committed: list[float] = []
     still: list[float] = []
-    with Saver(folder, Retention(folder, config.Checkpoint()), committed.append) as saver:
+    with Saver(folder, Retention(folder, Checkpoint()), committed.append) as saver:
         saver.prepare(tensors)  # as the trainer does after its first step
         while saver._thread.is_alive():
             train(0.2)

@@ -15,7 +15,8 @@ from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
-from lib import session as sessions
+from lib.training import session as sessions
+from lib.training.session import Session
 
 RECORD = Path(__file__).with_name("records") / "session.json"
 SESSIONS = 10_000
@@ -47,7 +48,7 @@ def one(seed: int, clock: Clock, margin: float = MARGIN_SECONDS) -> float:
     spread = {"step": 0.1, "save": 0.3, "evaluate": 0.2, "package": 0.3}
     slow = {"step": (0.01, 3.0), "save": (0.02, 2.0), "evaluate": (0.02, 1.5), "package": (0.02, 2.0)}
 
-    session = sessions.Session(MINUTES, margin, clock.now)
+    session = Session(MINUTES, margin, clock.now)
 
     def do(what: str) -> None:
         chance, factor = slow[what]

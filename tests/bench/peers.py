@@ -21,10 +21,11 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
-from lib import data, optimization
-from lib import state as states
 from lib.config import Config
 from lib.task import Task
+from lib.training import data, optimization
+from lib.training.order import Order
+from lib.training.state import new_state
 
 Loop = Callable[[Task, Config], None]
 
@@ -33,7 +34,7 @@ def accelerate_loop(task: Task, config: Config) -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    state = states.new(task, config)
+    state = new_state(task, config)
     model, optimizer, loader = accelerator.prepare(state.model.train(), state.optimizer, _loader(task, config))
     for step, batch in enumerate(loader):
         optimization.set_learning_rate(optimizer, optimization.learning_rate(config, step))
@@ -56,7 +57,7 @@ def transformers_loop(task: Task, config: Config) -> None:
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             return _mean_loss(task, config, model, inputs)
 
-    state = states.new(task, config)
+    state = new_state(task, config)
     # Trainer takes no learning rate without a scheduler
     schedule = LambdaLR(state.optimizer, lambda step: optimization.learning_rate(config, step) / config.optimizer.lr)
     with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +79,7 @@ def lightning_loop(task: Task, config: Config) -> None:
     import lightning
     from lightning.pytorch.loggers import CSVLogger
 
-    state = states.new(task, config)
+    state = new_state(task, config)
 
     class Timed(lightning.LightningModule):
         def __init__(self):
@@ -114,7 +115,7 @@ def lightning_loop(task: Task, config: Config) -> None:
 def ignite_loop(task: Task, config: Config) -> None:
     from ignite.engine import Engine, Events
 
-    state = states.new(task, config)
+    state = new_state(task, config)
     model, optimizer = state.model.train(), state.optimizer
 
     def update(engine, batch):
@@ -165,7 +166,7 @@ PEERS = {
 
 def _loader(task: Task, config: Config) -> DataLoader:
     """The batches of `data.train_batches`, made by the same code, in the form that every tool takes."""
-    order = data.Order(1024, config.seed, config.training.effective_batch, 1)
+    order = Order(1024, config.seed, config.training.effective_batch, 1)
     batches = data._SlotBatches(task, task.datasets()["train"], order)
     keys = [[(step, 0)] for step in range(config.training.max_steps)]
     return DataLoader(batches, batch_sampler=keys, collate_fn=operator.itemgetter(0))

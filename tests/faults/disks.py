@@ -6,7 +6,7 @@ import signal
 import threading
 from pathlib import Path
 
-from lib.files import Disk
+from lib.machine.disk import Disk
 
 OPERATIONS = ("mkdir", "create", "write", "sync", "sync_folder", "rename", "remove")
 ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO}

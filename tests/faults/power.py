@@ -11,8 +11,10 @@ from pathlib import Path
 
 import torch
 
-from lib import checkpoint, config, files
-from lib.retention import Retention
+from lib import checkpoint
+from lib.checkpoint.retention import Retention
+from lib.config import Checkpoint
+from lib.machine import disk
 from tests.faults.disks import Recorder
 
 Tree = dict  # name -> Tree or bytes
@@ -141,11 +143,11 @@ def frozen(tree: Tree | bytes) -> object:
 
 def history(root: Path) -> list[tuple]:
     """The operations of five saves with retention, the last two of the same step; a save's return is in it too."""
-    recorder, before = Recorder(), files.disk
-    files.disk = recorder
+    recorder, before = Recorder(), disk.calls
+    disk.calls = recorder
     try:
         folder = root / "run"
-        keeper = Retention(folder, config.Checkpoint(keep_last=2))
+        keeper = Retention(folder, Checkpoint(keep_last=2))
         for step, value in ((1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (4, 4.5)):
             recorder.log.append(("begin", step, value))
             tensors = {"model": {"w": torch.full((3,), value)}, "optimizer": {"m": torch.full((2,), value)}}
@@ -154,7 +156,7 @@ def history(root: Path) -> list[tuple]:
             keeper.after_checkpoint(step, [])
         return recorder.log
     finally:
-        files.disk = before
+        disk.calls = before
 
 
 def power_losses(base: Path, limit: int = 64, seed: int = 0, honours_sync: bool = True) -> dict[str, int]:

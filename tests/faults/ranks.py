@@ -191,8 +191,9 @@ def interrupt(base: Path, fast: bool) -> dict:
 
 
 CELL = """
-from lib import launch, task as tasks
-summary = launch.train(tasks.load_config("toy.yaml", {overrides}))
+from lib import launch
+from lib.task import load_config
+summary = launch.train(load_config("toy.yaml", {overrides}))
 print("reason:", summary["reason"], "ranks:", summary["world_size"])
 """
 

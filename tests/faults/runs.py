@@ -13,17 +13,19 @@ from pathlib import Path
 import torch
 import torch._dynamo  # which an optimizer imports anyway: once, before runs are forked
 
-from lib import checkpoint, files, launch, metrics
-from lib import task as tasks
-from lib.errors import BadInput
-from lib.trainer import TrainingFailed
+from lib import checkpoint, launch
+from lib.errors import BadInput, TrainingFailed
+from lib.machine import disk as disks
+from lib.machine.disk import Disk
+from lib.report.metrics import VOLATILE_COLUMNS, read
+from lib.task import load_config
 from tests.conftest import TOY
 from tests.faults.disks import ERRORS, FAULTS, FULL, Faulty
 
 ATTEMPTS = 20  # starts of one run until it must have ended
 
 
-def fork(folder: Path, overrides: dict, disk: files.Disk | None = None) -> int:
+def fork(folder: Path, overrides: dict, disk: Disk | None = None) -> int:
     """Starts a run in a process of its own group and returns its id. Forking spares it two seconds of imports."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "toy.yaml").write_text(TOY)
@@ -34,7 +36,7 @@ def fork(folder: Path, overrides: dict, disk: files.Disk | None = None) -> int:
         log = os.open(folder / "log.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        files.disk = disk or files.disk
+        disks.calls = disk or disks.calls
         code = _train(folder, overrides)
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", flush=True)
@@ -45,7 +47,7 @@ def fork(folder: Path, overrides: dict, disk: files.Disk | None = None) -> int:
 def _train(folder: Path, overrides: dict) -> int:
     torch.set_num_threads(1)
     launch.plot = lambda *_: None  # half a second that has nothing to do with checkpoints
-    config = tasks.load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), **overrides})
+    config = load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), **overrides})
     try:
         launch.train(config)
     except (TrainingFailed, BadInput) as error:
@@ -73,8 +75,8 @@ def result(folder: Path, step: int) -> dict[str, object]:
         **{name: (newest / name).read_bytes() for name in names},
         "best": {step: _model(checkpoint.path_of(run / "best", step)) for step in best},
         "rows": [
-            [value for name, value in row.items() if name not in metrics.VOLATILE_COLUMNS]
-            for row in metrics.read(run / "metrics.csv")
+            [value for name, value in row.items() if name not in VOLATILE_COLUMNS]
+            for row in read(run / "metrics.csv")
         ],
     }
 

@@ -20,11 +20,16 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lib import data, launch, memory, metrics, trainer
-from lib import task as tasks
-from lib.progress import Plain
-from lib.session import Session
+from lib import launch
+from lib.machine import memory
+from lib.report.metrics import read
+from lib.report.progress import Plain
+from lib.task import load_config
 from lib.tasks.graphmer import tokens
+from lib.training import data, loop
+from lib.training.order import Order
+from lib.training.precision import Precision, autocast
+from lib.training.session import Session
 from tests.conftest import ROOT
 
 RECORDS = ROOT / "tests" / "bench" / "records"
@@ -32,7 +37,7 @@ STEPS, LOG_EVERY, WARM_ROWS = 120, 10, 3
 GOALS = {"model_flop_utilisation": 0.45, "data_wait_share": 0.02}  # at least, at most
 
 
-def matmul_tflops(precision: memory.Precision, device: torch.device, size: int = 8192, seconds: float = 3.0) -> float:
+def matmul_tflops(precision: Precision, device: torch.device, size: int = 8192, seconds: float = 3.0) -> float:
     """What the card sustains in a product of two matrices for some seconds: a T4 slows down at its power limit."""
     kind = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[precision]
     a, b = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
@@ -47,19 +52,19 @@ def matmul_tflops(precision: memory.Precision, device: torch.device, size: int =
     return 2 * size**3 * count / (time.perf_counter() - begin) / 1e12
 
 
-def work(run: launch.Run, outcome: trainer.Outcome, steps: range) -> tuple[float, float]:
+def work(run: launch.Run, outcome: loop.Outcome, steps: range) -> tuple[float, float]:
     """Model FLOPs and positions that are no padding, of a step, over some of the steps that were timed."""
     config, task, state = run.config, run.task, outcome.state
     train_set = task.datasets()["train"]
     training = config.training
-    order = data.Order(len(train_set), config.seed, training.effective_batch, training.micro_batch_slots)
+    order = Order(len(train_set), config.seed, training.effective_batch, training.micro_batch_slots)
     flops, positions = [], []
     for _, slots in data.train_batches(task, train_set, order, steps, config.data):
         counter = FlopCounterMode(display=False)
         with counter:
             for slot in slots:
                 for micro in data.micro_batches(slot, state.micro_batch):
-                    with memory.autocast(state.precision, state.device):
+                    with autocast(state.precision, state.device):
                         sums, _ = task.loss(state.model, data.to_device(micro, state.device))
                     sum(sums.values()).backward()
         flops.append(counter.get_total_flops())
@@ -70,11 +75,11 @@ def work(run: launch.Run, outcome: trainer.Outcome, steps: range) -> tuple[float
 
 def measure(overrides: dict[str, object]) -> dict:
     fixed = {"training.max_steps": STEPS, "training.log_every_steps": LOG_EVERY, "training.evaluate_every_steps": 0}
-    config = tasks.load_config(ROOT / "configs" / "graphmer.yaml", {**fixed, **overrides, "checkpoint.keep_last": 0})
+    config = load_config(ROOT / "configs" / "graphmer.yaml", {**fixed, **overrides, "checkpoint.keep_last": 0})
     run = launch.prepare(config)
     with tempfile.TemporaryDirectory() as folder:
-        outcome = trainer.train(run.task, run.config, Path(folder), Session(None, 0, 0), Plain())
-        rows = [row for row in metrics.read(Path(folder) / "metrics.csv") if row["split"] == "train"][WARM_ROWS:]
+        outcome = loop.train(run.task, run.config, Path(folder), Session(None, 0, 0), Plain())
+        rows = [row for row in read(Path(folder) / "metrics.csv") if row["split"] == "train"][WARM_ROWS:]
     batch = config.training.effective_batch
     steps_per_second = statistics.median(float(row["samples_per_second"]) / batch for row in rows)
     flops, positions = work(run, outcome, range(STEPS, STEPS + 5))

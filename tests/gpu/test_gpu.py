@@ -3,8 +3,11 @@
 import pytest
 import torch
 
-from lib import checkpoint, data, launch, memory
+from lib import checkpoint, launch
 from lib.errors import BadInput
+from lib.machine import memory, platform
+from lib.training import data
+from lib.training.precision import allow_tf32, choose_precision
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs")
@@ -22,10 +25,10 @@ def test_batches_that_are_copied_ahead_are_the_batches_that_were_given():
 def test_auto_takes_bf16_or_fp16_by_the_card_and_fp32_stays_fp32():
     device = memory.device()
     modern = torch.cuda.get_device_capability(device) >= (8, 0)
-    assert memory.precision("auto", device) == ("bf16" if modern else "fp16")
-    memory.allow_tf32("fp32", device)
+    assert choose_precision("auto", device) == ("bf16" if modern else "fp16")
+    allow_tf32("fp32", device)
     assert torch.get_float32_matmul_precision() == "highest"
-    memory.allow_tf32(memory.precision("auto", device), device)
+    allow_tf32(choose_precision("auto", device), device)
     assert torch.get_float32_matmul_precision() == ("high" if modern else "highest")
 
 
@@ -33,14 +36,14 @@ def test_a_deterministic_run_is_the_same_twice_to_the_bit(toy):
     ends = []
     for name in ("first", "second"):
         summary = launch.train(toy({"run.name": name, "training.deterministic": True, "device.gpu_ids": [0]}))
-        folder = launch.output_dir(toy()) / name / "checkpoints"
+        folder = platform.output_dir(toy()) / name / "checkpoints"
         ends.append(checkpoint.load(checkpoint.path_of(folder, summary["step"])).tensors["model"])
     assert all(torch.equal(value, ends[1][key]) for key, value in ends[0].items())
 
 
 def test_a_compiled_model_trains_and_its_checkpoint_has_the_plain_names(toy):
     launch.train(toy({"training.compile": True, "training.precision": "fp32", "device.gpu_ids": [0]}))
-    names = checkpoint.load_newest(launch.output_dir(toy()) / "toy" / "checkpoints")[0].tensors["model"]
+    names = checkpoint.load_newest(platform.output_dir(toy()) / "toy" / "checkpoints")[0].tensors["model"]
     assert "blocks.0.weight" in names
 
 
@@ -52,7 +55,7 @@ def test_two_gpus_end_where_one_does(toy, sharded):
     one = launch.train(toy({**options, "run.name": "one", "device.gpu_ids": [0]}))
     two = launch.train(toy({**options, "run.name": "two"}))
     assert (one["world_size"], two["world_size"]) == (1, 2)
-    base = launch.output_dir(toy())
+    base = platform.output_dir(toy())
     a, b = (checkpoint.load_newest(base / name / "checkpoints")[0].tensors["model"] for name in ("one", "two"))
     for key, value in a.items():
         torch.testing.assert_close(b[key], value, rtol=1e-5, atol=1e-6)

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib import machine, planner
-from lib import task as tasks
-from lib.planner import card as cards
+from lib import planner
+from lib.machine import hardware
 from lib.planner import search
+from lib.planner.card import card_of_gpu, find_card
+from lib.task import load_config
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -30,17 +31,18 @@ CONFIGS = list(itertools.product(("fp32", "fp16", "bf16"), (0, "all"), (4, 16)))
 # A process of its own for each: a fresh allocator, and what it leaves behind ends with it.
 STEPS = """
 import json, sys, torch
-from lib import data, trainer
-from lib import state as states
-from lib import task as tasks
-from lib.meter import Meter
-config = tasks.load_config(sys.argv[1], json.loads(sys.argv[2]))
-task = tasks.find(config.task)(config)
-state = states.new(task, config)
+from lib.report.meter import Meter
+from lib.task import find_task, load_config
+from lib.training.order import Order
+from lib.training.state import new_state
+from lib.training.step import optimizer_step
+config = load_config(sys.argv[1], json.loads(sys.argv[2]))
+task = find_task(config.task)(config)
+state = new_state(task, config)
 batch = task.example_batch(config.training.micro_batch, torch.device("cpu"))
-order = data.Order(1000, 0, config.training.effective_batch, config.training.micro_batch_slots)
+order = Order(1000, 0, config.training.effective_batch, config.training.micro_batch_slots)
 for step in range(3):
-    trainer.optimizer_step(state, task, config, [batch, batch], step, order, Meter({}, state.device))
+    optimizer_step(state, task, config, [batch, batch], step, order, Meter({}, state.device))
 print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), state.micro_batch]))
 """
 
@@ -63,12 +65,12 @@ def measured(changes):
 
 
 def test_predictions_are_what_the_card_says():
-    target, rows = cards.of_gpu(0), []
+    target, rows = card_of_gpu(0), []
     for precision, recomputed, micro_batch in CONFIGS:
         if precision == "bf16" and target.capability < (8, 0):
             continue
         changes = overrides(precision, recomputed, micro_batch)
-        config = tasks.load_config(ROOT / "configs" / "graphmer.yaml", changes)
+        config = load_config(ROOT / "configs" / "graphmer.yaml", changes)
         plan = planner.plan(config, target, 1)
         option = plan.option_of(micro_batch, plan.layers if recomputed == "all" else recomputed)
         allocated, reserved, used = measured(changes)
@@ -80,7 +82,7 @@ def test_predictions_are_what_the_card_says():
     record = {
         "date": date.today().isoformat(),
         "card": torch.cuda.get_device_name(0),
-        "driver": machine.driver(),
+        "driver": hardware.driver(),
         "torch": torch.__version__,
         "median_error": statistics.median(errors),
         "worst_error": max(errors),
@@ -96,9 +98,9 @@ def test_a_recommended_plan_never_runs_out(gib, monkeypatch):
     total = torch.cuda.get_device_properties(0).total_memory
     if gib * 2**30 > total:
         pytest.skip("the card is smaller")
-    capability = ".".join(map(str, cards.of_gpu(0).capability))
-    target = cards.find(f"{gib} GiB, capability {capability}")
-    config = tasks.load_config(ROOT / "configs" / "graphmer.yaml", {"training.micro_batch": 0})
+    capability = ".".join(map(str, card_of_gpu(0).capability))
+    target = find_card(f"{gib} GiB, capability {capability}")
+    config = load_config(ROOT / "configs" / "graphmer.yaml", {"training.micro_batch": 0})
     plan = search.make(config, target, 1)
     changes = {**plan.overrides, "training.effective_batch": 2 * plan.chosen.micro_batch}
     limited = f"import torch; torch.cuda.set_per_process_memory_fraction({target.usable_bytes / total})\n{STEPS}"

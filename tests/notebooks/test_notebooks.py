@@ -11,7 +11,7 @@ import papermill
 import pytest
 
 from tests.conftest import ROOT
-from tests.glacier_files import write_scenes
+from tests.tasks.glacier.files import write_scenes
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 

@@ -7,15 +7,15 @@ import sys
 import pytest
 import torch
 
-from lib import __main__ as command_line
-from lib import planner
-from lib import task as tasks
+from lib import __main__, planner
 from lib.errors import BadInput, TrainingFailed
-from lib.planner import apply
-from lib.planner import card as cards
-from lib.planner import search as plans
+from lib.launch import run
+from lib.launch.run import apply_plan
+from lib.planner import make, search
 from lib.planner.allocator import MIB
-from lib.planner.prediction import NotTraceable
+from lib.planner.card import CONTEXT_BYTES, card_of_gpu, find_card
+from lib.planner.trace import NotTraceable
+from lib.task import find_task, load_config
 from tests.conftest import ROOT
 from tests.toy import Toy
 
@@ -73,18 +73,18 @@ def tall(tmp_path):
     def make(overrides=None, kind="Tall"):
         path = tmp_path / "tall.yaml"
         path.write_text(f"task: {tmp_path}/tall.py:{kind}\ntraining: {{max_steps: 1000, effective_batch: 16}}\n")
-        return tasks.load_config(path, {"training.precision": "fp32", **(overrides or {})})
+        return load_config(path, {"training.precision": "fp32", **(overrides or {})})
 
     return make
 
 
 def made(config, card, count=0):
-    return plans.make(config, cards.find(card), count)
+    return make(config, find_card(card), count)
 
 
 def peak(config, card, micro_batch, recomputed):
     """An independent trace of one pair."""
-    return plans._Search(tasks.find(config.task)(config), config, cards.find(card), 1).predict(micro_batch, recomputed)
+    return search._Search(find_task(config.task)(config), config, find_card(card), 1).predict(micro_batch, recomputed)
 
 
 def test_the_whole_slot_is_taken_where_it_fits(tall):
@@ -99,25 +99,25 @@ def test_the_micro_batch_is_the_largest_even_one_that_fits(tall, gib):
     card = f"{gib} GiB, capability 7.5"
     plan = made(tall(), card)
     plain = next(option for option in plan.options if option.recomputed == 0)
-    fitting = [m for m in plans._even_sizes(16) if peak(tall(), card, m, 0).fits]
+    fitting = [m for m in search._even_sizes(16) if peak(tall(), card, m, 0).fits]
     assert plain.micro_batch == max(fitting)
     largest = max(m for m in range(1, 17) if peak(tall(), card, m, 0).fits)
     assert plain.passes == -(-16 // largest)  # no other size would save a pass
 
 
 def test_even_sizes_are_those_that_split_a_slot_best():
-    assert plans._even_sizes(8) == [1, 2, 3, 4, 8]
+    assert search._even_sizes(8) == [1, 2, 3, 4, 8]
     for slot in (1, 7, 12, 32):
         for passes in range(1, slot + 1):
             smallest = min(m for m in range(1, slot + 1) if -(-slot // m) <= passes)
-            assert smallest in plans._even_sizes(slot)
+            assert smallest in search._even_sizes(slot)
 
 
 def test_recomputation_is_a_last_resort(tall):
     """Where nothing fits without it, the fewest layers that make room are taken."""
     config = tall({"training.effective_batch": 1}, "Long")
     needs = [peak(config, "t4", 1, layers).peak_bytes for layers in (0, 4)]
-    between = (sum(needs) / 2 / 0.92 + cards.CONTEXT_BYTES) / 2**30
+    between = (sum(needs) / 2 / 0.92 + CONTEXT_BYTES) / 2**30
     plan = made(config, f"{between:.4f} GiB, capability 7.5")
     assert plan.chosen.recomputed > 0 and plan.chosen.fits
     assert plan.chosen.relative_compute > 1.05
@@ -191,13 +191,13 @@ def test_a_loss_that_fails_brings_its_own_traceback(tall):
 def test_the_command_prints_tables_and_json(tall, capsys, tmp_path):
     tall()
     path = str(tmp_path / "tall.yaml")
-    assert command_line.main(["plan", path, "--gpu", "t4", "--gpu", "6 GiB, capability 7.5"]) == 0
+    assert __main__.main(["plan", path, "--gpu", "t4", "--gpu", "6 GiB, capability 7.5"]) == 0
     text = capsys.readouterr().out
     assert "steps a week" in text and text.count("4.2 M parameters") == 2 and "1 x T4" in text
-    assert command_line.main(["plan", path, "--json"]) == 0
+    assert __main__.main(["plan", path, "--json"]) == 0
     (only,) = json.loads(capsys.readouterr().out)
     assert only["overrides"]["training.micro_batch"] == only["chosen"]["micro_batch"] == 16
-    assert command_line.main(["plan", path, "--gpu", "t5"]) == 2
+    assert __main__.main(["plan", path, "--gpu", "t5"]) == 2
     assert "Known cards" in capsys.readouterr().err
 
 
@@ -209,28 +209,28 @@ def small_card(monkeypatch):
     """This machine seems to have a GPU of half a GiB."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(cards, "of_gpu", lambda index: cards.find("0.5 GiB, capability 7.5"))
+    monkeypatch.setattr(run, "card_of_gpu", lambda index: find_card("0.5 GiB, capability 7.5"))
 
 
 def test_without_a_gpu_nothing_is_planned(tall):
     config = tall()
-    assert apply.worked_in(config, 1) == (config, None, [])
+    assert apply_plan(config, 1) == (config, None, [])
 
 
 def test_a_micro_batch_of_zero_becomes_the_planned_one(tall, small_card):
-    config, plan, lines = apply.worked_in(tall(), 1)
+    config, plan, lines = apply_plan(tall(), 1)
     assert config.training.micro_batch == plan.chosen.micro_batch < 16
     assert lines[0].startswith(f"Planned: training.micro_batch = {plan.chosen.micro_batch} (predicted peak 0.")
 
 
 def test_a_micro_batch_that_is_given_stays_and_is_predicted(tall, small_card):
-    config, plan, lines = apply.worked_in(tall({"training.micro_batch": 4}), 1)
+    config, plan, lines = apply_plan(tall({"training.micro_batch": 4}), 1)
     assert config.training.micro_batch == 4 and not lines
     assert plan.option_of(4, 0).prediction.peak_bytes > 16 * 4_200_000
 
 
 def test_a_step_that_cannot_be_traced_trains_unplanned_and_says_so(tall, small_card):
-    config, plan, (line,) = apply.worked_in(tall(kind="Untraceable"), 1)
+    config, plan, (line,) = apply_plan(tall(kind="Untraceable"), 1)
     assert plan is None and config.training.micro_batch == 0
     assert "cannot be traced" in line and "nothing is planned" in line
 
@@ -243,16 +243,16 @@ def test_the_card_of_this_machine_has_its_own_memory_and_known_rates(monkeypatch
         name, total_memory, major, minor = "Some Card 12", 12 * 2**30, 8, 9
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: (T4, Unknown)[index])
-    assert cards.of_gpu(0).card.fp16_sustained_tflops == 24
-    assert cards.of_gpu(0).usable_bytes == pytest.approx((14_911 - 200) * MIB)
-    assert cards.of_gpu(1).card.name == "Some Card 12" and cards.of_gpu(1).capability == (8, 9)
+    assert card_of_gpu(0).card.fp16_sustained_tflops == 24
+    assert card_of_gpu(0).usable_bytes == pytest.approx((14_911 - 200) * MIB)
+    assert card_of_gpu(1).card.name == "Some Card 12" and card_of_gpu(1).capability == (8, 9)
 
 
 def test_the_trainers_own_step_is_what_is_traced(tmp_path):
     """Micro-batches, recomputation, averaged weights and clipping are those of the trainer; nothing is imitated."""
     path = tmp_path / "toy.yaml"
     path.write_text(f"task: {ROOT}/tests/toy.py:Toy\ntraining: {{max_steps: 12, effective_batch: 8, ema_decay: 0.9}}\n")
-    config = tasks.load_config(path)
+    config = load_config(path)
     plan = made(config, "t4")
     assert plan.layers == len(Toy(config).model().blocks)
     assert plan.chosen.prediction.parameters == sum(p.numel() for p in Toy(config).model().parameters())
@@ -263,8 +263,8 @@ def test_the_trainers_own_step_is_what_is_traced(tmp_path):
 
 def test_planning_takes_less_than_2_gb(tmp_path):
     code = (
-        "import resource, sys\nfrom lib import task as tasks\nfrom lib.planner import card, search\n"
-        f"search.make(tasks.load_config(r'{ROOT}/configs/graphmer.yaml'), card.find('t4'))\n"
+        "import resource, sys\nfrom lib.planner import find_card, make\nfrom lib.task import load_config\n"
+        f"make(load_config(r'{ROOT}/configs/graphmer.yaml'), find_card('t4'))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

@@ -8,7 +8,8 @@ from torch import nn
 from lib.errors import BadInput
 from lib.planner import predict
 from lib.planner.allocator import MIB
-from lib.planner.prediction import NotTraceable
+from lib.planner.trace import NotTraceable
+from lib.training.precision import recompute
 from tests.planner.models import Encoder, Layer
 
 D, BATCH, LENGTH = 256, 16, 256
@@ -44,11 +45,9 @@ def test_the_optimizers_plateau_is_20_bytes_a_parameter():
 
 
 def test_recomputation_keeps_one_layers_activations():
-    from lib import memory
-
     def recomputing():
         net = Encoder(8, D)
-        memory.recompute(net, "all")
+        recompute(net, "all")
         return net
 
     plain, saved = predicted(8), predict(recomputing, encoder_step, "t4")

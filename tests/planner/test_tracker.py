@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from lib.planner import card as cards
+from lib.planner.card import find_card
 from lib.planner.tracker import Tracker
 from tests.planner.models import Encoder, LanguageModel
 
@@ -51,7 +51,7 @@ def test_the_tracked_peak_is_the_profilers(name):
     profiled = own + _profiled_peak(model, torch.optim.AdamW(model.parameters(), foreach=False), batch)
 
     model = make()
-    tracker = Tracker(cards.find("t4"), device="cpu")
+    tracker = Tracker(find_card("t4"), device="cpu")
     tracker.adopt(model)
     with tracker:
         _steps(model, torch.optim.AdamW(model.parameters(), foreach=False), batch)

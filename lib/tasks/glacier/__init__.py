@@ -17,20 +17,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lib import platform
-from lib.config import option
+from lib.config.reader import option
+from lib.machine import platform
+from lib.scores import Confusion
 from lib.task import Batch, Task
-from lib.tasks.glacier import carry, download, figures, folds, losses, predict, readers, sampling, terrain, tiles
+from lib.tasks.glacier import carry, figures, losses
 from lib.tasks.glacier.augment import Augmentation, augment
 from lib.tasks.glacier.baselines import PixelBaseline
-from lib.tasks.glacier.confusion import Confusion
-from lib.tasks.glacier.folds import Parts, Split
+from lib.tasks.glacier.data import folds, readers, terrain
+from lib.tasks.glacier.data.download import cut
+from lib.tasks.glacier.data.folds import Parts, Split
+from lib.tasks.glacier.data.readers import Source
+from lib.tasks.glacier.data.sampling import Sampling, reached, tile_weights
+from lib.tasks.glacier.data.terrain import Generator
+from lib.tasks.glacier.data.tiles import Cut, Cutter, Statistics, Store, folder_for, once, tile_statistics
 from lib.tasks.glacier.losses import Loss
+from lib.tasks.glacier.maps import masks, probabilities
 from lib.tasks.glacier.model import UNet
-from lib.tasks.glacier.readers import Source
-from lib.tasks.glacier.sampling import Sampling
-from lib.tasks.glacier.terrain import Generator
-from lib.tasks.glacier.tiles import Cut, Statistics, Store
 
 __all__ = ["Glacier"]
 
@@ -101,7 +104,7 @@ class Tiles:
 
     def __init__(self, store: Store, chosen: np.ndarray, part: str, weights: np.ndarray | None = None):
         self.store, self.part, self.weights = store, part, weights
-        self.chosen, self.new_in = (chosen, {}) if part == "train" else tiles.once(store.table, chosen, store.tile_size)
+        self.chosen, self.new_in = (chosen, {}) if part == "train" else once(store.table, chosen, store.tile_size)
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -169,12 +172,12 @@ class Glacier(Task):
         """All tiles, cut from the data that was given, downloaded or generated. Raises BadInput."""
         settings = self.settings
         if self.source is None and settings.download:
-            folder = tiles.folder_for(self._scratch, Path("|".join(settings.download)), settings.source, settings.tiles)
-            cutter = tiles.Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
-            return download.cut(settings.download, self._scratch / "glacier" / "downloads", cutter)
+            folder = folder_for(self._scratch, Path("|".join(settings.download)), settings.source, settings.tiles)
+            cutter = Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
+            return cut(settings.download, self._scratch / "glacier" / "downloads", cutter)
         root = self.root
-        folder = tiles.folder_for(self._scratch, root, settings.source, settings.tiles)
-        cutter = tiles.Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
+        folder = folder_for(self._scratch, root, settings.source, settings.tiles)
+        cutter = Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
         scenes, problems = readers.find(root, settings.source)
         print(f"{root}: {readers.counts(scenes, problems)}.")
         return cutter.all(scenes, problems)
@@ -204,11 +207,11 @@ class Glacier(Task):
     @cached_property
     def statistics(self) -> Statistics:
         """Of the bands, over the training tiles alone."""
-        return tiles.statistics(self.store.table, self.parts.train)
+        return tile_statistics(self.store.table, self.parts.train)
 
     @cached_property
     def _weights(self) -> np.ndarray | None:
-        return sampling.weights(self.store.table.counts[self.parts.train], self.settings.sampling)
+        return tile_weights(self.store.table.counts[self.parts.train], self.settings.sampling)
 
     def describe_data(self) -> str:
         where = f"Data: {self.source}"
@@ -230,10 +233,10 @@ class Glacier(Task):
         counts, parts = self.store.table.counts, self.parts
         train = counts[parts.train]
         rows = [
-            ("training", sampling.reached(train, None)),
-            ("training, as drawn", sampling.reached(train, self._weights)),
-            ("validation", sampling.reached(counts[parts.validation], None)),
-            ("test", sampling.reached(counts[parts.test], None)),
+            ("training", reached(train, None)),
+            ("training, as drawn", reached(train, self._weights)),
+            ("validation", reached(counts[parts.validation], None)),
+            ("test", reached(counts[parts.test], None)),
         ]
         if wanted := self.settings.sampling.target_shares:
             rows.insert(2, ("  wanted", np.array(wanted)))
@@ -390,7 +393,7 @@ class Glacier(Task):
             samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
             image = torch.from_numpy(np.stack([sample.image for sample in samples]))
             target = torch.from_numpy(np.stack([sample.target for sample in samples]))
-            predicted = predict.probabilities(models, image).argmax(1)
+            predicted = probabilities(models, image).argmax(1)
             confusion.add(predicted, target)
             examples += figures.shown({"image": image, "target": target}, predicted, _SHOWN_TILES - len(examples))
         figures.confusion(confusion.matrix, names, folder / "plots" / "confusion.png")
@@ -406,7 +409,7 @@ class Glacier(Task):
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
         """(h, w) uint8 masks, in the mask's codes, by scene; written to `out` as GeoTIFFs where it is given."""
-        return predict.masks(models, source, self.settings.source, self.settings.tiles.size, out)
+        return masks(models, source, self.settings.source, self.settings.tiles.size, out)
 
 
 def _judged(what: str, value: float, wanted: float) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lib.config import option
+from lib.config.reader import option
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from lib.errors import BadInput
-from lib.tasks.glacier.confusion import Confusion
+from lib.scores import Confusion
 from lib.tasks.glacier.losses import IGNORE
 
 Tile = tuple[np.ndarray, np.ndarray]  # bands (C, H, W) floats, mask (H, W) integers or IGNORE

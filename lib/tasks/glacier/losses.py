@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.config import option
+from lib.config.reader import option
 
 IGNORE = 255  # the label of a pixel that counts nowhere: nodata, NaN, cloud
 TERMS = ("focal", "dice", "mcc", "boundary")

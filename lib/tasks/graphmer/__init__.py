@@ -19,17 +19,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib import platform
-from lib.config import option
+from lib.config.reader import option
 from lib.errors import BadInput
+from lib.machine import platform
 from lib.task import Batch, Task
 from lib.tasks.graphmer import corpus as corpora
-from lib.tasks.graphmer import graph as graphs
-from lib.tasks.graphmer import ontology as ontologies
 from lib.tasks.graphmer import ranking, tokens
 from lib.tasks.graphmer.baselines import Baselines
 from lib.tasks.graphmer.chains import CONDITIONS, IGNORE, Collator, Objective, Queries, Windows
-from lib.tasks.graphmer.corpus import Corpus
+from lib.tasks.graphmer.code import ontology, records
+from lib.tasks.graphmer.code.graph import build_cached, content_key
+from lib.tasks.graphmer.code.records import Graph
+from lib.tasks.graphmer.corpus import Corpus, build, summary
 from lib.tasks.graphmer.model import Encoder, Shape
 from lib.tasks.graphmer.ranking import Candidates, Ranked
 
@@ -118,18 +119,18 @@ class Graphmer(Task):
         return self._root.is_file() or any(next(self._root.glob(p), None) for p in self.sentinels)
 
     @cached_property
-    def _ontology(self) -> ontologies.Ontology:
-        return ontologies.find(self._root) if self._given else ontologies.load()
+    def _ontology(self) -> ontology.Ontology:
+        return ontology.find(self._root) if self._given else ontology.load()
 
     @cached_property
-    def graph(self) -> graphs.Graph:
+    def graph(self) -> Graph:
         """The validated graph. Raises BadInput."""
         if self._given:
-            graph = graphs.read(self._root, self.settings.bad_input_limit)
+            graph = records.read(self._root, self.settings.bad_input_limit)
         else:
-            graph = graphs.build_cached(self._root, self._cache)
+            graph = build_cached(self._root, self._cache)
             self._refuse_unreadable(graph.skipped)
-        report = ontologies.validate(graph, self._ontology, strict=not self._given)
+        report = ontology.validate(graph, self._ontology, strict=not self._given)
         report.raise_if_bad()
         for line in [*(f"Left out {where}: {reason}" for where, reason in graph.skipped), *report.warnings]:
             print(line)
@@ -166,9 +167,7 @@ class Graphmer(Task):
         chain, split = self.settings.chain, self.settings.split
         root = None if self._given else self._root
         shares = (split.validation, split.test)
-        built = corpora.build(
-            self.graph, root, chain.roots, chain.leaves, chain.vocabulary, shares, chain.most_facts
-        )
+        built = build(self.graph, root, chain.roots, chain.leaves, chain.vocabulary, shares, chain.most_facts)
         if len(built.relations) > self.settings.model.relations:
             raise BadInput(
                 f"The data has {len(built.relations)} relations and workload.model.relations is "
@@ -187,7 +186,7 @@ class Graphmer(Task):
 
     def _content_key(self) -> str:
         if not self._given:
-            return graphs.content_key(self._root)
+            return content_key(self._root)
         folder = self._root if self._root.is_dir() else self._root.parent
         files = sorted(p for p in folder.iterdir() if p.suffix in {".jsonl", ".yaml"})
         return hashlib.sha256("".join(hashlib.sha256(p.read_bytes()).hexdigest() for p in files).encode()).hexdigest()
@@ -197,7 +196,7 @@ class Graphmer(Task):
         if self.source is None:
             why = "No data was given or found mounted"
             where = f"{why}. The embedded default is used: the standard library, {self._root}"
-        return f"{where}.\n{corpora.summary(self.corpus)}."
+        return f"{where}.\n{summary(self.corpus)}."
 
     def fingerprint(self) -> str:
         return self.corpus.fingerprint()
@@ -207,9 +206,7 @@ class Graphmer(Task):
         return {
             "train": Windows(self.corpus, self._structural, self.settings.objective.structural_ratio),
             "validation": Queries(self.corpus, "validation", self._structural, sizes.validation_triples),
-            "test": Queries(
-                self.corpus, "test", self._structural, sizes.test_triples, sizes.structural_test_triples
-            ),
+            "test": Queries(self.corpus, "test", self._structural, sizes.test_triples, sizes.structural_test_triples),
         }
 
     @cached_property
@@ -250,8 +247,17 @@ class Graphmer(Task):
         chain, model = self.settings.chain, self.settings.model
         return Encoder(
             Shape(
-                chain.roots, chain.leaves, chain.vocabulary, model.layers, model.hidden, model.heads,
-                model.feed_forward, model.relations, model.relation_rank, model.dropout, model.decay,
+                chain.roots,
+                chain.leaves,
+                chain.vocabulary,
+                model.layers,
+                model.hidden,
+                model.heads,
+                model.feed_forward,
+                model.relations,
+                model.relation_rank,
+                model.dropout,
+                model.decay,
             )
         )
 

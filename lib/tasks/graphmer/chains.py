@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lib.config import option
-from lib.data import mix, permutation
+from lib.config.reader import option
 from lib.task import Batch
 from lib.tasks.graphmer import tokens
 from lib.tasks.graphmer.corpus import Corpus, header_pieces
+from lib.training.order import mix, permutation
 
 IGNORE = -100
 CONDITIONS = ("full_text", "masked", "name_only")

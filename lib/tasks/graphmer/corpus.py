@@ -12,7 +12,7 @@ import numpy as np
 
 from lib.errors import BadInput
 from lib.tasks.graphmer import tokens
-from lib.tasks.graphmer.graph import Graph, Triple
+from lib.tasks.graphmer.code.records import Graph, Triple
 from lib.tasks.graphmer.tokens import Pieces
 
 SPLITS = ("train", "validation", "test")
@@ -265,8 +265,7 @@ def _cut(
 def _at_most(window: _Window, count: int) -> list[_Window]:
     """Splits the triples of a window over several, where there are more than a sample may have."""
     return [
-        _Window(window.start, window.stop, window.triples[i : i + count])
-        for i in range(0, len(window.triples), count)
+        _Window(window.start, window.stop, window.triples[i : i + count]) for i in range(0, len(window.triples), count)
     ]
 
 

@@ -112,8 +112,14 @@ def table(
                         and tails in ("all", "seen" if seen[r.triple] else "unseen")
                     ]
                     where = {"condition": condition, "relations": kind, "tails": tails, "method": method}
-                    rows.append({**where, "candidates": "of the relation", "triples": len(chosen),
-                                 **figures(r.among_relation for r in chosen)})
+                    rows.append(
+                        {
+                            **where,
+                            "candidates": "of the relation",
+                            "triples": len(chosen),
+                            **figures(r.among_relation for r in chosen),
+                        }
+                    )
                     wide = [r.among_all for r in chosen if r.among_all is not None]
                     if wide:
                         rows.append({**where, "candidates": "all entities", "triples": len(wide), **figures(wide)})

@@ -1,0 +1,296 @@
+"""Checkpoints: directories of safetensors and JSON with a hashed manifest; written aside, renamed, verified on load.
+
+    step-00000500/  model.safetensors  optimizer.safetensors  state.json  manifest.json
+
+There is no pickle in them, so loading one never runs code. Beside them a killed or failing run may leave
+`step-00000500.tmp` (not yet committed), `.old` (being replaced by one of the same step), `.del` (being deleted) and
+`.damaged` (set aside because it did not verify).
+"""
+
+import contextlib
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from lib.errors import BadInput
+from lib.machine import disk
+
+FORMAT = 1
+_NAME = re.compile(r"step-(\d{8,})")
+_LEFTOVER = re.compile(r"(step-\d{8,})\.(tmp|old|del|old\.del)")
+_QUARANTINED = re.compile(r"step-\d{8,}\.damaged(-\d+)?")
+_MANIFEST = "manifest.json"
+_STATE = "state.json"
+_SLACK = 64 * 1024  # bytes for the manifest, the folder and the last block of each file
+_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.bool: "BOOL", torch.uint8: "U8",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+}  # fmt: skip
+
+
+class DamagedCheckpoint(Exception):
+    """A checkpoint that does not match its manifest; says which file and how."""
+
+
+class NewerFormat(BadInput):
+    """A checkpoint of a later version of this program, which is left as it is."""
+
+
+class CheckpointNotSaved(RuntimeError):
+    """A checkpoint could not be written; those that were there before are untouched."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was saved: named groups of tensors ("model", "optimizer"), and a JSON state with the step."""
+
+    path: Path
+    step: int
+    tensors: dict[str, dict[str, Tensor]]
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What is about to be written: for each file its bytes, as views of the tensors' memory."""
+
+    step: int
+    contents: dict[str, list[memoryview]]
+
+    @property
+    def size(self) -> int:
+        """Bytes that writing it takes on the disk, a little rounded up."""
+        return _SLACK + sum(len(part) for parts in self.contents.values() for part in parts)
+
+
+def steps(folder: Path) -> list[int]:
+    """The committed steps in `folder`, ascending by number and not by name."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(m[1]) for p in folder.iterdir() if p.is_dir() and (m := _NAME.fullmatch(p.name)))
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def has_manifest(path: Path) -> bool:
+    return (path / _MANIFEST).is_file()
+
+
+# --- saving -----------------------------------------------------------------------------------------------------------
+
+
+def save(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
+    """Commits a checkpoint. Raises CheckpointNotSaved, leaving all others alone."""
+    return write(folder, pack(step, tensors, to_json({**state, "step": step})))
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def pack(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: str) -> Parcel:
+    """Lays out the files of a checkpoint. The tensors must not change until it is written."""
+    contents = {f"{name}.safetensors": _safetensors(group) for name, group in tensors.items()}
+    return Parcel(step, {**contents, _STATE: [memoryview(state.encode())]})
+
+
+def write(folder: Path, parcel: Parcel) -> Path:
+    """Commits a checkpoint: whole after the last rename, absent before it. Raises CheckpointNotSaved.
+
+    Written aside, every file and the folder synced, renamed, the parent synced: after any kill or loss of power it is
+    either whole or not there.
+    """
+    final = path_of(folder, parcel.step)
+    aside = final.with_name(final.name + ".tmp")
+    try:
+        disk.make_folders(folder)
+        if disk.exists(aside):
+            disk.remove_tree(aside)
+        disk.calls.mkdir(aside)
+        written = {name: disk.write_file(aside / name, parts) for name, parts in parcel.contents.items()}
+        manifest = _sealed({"format": FORMAT, "step": parcel.step, "files": written})
+        disk.write_file(aside / _MANIFEST, [memoryview(manifest)])
+        disk.calls.sync_folder(aside)
+        _put_in_place(aside, final)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            disk.remove_tree(aside)
+        raise CheckpointNotSaved(
+            f"The checkpoint of step {parcel.step:,} was not saved in {folder}: {error.strerror or error}. Those saved "
+            "before are untouched. See that there is room on a disk that works."
+        ) from error
+    return final
+
+
+def _put_in_place(aside: Path, final: Path) -> None:
+    """Renames. A checkpoint of the same step stays as `.old` until the new one is there for good."""
+    old = final.with_name(final.name + ".old")
+    if disk.exists(final):
+        if disk.exists(old):
+            disk.remove_tree(old)
+        disk.calls.rename(final, old)
+    try:
+        disk.calls.rename(aside, final)
+    except OSError:
+        if disk.exists(old):
+            disk.calls.rename(old, final)
+        raise
+    disk.calls.sync_folder(final.parent)
+    if disk.exists(old):
+        disk.discard(old)
+
+
+def _safetensors(group: Mapping[str, Tensor]) -> list[memoryview]:
+    """One file: the header's length, the header, then the tensors' bytes without a gap, widest elements first."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    views, end = [], 0
+    for name, value in sorted(group.items(), key=lambda item: (-item[1].element_size(), item[0])):
+        if value.dtype not in _DTYPES:
+            raise TypeError(f"The tensor {name} is of {value.dtype}, which a checkpoint cannot hold.")
+        view = _bytes_of(value)
+        header[name] = {"dtype": _DTYPES[value.dtype], "shape": [*value.shape], "data_offsets": [end, end + len(view)]}
+        views.append(view)
+        end += len(view)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the first tensor is aligned
+    return [memoryview(struct.pack("<Q", len(text)) + text), *views]
+
+
+def _bytes_of(value: Tensor) -> memoryview:
+    if not value.numel():
+        return memoryview(b"")
+    return memoryview(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _sealed(body: Mapping[str, Any]) -> bytes:
+    """The manifest's bytes with the sha256 of its own body in them."""
+    digest = hashlib.sha256(to_json(body).encode()).hexdigest()
+    return to_json({**body, "sha256": digest}).encode()
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint whose every file matches it. Raises DamagedCheckpoint or NewerFormat."""
+    try:
+        manifest = _manifest(path)
+        for name, expected in manifest["files"].items():
+            size = (path / name).stat().st_size
+            if size != expected["bytes"]:
+                raise DamagedCheckpoint(f"{name} has {size:,} bytes instead of {expected['bytes']:,}")
+            with (path / name).open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != expected["sha256"]:
+                raise DamagedCheckpoint(f"the content of {name} does not match its sha256")
+    except NewerFormat:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedCheckpoint(f"its manifest or a file cannot be read ({type(error).__name__}: {error})") from error
+    return manifest
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """The manifest, byte for byte as `_sealed` wrote it. Its seal is the same in every format to come."""
+    raw = (path / _MANIFEST).read_bytes()
+    manifest = json.loads(raw)
+    del manifest["sha256"]
+    if _sealed(manifest) != raw:
+        raise DamagedCheckpoint("the manifest does not match its own sha256")
+    if manifest["format"] > FORMAT:
+        raise NewerFormat(
+            f"Checkpoint {path} has format {manifest['format']}; this version reads up to {FORMAT}. Take the version "
+            "that wrote it or a newer one, or choose another run.name to start afresh. It is left as it is."
+        )
+    if (named := _NAME.fullmatch(path.name)) and int(named[1]) != manifest["step"]:
+        raise DamagedCheckpoint(f"its manifest is that of step {manifest['step']:,}")
+    return manifest
+
+
+def load(path: Path) -> Checkpoint:
+    """Reads a checkpoint after verifying it. Raises DamagedCheckpoint or NewerFormat."""
+    manifest = verify(path)
+    try:
+        tensors = {
+            name.removesuffix(".safetensors"): load_file(path / name)
+            for name in manifest["files"]
+            if name.endswith(".safetensors")
+        }
+        state = json.loads((path / _STATE).read_text("utf-8"))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DamagedCheckpoint(f"a file cannot be read ({type(error).__name__}: {error})") from error
+    return Checkpoint(path, manifest["step"], tensors, state)
+
+
+def load_newest(folder: Path, quarantine: bool = False) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that verifies, and one sentence for each damaged one that was passed over.
+
+    With `quarantine`, for the run's own folder, damaged ones are renamed as soon as a good one is found. Where there is
+    none, all stay as they are, and those that were set aside earlier are named too. Raises NewerFormat.
+    """
+    damaged: list[tuple[Path, str]] = []
+    for path in reversed(_candidates(folder)):
+        try:
+            found = load(path)
+        except DamagedCheckpoint as damage:
+            damaged.append((path, str(damage)))
+            continue
+        return found, [_passed_over(path, reason, quarantine) for path, reason in damaged]
+    sentences = [f"Checkpoint {path} is damaged ({reason})." for path, reason in damaged]
+    return None, sentences + [f"Checkpoint {path} was found damaged earlier." for path in _quarantined(folder)]
+
+
+def _candidates(folder: Path) -> list[Path]:
+    """What carries a checkpoint's name, ascending by step; a `.old` counts where the one to replace it is not there."""
+    if not folder.is_dir():
+        return []
+    named = {int(m[1]): p for p in folder.iterdir() if (m := _NAME.fullmatch(p.name.removesuffix(".old")))}
+    plain = {int(m[1]): p for p in folder.iterdir() if (m := _NAME.fullmatch(p.name))}
+    return [path for _, path in sorted({**named, **plain}.items())]
+
+
+def _quarantined(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if _QUARANTINED.fullmatch(p.name)) if folder.is_dir() else []
+
+
+def _passed_over(path: Path, reason: str, quarantine: bool) -> str:
+    """Sets a damaged checkpoint aside if it may, and says so."""
+    sentence = f"Checkpoint {path} is damaged ({reason}); the one before it is used."
+    if not quarantine:
+        return sentence
+    names = (path.with_name(f"{path.name}.damaged{suffix}") for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
+    aside = next(name for name in names if not disk.exists(name))
+    try:
+        disk.calls.rename(path, aside)
+    except OSError as error:
+        return f"{sentence} It could not be renamed ({error.strerror or error})."
+    return f"{sentence} It is kept as {aside.name}."
+
+
+def tidy(folder: Path) -> None:
+    """Removes what killed saves and deletions left in the run's own folder; a replaced checkpoint without successor
+    gets its name back."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not (leftover := _LEFTOVER.fullmatch(path.name)):
+            continue
+        try:
+            if leftover[2] == "old" and not disk.exists(path.with_name(leftover[1])):
+                disk.calls.rename(path, path.with_name(leftover[1]))
+                disk.calls.sync_folder(folder)
+            else:
+                disk.remove_tree(path)
+        except OSError as error:
+            print(f"Could not clean up {path} ({error}); delete it by hand if space runs out.", flush=True)

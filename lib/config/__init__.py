@@ -1,0 +1,307 @@
+"""The configuration of a run: every key with its type, its default and one sentence on what it does."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import yaml
+from yaml import MappingNode, ScalarNode
+
+from lib.config.reader import BAD, REFUSED, Reader, child, length_pairs, option, read_text, sentences
+from lib.errors import BadInput
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """The `workload:` section of a task that has no settings of its own."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run's identity, and where it goes on."""
+
+    name: str = option("", "The name of the run and of its folder; empty: the name of the configuration file.")
+    initial_weights: str = option("", "Weights that a new run starts from: a .safetensors file, or a run's folder.")
+    initial_weights_share: float = option(
+        0.9, "The least share of the model's tensors that must match in name and shape.", minimum=0, maximum=1
+    )
+    resume_from: str = option("", "A folder or mounted input with an earlier output; empty: wherever one is found.")
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        if values["name"] is not BAD and re.search(r"^[.\s]|[/\\\x00-\x1f]|\s$", values["name"]):
+            yield "name", "run.name becomes a folder: write it without slashes, and without a dot or space at its ends."
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is trained on."""
+
+    dir: str = option(
+        "", "The data: a path, a mounted input as slug or owner/slug, or embedded; empty: found, else embedded."
+    )
+    num_workers: int = option(2, "Processes that load data, for each rank; 0 loads in the training process.", minimum=0)
+    prefetch_factor: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1)
+    pin_memory: bool = option(True, "Whether batches wait in memory that a GPU can copy from by itself.")
+    persistent_workers: bool = option(False, "Whether these processes live on when their batches are used up.")
+    subset_ratio: float | Literal["quick", "validate", "full"] = option(
+        1.0, "The share of the training samples that is used; quick is 0.05, validate 0.2, full 1.", above=0, maximum=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Lengths, batches and precision."""
+
+    max_steps: int = option(0, "Optimizer steps of the whole run; 0: given in epochs.", minimum=0)
+    epochs: float = option(0.0, "The length of the run in passes over the training samples.", minimum=0)
+    smoke_steps: int = option(10, "Steps of the smoke test before the full run.", minimum=1)
+    effective_batch: int = option(MISSING, "Samples in an optimizer step, over all cards and micro-batches.", minimum=1)
+    micro_batch: int = option(0, "Samples on a card at once; 0: planned from the memory there is.", minimum=0)
+    micro_batch_slots: int = option(1, "Equal parts of the effective batch that are dealt to the ranks.", minimum=1)
+    precision: Literal["auto", "fp32", "fp16", "bf16"] = option("auto", "Number format of the forward pass.")
+    gradient_checkpointing: int | Literal["all"] = option(0, "Layers that are recomputed to save memory.", minimum=0)
+    ema_decay: float = option(0.0, "Decay of the average of the weights that is tested; 0: none.", minimum=0, below=1)
+    clip_norm: float = option(1.0, "The largest norm of the gradient; 0: not clipped.", minimum=0)
+    deterministic: bool = option(False, "Whether a GPU gives the same bits every time, at some cost in speed.")
+    cudnn_benchmark: bool = option(
+        False, "Whether convolutions try all algorithms first: a little faster on fixed shapes, gigabytes of workspace."
+    )
+    compile: bool = option(False, "Whether torch.compile makes kernels for the model: minutes at the start.")
+    fully_shard: bool = option(
+        False, "Whether weights, gradients and optimizer are divided among the ranks (FSDP2), where they fit no card."
+    )
+    log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
+    evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
+    evaluate_every_epochs: float = option(0.0, "Epochs between validations.", minimum=0)
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        if values["max_steps"] == 0 and values["epochs"] == 0:
+            yield "", "The run has no length. Give training.max_steps or training.epochs."
+        batch, slots = values["effective_batch"], values["micro_batch_slots"]
+        if batch is not BAD and slots is not BAD and batch % slots:
+            advice = f"Write {max(1, batch // slots) * slots}, or another number of slots."
+            sentence = f"training.effective_batch {batch} cannot be dealt into {slots} equal parts"
+            yield "effective_batch", f"{sentence} (training.micro_batch_slots). {advice}"
+        if values["deterministic"] is True and values["cudnn_benchmark"] is True:
+            sentence = "training.cudnn_benchmark picks algorithms by their speed, so the bits differ from run to run"
+            yield "cudnn_benchmark", f"{sentence}. Switch it or training.deterministic off."
+
+
+@dataclass(frozen=True)
+class Device:
+    """What is trained on: by default every GPU there is, a process for each, or one process on the CPU."""
+
+    gpu_ids: tuple[int, ...] = option((), "The GPUs that may be used, by number; empty: all.", minimum=0)
+    processes: int = option(0, "Processes that train together; 0: one for each GPU, or one on the CPU.", minimum=0)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is done about memory as a whole."""
+
+    profile: Literal["", "auto", "optimized", "ultra_low", "prototype", "max_quality"] = option(
+        "", "Sets batches, precision, data and saves at once, and prints each change; empty: nothing is changed."
+    )
+    # What a call costs was not measured here, because that takes a GPU: the next allocations go to the driver again.
+    empty_cache_every_steps: int = option(
+        0,
+        "Steps between calls of torch.cuda.empty_cache; 0: none. It frees nothing that PyTorch could not use again and "
+        "makes the GPU wait; it helps where another program shares the card.",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How gradients become updates."""
+
+    name: Literal["adamw"] = option("adamw", "The optimizer.")
+    lr: float = option(3e-4, "The highest learning rate, which is reached after the warm-up.", above=0)
+    weight_decay: float = option(0.01, "Decoupled weight decay.", minimum=0)
+    betas: tuple[float, float] = option((0.9, 0.999), "Decay of the two moments.", minimum=0, below=1)
+    eps: float = option(1e-8, "What is added to the denominator of an update.", above=0)
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """The learning rate over time."""
+
+    name: Literal["cosine", "constant", "plateau"] = option(
+        "cosine", "How the learning rate goes on after the warm-up; plateau lowers it where validation gets no better."
+    )
+    warmup_steps: int = option(0, "Steps in which the learning rate rises linearly.", minimum=0)
+    warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises linearly.", minimum=0)
+    min_lr_ratio: float = option(
+        0.0, "The last learning rate of a cosine, as a share of the highest.", minimum=0, maximum=1
+    )
+    factor: float = option(0.5, "What a plateau multiplies the learning rate by.", above=0, below=1)
+    patience: int = option(5, "Evaluations in a row without a better value that a plateau bears.", minimum=0)
+    min_lr: float = option(0.0, "The learning rate that a plateau never goes below.", minimum=0)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """When the run is saved, and how much is kept."""
+
+    every_steps: int = option(0, "Steps between checkpoints; 0: by time and at the end only.", minimum=0)
+    every_epochs: float = option(0.0, "Epochs between checkpoints.", minimum=0)
+    every_minutes: float = option(5.0, "Minutes between checkpoints; 0: by steps and at the end only.", minimum=0)
+    lightweight: bool = option(
+        False, "Leaves the optimizer out: a third of the size, but a resumed run is no longer the same bit for bit."
+    )
+    keep_last: int = option(2, "Newest checkpoints that are kept; 0: none is written.", minimum=0)
+    keep_best: int = option(1, "Best weights that are kept; 0: none are written.", minimum=0)
+    keep_bytes: int = option(0, "Bytes that a run's checkpoints may take; 0: the platform's limit.", minimum=0)
+
+
+@dataclass(frozen=True)
+class Session:
+    """The time that there is."""
+
+    minutes: float = option(0.0, "The length of a session; 0: the platform's limit.", minimum=0)
+    margin_seconds: float = option(120.0, "Time that is kept free at the session's end, on top of saving.", minimum=0)
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Several runs one after another, as many sessions as it takes; see lib/launch/queue.py."""
+
+    before: tuple[str, ...] = option((), "Configuration files beside this one whose runs come first.")
+    before_overrides: dict[str, str] = dataclasses.field(
+        default_factory=dict,
+        metadata={"help": "What makes such a run small where none was completed earlier and it has to be made here."},
+    )
+    start_from: str = option("", "The run of `before` whose best weights the others start from.")
+    folds: int = option(0, "Runs that differ in the fold; 0: no folds.", minimum=0)
+    fold_key: str = option("workload.split.fold", "The key that numbers the fold.")
+    seeds: tuple[int, ...] = option((), "Runs that differ in the seed.", minimum=0)
+    grid: dict[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=dict, metadata={"help": "Dotted keys and the values that runs differ in."}
+    )
+    mean_at_least: float = option(0.0, "What the mean of the runs' best validations should reach; 0: not judged.")
+    best_at_least: float = option(0.0, "What the best of them should reach; 0: not judged.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The whole configuration; `workload` holds the task's own settings, a dataclass that the task defines."""
+
+    task: str = option(MISSING, "A name under lib/tasks, or file.py:Class.")
+    seed: int = option(0, "Everything random follows from it.", minimum=0)
+    output_dir: str = option("", "The folder that runs are written to; empty: the platform's.")
+    run: Run = Run()
+    data: Data = Data()
+    training: Training
+    device: Device = Device()
+    memory: Memory = Memory()
+    optimizer: Optimizer = Optimizer()
+    scheduler: Scheduler = Scheduler()
+    checkpoint: Checkpoint = Checkpoint()
+    session: Session = Session()
+    queue: Queue = dataclasses.field(default_factory=Queue)
+    workload: Any = dataclasses.field(default=NoSettings(), metadata={"help": "The task's own settings."})
+    overridden: ClassVar[frozenset[str]] = frozenset()  # no key; `load` sets it on the instance: see `overriding`
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        training, scheduler = values["training"], values["scheduler"]
+        if BAD in (training, scheduler) or scheduler.name != "plateau":
+            return
+        if not (training.evaluate_every_steps or training.evaluate_every_epochs):
+            yield (
+                "scheduler",
+                "A plateau is found by evaluations, and there is only one, at the end. Give "
+                "training.evaluate_every_epochs or training.evaluate_every_steps, or another scheduler.name.",
+            )
+
+
+def read_config(
+    path: str | Path,
+    overrides: Mapping[str, object] | None = None,
+    workload: Callable[[str], type] = lambda task: NoSettings,
+) -> Config:
+    """Reads and checks a configuration. `workload` gives the dataclass of the `workload:` section for a task's name.
+
+    `overrides` maps dotted keys to values, or to texts from a command line; each replaces the whole value of its key.
+    Raises BadInput with all mistakes, one a line, as `file.yaml:12:5: sentence`.
+    """
+    path = Path(path)
+    return noting_overrides(_read(read_text(path), str(path), path.stem, overrides or {}, workload), overrides or {})
+
+
+def to_yaml(config: Config) -> str:
+    """The configuration as YAML that `load` reads back to an equal one."""
+    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True, width=120)
+
+
+def with_changes(config: Config, changes: Mapping[str, object]) -> Config:
+    """The configuration with other values at dotted keys, checked as `load` checks them. Raises BadInput."""
+    new = _read(to_yaml(config), "configuration", config.run.name, changes, lambda task: type(config.workload))
+    return noting_overrides(new, config.overridden)
+
+
+def noting_overrides(config: Config, keys: Iterable[str]) -> Config:
+    """The same configuration, which knows that a person gave these dotted keys as overrides: no profile touches them.
+
+    It is a note on the object and not a key, so it is neither compared nor written; `dataclasses.replace` drops it.
+    """
+    noted = dataclasses.replace(config)
+    object.__setattr__(noted, "overridden", frozenset(keys))
+    return noted
+
+
+def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
+    """Turns every length in epochs into steps, for a number of training samples; and lines that say so, to print."""
+    if samples < 1:
+        raise BadInput("There are no training samples. Look at data.dir and at data.subset_ratio.")
+    lines: list[str] = []
+    return _in_steps(config, "", samples, config.training.effective_batch, lines), lines
+
+
+def _in_steps(section: Any, prefix: str, samples: int, batch: int, lines: list[str]) -> Any:
+    changes: dict[str, Any] = {}
+    for f in dataclasses.fields(section):
+        if dataclasses.is_dataclass(inner := getattr(section, f.name)):
+            changes[f.name] = _in_steps(inner, f"{prefix}{f.name}.", samples, batch, lines)
+    for epochs, steps in length_pairs(type(section)):
+        if value := getattr(section, epochs):
+            # A fraction of the decimal digits: in binary 1.1 epochs of 10 samples would be a little more than 11
+            changes |= {epochs: 0.0, steps: max(1, math.ceil(Fraction(repr(value)) * samples / batch))}
+            lines.append(
+                f"{prefix}{epochs} {value:g} -> {prefix}{steps} {changes[steps]:,} "
+                f"(samples {samples:,}, effective batch {batch:,})"
+            )
+    return dataclasses.replace(section, **changes)
+
+
+def _read(
+    text: str, name: str, run_name: str, overrides: Mapping[str, object], workload: Callable[[str], type]
+) -> Config:
+    reader = Reader()
+    reader.wanted = "Give at least task, training.effective_batch and training.max_steps or training.epochs."
+    root = reader.root(text, name)
+    for key, value in overrides.items():
+        reader.override(root, str(key), value)
+    reader.types["workload"] = settings = _settings(reader, root, workload)
+    reader.known = [*sentences(Config), *(() if settings is Any else sentences(settings, "workload."))]
+    config = reader.section(Config, root, "")
+    reader.finish()
+    return dataclasses.replace(config, run=dataclasses.replace(config.run, name=config.run.name or run_name))
+
+
+def _settings(reader: Reader, root: MappingNode, workload: Callable[[str], type]) -> Any:
+    """The type of `workload:`, which the task decides; Any where the task is not known, which is reported."""
+    task = child(root, "task")
+    if isinstance(task, ScalarNode) and task.value and task.tag != REFUSED:
+        try:
+            return workload(task.value)
+        except BadInput as error:
+            reader.report(task, str(error))
+    return Any

@@ -1,0 +1,337 @@
+"""Checks of what the machine and its platform have for training, and of the versions installed.
+
+Nothing here runs a kernel, asks a host for anything or prints the value of an environment variable.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from lib import dependencies
+from lib.config import Config, Session
+from lib.doctor.findings import Finding, Verdict, run_check
+from lib.machine import disk, hardware, inputs, memory, platform
+from lib.machine.facts import FACTS, GB
+from lib.machine.memory import GIB
+from lib.machine.platform import Platform
+from lib.text import amount, duration
+from lib.training.precision import choose_precision
+from lib.training.session import start_session
+
+_SHM = Path("/dev/shm")
+
+# Own choices. Below the first number a run is bound to fail, below the second it may.
+_RAM_BYTES = (1 * GIB, 4 * GIB)
+_OUTPUT_BYTES = (GB // 2, 5 * GB)  # GraphMER's checkpoint has 1.1 GB, and two are there while one is replaced
+_SCRATCH_BYTES = (GB // 10, 2 * GB)
+_SHM_BYTES = GIB
+_SHORT_SESSION_SECONDS = 3600.0
+_INTERNET_SECONDS = 2.0
+
+
+def check_machine(config: Config | None = None) -> list[Finding]:
+    """What the machine has; quick, without a kernel, on any machine. Raises BadInput on a TPU runtime."""
+    here = platform.detect()
+    hardware.refuse_tpu()
+    output = platform.output_dir(config) if config else here.output_dir
+    asked = [
+        ("platform", lambda: check_platform(here)),
+        ("GPU", lambda: check_gpu(here)),
+        *_gpu_checks(),
+        ("RAM", check_ram),
+        ("CPUs", lambda: check_cpus(config)),
+        ("/dev/shm", lambda: check_shm(config)),
+        ("output folder", lambda: check_folder("output folder", output, _OUTPUT_BYTES)),
+        ("scratch folder", lambda: check_folder("scratch folder", here.scratch_dir, _SCRATCH_BYTES)),
+        ("output budget", lambda: check_budget(here)),
+        ("internet", lambda: check_internet(here)),
+        ("inputs", lambda: check_inputs(here)),
+        ("session", lambda: check_session(config)),
+    ]
+    return [run_check(name, check) for name, check in asked]
+
+
+def check_platform(here: Platform) -> Finding:
+    limit = f"{here.session_minutes:.0f} minutes a session" if here.session_minutes else "no session limit"
+    return Finding("platform", f"{here.name}{' (batch run)' if here.batch else ''}, {limit}")
+
+
+def check_gpu(here: Platform) -> Finding:
+    """The cards that torch can use, or why there is none although the driver sees some."""
+    if found := hardware.gpus():
+        counted = Counter(map(str, found))
+        return Finding("GPU", ", ".join(f"{number} x {card}" for card, number in counted.items()))
+    seen = hardware.driver()
+    if seen and seen.names:
+        return _unusable_gpu(seen)
+    advice = {
+        "kaggle": "Choose Settings > Accelerator > GPU T4 x2 and run again.",
+        "colab": "Choose Runtime > Change runtime type > T4 GPU and run again.",
+        "local": "The _small configurations are made for this; with a card, see that its driver is installed.",
+    }
+    return Finding("GPU", "none: training runs on the CPU", "warning", advice[here.name])
+
+
+def _unusable_gpu(seen: hardware.Driver) -> Finding:
+    value = f"the driver sees {', '.join(seen.names)}, PyTorch cannot use it"
+    if torch.version.cuda is None:
+        advice = f"PyTorch {torch.__version__} is built without CUDA. Install a CUDA build by the steps on pytorch.org."
+        return Finding("GPU", value, "warning", advice)
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return Finding("GPU", value, "warning", "CUDA_VISIBLE_DEVICES is set, and may hide it. Unset it.")
+    advice = (
+        f"PyTorch {torch.__version__} is built for CUDA {torch.version.cuda}, and driver {seen.version} runs CUDA up "
+        f"to {hardware.dotted(seen.cuda)}. Install a newer driver, or a PyTorch build for an older CUDA."
+    )
+    return Finding("GPU", value, "bad", advice)
+
+
+def _gpu_checks() -> list[tuple[str, Callable[[], Finding]]]:
+    """What is asked of cards only."""
+    try:
+        count = len(hardware.gpus())
+    except Exception:  # `check_gpu` asks again, and says it
+        return []
+    if not count:
+        return []
+    each = [(f"GPU {index} memory", lambda index=index: check_gpu_memory(index)) for index in range(count)]
+    return [("kernels", check_kernels), ("bf16", check_bf16), ("driver", check_driver), *each]
+
+
+def check_kernels() -> Finding:
+    """Whether this build of torch has kernels for each card: asked by name, before the first one would fail."""
+    built = torch.cuda.get_arch_list()
+    cards = {gpu.capability: gpu for gpu in hardware.gpus()}
+    found = {capability: hardware.fitting_kernel(capability, built) for capability in cards}
+    has = f"PyTorch {torch.__version__} has {', '.join(built) or 'none'}"
+    if missing := [capability for capability, kernel in found.items() if kernel is None]:
+        names = " and ".join(f"{cards[c].name} (capability {hardware.dotted(c)})" for c in missing)
+        wanted = " and ".join(f"sm_{c[0]}{c[1]}" for c in missing)
+        advice = (
+            "The first kernel would fail with 'no kernel image is available'. On Kaggle choose Settings > Accelerator "
+            f"> GPU T4 x2; elsewhere install a PyTorch build whose torch.cuda.get_arch_list() names {wanted}."
+        )
+        return Finding("kernels", f"none for {names}: {has}", "bad", advice)
+    kernels = ", ".join(f"{kernel} for capability {hardware.dotted(c)}" for c, kernel in found.items())
+    if any(str(kernel).startswith("compute") for kernel in found.values()):
+        advice = f"{has}: the driver compiles every kernel on its first use. A build for this card starts faster."
+        return Finding("kernels", kernels, "warning", advice)
+    return Finding("kernels", kernels)
+
+
+def check_bf16() -> Finding:
+    """True bf16 units, which `torch.cuda.is_bf16_supported()` does not tell: it counts emulation in."""
+    have = [f"{gpu.name}: {'yes' if gpu.capability >= (8, 0) else 'emulated only'}" for gpu in hardware.gpus()]
+    trains = choose_precision("auto", torch.device("cuda", 0))
+    return Finding("bf16", f"{', '.join(dict.fromkeys(have))}; precision auto trains in {trains}")
+
+
+def check_driver() -> Finding:
+    seen = hardware.driver()
+    if seen is None:
+        value = "NVML does not answer; free memory is read through PyTorch"
+        has_package = importlib.util.find_spec("pynvml") is not None
+        advice = "The container lacks libnvidia-ml.so.1." if has_package else "pip install nvidia-ml-py."
+        return Finding("driver", value, "warning", f"{advice} Nothing but the use of the GPU in metrics.csv is lost.")
+    value = f"{seen.version}, for CUDA up to {hardware.dotted(seen.cuda)}; PyTorch has {torch.version.cuda}"
+    return Finding("driver", value)
+
+
+def check_gpu_memory(index: int) -> Finding:
+    """Free memory of a card, whoever took the rest."""
+    reading = memory.readings()[1 + index]
+    value = f"{(reading.total - reading.used) / GIB:.2f} of {reading.total / GIB:.2f} GiB free"
+    if reading.share <= 0.2:
+        return Finding(f"GPU {index} memory", value)
+    if torch.cuda.memory_reserved(index) > reading.used / 2:
+        advice = f"This process has {reading.detail}. Call memory.clear_memory(), or restart this kernel."
+    else:
+        advice = f"This process has {reading.detail}. Restart other kernels, and end other programs that use the card."
+    return Finding(f"GPU {index} memory", value, "bad" if reading.share > 0.9 else "warning", advice)
+
+
+def check_ram() -> Finding:
+    found = hardware.ram()
+    of = "the container's" if found.limited else "the machine's"
+    value = f"{found.available / GIB:.2f} of {of} {found.total / GIB:.2f} GiB free"
+    advice = "Close other notebooks and programs; at its end the system kills the run."
+    return Finding("RAM", value, *_short_of(found.available, _RAM_BYTES, advice))
+
+
+def _short_of(bytes_free: int, limits: tuple[int, int], advice: str) -> tuple[Verdict, str]:
+    least, comfortable = limits
+    if bytes_free >= comfortable:
+        return "ok", ""
+    return "bad" if bytes_free < least else "warning", advice
+
+
+def check_cpus(config: Config | None) -> Finding:
+    """CPUs beside the loader workers that the configuration asks for."""
+    usable, whole = hardware.cpus(), os.cpu_count() or 1
+    of = f" of the machine's {whole}" if usable < whole else ""
+    value = f"{usable:g}{of}; PyTorch computes in {torch.get_num_threads()} threads"
+    workers = config.data.num_workers if config else 0
+    if workers > usable:
+        advice = f"data.num_workers is {workers}. Write {max(0, int(usable) - 1)}, or they wait for each other."
+        return Finding("CPUs", value, "warning", advice)
+    if torch.get_num_threads() > max(1.0, usable):
+        return Finding("CPUs", value, "warning", f"Set OMP_NUM_THREADS to {max(1, int(usable))} before Python starts.")
+    return Finding("CPUs", value)
+
+
+def check_shm(config: Config | None) -> Finding:
+    """The shared memory through which loader workers hand over batches."""
+    workers = config.data.num_workers if config else None
+    if sys.platform != "linux" or workers == 0:
+        return Finding("/dev/shm", "not needed: " + ("data.num_workers is 0" if workers == 0 else "this is no Linux"))
+    advice = "Set data.num_workers to 0, or give the container more (docker run --shm-size=2g)."
+    if not _SHM.is_dir():
+        value = "not there: loader workers cannot hand over their batches"
+        return Finding("/dev/shm", value, "bad" if workers else "warning", advice)
+    free = shutil.disk_usage(_SHM).free
+    value = f"{free / GIB:.2f} GiB free"
+    if free >= _SHM_BYTES:
+        return Finding("/dev/shm", value)
+    return Finding("/dev/shm", value, "warning", f"A batch that does not fit kills a loader worker. {advice}")
+
+
+def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
+    """Room in a folder that may not be there yet, and whether it can be written to; nothing is left behind."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if disk.exists(path))
+    if problem := unwritable(existing):
+        advice = "Give another folder: " + ("TRAINBOOK_CACHE." if name.startswith("scratch") else "output_dir.")
+        return Finding(name, f"{folder} cannot be written to ({problem})", "bad", advice)
+    free = shutil.disk_usage(existing).free
+    advice = f"Delete what is no longer needed on the disk of {existing}."
+    return Finding(name, f"{folder}, {amount(free)} free", *_short_of(free, limits, advice))
+
+
+def unwritable(folder: Path) -> str:
+    """Why a folder cannot be written to, or nothing: by a file without a name, which is gone when it is closed."""
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(64 * 1024))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def check_budget(here: Platform) -> Finding:
+    """What the platform allows in its output folder: bytes, and a number of files."""
+    if here.output_bytes is None and here.output_files is None:
+        return Finding("output budget", f"no limit of bytes or files ({here.name})")
+    size, number = disk.held(here.output_dir)
+    of_bytes = f" of {here.output_bytes / GB:.0f}" if here.output_bytes else ""
+    of_files = f" of {here.output_files}" if here.output_files else ""
+    value = f"{size / GB:.2f}{of_bytes} GB in {number:,}{of_files} files"
+    full, many = (
+        had / (limit or float("inf")) for had, limit in ((size, here.output_bytes), (number, here.output_files))
+    )
+    if max(full, many) < 0.8:
+        return Finding("output budget", value)
+    verdict: Verdict = "bad" if full > 0.98 else "warning"  # the number of files is a soft limit
+    return Finding("output budget", value, verdict, f"Delete or pack what is no longer needed in {here.output_dir}.")
+
+
+def check_internet(here: Platform) -> Finding:
+    """Whether packages could be installed. No host is asked: training needs none, and `pip` says it best itself.
+
+    Only Kaggle has a switch; there its own name is looked up, because it is not resolved while the switch is off.
+    """
+    advice = "Nothing here needs it."
+    if here.name == "kaggle":
+        if hardware.resolves(str(FACTS["kaggle_host"].value), _INTERNET_SECONDS):
+            return Finding("internet", "on")
+        return Finding("internet", "off", "ok", f"{advice} To install packages, switch it on: Settings > Internet.")
+    if hardware.has_route():
+        return Finding("internet", "there is a way out; no host was asked")
+    return Finding("internet", "no way out of this machine", "ok", f"{advice} Packages cannot be installed.")
+
+
+def check_inputs(here: Platform) -> Finding:
+    """Names of the mounted inputs."""
+    if here.input_dir is None:
+        return Finding("inputs", f"nothing is mounted on {here.name}; data.dir names the data")
+    names = [str(path.relative_to(here.input_dir)) for path in inputs.mounted(here)]
+    if not names:
+        return Finding("inputs", "none: the embedded data is trained on", "ok", "Add Input mounts data of your own.")
+    return Finding("inputs", f"{len(names)}: {', '.join(names)}")
+
+
+def check_session(config: Config | None) -> Finding:
+    """The time that is left, by the clock that ends the run."""
+    options = config.session if config else Session()
+    session = start_session(options.minutes, options.margin_seconds)
+    left = session.remaining()
+    if left == float("inf"):
+        return Finding("session", "has no end")
+    value = f"{duration(max(0.0, left))} left; {options.margin_seconds:.0f} s of it are kept for the last save"
+    if left >= _SHORT_SESSION_SECONDS:
+        return Finding("session", value)
+    verdict: Verdict = "bad" if left <= options.margin_seconds else "warning"
+    advice = "Start a new session (restart the machine, not only the kernel); a run goes on where it stopped."
+    return Finding("session", value, verdict, advice)
+
+
+def check_versions() -> list[Finding]:
+    """Python and packages against what the project supports."""
+    return [check_python(), *(check_package(*item) for item in dependencies.OLDEST.items()), *_beside()]
+
+
+def check_python() -> Finding:
+    oldest, newest = dependencies.PYTHON
+    value = (
+        f"{hardware.dotted(sys.version_info[:3])} (supported: {hardware.dotted(oldest)} to {hardware.dotted(newest)})"
+    )
+    if oldest <= sys.version_info[:2] <= newest:
+        return Finding("Python", value)
+    verdict: Verdict = "bad" if sys.version_info[:2] < oldest else "warning"
+    return Finding(
+        "Python", value, verdict, f"Take Python {hardware.dotted(newest)}; with this one nothing was tested."
+    )
+
+
+def check_package(project: str, oldest: str) -> Finding:
+    """The version that is installed, which is read from its metadata: nothing is imported."""
+    supported = f"(supported: {oldest} and later)"
+    install = f"pip install '{project}>={oldest}'."
+    try:
+        found = importlib.metadata.version(project)
+    except importlib.metadata.PackageNotFoundError:
+        verdict: Verdict = "bad" if project in dependencies.PACKAGES.values() else "warning"
+        return Finding(project, f"missing {supported}", verdict, install)
+    if project == "torch":  # never by pip: that would replace the platform's CUDA build
+        install = "Choose a newer image, or install it by the steps on pytorch.org."
+        supported = f"{f'with CUDA {torch.version.cuda}' if torch.version.cuda else 'without CUDA'} {supported}"
+    if _parts(found) >= _parts(oldest):
+        return Finding(project, f"{found} {supported}")
+    return Finding(project, f"{found} {supported}", "warning", f"It is older than what was tested. {install}")
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    """The numbers that a version starts with: (2, 13, 0) of 2.13.0+cpu."""
+    return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[^\d.]", version)[0]))
+
+
+def _beside() -> list[Finding]:
+    """Packages that lib does not need, and that bug reports name."""
+    found = []
+    for project in ("transformers", "torchvision", "IPython"):
+        try:
+            found.append(Finding(project, f"{importlib.metadata.version(project)} (not needed)"))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

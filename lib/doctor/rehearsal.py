@@ -1,0 +1,238 @@
+"""A run looked at before it starts: its numbers, its room on the disk, and one real save and resume."""
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lib import checkpoint, launch
+from lib.checkpoint.retention import Retention
+from lib.checkpoint.saver import Saver
+from lib.config import Config
+from lib.doctor import findings, machine
+from lib.doctor.findings import Finding
+from lib.errors import BadInput
+from lib.launch import Run
+from lib.launch.resume import describe_resume, look_for_checkpoint
+from lib.machine import disk, hardware, memory
+from lib.report import outputs
+from lib.text import amount
+from lib.training.precision import choose_precision
+from lib.training.state import State, new_state, restore_state, save_state, state_tensors
+
+Groups = dict[str, dict[str, Tensor]]
+
+
+def check_run(config: Config) -> list[Finding]:
+    """What a configuration will do on this machine. Validates its data; writes nothing in the run's folder."""
+    try:
+        run = launch.prepare(config)
+    except BadInput as refused:
+        return [Finding("configuration", "refused", "bad", str(refused))]
+    asked = [
+        ("data", lambda: Finding("data", run.task.describe_data())),
+        ("length", lambda: check_length(run)),
+        ("precision", lambda: check_precision(run.config)),
+        ("accumulation", lambda: check_accumulation(run.config)),
+        ("save interval", lambda: check_save_interval(run.config)),
+        ("resume", lambda: check_resume(run)),
+        ("output path", lambda: check_output(run)),
+    ]
+    return [*(findings.run_check(name, check) for name, check in asked), *_state_checks(run)]
+
+
+def check_length(run: Run) -> Finding:
+    return Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths]))
+
+
+def check_precision(config: Config) -> Finding:
+    """By what the card can do in hardware; `launch.prepare` has refused what it cannot."""
+    asked, on = config.training.precision, memory.device()
+    where = str(hardware.gpus()[0]) if on.type == "cuda" else "the CPU"
+    return Finding("precision", f"{choose_precision(asked, on)} on {where}; training.precision is {asked}")
+
+
+def check_accumulation(config: Config) -> Finding:
+    """How the effective batch is worked off."""
+    training = config.training
+    slots = training.micro_batch_slots
+    slot = training.effective_batch // slots
+    micro = min(training.micro_batch or slot, slot)
+    passes, rest = divmod(slot, micro)
+    last = f", and one of {rest}" if rest else ""
+    value = (
+        f"effective batch {training.effective_batch} = {slots} slot{'s' * (slots > 1)} of {slot}, "
+        f"each in {passes} micro-batch{'es' * (passes > 1)} of {micro}{last}"
+    )
+    if rest:
+        return Finding("accumulation", value, "ok", f"A training.micro_batch that divides {slot} leaves no rest.")
+    return Finding("accumulation", value)
+
+
+def check_save_interval(config: Config) -> Finding:
+    """How often the run is saved, which is how much a killed session can lose."""
+    options, total = config.checkpoint, config.training.max_steps
+    if not options.keep_last:
+        advice = "A session that ends early starts again at step 0. Set checkpoint.keep_last to 2."
+        return Finding("save interval", "no checkpoint is kept (checkpoint.keep_last is 0)", "warning", advice)
+    intervals = [f"{options.every_minutes:g} minutes"] if options.every_minutes else []
+    intervals += [f"{options.every_steps:,} steps"] if 0 < options.every_steps < total else []
+    if not intervals:
+        advice = "A killed session loses all its work. Set checkpoint.every_minutes to 5."
+        return Finding("save interval", "at the session's end only", "warning", advice)
+    every = " or ".join(intervals) + (", whichever comes first" if len(intervals) > 1 else "")
+    return Finding("save interval", f"every {every}: a kill loses at most that and the time of one save")
+
+
+def check_resume(run: Run) -> Finding:
+    """What `launch.find_checkpoint` would find; every file of it is verified, none is renamed."""
+    summary = outputs.read_summary(run.folder) or {}
+    total = run.config.training.max_steps
+    if summary.get("reason") == "completed" and summary["step"] >= total:
+        value = f"completed at step {summary['step']:,}: there is nothing left to do"
+        return Finding("resume", value, "ok", "A larger training.max_steps goes on; another run.name starts afresh.")
+    try:
+        found, sentences = look_for_checkpoint(run)
+    except BadInput as refused:
+        return Finding("resume", "the run cannot go on", "bad", str(refused))
+    return Finding("resume", describe_resume(run, found), "warning" if sentences else "ok", "\n".join(sentences))
+
+
+def check_output(run: Run) -> Finding:
+    existing = next(path for path in (run.folder, *run.folder.absolute().parents) if disk.exists(path))
+    if problem := machine.unwritable(existing):
+        return Finding(
+            "output path", f"{run.folder} cannot be written to ({problem})", "bad", "Give another output_dir."
+        )
+    new = "" if run.folder.is_dir() else ", which will be made"
+    return Finding("output path", f"{run.folder}{new}: writable")
+
+
+# --- what needs the model and its optimizer ---------------------------------------------------------------------------
+
+
+def _state_checks(run: Run) -> list[Finding]:
+    """Recomputation, size and one save with the run's own model, unless the card cannot run it at all."""
+    name = "save and resume"
+    if torch.cuda.is_available() and machine.check_kernels().verdict == "bad":
+        return [Finding(name, "not tried: this build of PyTorch has no kernels for the card", "warning")]
+    try:
+        state = _after_one_update(run)
+    except BadInput as refused:
+        return [Finding("model", "refused", "bad", str(refused))]
+    except OSError as error:  # torch itself needs a temporary folder for its first optimizer
+        advice = "See that the files which it reads are there, and a temporary folder that can be written to (TMPDIR)."
+        return [Finding("model", f"could not be made ({error})", "bad", advice)]
+    except Exception as error:
+        if not memory.is_oom(error):
+            raise  # a mistake in the task is best told by its own traceback
+        advice = "Make the model smaller, or take a machine with more memory. Activations come on top."
+        return [Finding("model", "its weights and the optimizer's states do not fit into memory", "bad", advice)]
+    return [
+        findings.run_check("recomputation", lambda: check_recomputation(run, state)),
+        findings.run_check("checkpoints", lambda: check_room(run, state)),
+        findings.run_check(name, lambda: check_round_trip(run, state)),
+    ]
+
+
+def _after_one_update(run: Run) -> State:
+    """The run's model, whose optimizer has its tensors: one update from a made-up gradient, without data."""
+    state = new_state(run.task, run.config)
+    for parameter in state.parameters:
+        if parameter.requires_grad:
+            parameter.grad = torch.full_like(parameter, 1e-3)
+    state.optimizer.step()
+    state.optimizer.zero_grad()
+    state.step = 1
+    return state
+
+
+def check_recomputation(run: Run, state: State) -> Finding:
+    asked = run.config.training.gradient_checkpointing
+    blocks = getattr(state.model, "blocks", None)
+    if blocks is None:
+        return Finding("recomputation", "none; the model has no `blocks`")
+    return Finding("recomputation", f"{len(blocks) if asked == 'all' else asked} of {len(blocks)} blocks")
+
+
+def check_room(run: Run, state: State) -> Finding:
+    """Bytes of a checkpoint, and of all that retention keeps, beside what the disk and the platform leave."""
+    options = run.config.checkpoint
+    if not options.keep_last:
+        return Finding("checkpoints", "none is kept")
+    one, best = _bytes(state_tensors(state, run.config)), _bytes({"model": state_tensors(state, run.config)["model"]})
+    weights = (options.keep_best + 1) * best if options.keep_best else 0
+    least, most = 2 * one + weights, (options.keep_last + 1) * one + weights  # one more while it is written
+    own = sum(disk.held(run.folder / kind)[0] for kind in ("checkpoints", "best"))
+    room = Retention(run.folder, options).available() + own
+    value = (
+        f"{amount(one)} each, {amount(most)} at most with the last {options.keep_last} and the best "
+        f"{options.keep_best}; there is room for {amount(max(0, room))}"
+    )
+    if room >= most:
+        return Finding("checkpoints", value)
+    if room < least:
+        advice = f"A save is written beside the one before it: {amount(least)}. Make room in {run.output_dir}."
+        return Finding("checkpoints", value, "bad", advice)
+    advice = "Older ones are deleted sooner than asked for. Make room, or lower checkpoint.keep_last."
+    return Finding("checkpoints", value, "warning", advice)
+
+
+def _bytes(groups: Groups) -> int:
+    return sum(value.numel() * value.element_size() for group in groups.values() for value in group.values())
+
+
+def check_round_trip(run: Run, state: State) -> Finding:
+    """Saves as the trainer does, wipes the state, restores it as the trainer does, and compares every bit."""
+    name = "save and resume"
+    if not run.config.checkpoint.keep_last:
+        return Finding(name, "not tried: no checkpoint is kept")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / run.config.run.name
+        begin = time.perf_counter()
+        with Saver(folder, Retention(folder, run.config.checkpoint)) as saver:
+            save_state(state, run.task, run.config, saver)
+            saver.wait()
+        seconds = time.perf_counter() - begin
+        saved = checkpoint.load(checkpoint.path_of(folder / "checkpoints", state.step))
+        scaler = state.scaler.state_dict()
+        different = differences(saved.tensors, state_tensors(state, run.config))
+        _wipe(state, run.config)
+        begin = time.perf_counter()
+        restore_state(state, saved)
+        restored = time.perf_counter() - begin
+        different += differences(saved.tensors, state_tensors(state, run.config))
+        if state.scaler.state_dict() != scaler:
+            different.append("the loss scale")
+        size = disk.held(folder)[0]
+    if different:
+        advice = f"{len(different)} did not come back, such as {', '.join(different[:3])}. A resumed run would differ."
+        return Finding(name, "not the same", "bad", f"{advice} Does the model replace its tensors while it trains?")
+    return Finding(name, f"{amount(size)} saved in {seconds:.1f} s, restored in {restored:.1f} s: the same bit for bit")
+
+
+def _wipe(state: State, config: Config) -> None:
+    """So that what is compared afterwards can only have come from the disk."""
+    for group in state_tensors(state, config).values():
+        for value in group.values():
+            value.zero_()
+    state.optimizer.state.clear()
+
+
+def differences(one: Groups, other: Groups) -> list[str]:
+    """Names of the tensors that are not in both, or not the same in shape, type and every bit."""
+    first, second = _flat(one), _flat(other)
+    return sorted(name for name in first.keys() | second.keys() if not _same(first.get(name), second.get(name)))
+
+
+def _flat(groups: Groups) -> dict[str, Tensor]:
+    return {f"{group}/{key}": value for group, named in groups.items() for key, value in named.items()}
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    first, second = (value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for value in (one, other))
+    return torch.equal(first, second)

@@ -1,0 +1,169 @@
+"""A run from its configuration to its archive: data, resume, training, test, plot, summary."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from lib import checkpoint, ranks
+from lib.checkpoint import weights
+from lib.config import Config, to_yaml
+from lib.launch import torchrun
+from lib.launch.resume import bring_along, describe_resume, find_checkpoint
+from lib.launch.run import Run, prepare
+from lib.machine import disk, platform
+from lib.report import outputs
+from lib.report.plot import draw_metrics
+from lib.report.progress import choose_progress
+from lib.training import loop
+from lib.training.evaluation import evaluate
+from lib.training.session import Session, start_session
+from lib.training.state import State, checkpoint_from_first
+
+EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
+
+
+def train(config: Config | Run) -> dict[str, Any]:
+    """Trains, or goes on with, the run that a configuration names; returns its summary, which is on disk too.
+
+    With several GPUs the run takes place in a process for each, below this one. A run that was completed before is left
+    as it is. Raises BadInput before anything is written.
+    """
+    run = config if isinstance(config, Run) else prepare(config)
+    earlier = ranks.from_first(outputs.read_summary(run.folder) or {})
+    if earlier.get("reason") == "completed" and earlier["step"] >= run.config.training.max_steps:
+        print(f"{run.folder} was completed at step {earlier['step']:,}. A larger training.max_steps goes on.")
+        return earlier
+    session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
+    number = int(os.environ.get("TRAINBOOK_SESSION", 0)) or earlier.get("session", 0) + 1
+    if (count := torchrun.processes(run.config)) > 1:
+        return _train_below(run, count, number)
+    found = None
+    with ranks.together():
+        if ranks.is_first():
+            found, number = _begin(run, number)
+    try:
+        outcome = loop.train(run.task, run.config, run.folder, session, choose_progress(), found)
+    except BaseException as error:
+        if ranks.is_first():
+            _write_failure(run, error, number)
+        raise
+    return _finish(run, outcome, session, number)
+
+
+def _train_below(run: Run, count: int, number: int) -> dict[str, Any]:
+    """Trains in `count` processes of their own; the first of them writes the summary."""
+    disk.check_writable(run.folder)
+    try:
+        torchrun.train(run.config, run.folder, count, number, _predictions(run))
+    except BaseException as error:
+        _write_failure(run, error, number)
+        raise
+    return outputs.read_summary(run.folder) or {}
+
+
+def _predictions(run: Run) -> dict[str, Any]:
+    """What the plan says of the run as it is configured; None where there was nothing to plan for."""
+    if torchrun.is_watched():
+        return torchrun.told()
+    option = run.predicted
+    return {
+        "predicted_steps_per_second": option and round(1 / option.expected_seconds, 4),
+        "predicted_peak_bytes": option and option.prediction.peak_bytes,
+    }
+
+
+def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
+    """Looks for what to go on with and readies the folder; the number of the session may follow from what is found."""
+    found = find_checkpoint(run)
+    print(describe_resume(run, found))
+    if not run.config.checkpoint.keep_last:
+        print(_resuming_is_lost(run.config.checkpoint.keep_best))
+    disk.check_writable(run.folder)
+    for kind in ("checkpoints", "best"):
+        checkpoint.tidy(run.folder / kind)
+    if found and (earlier := bring_along(run, found)):
+        number = earlier.get("session", 0) + 1
+    (run.folder / "config.yaml").write_text(to_yaml(run.config), "utf-8")
+    return found, number
+
+
+def _write_failure(run: Run, error: BaseException, number: int) -> None:
+    step = max(checkpoint.steps(run.folder / "checkpoints"), default=0)
+    with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
+        outputs.write_summary(run.folder, {"reason": "failed", "error": str(error), "step": step, "session": number})
+
+
+def _resuming_is_lost(keep_best: int) -> str:
+    kept = "only the best weights are kept" if keep_best else "nothing is saved on the way"
+    return f"checkpoint.keep_last is 0, so {kept}: a session that ends early cannot be resumed."
+
+
+def _finish(run: Run, outcome: loop.Outcome, session: Session, number: int) -> dict[str, Any]:
+    """Tests a completed run, draws, writes the summary and packs the archive."""
+    scores: dict[str, float] = {}
+    baseline: dict[str, float] = {}
+    if outcome.reason == "completed":
+        scores, baseline = test(run, outcome.state)
+    if not ranks.is_first():
+        return {"reason": outcome.reason, "step": outcome.state.step}
+    plot(run, baseline)
+    summary = {
+        "run": run.config.run.name,
+        "task": run.config.task,
+        "reason": outcome.reason,
+        "step": outcome.state.step,
+        "max_steps": run.config.training.max_steps,
+        "metrics": {name: scores[name] for name in baseline},
+        "baseline": baseline,
+        "test_loss": scores.get("loss"),
+        "best": outcome.state.best,
+        "steps_per_second": round(outcome.steps_per_second, 4),
+        **_predictions(run),
+        "peak_memory_bytes": outcome.peak_bytes,
+        "micro_batch": outcome.state.micro_batch,
+        "precision": outcome.state.precision,
+        "skipped_steps": outcome.state.skipped_steps,
+        "world_size": ranks.world(),
+        "samples_seen": outcome.samples_seen,
+        "session": number,
+    }
+    outputs.write_summary(run.folder, summary)
+    with session.measured("package"):
+        outputs.bundle(run.output_dir, platform.detect())
+        outputs.package(run.output_dir)
+    return summary
+
+
+def test(run: Run, state: State) -> tuple[dict[str, float], dict[str, float]]:
+    """Metrics of the best weights on the test set, and the trivial baseline's; the task writes its tables."""
+    best = checkpoint_from_first(best_weights(run, state) if ranks.is_first() else None)
+    if best:
+        weights.put_back(state.model, best.tensors["model"])
+        state.ema = None  # the best weights are averages already
+    print(f"Testing the weights of step {best.step if best else state.step:,} on held-out data.", flush=True)
+    progress = choose_progress()
+    scores = evaluate(state, run.task, run.config, run.task.datasets()["test"], progress)
+    progress.close()
+    if not ranks.is_first():
+        return scores, {}
+    baseline = run.task.baseline()
+    print(run.task.report(scores, run.folder), flush=True)
+    return scores, baseline
+
+
+def best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
+    """The best weights that were saved and can be read; says which are passed over."""
+    for best in state.kept_best:
+        path = checkpoint.path_of(run.folder / "best", best["step"])
+        try:
+            return checkpoint.load(path)
+        except checkpoint.DamagedCheckpoint as damage:
+            print(f"The best weights {path} are passed over ({damage}).")
+    return None
+
+
+def plot(run: Run, baseline: dict[str, float]) -> Path:
+    """Draws metrics.csv into plots/metrics.png."""
+    out = run.folder / "plots" / "metrics.png"
+    return draw_metrics(run.folder / "metrics.csv", out, run.config.run.name, baseline, run.task.shown)

@@ -1,0 +1,134 @@
+"""Trained models out of an archive or an output folder, applied to new data."""
+
+import os
+import re
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lib import checkpoint
+from lib.checkpoint import weights
+from lib.config import to_yaml
+from lib.errors import BadInput
+from lib.machine import disk, memory
+from lib.report import outputs
+from lib.task import Task, find_task, load_config, load_task
+
+_ARCHIVE_VARIABLE = "TRAINBOOK_ARCHIVE"
+
+
+def run(archive: Path, source: Path, out: Path) -> str:
+    """Predicts all of `source` with the models of an archive together and writes into `out`; returns what to print.
+
+    Raises BadInput.
+    """
+    task, models = load(archive)
+    found = task.predict(models, source, out)
+    return f"{len(found)} predictions of {len(models)} models together are in {out}."
+
+
+def vote(runs: Sequence[Path], folder: Path) -> tuple[dict[str, Any], str]:
+    """Lets several completed runs vote on the test set of the first; returns a summary, which is written into `folder`
+    as that of a run would be, and what to print. Raises BadInput where they do not go together.
+    """
+    if not runs:
+        raise BadInput("There is no completed run that could vote. Train one to its end first.")
+    first, models = load_members(runs)
+    task = load_task(first.config)
+    disk.check_writable(folder)
+    metrics, text = task.vote(models, folder)
+    baseline = task.baseline()
+    summary = {
+        "run": folder.name,
+        "task": first.config.task,
+        "reason": "completed",
+        "members": [run.name for run in runs],
+        "metrics": {name: metrics[name] for name in baseline},
+        "baseline": baseline,
+    }
+    (folder / "config.yaml").write_text(to_yaml(first.config), "utf-8")
+    outputs.write_summary(folder, summary)
+    return summary, text
+
+
+def load(archive: Path) -> tuple[Task, list[nn.Module]]:
+    """The task and the best weights of every run in outputs.tar.gz, in a run's folder, or in a folder of runs.
+
+    Raises BadInput where there are none, or where the runs do not answer the same question.
+    """
+    if not archive.exists():
+        raise BadInput(f"There is no {archive}. Give outputs.tar.gz, the folder of a run, or a folder of runs.")
+    if archive.is_dir():
+        return _load_folder(archive)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with tarfile.open(archive) as packed:
+                packed.extractall(folder, filter="data")
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise BadInput(f"{archive} cannot be unpacked ({error}). Download it again.") from None
+        return _load_folder(Path(folder))
+
+
+def _load_folder(folder: Path) -> tuple[Task, list[nn.Module]]:
+    single = (folder / "config.yaml").is_file()
+    runs = [folder] if single else sorted(path.parent for path in folder.glob("*/config.yaml"))
+    trained = [run for run in runs if checkpoint.steps(run / "best")]
+    if not trained:
+        raise BadInput(f"{folder} holds no run with best weights. Train one to its end first.")
+    return load_members(trained)
+
+
+def load_members(runs: Sequence[Path]) -> tuple[Task, list[nn.Module]]:
+    """The task and the models of several runs' folders, on the device. A run from whose weights others started
+    (`queue.before`) is no member beside them. Raises BadInput where the rest does not go together.
+    """
+    loaded = {run: load_config(run / "config.yaml") for run in runs}
+    earlier = {Path(name).stem for one in loaded.values() for name in one.queue.before}
+    members = {run: find_task(c.task)(c) for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
+    first = next(iter(members.values()))
+    models = []
+    for run, task in members.items():
+        if task.config.task != first.config.task or task.joined_by() != first.joined_by():
+            raise BadInput(
+                f"{run.name} cannot vote together with {first.config.run.name}: their inputs or answers differ. Give "
+                "an archive or folder with runs of one kind, or the folder of a single run."
+            )
+        model = task.model()
+        weights.put_back(model, _best(run))
+        models.append(model.to(memory.device()).eval())
+    print(f"Models: {', '.join(run.name for run in members)}.")
+    return first, models
+
+
+def _best(run: Path) -> dict[str, torch.Tensor]:
+    """The best weights of a run by its summary; the newest of those kept where it names none."""
+    told = (outputs.read_summary(run) or {}).get("best") or {}
+    kept = checkpoint.steps(run / "best")
+    step = told["step"] if told.get("step") in kept else kept[-1]
+    return checkpoint.load(checkpoint.path_of(run / "best", step)).tensors["model"]
+
+
+def maskgeration(imagepath: Mapping[str, str], out_dir: str) -> dict[str, Any]:
+    """The entry of the GlacierHack competition, whose spelling this is: masks by tile id, out of folders by band.
+
+    `imagepath` maps "Band1" ... to folders. Graders were seen to hand over the model's path as the second argument, so
+    where `out_dir` holds an archive or runs, the models come from it and nothing is written; otherwise they come from
+    TRAINBOOK_ARCHIVE or from outputs.tar.gz in the working folder, and masks are written to `out_dir`. A tile's id is
+    the number in img001 or the two in 02_07, else its whole name. Raises BadInput.
+    """
+    given, archive = Path(out_dir), Path(os.environ.get(_ARCHIVE_VARIABLE) or outputs.ARCHIVE)
+    holds_models = given.is_file() or any(given.glob("**/config.yaml"))
+    task, models = load(given if holds_models else archive)
+    folders = {band: Path(folder) for band, folder in imagepath.items()}
+    masks = task.predict(models, folders, None if holds_models else given)
+    return {_tile_id(name): mask for name, mask in masks.items()}
+
+
+def _tile_id(name: str) -> str:
+    match = re.search(r"img(\d+)", name) or re.search(r"(\d{2}_\d{2})", name)
+    return match[1] if match else name

@@ -1,0 +1,91 @@
+"""Which checkpoint a run goes on from."""
+
+import contextlib
+import glob
+import shutil
+from pathlib import Path
+from typing import Any
+
+from lib import checkpoint
+from lib.errors import BadInput
+from lib.launch.run import Run
+from lib.machine import inputs, platform
+from lib.report import outputs
+from lib.training import identity
+
+_OPTIMIZER_IS_LOST = "The checkpoint is lightweight: the optimizer starts anew, so the run goes on, not bit for bit."
+
+
+def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
+    """The newest valid checkpoint of this run: from `run.resume_from`, the output folder, or a mounted earlier output.
+
+    A damaged one is passed over and said; in the run's own folder it is renamed. Raises BadInput where all are damaged,
+    where another configuration or a later version made the one found, or where `run.resume_from` holds none.
+    """
+    found, sentences = look_for_checkpoint(run, quarantine=True)
+    print("".join(f"{sentence}\n" for sentence in sentences), end="")
+    return found
+
+
+def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.Checkpoint | None, list[str]]:
+    """As `find_checkpoint`, with what is to be said about it; without `quarantine` nothing is renamed."""
+    damaged: list[str] = []
+    for folder in resume_folders(run):
+        own = folder.resolve() == (run.folder / "checkpoints").resolve()
+        found, sentences = checkpoint.load_newest(folder, quarantine=own and quarantine)
+        damaged += sentences
+        if found:
+            now = identity.facts(run.config, run.task)
+            try:
+                warning = identity.check(found.state["identity"], now, found.path.parent.parent)
+            except BadInput as refused:
+                raise BadInput("\n".join([*damaged, str(refused)])) from None
+            warnings = [warning] if warning else []
+            if "optimizer" not in found.tensors:
+                warnings.append(_OPTIMIZER_IS_LOST)
+            return found, damaged + warnings
+    if damaged:
+        raise BadInput(
+            "\n".join(damaged) + f"\nNo checkpoint of {run.config.run.name} is whole, and nothing was deleted. "
+            "To start afresh, delete these folders or choose another run.name."
+        )
+    if run.config.run.resume_from:
+        raise BadInput(
+            f"run.resume_from is {run.config.run.resume_from}, where no checkpoint of {run.config.run.name} lies. Give "
+            "the output folder of the earlier session, the folder of the run in it, or leave it empty."
+        )
+    return None, []
+
+
+def resume_folders(run: Run) -> list[Path]:
+    """Where checkpoints of this run may lie, in the order in which they are tried."""
+    name = run.config.run.name
+    if run.config.run.resume_from:
+        base = inputs.find_input(run.config.run.resume_from, platform.detect())
+        inner = sorted(base.glob(f"*/{glob.escape(name)}/checkpoints"))
+        return [base / "checkpoints", base / name / "checkpoints", *inner]
+    mounted = inputs.earlier_runs(name, platform.detect())
+    return [folder / "checkpoints" for folder in (run.folder, *mounted)]
+
+
+def describe_resume(run: Run, found: checkpoint.Checkpoint | None) -> str:
+    """One sentence: which checkpoint was found, its step, and how many steps are left."""
+    total = run.config.training.max_steps
+    if found is None:
+        return f"No earlier checkpoint of {run.config.run.name}: training starts at step 0 of {total:,}."
+    left = max(0, total - found.step)
+    return f"Resuming {run.config.run.name} from {found.path}, step {found.step:,}: {left:,} of {total:,} steps left."
+
+
+def bring_along(run: Run, found: checkpoint.Checkpoint) -> dict[str, Any] | None:
+    """Copies history and best weights of a run that is resumed from elsewhere; returns that run's summary."""
+    origin = found.path.parent.parent
+    if origin.resolve() == run.folder.resolve():
+        return None
+    if (origin / "metrics.csv").is_file():
+        shutil.copyfile(origin / "metrics.csv", run.folder / "metrics.csv")
+    for step in checkpoint.steps(origin / "best"):
+        with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
+            best = checkpoint.load(checkpoint.path_of(origin / "best", step))
+            checkpoint.save(run.folder / "best", step, best.tensors, best.state)
+    return outputs.read_summary(origin)

@@ -1,0 +1,86 @@
+"""A configuration with its data: planned for the card, its lengths in steps."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lib import ranks
+from lib.config import Config, profiles, resolve_lengths, with_changes
+from lib.launch import torchrun
+from lib.machine import hardware, memory
+from lib.machine.memory import GIB
+from lib.machine.platform import output_dir
+from lib.planner import Plan, process
+from lib.planner.card import card_of_gpu
+from lib.planner.search import Option
+from lib.planner.trace import NotTraceable
+from lib.task import Task, load_task
+from lib.training import data
+from lib.training.precision import choose_precision
+
+
+@dataclass(frozen=True)
+class Run:
+    """A configuration with its data: lengths in steps, and the folder that everything goes to."""
+
+    config: Config
+    task: Task
+    folder: Path
+    lengths: list[str]  # what a profile and the plan changed and how epochs became steps, for printing
+    plan: Plan | None = None  # for this machine's GPU, if there is one
+
+    @property
+    def output_dir(self) -> Path:
+        return self.folder.parent
+
+    @property
+    def predicted(self) -> Option | None:
+        """What was predicted for the run as it is configured."""
+        layers = self.config.training.gradient_checkpointing
+        if not self.plan:
+            return None
+        return self.plan.option_of(self.config.training.micro_batch, self.plan.layers if layers == "all" else layers)
+
+
+@ranks.together()
+def prepare(config: Config) -> Run:
+    """Works in memory profile and plan, locates and validates the data, turns lengths into steps; writes nothing.
+
+    Raises BadInput.
+    """
+    hardware.refuse_tpu()
+    ranks.start(config.device)
+    count = torchrun.processes(config)  # what cannot be dealt is refused here
+    config, changes = profiles.apply(config, memory.device().type != "cpu")
+    choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
+    config, plan, planned = apply_plan(config, max(count, ranks.world()))
+    task = load_task(config)
+    train_set = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
+    config, lengths = resolve_lengths(config, len(train_set))
+    task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
+    return Run(config, task, output_dir(config) / config.run.name, [*changes, *planned, *lengths], plan)
+
+
+def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[str]]:
+    """The configuration with a planned micro-batch where it asks for one (0), the plan, and lines to print.
+
+    `count` GPUs work at it. Without one there is nothing to plan for: no plan, and a slot is one micro-batch. A rank
+    below another process follows the plan of that one. Raises BadInput where the card cannot hold even one sample.
+    """
+    if not torch.cuda.is_available() or torchrun.is_watched():
+        return config, None, []
+    try:
+        plan = process.plan(config, card_of_gpu(ranks.cards(config.device)[0]), count)
+    except NotTraceable as error:
+        advice = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
+        return config, None, [f"{error} {advice}"]
+    if config.training.micro_batch:
+        return config, plan, []
+    changed = with_changes(config, plan.overrides)
+    peak = f"{plan.chosen.prediction.peak_bytes / GIB:.2f} of {plan.usable_bytes / GIB:.2f} GiB"
+    return (
+        changed,
+        plan,
+        [f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()],
+    )

@@ -1,0 +1,91 @@
+"""A few real steps before the full run: they show that everything works, what it takes, and whether there is room."""
+
+import tempfile
+from pathlib import Path
+
+from lib.config import with_changes
+from lib.errors import TrainingFailed
+from lib.launch import torchrun
+from lib.launch.run import Run
+from lib.machine import memory
+from lib.machine.memory import GIB
+from lib.planner import FITS
+from lib.report.progress import choose_progress
+from lib.text import duration
+from lib.training import loop
+from lib.training.loop import Outcome
+from lib.training.session import start_session
+
+
+def test(run: Run) -> str:
+    """Trains `training.smoke_steps` in a folder that is thrown away; returns memory after each phase, and speed.
+
+    On a GPU the prediction stands beside what was measured. Raises TrainingFailed where the peak is above 92 % of the
+    card: a longer batch or the evaluation would run out of memory hours later.
+    """
+    outcome = few_steps(run)
+    if card := memory.card_bytes():
+        _refuse_tight(outcome, card, run)
+    return "\n".join([*_memory_lines(run, outcome), _speed_line(run, outcome)])
+
+
+def few_steps(run: Run) -> Outcome:
+    """Trains `training.smoke_steps` in a folder that is thrown away."""
+    steps = run.config.training.smoke_steps
+    short = with_changes(
+        run.config,
+        {
+            "training.max_steps": steps,
+            "training.evaluate_every_steps": steps,  # the last one, which is evaluated anyway
+            "training.log_every_steps": max(1, steps // 5),
+            "checkpoint.keep_last": 0,
+            "checkpoint.keep_best": 0,
+        },
+    )
+    session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        return loop.train(run.task, short, Path(folder), session, choose_progress())
+
+
+def _refuse_tight(outcome: Outcome, card: int, run: Run) -> None:
+    if outcome.peak_bytes <= FITS * card:
+        return
+    smaller = max(1, outcome.state.micro_batch // 2)
+    raise TrainingFailed(
+        f"The smoke test's peak is {outcome.peak_bytes / GIB:.2f} of the card's {card / GIB:.2f} GiB "
+        f"({outcome.peak_bytes / card:.0%}; at most {FITS:.0%} leaves room for longer batches and the evaluation). Set "
+        f'OVERRIDES = {{"training.micro_batch": {smaller}}} (now {outcome.state.micro_batch}; the effective batch of '
+        f"{run.config.training.effective_batch} stays), or recompute more layers (training.gradient_checkpointing)."
+    )
+
+
+def _memory_lines(run: Run, outcome: Outcome) -> list[str]:
+    predicted = run.predicted.prediction if run.predicted else None
+    head = [f"{'GiB':>22}  {'measured':>9}  {'predicted':>9}"] if predicted else []
+    rows = [
+        (moment, size, predicted.moments.get(moment) if predicted else None)
+        for moment, size in outcome.allocated.items()
+    ]
+    rows.append(("peak", outcome.peak_bytes, predicted.peak_bytes if predicted else None))
+    return head + [
+        f"{name:>22}: {size / GIB:8.2f}" + (f"  {expected / GIB:9.2f}" if expected is not None else "")
+        + ("" if head else " GiB")
+        for name, size, expected in rows
+    ]  # fmt: skip
+
+
+def _speed_line(run: Run, outcome: Outcome) -> str:
+    total = run.config.training.max_steps
+    count = torchrun.processes(run.config)
+    whole = duration(total / max(outcome.steps_per_second * count, 1e-9))
+    where = f" on one of {count} GPUs, which share the work in the full run" if count > 1 else ""
+    expected = ""
+    if run.predicted:
+        fast, slow = (1 / seconds for seconds in run.predicted.step_seconds)
+        on_all = f" on all {count}" if count > 1 else ""
+        expected = f" (predicted {slow:.2f} to {fast:.2f}{on_all})"
+    return (
+        f"{outcome.state.step} steps in micro-batches of {outcome.state.micro_batch}, {outcome.state.precision}: "
+        f"{outcome.steps_per_second:.2f} steps/s{where}{expected}. {total:,} steps take about {whole}, evaluation "
+        "aside."
+    )

@@ -1,0 +1,1 @@
+"""The machine and its platform: hardware, memory, disk, folders, mounted inputs."""

@@ -1,0 +1,131 @@
+"""The few operations by which checkpoints change the disk, one method each: a test can replace any of them."""
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from lib.errors import BadInput
+
+CHUNK = 16 * 2**20  # bytes of a write; after each the interpreter is asked for, which training holds up to 5 ms
+_PROBE_BYTES = 64 * 1024  # room for the first files of a run
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP}  # what mounted cloud drives answer; they have no such promise to give
+
+
+class Disk:
+    """Each method is one operation on the disk; everything that checkpoints change goes through `disk`."""
+
+    def mkdir(self, path: Path) -> None:
+        path.mkdir()
+
+    def create(self, path: Path) -> int:
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+
+    def write(self, handle: int, data: memoryview, path: Path) -> None:
+        while data:
+            data = data[os.write(handle, data) :]
+
+    def sync(self, handle: int, path: Path) -> None:
+        os.fsync(handle)
+
+    def sync_folder(self, path: Path) -> None:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            if error.errno not in _NO_FOLDER_SYNC:
+                raise
+        finally:
+            os.close(handle)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.rename(new)
+
+    def remove(self, path: Path) -> None:
+        """Removes one file or one empty folder."""
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+calls = Disk()
+
+
+def exists(path: Path) -> bool:
+    """Whether anything has this name, a broken link too."""
+    return os.path.lexists(path)
+
+
+def make_folders(path: Path) -> None:
+    """Makes a folder and those above it. Each name is synced in its parent: what is committed below must be found."""
+    if path.is_dir():
+        return
+    make_folders(path.parent)
+    with contextlib.suppress(FileExistsError):  # made by another process just now
+        calls.mkdir(path)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    calls.sync_folder(path.parent)
+
+
+def write_file(path: Path, parts: Iterable[memoryview]) -> dict[str, int | str]:
+    """Writes and syncs a new file; returns its size and its sha256, computed from what was in memory."""
+    digest, size = hashlib.sha256(), 0
+    handle = calls.create(path)
+    try:
+        for part in parts:
+            for start in range(0, len(part), CHUNK):
+                chunk = part[start : start + CHUNK]
+                digest.update(chunk)
+                calls.write(handle, chunk, path)
+            size += len(part)
+        calls.sync(handle, path)
+    finally:
+        os.close(handle)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def remove_tree(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        for child in sorted(path.iterdir()):
+            remove_tree(child)
+    calls.remove(path)
+
+
+def discard(path: Path) -> None:
+    """Deletes a folder: renamed first, so that half of it can never look whole. Failing only warns."""
+    doomed = path.with_name(path.name + ".del")
+    try:
+        if exists(doomed):
+            remove_tree(doomed)
+        calls.rename(path, doomed)
+        remove_tree(doomed)
+    except OSError as error:
+        print(f"Could not delete {path} ({error}); delete it by hand if space runs out.", flush=True)
+
+
+def held(folder: Path) -> tuple[int, int]:
+    """Bytes and number of the files below a folder."""
+    size = number = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # deleted while this counts
+                size += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118  thousands of names
+                number += 1
+    return size, number
+
+
+def check_writable(folder: Path) -> None:
+    """Makes the folder and tries to write into it. Raises BadInput where that fails."""
+    probe = folder / ".writable.tmp"
+    try:
+        make_folders(folder)
+        if exists(probe):
+            calls.remove(probe)
+        write_file(probe, [memoryview(bytes(_PROBE_BYTES))])
+        calls.remove(probe)
+    except OSError as error:
+        raise BadInput(
+            f"The output folder {folder} cannot be written to ({error.strerror or error}). Give another output_dir, "
+            "one that is no mounted input, that you may write to, and whose disk has room."
+        ) from error

@@ -1,0 +1,290 @@
+"""The peak memory of a training step on a card that is not there."""
+
+import traceback
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lib.config import Config
+from lib.errors import BadInput
+from lib.machine.memory import GIB
+from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, FITS, NCCL_BYTES, Target, find_card, planned_precision
+from lib.planner.cuda import CudaSemantics, simulated_cuda
+from lib.planner.kernels import Seconds
+from lib.planner.tracker import Tracker
+from lib.ranks import sums
+from lib.task import Batch, Task
+from lib.training.precision import Precision, autocast
+from lib.training.state import State, new_state
+from lib.training.step import optimizer_step
+
+_STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
+_PASSES = 2  # gradients are there from the second micro-batch of a step on
+_META = torch.device("meta")
+CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries", "workspace")
+
+
+class NotTraceable(BadInput):
+    """A step with an operator whose result has no shape without values."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Bytes at the peak of a training step, by category and by top-level submodule; each sums to `peak_bytes`."""
+
+    card: str
+    usable_bytes: int
+    limit_bytes: int
+    peak_bytes: int  # torch.cuda.max_memory_allocated
+    reserved_bytes: int  # torch.cuda.max_memory_reserved
+    fits: bool
+    by_category: dict[str, int]
+    by_module: dict[str, int]
+    moments: dict[str, int]  # allocated after load, forward, backward and the optimizer's step
+    parameters: int
+    pass_seconds: tuple[float, float]  # forward and backward of one micro-batch, between two bounds
+    rest_seconds: tuple[float, float]  # clipping and the optimizer
+    pass_flops: float
+    attention: dict[str, int]
+    unseen: tuple[str, ...] = field(default=())
+
+    @property
+    def share(self) -> float:
+        return self.peak_bytes / self.usable_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = [f"{name:>12}: {size / GIB:6.2f} GiB" for name, size in self.by_category.items()]
+        verdict = "fits" if self.fits else "does not fit"
+        rows += [
+            f"{'peak':>12}: {self.peak_bytes / GIB:6.2f} GiB allocated, {self.reserved_bytes / GIB:.2f} GiB reserved",
+            f"{'card':>12}: {self.card}, {self.usable_bytes / GIB:.2f} GiB after the context: {verdict} "
+            f"({self.share:.0%}, at most {FITS:.0%})",
+            *(f"Not seen: {sentence}" for sentence in self.unseen),
+        ]
+        return "\n".join(rows)
+
+
+def predict(
+    model: Callable[[], nn.Module],
+    step: Callable[[nn.Module], Tensor],
+    card: str = "t4",
+    *,
+    precision: Precision = "fp32",
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    accumulation: int = 1,
+    clip_norm: float = 1.0,
+    keeps_outputs: bool = False,
+) -> Prediction:
+    """The peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
+
+        predict(lambda: Net(), lambda net: net(torch.randn(32, 3, 224, 224, device="cuda")).mean(), card="t4")
+
+    `keeps_outputs`: the loop holds a step's loss until the next one has been computed, as a plain loop without `del`
+    does; `step` may then return (loss, anything else that the loop holds).
+    What `step` raises comes out as it is. Raises BadInput for an unknown card, NotTraceable for an operator that has no
+    result without values.
+    """
+    target = find_card(card)
+    tracker = Tracker(target, target.usable_bytes)
+    with torch.random.fork_rng(devices=[]), _OwnTraceback(), simulated_cuda(target) as semantics:
+        net = _built(model).train()
+        chosen = (optimizer or torch.optim.AdamW)(list(net.parameters()))
+        _force_foreach(chosen)
+        tracker.adopt(net)
+        with tracker:
+            _users_steps(tracker, net, step, chosen, precision, accumulation, clip_norm, keeps_outputs)
+    return _result(tracker, semantics, min(accumulation, _PASSES))
+
+
+def _users_steps(
+    tracker: Tracker,
+    net: nn.Module,
+    step: Callable[[nn.Module], Any],
+    optimizer: torch.optim.Optimizer,
+    precision: Precision,
+    accumulation: int,
+    clip_norm: float,
+    keeps_outputs: bool,
+) -> None:
+    """The plain loop: zero_grad, forward and backward for each micro-batch, clipping, optimizer."""
+    tracker.at("after load")
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    for _ in range(_STEPS):
+        tracker.at("start")
+        optimizer.zero_grad()
+        for _ in range(min(accumulation, _PASSES)):
+            with autocast(precision, _META), tracker.users_code():
+                result = step(net)
+            tracker.at("after forward")
+            (result[0] if isinstance(result, tuple) else result).backward()
+            tracker.at("after backward")
+            if not keeps_outputs:
+                del result
+        if clip_norm:
+            nn.utils.clip_grad_norm_(parameters, clip_norm)
+        optimizer.step()
+        tracker.adopt_state(value for state in optimizer.state.values() for value in state.values())
+        tracker.at("after optimizer step")
+
+
+def predict_task(
+    task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int = 1
+) -> Prediction:
+    """The peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch`.
+
+    `passes`: how many of them a card works off in a step; `count`: cards that sum their gradients. Reads no data.
+    """
+    tracker = Tracker(target, target.usable_bytes)
+    precision = planned_precision(config.training.precision, target)
+    batch = task.example_batch(micro_batch, torch.device("cpu"))
+    traced = min(passes, _PASSES)
+    with simulated_cuda(target) as semantics, _OwnTraceback():
+        with _META:
+            state = new_state(task, config, _META, precision)
+        state.micro_batch = micro_batch
+        _force_foreach(state.optimizer)
+        tracker.adopt(state.model)
+        if state.ema:
+            tracker.adopt_state(state.ema.average.values())
+        with tracker:
+            _trainers_steps(tracker, state, _Watched(task, tracker), config, [batch] * traced, count)
+    return _result(tracker, semantics, traced, _libraries(config, count))
+
+
+def _trainers_steps(tracker: Tracker, state: State, task: Any, config: Config, slots: list[Batch], count: int) -> None:
+    def at(moment: str) -> None:
+        tracker.at(moment)
+        if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
+            tracker.pass_by(min(sums.BUCKET_BYTES, 4 * tracker.parameters))
+
+    moments = types.SimpleNamespace(allocated_at=at)
+    tracker.at("after load")
+    for step in range(_STEPS):
+        tracker.at("start")
+        optimizer_step(state, task, config, slots, step, None, moments)
+        tracker.adopt_state(value for kept in state.optimizer.state.values() for value in kept.values())
+        tracker.at("after optimizer step")
+
+
+class _Watched:
+    """The task, whose loss is the only code in which values read from tensors are noted."""
+
+    def __init__(self, task: Task, tracker: Tracker):
+        self.count, self.term_weights = task.count, task.term_weights
+        self._loss, self._tracker = task.loss, tracker
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
+        with self._tracker.users_code():
+            return self._loss(model, batch)
+
+
+def _built(model: Callable[[], nn.Module]) -> nn.Module:
+    """The model on `meta`; one whose constructor computes with values is made on the CPU and moved."""
+    try:
+        with _META:
+            return model().to(_META)  # legacy constructors (torch.FloatTensor) know no default device
+    except (NotImplementedError, RuntimeError) as error:
+        if "meta" not in str(error).lower():
+            raise
+    return model().to(_META)
+
+
+def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
+    """What PyTorch chooses for parameters on a GPU, and not for those on `meta`."""
+    for group in optimizer.param_groups:
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
+
+
+class _OwnTraceback:
+    """What a step raises comes out with its own frames: those of the tracer are taken out."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, tb: types.TracebackType | None) -> None:
+        if isinstance(error, NotImplementedError) and "meta" in str(error).lower():
+            raise NotTraceable(_not_traceable(error)) from error
+        if error is not None and not isinstance(error, BadInput):
+            raise error.with_traceback(_users_frames(tb))
+
+
+def _not_traceable(error: Exception) -> str:
+    torchs = Path(torch.__file__).parent
+    frames = traceback.extract_tb(error.__traceback__)
+    where = [f for f in frames if not _is_ours(f.filename) and torchs not in Path(f.filename).parents]
+    line = f" ({where[-1].filename}, line {where[-1].lineno})" if where else ""
+    return (
+        f"The step uses an operator whose shape cannot be traced without values{line}: {str(error).splitlines()[0]} "
+        "Take it out of the step that is predicted, or replace it by one with a fixed shape."
+    )
+
+
+def _users_frames(tb: types.TracebackType | None) -> types.TracebackType | None:
+    if tb is None:
+        return None
+    rest = _users_frames(tb.tb_next)
+    if _is_ours(tb.tb_frame.f_code.co_filename):
+        return rest
+    return types.TracebackType(rest, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
+
+
+def _is_ours(file: str) -> bool:
+    return Path(file).parent == Path(__file__).parent
+
+
+def _libraries(config: Config, count: int) -> list[str]:
+    """What the run's settings add that no trace sees."""
+    mib = 2**20
+    found = []
+    if count > 1:
+        found.append(f"NCCL's own buffers: {NCCL_BYTES // mib} MiB are set aside, which is an assumption.")
+    if config.training.cudnn_benchmark:
+        aside = f"{BENCHMARK_BYTES // mib} MiB are set aside, which is an assumption."
+        found.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {aside}")
+    if config.training.compile:
+        found.append("what torch.compile saves or adds: the step was traced without it.")
+    return found
+
+
+def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str] = ()) -> Prediction:
+    by_category, by_module = tracker.at_peak()
+    start, after_passes, end = (tracker.moments[m][1] for m in ("start", "after backward", "after optimizer step"))
+    one_pass: Seconds = after_passes.since(start).times(1 / passes)
+    target, peak = tracker.target, tracker.allocator.peak_allocated
+    return Prediction(
+        card=target.card.name,
+        usable_bytes=target.usable_bytes,
+        limit_bytes=target.limit_bytes,
+        peak_bytes=peak,
+        reserved_bytes=tracker.allocator.peak_reserved,
+        fits=not tracker.allocator.overflowed and peak <= target.limit_bytes,
+        by_category={name: by_category[name] for name in CATEGORIES if by_category.get(name)},
+        by_module=by_module,
+        moments={name: size for name, (size, _) in tracker.moments.items() if name != "start"},
+        parameters=tracker.parameters,
+        pass_seconds=one_pass.bounds,
+        rest_seconds=end.since(after_passes).bounds,
+        pass_flops=one_pass.flops,
+        attention=dict(semantics.attention),
+        unseen=(*_unseen(tracker), *libraries),
+    )
+
+
+def _unseen(tracker: Tracker) -> tuple[str, ...]:
+    bounds = [
+        f"the shape of {name} depends on values, so its upper bound was taken ({count} times)."
+        for name, count in sorted(tracker.bounded.items())
+    ]
+    return (
+        *bounds,
+        f"the CUDA context and kernels that load later: {CONTEXT_BYTES // 2**20} MiB are set aside for them.",
+    )

@@ -1,0 +1,249 @@
+"""Several processes that train one run: who they are, what they decide together, and how their gradients become one.
+
+torchrun starts a process for each card and numbers them; `start` joins them. In one process, which is what a notebook's
+kernel or a plain `python -m lib` is, every function here is a no-op.
+
+Numbers and decisions go over gloo on the CPU, gradients over nccl between GPUs and over gloo between CPU processes. Two
+addends commute, so the sum over two ranks has the bits of the sum in one process; of more addends the backend chooses
+the order, and the sum is the same up to rounding. It has the same bits on every rank in either case.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lib.config import Device
+from lib.errors import BadInput, TrainingFailed
+
+JOIN_SECONDS = 300  # for all ranks to come together
+PATIENT_SECONDS = 1800  # before the first step: data are read, kernels compiled
+HANG_SECONDS = 120  # later: a rank that lets the others wait longer counts as hung
+
+AGENT = "TRAINBOOK_AGENT"  # the process id of the torchrun that `launch` started
+
+Value = TypeVar("Value")
+Groups = Mapping[str, Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """This process among all of them, and among those on its machine."""
+
+    rank: int = 0
+    size: int = 1
+    local_size: int = 1
+    flags: dist.ProcessGroup | None = None  # gloo, for numbers and decisions
+
+
+_here = _Place()
+
+
+def world() -> int:
+    """The number of processes that train this run."""
+    return _here.size
+
+
+def local_world() -> int:
+    """The number of them on this machine."""
+    return _here.local_size
+
+
+def rank() -> int:
+    return _here.rank
+
+
+def is_first() -> bool:
+    """Whether this is the one process that writes files and speaks to the person."""
+    return _here.rank == 0
+
+
+def under_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def cards(options: Device) -> list[int]:
+    """The GPUs that `device.gpu_ids` allows, by torch's numbers; none where there is none. Raises BadInput."""
+    there = torch.cuda.device_count()
+    missing = [number for number in options.gpu_ids if number >= there]
+    if missing:
+        raise BadInput(
+            f"device.gpu_ids asks for GPU {missing[0]}, but {_gpus(there)}. Leave it empty for all there are."
+        )
+    if len(set(options.gpu_ids)) < len(options.gpu_ids):
+        raise BadInput(f"device.gpu_ids names a GPU twice: {[*options.gpu_ids]}. Each is used by one process.")
+    return list(options.gpu_ids or range(there))
+
+
+def _gpus(there: int) -> str:
+    return f"there are {there} (0 to {there - 1})" if there > 1 else "there is 1 (0)" if there else "there is no GPU"
+
+
+def check_count(processes: int, on: Sequence[int]) -> None:
+    """Raises BadInput where there are more processes than GPUs; without a GPU they share the CPU."""
+    if torch.cuda.is_available() and processes > len(on):
+        raise BadInput(
+            f"{processes} processes are asked for on a machine whose run may use {len(on)} GPU(s). One process a GPU: "
+            "lower device.processes (or torchrun's --nproc-per-node), or allow more in device.gpu_ids."
+        )
+
+
+def start(options: Device) -> None:
+    """Joins the ranks that torchrun started, and takes this process's card.
+
+    Raises BadInput where there are more processes than GPUs or where the ranks do not find each other.
+    """
+    global _here
+    size, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    if _here.size > 1:
+        return
+    if under_torchrun():
+        die_with(int(os.environ.get(AGENT, os.getppid())))
+    on = cards(options)
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if size > 1:
+        check_count(local_size, on)
+    if on and on[local] != 0:  # the first is torch's own choice, and the card need not be touched yet
+        torch.cuda.set_device(on[local])
+    if size == 1:
+        return
+    _join()
+    flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS)) if on else dist.group.WORLD
+    _here = _Place(dist.get_rank(), size, local_size, flags)
+
+
+def _join() -> None:
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    where = f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
+    try:
+        dist.init_process_group(backend, timeout=timedelta(seconds=JOIN_SECONDS))
+    except (ValueError, RuntimeError) as error:  # torch's DistError is a RuntimeError
+        if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
+            raise BadInput(
+                f"The ranks were to meet at {where}, but another program uses this port on {socket.gethostname()}. "
+                "Choose another MASTER_PORT (torchrun: --master-port or --rdzv-endpoint)."
+            ) from error
+        first = str(error).strip().splitlines()[0]
+        raise BadInput(
+            f"This process did not find the other ranks at {where} within {JOIN_SECONDS} s: are all of them started, "
+            f"with the same address, and can they reach it? torch said: {first}"
+        ) from error
+    _expect(PATIENT_SECONDS)
+
+
+def end() -> None:
+    """Leaves the others. What follows runs in each process alone."""
+    global _here
+    if _here.size > 1:
+        dist.destroy_process_group()
+        _here = _Place()
+
+
+def keep_pace() -> None:
+    """From now on a rank that lets the others wait for HANG_SECONDS counts as hung: they end with an error."""
+    if _here.size > 1:
+        _expect(HANG_SECONDS)
+
+
+def _expect(seconds: float) -> None:
+    for group in {dist.group.WORLD, _here.flags or dist.group.WORLD}:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+
+
+def die_with(parent: int) -> None:
+    """Has the system kill this process as soon as `parent` is gone, also by kill -9: no orphan keeps a GPU. Linux."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:  # it ended before the call
+        os._exit(1)
+
+
+def highest(*values: float) -> list[float]:
+    """The highest of each value over the ranks; whole numbers up to 2**53 stay exact."""
+    if _here.size == 1:
+        return list(values)
+    numbers = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(numbers, dist.ReduceOp.MAX, group=_here.flags)
+    return numbers.tolist()
+
+
+def anywhere(flag: bool) -> bool:
+    """Whether it is so on any rank."""
+    return flag if _here.size == 1 else bool(highest(flag)[0])
+
+
+def gathered(value: Value) -> list[Value]:
+    """The value of every rank, in their order."""
+    if _here.size == 1:
+        return [value]
+    found: list[Any] = [None] * _here.size
+    dist.all_gather_object(found, value, group=_here.flags)
+    return found
+
+
+def from_first(value: Value) -> Value:
+    """The first rank's value, on every rank."""
+    if _here.size == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, 0, group=_here.flags)
+    return box[0]
+
+
+def tensors_from_first(groups: Groups | None) -> Groups | None:
+    """The first rank's tensors, on every rank (on the CPU of the others, who give None)."""
+    if _here.size == 1:
+        return groups
+    shapes = {group: {k: (v.shape, v.dtype) for k, v in named.items()} for group, named in (groups or {}).items()}
+    shapes = from_first(shapes if groups is not None else None)
+    if shapes is None:
+        return None
+    return {
+        group: {
+            name: _broadcast(groups[group][name] if is_first() and groups else torch.empty(shape, dtype=dtype))
+            for name, (shape, dtype) in named.items()
+        }
+        for group, named in shapes.items()
+    }
+
+
+def _broadcast(tensor: Tensor) -> Tensor:
+    """As bytes: not every kind of number is known to gloo."""
+    whole = tensor.detach().cpu().contiguous()
+    if whole.numel():
+        dist.broadcast(whole.reshape(-1).view(torch.uint8), 0, group=_here.flags)
+    return tensor if is_first() else whole
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """What one rank cannot do is refused on all of them, with the name of that rank: none waits for one that is gone.
+
+    Raises BadInput or TrainingFailed, as that rank did.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except (BadInput, TrainingFailed) as error:
+        failure = error
+    said = gathered((type(failure), f"{failure}") if failure else None)
+    found = {rank: each for rank, each in enumerate(said) if each}
+    if not found:
+        return
+    if _here.size == 1:
+        raise failure  # type: ignore[misc]
+    kind = next(iter(found.values()))[0]
+    texts = dict.fromkeys(text for _, text in found.values())
+    if len(found) == _here.size and len(texts) == 1:
+        raise kind(*texts) from failure
+    hosts = gathered(socket.gethostname())
+    raise kind("\n".join(f"Rank {n} on {hosts[n]}: {text}" for n, (_, text) in found.items())) from failure

@@ -1,0 +1,104 @@
+"""Mean losses, speed and memory between two logged rows."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from lib.machine import memory
+
+Item = TypeVar("Item")
+
+
+class Meter:
+    """Adds up losses on the device, so that only a logged row waits for it; times training and nothing else.
+
+    `pending` goes through checkpoints: a row that began before a resume comes out as if there had been none.
+    """
+
+    def __init__(self, pending: Mapping[str, float], device: torch.device):
+        self._sums = {k: torch.tensor(v, device=device) for k, v in pending.items() if k != "steps"}
+        self._steps = int(pending.get("steps", 0))
+        self._begin = self._mark = time.perf_counter()
+        self._timed_steps = self._window_steps = 0
+        self._seconds = self._window_seconds = self._window_waited = 0.0
+        self._peak = self._save_peak = 0
+        self.allocated: dict[str, int] = {}  # bytes at named moments of the first step
+        memory.reset_peak()
+
+    def allocated_at(self, moment: str) -> None:
+        """Notes the bytes allocated now, the first time that `moment` comes by."""
+        if moment not in self.allocated:
+            self.allocated[moment] = memory.allocated_bytes()
+
+    def add(self, losses: Mapping[str, Tensor]) -> None:
+        """Counts a step that has just ended."""
+        now = time.perf_counter()
+        self._window_seconds += now - self._mark
+        self._mark = now
+        self._steps += bool(losses)  # a skipped step has none
+        self._window_steps += 1
+        for term, value in losses.items():
+            self._sums[term] = self._sums[term] + value if term in self._sums else value
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens inside (evaluating, saving) does not count as training time."""
+        yield
+        self._mark = time.perf_counter()
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """A pause whose peak of memory the next row shows: a save that copies the states may stand above all else."""
+        self._peak = self.peak_bytes()
+        memory.reset_peak()
+        yield
+        self._save_peak = memory.peak_bytes()
+        self._mark = time.perf_counter()
+
+    def waiting(self, batches: Iterable[Item]) -> Iterator[Item]:
+        """The same batches; the time until each comes counts as waiting for data."""
+        iterator = iter(batches)
+        while True:
+            begin = time.perf_counter()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self._window_waited += time.perf_counter() - begin
+            yield batch
+
+    def peak_bytes(self) -> int:
+        """Highest bytes since this meter was made."""
+        return max(self._peak, memory.peak_bytes())
+
+    def pending(self) -> dict[str, float]:
+        """What `__init__` takes to go on in the middle of a row; fp32 sums survive JSON exactly."""
+        return {"steps": self._steps, **{term: float(value) for term, value in self._sums.items()}}
+
+    def row(self, effective_batch: int) -> dict[str, float]:
+        """Means since the last row: `loss`, `loss_<term>` (left out if every step was skipped), speed and memory."""
+        terms = {f"loss_{term}": float(value) / self._steps for term, value in self._sums.items()}
+        means = {"loss": sum(terms.values()), **terms} if terms else {}
+        rate = self._window_steps / self._window_seconds
+        waited = self._window_waited / self._window_seconds
+        saved = {"save_peak_memory_bytes": self._save_peak} if self._save_peak else {}
+        self._timed_steps += self._window_steps
+        self._seconds += self._window_seconds
+        self._sums, self._steps = {}, 0
+        self._window_steps, self._window_seconds, self._window_waited, self._save_peak = 0, 0.0, 0.0, 0
+        return {
+            **means,
+            "samples_per_second": round(rate * effective_batch, 4),
+            "peak_memory_bytes": self.peak_bytes(),
+            "elapsed_seconds": round(time.perf_counter() - self._begin, 3),
+            "data_wait_share": round(min(1.0, waited), 4),
+            **saved,
+        }
+
+    def steps_per_second(self) -> float:
+        """Over all rows of this session; 0 before the first."""
+        return self._timed_steps / self._seconds if self._seconds else 0.0

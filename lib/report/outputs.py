@@ -1,0 +1,152 @@
+"""What a run leaves behind: summary.json, and one archive of all runs without their checkpoints."""
+
+import gzip
+import json
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lib.machine import disk, platform
+from lib.machine.platform import Platform
+
+ARCHIVE = "outputs.tar.gz"
+SUMMARY = "summary.json"
+_LOOSE = {"checkpoints", "best", "plots"}
+_MANY = 50  # files of a folder above which it is bundled
+_SHOWN = 40  # rows of the table
+_MIB = 2**20
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
+    """Writes `summary.json` whole or not at all."""
+    path = folder / SUMMARY
+    aside = path.with_name(path.name + ".tmp")
+    aside.write_text(json.dumps(summary, indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
+    aside.replace(path)
+    return path
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """The summary of an earlier session, if there is one; a loss of power may have left an empty file."""
+    try:
+        return json.loads((folder / SUMMARY).read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def package(output_dir: Path) -> Path:
+    """Packs every run of `output_dir` into outputs.tar.gz: weights of the best, tables, plots; no checkpoints.
+
+    The same content gives the same bytes: entries are sorted and carry no times or owners.
+    """
+    final = output_dir / ARCHIVE
+    _write_archive(final, {path.relative_to(output_dir).as_posix(): path for path in packed_files(output_dir)})
+    return final
+
+
+def _write_archive(final: Path, entries: Mapping[str, Path]) -> None:
+    aside = final.with_name(final.name + ".tmp")
+    with (
+        aside.open("wb") as raw,
+        # Level 1: weights hardly shrink at any level, and level 9 takes ten times as long.
+        gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=1, filename="") as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, path in sorted(entries.items()):
+            archive.add(path, arcname=name, filter=_anonymous)
+    aside.replace(final)
+
+
+def packed_files(output_dir: Path) -> list[Path]:
+    """The files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
+    runs = sorted(p.parent for p in output_dir.glob("*/config.yaml"))
+    files = [path for run in runs for path in sorted(run.rglob("*")) if path.is_file()]
+    return [path for path in files if not _left_out(path.relative_to(output_dir).parts[1:])]
+
+
+def _left_out(parts: tuple[str, ...]) -> bool:
+    """Checkpoints, and what a killed run left half written or half deleted."""
+    return any(part == "checkpoints" or part.endswith((".tmp", ".del", ".old")) for part in parts)
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname, entry.mode = 0, 0, 0, "", "", 0o644
+    return entry
+
+
+def bundle(output_dir: Path, here: Platform) -> None:
+    """Where the output would have more files than the platform takes, packs each folder of many small files of a run
+    (maps, predictions) into FOLDER.tar.gz beside it, and says so. Checkpoints, weights and plots stay as they are.
+    """
+    if here.output_files is None or disk.held(output_dir)[1] <= here.output_files:
+        return
+    for config in sorted(output_dir.glob("*/config.yaml")):
+        for folder in sorted(path for path in config.parent.iterdir() if path.is_dir() and path.name not in _LOOSE):
+            if (number := disk.held(folder)[1]) > _MANY:
+                _pack_folder(folder)
+                told = f"{number:,} files, and {here.name} takes {here.output_files}"
+                print(f"{folder} is {folder.name}.tar.gz now: {told}.")
+
+
+def _pack_folder(folder: Path) -> None:
+    """FOLDER.tar.gz instead of FOLDER; what an earlier one of that name holds, and the folder does not, stays in it."""
+    final = folder.with_name(folder.name + ".tar.gz")
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="bundle-", suffix=".tmp") as earlier:
+        if final.is_file():
+            with tarfile.open(final) as packed:
+                packed.extractall(earlier, filter="data")
+        bases = (Path(earlier) / folder.name, folder)
+        found = {path.relative_to(base): path for base in bases for path in _below(base)}
+        _write_archive(final, {(folder.name / name).as_posix(): path for name, path in found.items()})
+    shutil.rmtree(folder)
+
+
+def _below(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def table(output_dir: Path, here: Platform | None = None) -> str:
+    """What lies in `output_dir`, a line a file, with sizes; how it stands to the platform's limits; how to get it."""
+    here = here or platform.detect()
+    rows = [(path.relative_to(output_dir).as_posix(), path.stat().st_size) for path in packed_files(output_dir)]
+    shown = sorted(rows, key=lambda row: -row[1])[:_SHOWN] if len(rows) > _SHOWN else rows
+    if len(rows) > _SHOWN:
+        rest = [size for row, size in rows if (row, size) not in shown]
+        shown = [*shown, (f"and {len(rest):,} smaller files", sum(rest))]
+    for folder in sorted(output_dir.glob("*/checkpoints")):
+        name = folder.relative_to(output_dir).as_posix()
+        shown.append((f"{name}/ (for resuming; not in the archive)", disk.held(folder)[0]))
+    archive = output_dir / ARCHIVE
+    if archive.is_file():
+        shown.append((f"{ARCHIVE} (all of the above but checkpoints)", archive.stat().st_size))
+    lines = [f"{_size(size):>10}  {name}" for name, size in shown]
+    return "\n".join([*lines, _totals(output_dir, here), _download(archive, here)])
+
+
+def _totals(output_dir: Path, here: Platform) -> str:
+    size, number = disk.held(output_dir)
+    line = f"{_size(size):>10}  in {number:,} files"
+    if here.output_bytes:
+        line += f", of {here.output_bytes / 1e9:g} GB"
+        line += f" and {here.output_files:,} files" if here.output_files else ""
+        if size > here.output_bytes or number > (here.output_files or number):
+            line += ": TOO MUCH, some of it may not be kept. Lower checkpoint.keep_last, or delete what is not needed"
+    return f"{line}."
+
+
+def _download(archive: Path, here: Platform) -> str:
+    """How to bring the archive home from this platform."""
+    if here.name == "kaggle" and here.batch:
+        return f"Download: the Output tab of this version, {archive.name}; or python -m lib kaggle fetch OWNER/NOTEBOOK"
+    if here.name == "kaggle":
+        return f"Download: Save Version first, or this is lost with the session; then its Output tab, {archive.name}."
+    if here.name == "colab" and here.input_dir is None:
+        return f"Download: from google.colab import files; files.download('{archive}'), or it is lost with the session."
+    return f"It is at {archive.resolve()}"
+
+
+def _size(count: int) -> str:
+    return f"{count / _MIB:,.1f} MiB" if count >= _MIB else f"{count / 1024:,.1f} KiB"

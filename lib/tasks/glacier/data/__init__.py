@@ -1,0 +1,1 @@
+"""From scenes in any layout to tiles dealt to parts."""

@@ -1,0 +1,1 @@
+"""From Python sources to a knowledge graph."""

@@ -1,0 +1,112 @@
+"""A whole data set through the model, in batches that fit."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from lib import ranks
+from lib.config import Config
+from lib.errors import TrainingFailed
+from lib.machine import memory
+from lib.report.progress import Progress
+from lib.task import Batch, Task
+from lib.text import listed
+from lib.training.data import micro_batches, to_device
+from lib.training.order import EVALUATE, mix
+from lib.training.precision import autocast
+from lib.training.state import State
+from lib.training.step import sharded_oom
+
+
+class EvaluationLoader:
+    """All samples of a data set in their order, in batches on the device. What `Task.evaluate` iterates over.
+
+    `collate` is called for `batch_size` samples, and what it gives is handed out in slices of at most `most`: memory
+    that runs out makes the slices smaller and changes neither padding nor anything that is drawn.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        dataset: Any,
+        batch_size: int,
+        device: torch.device,
+        seed: int = 0,
+        on_batch: Callable[[int, int], None] | None = None,
+        most: int = 0,
+    ):
+        self.task, self.dataset, self.batch_size = task, dataset, batch_size
+        self.device, self.seed, self.on_batch = device, seed, on_batch
+        self.most = min(most or batch_size, batch_size)
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.dataset), self.batch_size)
+        return whole * -(-self.batch_size // self.most) + -(-rest // self.most)
+
+    def __iter__(self) -> Iterator[Batch]:
+        done = 0
+        for first in range(0, len(self.dataset), self.batch_size):
+            samples = [self.dataset[i] for i in range(first, min(first + self.batch_size, len(self.dataset)))]
+            generator = torch.Generator().manual_seed(mix(EVALUATE, self.seed, first))
+            for part in micro_batches(self.task.collate(samples, generator), self.most):
+                yield to_device(part, self.device)
+                done += 1
+                if self.on_batch:
+                    self.on_batch(done, len(self))
+
+
+def evaluate(
+    state: State, task: Task, config: Config, dataset: Any, progress: Progress | None = None
+) -> dict[str, float]:
+    """The task's metrics on a data set, without gradients and in the run's precision.
+
+    Every rank evaluates the whole: a task's metrics are no sums that could be put together from parts, so dividing them
+    would change figures with the number of ranks. It takes as long as on one card. The first rank's scores count.
+
+    Running out of memory repeats the whole evaluation with half as many samples at once: no metric changes. Raises
+    TrainingFailed when a single sample does not fit.
+    """
+    slot = config.training.effective_batch // config.training.micro_batch_slots
+    collated = min(config.training.micro_batch or slot, slot)  # whatever fits, padding and draws stay the same
+    on_batch = (lambda done, total: progress.update(done, total, "evaluation batches")) if progress else None
+    state.model.eval()
+    tried = []
+    while True:
+        most = state.evaluation_batch or state.micro_batch
+        loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, on_batch, most)
+        scores = _scores(state, task, loader)
+        if not ranks.anywhere(scores is None):
+            return ranks.from_first(scores)
+        tried.append(loader.most)
+        _halve_evaluation_batch(state, tried)
+
+
+def _scores(state: State, task: Task, loader: EvaluationLoader) -> dict[str, float] | None:
+    """What the task measures; None where memory ran out."""
+    try:
+        without_gradients = torch.no_grad() if state.sharded else torch.inference_mode()  # hooks write into weights
+        with state.averaged(), without_gradients, autocast(state.precision, state.device):
+            return task.evaluate(state.model, loader)
+    except Exception as error:
+        if not memory.is_oom(error):
+            raise
+        if state.sharded:
+            raise sharded_oom(state, state.step) from error
+    return None  # outside the except block, as in _gradients
+
+
+def _halve_evaluation_batch(state: State, tried: list[int]) -> None:
+    if tried[-1] == 1:
+        raise TrainingFailed(
+            f"Memory ran out in the evaluation at step {state.step} with one sample at once (tried: {listed(tried)}). "
+            "Make the model or its input smaller, let Task.evaluate keep its results on the CPU, or take a card with "
+            "more memory."
+        )
+    memory.clear_memory()
+    state.evaluation_batch = (tried[-1] + 1) // 2
+    state.events.record(
+        state.step, "oom_evaluation", tried[-1], state.evaluation_batch,
+        f"Memory ran out in the evaluation at step {state.step}: it starts again with {state.evaluation_batch} samples "
+        f"at once instead of {tried[-1]}; its metrics stay the same.",
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""The session's clock: when it ends, what still fits into it, and the signals that ask for a stop."""
+
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+import psutil
+
+from lib import ranks
+from lib.machine import platform
+
+Reason = Literal["completed", "deadline", "interrupted"]
+
+# Reserves: how much longer than the longest of the last eight a save or an evaluation may take. With a margin of 120 s
+# on top none of 10,000 simulated sessions was late (tests/bench/bench_session.py).
+_FACTOR = {"step": 1.0, "evaluate": 1.25, "save": 1.5, "package": 1.5}
+_ECHO_SECONDS = 1.0  # torchrun passes on a signal that its ranks got from the terminal themselves
+_CONSTANT_SECONDS = {"step": 0.0, "evaluate": 0.0, "save": 5.0, "package": 5.0}
+
+
+class Session:
+    """Time left until the session ends, and measured durations of what still has to be done before that.
+
+    `minutes` is the length of the session (None: it has no end), counted from `start` (Unix time).
+    """
+
+    def __init__(self, minutes: float | None, margin_seconds: float, start: float):
+        self.deadline = start + 60 * minutes if minutes else float("inf")
+        self.margin_seconds = margin_seconds
+        self._seconds: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
+        self._longest = dict.fromkeys(_FACTOR, 0.0)
+        self._signal: str | None = None
+        self._signalled_at = 0.0
+
+    def remaining(self) -> float:
+        """Seconds until the deadline; infinite without one."""
+        return self.deadline - time.time()
+
+    @contextmanager
+    def measured(self, name: str) -> Iterator[None]:
+        """Measures a "step", "evaluate", "save" or "package", so that the next one can be reserved."""
+        begin = time.perf_counter()
+        yield
+        self.record(name, time.perf_counter() - begin)
+
+    def record(self, name: str, seconds: float) -> None:
+        """Notes how long a "save" took that went on in the background."""
+        self._seconds[name].append(seconds)
+        self._longest[name] = max(self._seconds[name])
+
+    def reserve(self, name: str) -> float:
+        """Seconds to keep free for the next `name`, from the longest of the last eight."""
+        return _FACTOR[name] * self._longest[name] + _CONSTANT_SECONDS[name]
+
+    def stop_reason(self, evaluating: bool = False) -> Reason | None:
+        """Why the run must stop at this step's end: a signal came, or a further step leaves no time for the rest.
+
+        `evaluating` says that an evaluation follows the next step.
+        """
+        if self._signal:
+            return "interrupted"
+        next_ones = ("step", "save", "package", *(("evaluate",) if evaluating else ()))
+        needed = self.margin_seconds + sum(self.reserve(name) for name in next_ones)
+        return "deadline" if self.remaining() < needed else None
+
+    def agree(self, reason: Reason | None) -> None:
+        """Notes what the ranks decided together: an interrupt may have come to another one."""
+        if reason == "interrupted":
+            self._signal = self._signal or "SIGINT"
+
+    @contextmanager
+    def catching_signals(self) -> Iterator[None]:
+        """The first SIGINT or SIGTERM asks for a stop at the step's end; a second one raises KeyboardInterrupt."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread may set handlers
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                # To a rank torchrun sends it once more, maybe only now; it would end the packaging.
+                late = self._signal and ranks.under_torchrun()
+                signal.signal(number, signal.SIG_IGN if late else handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._signal and not (ranks.under_torchrun() and now - self._signalled_at < _ECHO_SECONDS):
+            raise KeyboardInterrupt
+        if self._signal:
+            return
+        self._signal, self._signalled_at = signal.Signals(number).name, now
+        print(f"\n{self._signal}: finishing this step and saving; a second one stops at once.", flush=True)
+
+
+def start_session(minutes: float, margin_seconds: float) -> Session:
+    """The session of this process. `minutes` 0 takes the platform's limit, counted from the container's start."""
+    here = platform.detect()
+    limit = minutes or here.session_minutes
+    begun = _process_start() if minutes or here.name == "local" else _container_start()
+    return Session(limit, margin_seconds, begun)
+
+
+def _process_start() -> float:
+    handed_down = os.environ.get("TRAINBOOK_SESSION_START")
+    return float(handed_down) if handed_down else psutil.Process().create_time()
+
+
+def _container_start() -> float:
+    """Unix time at which process 1 started (field 22 of its stat, in clock ticks after boot)."""
+    try:
+        fields = Path("/proc/1/stat").read_text().rpartition(")")[2].split()
+        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
+        return int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, StopIteration, ValueError, IndexError):
+        return _process_start()

@@ -1,0 +1,245 @@
+"""The state of a run: what a checkpoint holds, how it is put together and put back."""
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lib import checkpoint, ranks
+from lib.checkpoint import weights
+from lib.checkpoint.saver import Saver
+from lib.config import Config
+from lib.errors import TrainingFailed
+from lib.machine import inputs, memory, platform
+from lib.ranks import sharding
+from lib.report.metrics import EventLog
+from lib.task import Task
+from lib.training import identity, optimization
+from lib.training.optimization import Ema
+from lib.training.order import INITIALISE, mix
+from lib.training.precision import Precision, allow_tf32, choose_precision, recompute
+
+
+@dataclass
+class State:
+    """What a checkpoint holds, and nothing that follows from the configuration and the step."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    device: torch.device
+    precision: Precision
+    micro_batch: int
+    sharded: bool = False  # among the ranks, by FSDP2
+    step: int = 0
+    kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"step", "metric", "value"}, the best one first
+    skipped_steps: int = 0
+    skipped_in_a_row: int = 0
+    pending: dict[str, float] = field(default_factory=dict)  # losses of the row that is not yet written
+    ema: Ema | None = None
+    plateau: optimization.Plateau | None = None
+    # Of this session alone, in no checkpoint:
+    evaluation_batch: int = 0  # samples on the device at once that an evaluation was seen to bear; 0: the micro-batch
+    events: EventLog = field(default_factory=EventLog)
+    resumed_from: Path | None = None
+    # Found once, because a walk over a large model takes milliseconds:
+    parameters: list[nn.Parameter] = field(init=False)
+    with_buffers: list[nn.Module] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parameters = list(self.model.parameters())
+        self.with_buffers = [module for module in self.model.modules() if module._buffers]
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, the model has its averaged weights, where there is an average."""
+        return self.ema.applied() if self.ema else nullcontext()
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """{"step", "metric", "value"} of the best validation so far; empty before the first."""
+        return self.kept_best[0] if self.kept_best else {}
+
+
+def new_state(
+    task: Task, config: Config, device: torch.device | None = None, precision: Precision | None = None
+) -> State:
+    """Model, optimizer and scaler at step 0, drawn from the configuration's seed.
+
+    Device and precision are those of this machine, or what the planner puts in their place.
+    """
+    device = device or memory.device()
+    precision = precision or choose_precision(config.training.precision, device)
+    torch.manual_seed(mix(INITIALISE, config.seed))
+    allow_tf32(precision, device)
+    model = task.model()
+    _as_on_first(model)
+    sharded = config.training.fully_shard and ranks.world() > 1
+    if sharded:
+        sharding.shard(model, device)
+    model.to(device)
+    recompute(model, config.training.gradient_checkpointing)
+    if config.training.compile and device.type != "meta":
+        model.compile()
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
+    slot = config.training.effective_batch // config.training.micro_batch_slots
+    micro_batch = min(config.training.micro_batch or slot, slot)
+    state = State(model, optimization.build(model, config), scaler, device, precision, micro_batch, sharded)
+    state.plateau = optimization.plateau(config, task.selection[1])
+    if config.training.ema_decay:
+        state.ema = Ema(model, config.training.ema_decay)
+    return state
+
+
+def _as_on_first(model: nn.Module) -> None:
+    """The ranks start from the same weights also where a task draws them in a way that the seed does not reach."""
+    if ranks.world() > 1 and not any(value.is_meta for value in model.parameters()):
+        mine = {"model": weights.of(model)}
+        weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
+
+
+def start_from(state: State, task: Task, config: Config) -> str:
+    """Starts a new run from the weights of another one; says how many tensors matched. Raises BadInput.
+
+    Only the first rank reads them.
+    """
+    read = None
+    with ranks.together():
+        if ranks.is_first():
+            read = {"model": weights.read(inputs.find_input(config.run.initial_weights, platform.detect()))}
+    given = ranks.tensors_from_first(read) or {}
+    adapted, how = task.adapt({weights.plain(name): value for name, value in given["model"].items()}, state.model)
+    said = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
+    if state.ema:
+        state.ema = Ema(state.model, config.training.ema_decay)
+    return said
+
+
+def checkpoint_from_first(saved: checkpoint.Checkpoint | None) -> checkpoint.Checkpoint | None:
+    """The first rank's checkpoint on every rank: the others need not see its folder."""
+    about = ranks.from_first((saved.path, saved.step, saved.state) if saved else None)
+    tensors = ranks.tensors_from_first(saved.tensors if saved else None)
+    if about is None or tensors is None:
+        return None
+    path, step, facts = about
+    return checkpoint.Checkpoint(path, step, {group: {**named} for group, named in tensors.items()}, facts)
+
+
+def prepare_saving(state: State, config: Config, saver: Saver) -> None:
+    """Once the optimizer has its tensors, memory for their copies can be had while training goes on."""
+    if config.checkpoint.keep_last and ranks.is_first() and not state.sharded:
+        saver.prepare(state_tensors(state, config))
+
+
+def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
+    """Saves everything in the background, then removes what retention no longer keeps."""
+    if not config.checkpoint.keep_last:
+        return
+    finite = all(bool(torch.isfinite(sharding.local(parameter)).all()) for parameter in state.parameters)
+    if ranks.anywhere(not finite):
+        raise TrainingFailed(
+            f"The weights are no longer finite at step {state.step}, so they are not saved and the checkpoint before "
+            "stays. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
+        )
+    facts = {
+        "identity": identity.facts(config, task),
+        "kept_best": state.kept_best,
+        "skipped_steps": state.skipped_steps,
+        "skipped_in_a_row": state.skipped_in_a_row,
+        "pending": state.pending,
+        "plateau": state.plateau.facts() if state.plateau else None,
+        "scaler": state.scaler.state_dict(),
+        "micro_batch": state.micro_batch,
+    }
+    keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
+    groups = state_tensors(state, config)  # all ranks take part where it is sharded
+    if ranks.is_first():
+        saver.save("checkpoints", state.step, groups, facts, keep)
+
+
+def observe(state: State, task: Task, scores: Mapping[str, float]) -> None:
+    """Lets the plateau, if there is one, judge a validation by the metric that selects the best weights."""
+    if state.plateau is None:
+        return
+    before = state.plateau.lr
+    if state.plateau.observe(scores[task.selection[0]]):
+        state.events.record(
+            state.step, "plateau", before, state.plateau.lr,
+            f"Step {state.step:,}: {task.selection[0]} has not become better for {state.plateau.patience + 1} "
+            f"validations; the learning rate goes from {before:.3g} to {state.plateau.lr:.3g}.",
+        )  # fmt: skip
+
+
+def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Mapping[str, float]) -> None:
+    """Saves the weights alone when the task's selection metric is among the `checkpoint.keep_best` best so far.
+
+    What they push out is deleted after the next checkpoint: until then a resumed run may still count on it.
+    """
+    name, direction = task.selection
+    if not math.isfinite(scores[name]):
+        return
+    new = {"step": state.step, "metric": name, "value": scores[name]}
+    others = [best for best in state.kept_best if best["metric"] == name]
+    sign = -1 if direction == "max" else 1
+    ranked = sorted([*others, new], key=lambda best: sign * best["value"])[: config.checkpoint.keep_best]
+    if new in ranked:
+        state.kept_best = ranked
+        keep = partial(saver.retention.keep_best, [best["step"] for best in ranked])
+        then = None if config.checkpoint.keep_last else keep
+        with state.averaged():
+            groups = {"model": sharding.on_first(weights.of(state.model))}
+            if ranks.is_first():
+                saver.save("best", state.step, groups, {"best": new}, then)
+
+
+def restore_state(state: State, saved: checkpoint.Checkpoint) -> None:
+    """Puts model, optimizer, scaler and counters back to where `saved` was. Raises BadInput where they do not fit."""
+    weights.put_back(state.model, saved.tensors["model"])
+    if state.ema:
+        state.ema.load(saved.tensors.get("ema", saved.tensors["model"]))
+    by_name: dict[str, dict[str, Tensor]] = {}
+    for key, value in saved.tensors.get("optimizer", {}).items():  # none in a lightweight checkpoint
+        kind, _, name = key.partition("/")
+        # AdamW keeps its step counter on the CPU. Copied, because what was loaded is mapped from a file, whose space
+        # would not be free while it is used.
+        by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
+    for name, parameter in state.model.named_parameters():
+        if name in by_name:
+            state.optimizer.state[parameter] = {
+                kind: value if kind == "step" else sharding.sharded_like(parameter, value)
+                for kind, value in by_name[name].items()
+            }
+    if state.scaler.is_enabled() and saved.state["scaler"]:
+        state.scaler.load_state_dict(saved.state["scaler"])
+    state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
+    state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
+    state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
+    if state.plateau and saved.state.get("plateau"):  # a run that began with another schedule has none
+        state.plateau.load(saved.state["plateau"])
+
+
+def state_tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a checkpoint by group: "model", "optimizer" unless it is lightweight, "ema" if there is one.
+
+    What is sharded is gathered: whole on the first rank's CPU, empty on the others.
+    """
+    groups = {"model": weights.of(state.model)}
+    if not config.checkpoint.lightweight:
+        groups["optimizer"] = _moments(state)
+    if state.ema:
+        groups["ema"] = state.ema.average
+    return {group: sharding.on_first(named) for group, named in groups.items()} if state.sharded else groups
+
+
+def _moments(state: State) -> dict[str, Tensor]:
+    """The optimizer's tensors by parameter name ("exp_avg/blocks.0.qkv.weight"), free of the order of groups."""
+    return {
+        f"{kind}/{name}": value
+        for name, parameter in state.model.named_parameters()
+        for kind, value in state.optimizer.state.get(parameter, {}).items()
+    }

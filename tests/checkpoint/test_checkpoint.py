@@ -1,0 +1,200 @@
+"""A checkpoint is whole or absent, verified on load, and the one before is used when it is damaged."""
+
+import errno
+import json
+import os
+import shutil
+
+import pytest
+import torch
+
+from lib import checkpoint
+from lib.errors import BadInput
+from lib.machine import disk
+
+
+def put(folder, step, value=1.0):
+    tensors = {"model": {"w": torch.full((4, 4), value)}, "optimizer": {"exp_avg/w": torch.zeros(4, 4)}}
+    return checkpoint.save(folder, step, tensors, {"note": "x"})
+
+
+def test_what_was_saved_is_what_is_loaded(tmp_path):
+    saved = checkpoint.load(put(tmp_path, 7, 2.5))
+    assert saved.step == 7 and saved.state == {"note": "x", "step": 7}
+    assert torch.equal(saved.tensors["model"]["w"], torch.full((4, 4), 2.5))
+    assert set(saved.tensors) == {"model", "optimizer"}
+
+
+def test_newest_goes_by_number_not_by_name(tmp_path):
+    put(tmp_path, 99_999_999, 1.0)
+    put(tmp_path, 100_000_000, 2.0)
+    found, passed_over = checkpoint.load_newest(tmp_path)
+    assert found.step == 100_000_000 and passed_over == []
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "remove"])
+def test_any_damage_is_found_and_the_one_before_is_used(tmp_path, name, damage):
+    put(tmp_path, 1, 1.0)
+    path = put(tmp_path, 2, 2.0) / name
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    content = {"flip": bytes(raw), "truncate": bytes(raw[: len(raw) // 2]), "empty": b"", "remove": None}[damage]
+    path.unlink() if content is None else path.write_bytes(content)
+    found, passed_over = checkpoint.load_newest(tmp_path)
+    assert found.step == 1
+    assert len(passed_over) == 1 and "step-00000002 is damaged" in passed_over[0]
+
+
+def test_leftovers_of_a_killed_save_are_never_taken_for_a_checkpoint(tmp_path):
+    put(tmp_path, 1)
+    (tmp_path / "step-00000002.tmp").mkdir()
+    (tmp_path / "step-00000003.del").mkdir()
+    (tmp_path / "step-00000004").write_text("a file")
+    assert checkpoint.steps(tmp_path) == [1]
+    put(tmp_path, 2)
+    assert checkpoint.steps(tmp_path) == [1, 2]
+
+
+class FailingAt(disk.Disk):
+    """A disk on which one kind of operation fails."""
+
+    def __init__(self, name, number):
+        def fail(*_):
+            raise OSError(number, os.strerror(number))
+
+        setattr(self, name, fail)
+
+
+@pytest.mark.parametrize("operation", ["mkdir", "create", "write", "sync", "sync_folder", "rename"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_failing_operation_leaves_the_others_and_no_rest(tmp_path, monkeypatch, operation, number):
+    put(tmp_path, 1)
+    monkeypatch.setattr(disk, "calls", FailingAt(operation, number))
+    with pytest.raises(checkpoint.CheckpointNotSaved, match=f"step 2 was not saved in .*{os.strerror(number)}"):
+        put(tmp_path, 2)
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+    assert checkpoint.load_newest(tmp_path)[0].step == 1
+
+
+def test_a_newer_format_is_refused_with_its_number_and_left_as_it_is(tmp_path):
+    path = put(tmp_path, 1) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    path.write_bytes(checkpoint._sealed({**manifest, "format": 99}))
+    put(tmp_path, 0)
+    with pytest.raises(checkpoint.NewerFormat, match="format 99; this version reads up to 1.*newer one"):
+        checkpoint.load_newest(tmp_path, quarantine=True)
+    assert path.is_file()
+
+
+def test_a_flipped_format_number_is_damage_and_not_a_newer_format(tmp_path):
+    path = put(tmp_path, 1) / "manifest.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 3'))
+    with pytest.raises(checkpoint.DamagedCheckpoint, match="does not match its own sha256"):
+        checkpoint.load(path.parent)
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_damaged(tmp_path):
+    put(tmp_path, 1).rename(tmp_path / "step-00000009")
+    with pytest.raises(checkpoint.DamagedCheckpoint, match="manifest is that of step 1"):
+        checkpoint.load(tmp_path / "step-00000009")
+
+
+def test_there_is_no_pickle_in_a_checkpoint(tmp_path):
+    for file in put(tmp_path, 1).iterdir():
+        assert file.suffix in {".json", ".safetensors"}
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    put(tmp_path, 1, 1.0)
+    put(tmp_path, 1, 3.0)
+    assert float(checkpoint.load_newest(tmp_path)[0].tensors["model"]["w"][0, 0]) == 3.0
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_a_replaced_checkpoint_counts_until_the_new_one_is_in_place(tmp_path):
+    put(tmp_path, 1, 1.0)
+    put(tmp_path, 2, 2.0).rename(tmp_path / "step-00000002.old")  # a kill between the two renames
+    assert checkpoint.load_newest(tmp_path)[0].step == 2
+    checkpoint.tidy(tmp_path)
+    assert checkpoint.steps(tmp_path) == [1, 2] and len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("damage", ["file", "empty folder", "pickle", "extended"])
+def test_what_is_no_checkpoint_is_set_aside_under_a_free_name(tmp_path, damage):
+    put(tmp_path, 1)
+    path = put(tmp_path, 2)
+    if damage == "pickle":
+        torch.save({"w": torch.zeros(4, 4)}, path / "model.safetensors")
+    elif damage == "extended":
+        (path / "state.json").write_bytes((path / "state.json").read_bytes() + b" ")
+    else:
+        shutil.rmtree(path)
+        path.mkdir() if damage == "empty folder" else path.write_text("x")
+    (tmp_path / "step-00000002.damaged").mkdir()
+    found, (sentence,) = checkpoint.load_newest(tmp_path, quarantine=True)
+    assert found.step == 1 and sentence.endswith("It is kept as step-00000002.damaged-2.")
+    names = {"step-00000001", "step-00000002.damaged", "step-00000002.damaged-2"}
+    assert {p.name for p in tmp_path.iterdir()} == names
+
+
+def test_where_all_are_damaged_nothing_is_renamed_and_all_are_named(tmp_path):
+    for step in (1, 2):
+        (put(tmp_path, step) / "state.json").unlink()
+    (tmp_path / "step-00000003.damaged").mkdir()
+    found, sentences = checkpoint.load_newest(tmp_path, quarantine=True)
+    assert found is None and len(sentences) == 3
+    assert checkpoint.steps(tmp_path) == [1, 2]
+
+
+def test_cleaning_up_takes_only_leftovers(tmp_path):
+    mine = ["notes.tmp", "step-1.tmp", "step-00000001.damaged", "step-00000001.backup"]
+    for name in [*mine, "step-00000004.tmp", "step-00000005.del"]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text("x")
+    put(tmp_path, 1)
+    checkpoint.tidy(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {*mine, "step-00000001"}
+
+
+@pytest.mark.parametrize("dtype", list(checkpoint._DTYPES), ids=str)
+def test_every_type_and_shape_comes_back_as_the_library_reads_it(tmp_path, dtype):
+    base = torch.arange(24).reshape(4, 6) % 2
+    group = {
+        "plain": base.to(dtype),
+        "transposed": base.to(dtype).T,
+        "scalar": torch.ones((), dtype=dtype),
+        "empty": torch.zeros(0, 3, dtype=dtype),
+        "byte": torch.ones(3, dtype=torch.uint8),
+    }
+    loaded = checkpoint.load(checkpoint.save(tmp_path, 1, {"model": group}, {})).tensors["model"]
+    assert loaded.keys() == group.keys()
+    for name, value in group.items():
+        assert loaded[name].dtype == value.dtype and torch.equal(loaded[name].float(), value.float())
+
+
+def test_a_group_may_be_missing_or_empty(tmp_path):
+    assert checkpoint.load(checkpoint.save(tmp_path, 1, {"model": {}}, {})).tensors == {"model": {}}
+    assert checkpoint.load(checkpoint.save(tmp_path, 2, {}, {})).tensors == {}
+
+
+def test_a_type_that_cannot_be_held_is_named(tmp_path):
+    with pytest.raises(TypeError, match="tensor w is of torch.complex128"):
+        checkpoint.save(tmp_path, 1, {"model": {"w": torch.zeros(2, dtype=torch.complex128)}}, {})
+
+
+def test_a_folder_that_cannot_be_written_to_is_bad_input(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="cannot be written to .Not a directory.. Give another output_dir"):
+        disk.check_writable(tmp_path / "file" / "run")
+    monkeypatch.setattr(disk, "calls", FailingAt("create", errno.EROFS))
+    with pytest.raises(BadInput, match="Read-only file system"):
+        disk.check_writable(tmp_path / "run")
+
+
+def test_failing_to_delete_only_warns(tmp_path, monkeypatch, capsys):
+    path = put(tmp_path, 1)
+    monkeypatch.setattr(disk, "calls", FailingAt("remove", errno.EIO))
+    disk.discard(path)
+    assert "Could not delete" in capsys.readouterr().out and checkpoint.steps(tmp_path) == []

@@ -1,0 +1,84 @@
+"""Weights by name, weights into another shape, and their moving average."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from lib import checkpoint
+from lib.checkpoint import weights
+from lib.errors import BadInput
+from lib.training.optimization import Ema
+
+
+def net(inputs=3, width=4):
+    torch.manual_seed(inputs)
+    return nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, 1))
+
+
+@pytest.mark.parametrize(
+    "name", ["a.b", "module.a.b", "_orig_mod.a.b", "module._orig_mod.a.b", "_orig_mod.module.a.b", "a._orig_mod.b"]
+)
+def test_names_lose_the_prefixes_of_wrappers(name):
+    assert weights.plain(name) == "a.b"
+
+
+def test_weights_of_a_wrapped_model_are_put_back_into_a_plain_one():
+    source, target = net(), nn.Sequential(*[nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)])
+    weights.put_back(target, {f"module._orig_mod.{name}": value for name, value in source.state_dict().items()})
+    assert all(torch.equal(a, b) for a, b in zip(source.parameters(), target.parameters(), strict=True))
+
+
+def test_tied_tensors_are_saved_once():
+    model = nn.ModuleDict({"a": nn.Linear(2, 2, bias=False), "b": nn.Linear(2, 2, bias=False)})
+    model["b"].weight = model["a"].weight
+    assert list(weights.of(model)) == ["a.weight"]
+
+
+def test_a_transfer_takes_what_fits_and_says_what_did_not():
+    source, target = net(inputs=7), net(inputs=5)
+    before = target[0].weight.clone()
+    said = weights.transfer(target, weights.of(source), 0.5)
+    assert said.startswith("Initial weights: 3 of 4 tensors match; 1 have another shape (0.weight), 0 are not there")
+    assert torch.equal(target[0].weight, before) and torch.equal(target[2].weight, source[2].weight)
+
+
+def test_a_transfer_that_matches_too_little_is_refused():
+    source = {f"encoder.{name}": value for name, value in weights.of(net()).items()}
+    with pytest.raises(BadInput, match=r"0 of 4 tensors match.*4 are not there.*less than 90%"):
+        weights.transfer(net(), source, 0.9)
+
+
+def test_weights_are_read_from_a_file_a_checkpoint_and_a_run(tmp_path):
+    tensors = weights.of(net())
+    save_file(tensors, tmp_path / "w.safetensors")
+    saved = checkpoint.save(tmp_path / "run" / "best", 3, {"model": tensors}, {})
+    for path in (tmp_path / "w.safetensors", saved, tmp_path / "run" / "best", tmp_path / "run"):
+        assert torch.equal(weights.read(path)["0.weight"], tensors["0.weight"])
+
+
+def test_pickled_weights_are_never_opened(tmp_path):
+    torch.save(weights.of(net()), tmp_path / "w.pth")
+    with pytest.raises(BadInput, match="never opened here"):
+        weights.read(tmp_path / "w.pth")
+    (tmp_path / "fake.safetensors").write_bytes((tmp_path / "w.pth").read_bytes())
+    with pytest.raises(BadInput, match="cannot be read"):
+        weights.read(tmp_path / "fake.safetensors")
+
+
+def test_the_average_equals_its_formula_and_is_applied_only_inside():
+    model = net()
+    ema = Ema(model, 0.5)
+    want = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for step in range(4):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += step + 1
+        ema.update(step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        for name, value in model.named_parameters():
+            want[name] = decay * want[name] + (1 - decay) * value.detach()
+    trained = {name: value.detach().clone() for name, value in model.named_parameters()}
+    with ema.applied():
+        assert all(torch.allclose(value, want[name]) for name, value in model.named_parameters())
+    assert all(torch.equal(value, trained[name]) for name, value in model.named_parameters())

@@ -1,0 +1,208 @@
+"""Every key of the configuration is read by what it promises to steer: one that nothing reads fails here."""
+
+import ast
+import dataclasses
+import sys
+from pathlib import Path
+from typing import get_type_hints
+
+from lib import launch
+from lib.config import Config, resolve_lengths, with_changes
+from lib.config.reader import flat, length_pairs, option
+from lib.launch import smoke
+from lib.task import load_config
+from lib.tasks import glacier
+from lib.tasks.graphmer import Settings
+from tests import toy as toys
+from tests.conftest import ROOT
+
+LIB = ROOT / "lib"
+# These walk or copy every field alike; a read by them steers nothing. A profile reads what it is about to change.
+GENERIC = {LIB / "config" / name for name in ("__init__.py", "reader.py", "profiles.py")}
+
+
+def sections(cls, prefix=""):
+    """Every dataclass below `cls` with its dotted prefix, `cls` itself first."""
+    found = [(prefix, cls)]
+    for name, kind in get_type_hints(cls).items():
+        if dataclasses.is_dataclass(kind):
+            found += sections(kind, f"{prefix}{name}.")
+    return found
+
+
+def keys(cls, prefix=""):
+    """(section's class, name) -> dotted key, without sections, and without lengths in epochs, which become steps."""
+    found = {}
+    for path, section in sections(cls, prefix):
+        hints = get_type_hints(section)
+        epochs = {name for name, _ in length_pairs(section)}
+        for name in (field.name for field in dataclasses.fields(section)):
+            if name not in epochs and not dataclasses.is_dataclass(hints[name]) and name != "workload":
+                found[section, name] = path + name
+    return found
+
+
+def read_in(files):
+    """The names of all attributes that are read in these files."""
+    trees = [ast.parse(path.read_text("utf-8")) for path in files]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+
+
+def unread_statically(cls, files, prefix=""):
+    names = read_in(files)
+    return sorted(key for (_, name), key in keys(cls, prefix).items() if name not in names)
+
+
+PLATEAU = ["scheduler.factor", "scheduler.min_lr", "scheduler.patience"]  # a cosine has no use for them
+
+
+class Recorder:
+    """Notes which fields of dataclasses are read by code under `folders` that is not generic."""
+
+    def __init__(self, monkeypatch, *folders):
+        self.folders, self.read = [str(folder) for folder in folders], set()
+        self.monkeypatch = monkeypatch
+
+    def watch(self, cls):
+        names = {field.name for field in dataclasses.fields(cls)}
+        original = cls.__getattribute__
+
+        def spy(instance, name):
+            if name in names:
+                caller = sys._getframe(1).f_code.co_filename
+                if Path(caller) not in GENERIC and caller.startswith(tuple(self.folders)):
+                    self.read.add((cls, name))
+            return original(instance, name)
+
+        self.monkeypatch.setattr(cls, "__getattribute__", spy, raising=False)
+
+
+def unread_in_a_run(monkeypatch, config, workload_class, folders):
+    """The dotted keys that neither a smoke test nor a whole run reads."""
+    recorder = Recorder(monkeypatch, *folders)
+    wanted = {**keys(Config), **keys(workload_class, "workload.")}
+    for cls in {section for section, _ in wanted}:
+        recorder.watch(cls)
+    run = launch.prepare(config)
+    smoke.test(run)
+    launch.train(run)
+    return sorted(key for place, key in wanted.items() if place not in recorder.read)
+
+
+def test_a_run_of_the_toy_reads_every_key_of_the_configuration(toy, monkeypatch):
+    config = toy({"training.micro_batch": 4, "data.num_workers": 1})
+    found = unread_in_a_run(monkeypatch, config, type(config.workload), [LIB, toys.__file__])
+    # `profiles` alone reads the profile, and the share counts only with initial weights: both have tests of their own.
+    # A queue is read by lib/launch/queue.py before there is a run.
+    assert [key for key in found if not key.startswith("queue.")] == [
+        "memory.profile", "run.initial_weights_share", *PLATEAU,
+    ]  # fmt: skip
+
+
+def test_a_run_with_a_plateau_reads_its_keys(toy, monkeypatch):
+    config = toy({"scheduler.name": "plateau"})
+    found = unread_in_a_run(monkeypatch, config, type(config.workload), [LIB, toys.__file__])
+    assert not set(PLATEAU) & set(found)
+
+
+def test_the_profile_is_read_by_profiles():
+    assert "profile" in read_in([LIB / "config" / "profiles.py"])
+
+
+def test_a_run_of_graphmer_reads_every_key_of_its_settings(tmp_path, monkeypatch):
+    (tmp_path / "tree").mkdir()
+    for n in range(16):
+        (tmp_path / "tree" / f"house{n}.py").write_text(MODULE.format(n=n))
+    (tmp_path / "graphmer.yaml").write_text(GRAPHMER)
+    overrides = {"data.dir": str(tmp_path / "tree"), "output_dir": str(tmp_path / "runs"), "data.num_workers": 0}
+    config = load_config(tmp_path / "graphmer.yaml", overrides)
+    found = unread_in_a_run(monkeypatch, config, Settings, [LIB])
+    assert [key for key in found if key.startswith("workload.")] == []
+
+
+def test_runs_of_glacier_read_every_key_of_its_settings(tmp_path, monkeypatch):
+    (tmp_path / "glacier.yaml").write_text(GLACIER)
+    overrides = {"output_dir": str(tmp_path / "runs"), "data.num_workers": 0}
+    config = load_config(tmp_path / "glacier.yaml", overrides)
+    found = unread_in_a_run(monkeypatch, config, glacier.Settings, [LIB])
+    # Those of layered masks, maps, folds, carried weights and ensembles: each has tests of its own
+    assert {key for key in found if key.startswith("workload.")} == {
+        "workload.source.mask_layers", "workload.source.ignored_codes", "workload.split.square", "workload.split.fold",
+        "workload.initial.bands", "workload.initial.classes", "workload.criteria.ensemble_mcc",
+    }  # fmt: skip
+
+
+def files_of(folder):
+    return [path for path in folder.rglob("*.py") if path not in GENERIC]
+
+
+def test_every_key_is_read_somewhere_in_the_source():
+    core = [path for path in LIB.rglob("*.py") if path not in GENERIC - {LIB / "config" / "profiles.py"}]
+    assert unread_statically(Config, core) == []
+    assert unread_statically(Settings, files_of(LIB / "tasks" / "graphmer"), "workload.") == []
+    assert unread_statically(glacier.Settings, files_of(LIB / "tasks" / "glacier"), "workload.") == []
+
+
+def test_a_key_that_nothing_reads_is_found(toy, monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Larger(toys.Settings):
+        forgotten: int = option(3, "Nobody asks for this.")
+
+    assert unread_statically(Larger, [Path(toys.__file__)], "workload.") == ["workload.forgotten"]
+    config = toy()
+    larger = dataclasses.replace(config, workload=Larger())
+    found = unread_in_a_run(monkeypatch, larger, Larger, [LIB, toys.__file__])
+    assert "workload.forgotten" in found and "workload.samples" not in found
+
+
+def test_lengths_in_epochs_all_become_steps(toy):
+    """They are left out above, because only their steps are read."""
+    pairs = [(prefix, *pair) for prefix, cls in sections(Config) for pair in length_pairs(cls)]
+    assert len(pairs) >= 4
+    for prefix, epochs, steps in pairs:
+        given = with_changes(toy(), {prefix + epochs: 2.0})
+        values = flat(resolve_lengths(given, 40)[0])
+        assert (values[prefix + epochs], values[prefix + steps]) == (0, 10)
+
+
+MODULE = '''
+import os
+
+class House{n}(dict):
+    """A house."""
+
+    def enter_house(self, guest):
+        door = open_door(guest)
+        if not door:
+            raise ValueError("closed")
+        return os.path.join("a", guest)
+
+    def leave_house(self):
+        self.enter_house(None)
+
+def open_door(x):
+    return x
+'''
+GRAPHMER = """
+task: graphmer
+training: {max_steps: 2, effective_batch: 6, smoke_steps: 1}
+workload:
+  chain: {roots: 24, leaves: 4, vocabulary: 400}
+  model: {layers: 2, hidden: 8, heads: 2, feed_forward: 16, relation_rank: 4, dropout: 0.1}
+  split: {validation: 0.3, test: 0.3}
+  objective: {mlm_ratio: 0.3, leaf_ratio: 0.5, name_mask_ratio: 0.4, name_only_ratio: 0.1}
+  evaluation: {validation_triples: 20, test_triples: 20, structural_test_triples: 10}
+"""
+GLACIER = """
+task: glacier
+training: {max_steps: 2, effective_batch: 4, smoke_steps: 1}
+workload:
+  source: {bands: [red, thermal]}
+  generator: {scenes: 6, size: 64}
+  tiles: {size: 32}
+  split: {validation: 0.3, test: 0.3}
+  sampling: {target_shares: [0.1, 0.35, 0.4, 0.15]}
+  model: {widths: [4, 4, 4, 4, 4], depths: [1, 1, 1, 1], decoder: [4, 4, 4, 4, 4]}
+  loss: {focal: 0.25, dice: 0.25, mcc: 0.35, boundary: 0.15, ramp_epochs: 1}
+"""

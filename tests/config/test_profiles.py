@@ -1,0 +1,162 @@
+"""Memory profiles, stages of the data, and what is said where nothing is kept for resuming."""
+
+import pytest
+import torch
+
+from lib import checkpoint, launch
+from lib.config import noting_overrides, profiles, with_changes
+from lib.config.reader import flat
+from lib.errors import BadInput
+from lib.task import load_config
+from lib.training import data
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def written(tmp_path):
+    """written(lines, **overrides) -> the toy task, with lines added to the file: these are no overrides."""
+    base = (
+        "task: {root}/tests/toy.py:Toy\noutput_dir: {out}\nseed: 0\nrun: {{name: toy}}\n"
+        "training: {{max_steps: 12, effective_batch: 8, log_every_steps: 5}}\n"
+    )
+
+    def make(lines, overrides=None):
+        path = tmp_path / "toy.yaml"
+        path.write_text(base.format(root=ROOT, out=tmp_path / "runs") + lines)
+        return load_config(path, overrides)
+
+    return make
+
+
+def changed(lines):
+    return {line.split(": ", 1)[1] for line in lines}
+
+
+def test_no_profile_changes_nothing(written):
+    before = written("")
+    assert profiles.apply(before, True) == (before, [])
+
+
+def test_auto_leaves_micro_batch_recomputation_and_precision_to_the_plan(written):
+    before = written("memory: {profile: auto}\n", {"training.micro_batch": "4"})
+    after, lines = profiles.apply(before, True)
+    assert after.training.micro_batch == 4 and after.training.gradient_checkpointing == 0
+    assert lines == ["memory.profile auto: training.micro_batch stays 4, which was given as override"]
+
+
+@pytest.mark.parametrize(
+    "profile, lines",
+    [
+        (
+            "optimized",
+            {
+                "training.micro_batch 0 -> 8",
+                "training.effective_batch 8 -> 16",
+                "training.precision auto -> fp16",
+            },
+        ),
+        (
+            "ultra_low",
+            {
+                "training.micro_batch 0 -> 4",
+                "training.effective_batch 8 -> 16",
+                "training.precision auto -> fp16",
+                "data.num_workers 2 -> 0",
+                "checkpoint.every_epochs 0 -> 1",
+            },
+        ),
+        (
+            "prototype",
+            {
+                "data.subset_ratio 1 -> 0.1",
+                "training.max_steps 12 -> 0",
+                "training.epochs 0 -> 2",
+                "checkpoint.keep_last 2 -> 0",
+                "checkpoint.keep_best 1 -> 0",
+                "checkpoint.every_minutes 5 -> 0",
+            },
+        ),
+        ("max_quality", {"training.micro_batch 0 -> 16", "training.effective_batch 8 -> 16"}),
+    ],
+)
+def test_a_profile_prints_every_key_that_it_changes(written, profile, lines):
+    before = written(f"memory: {{profile: {profile}}}\n")
+    after, said = profiles.apply(before, has_gpu=True)
+    assert changed(said) == lines
+    old, new = flat(before), flat(after)
+    differing = {key for key in new if old[key] != new[key]} - {"memory.profile"}
+    assert {line.split()[0] for line in changed(said)} == differing
+    assert after.memory.profile == "" and profiles.apply(after, True) == (after, [])
+
+
+def test_max_quality_keeps_whole_checkpoints(written):
+    profile = "memory: {profile: max_quality}\n"
+    after, said = profiles.apply(written(profile + "checkpoint: {keep_last: 0}\n"), True)
+    assert after.checkpoint.keep_last == 2 and "checkpoint.keep_last 0 -> 2" in changed(said)
+    after, said = profiles.apply(written(profile + "checkpoint: {keep_last: 5}\n"), True)
+    assert after.checkpoint.keep_last == 5
+
+
+def test_fp16_without_a_gpu_becomes_auto_and_is_said(written):
+    after, said = profiles.apply(written("memory: {profile: optimized}\n"), has_gpu=False)
+    assert after.training.precision == "auto"
+    assert "precision is auto instead of fp16, because there is no GPU" in changed(said)
+
+
+def test_what_was_given_as_override_wins_over_the_profile_and_is_said(written):
+    given = {"training.micro_batch": 2, "training.max_steps": 7, "training.precision": "bf16"}
+    after, said = profiles.apply(written("memory: {profile: optimized}\n", given), True)
+    assert (after.training.micro_batch, after.training.effective_batch, after.training.precision) == (2, 16, "bf16")
+    assert "training.micro_batch stays 2, which was given as override" in changed(said)
+    after, said = profiles.apply(written("memory: {profile: prototype}\n", given), True)
+    assert (after.training.max_steps, after.training.epochs) == (7, 0)  # the other form of the same length
+    assert "training.epochs stays 0, which was given as override" in changed(said)
+    whole = written("memory: {profile: prototype}\n", {"checkpoint": {"keep_last": 3}})
+    assert profiles.apply(whole, True)[0].checkpoint.keep_last == 3
+
+
+def test_a_profile_that_cannot_be_dealt_into_the_slots_is_refused(written):
+    given = {"training.micro_batch_slots": 3, "training": {"max_steps": 1, "effective_batch": 9}}
+    asked = noting_overrides(written("memory: {profile: optimized}\n", dict(reversed(given.items()))), ())
+    with pytest.raises(BadInput, match="effective_batch 16 cannot be dealt into 3"):
+        profiles.apply(asked, True)
+
+
+def test_a_profile_is_worked_in_before_lengths_become_steps(written, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    run = launch.prepare(written("memory: {profile: prototype}\n"))
+    assert run.config.training.max_steps == 1  # 2 * 4 / 8
+    assert "memory.profile prototype: data.subset_ratio 1 -> 0.1" in run.lengths
+    assert run.lengths[-1] == "training.epochs 2 -> training.max_steps 1 (samples 4, effective batch 8)"
+    run = launch.prepare(written("memory: {profile: ultra_low}\n"))
+    assert run.config.checkpoint.every_steps == 3 and run.config.training.precision == "auto"  # 37 / 16
+
+
+@pytest.mark.parametrize("ratio, share", [("quick", 0.05), ("validate", 0.2), ("full", 1.0), (0.5, 0.5)])
+def test_stages_of_the_data_have_names(written, ratio, share):
+    found = written(f"data: {{subset_ratio: {ratio}}}\n")
+    assert found.data.subset_ratio == ratio and data.share(found.data.subset_ratio) == share
+    assert len(data.subset(range(100), found.data.subset_ratio, 0)) == round(100 * share)
+    assert with_changes(found, {}).data.subset_ratio == ratio
+
+
+def test_a_stage_that_does_not_exist_is_refused(written):
+    with pytest.raises(BadInput, match="must be a number or one of quick, validate, full; found slow"):
+        written("data: {subset_ratio: slow}\n")
+
+
+def test_a_stage_reaches_training(written):
+    run = launch.prepare(written("data: {subset_ratio: validate}\n", {"training.epochs": 1}))
+    assert run.lengths[-1] == "training.epochs 1 -> training.max_steps 1 (samples 7, effective batch 8)"
+
+
+def test_keeping_the_best_weights_alone_is_possible_and_said_once(toy, tmp_path, capsys):
+    summary = launch.train(toy({"checkpoint.keep_last": 0}))
+    out = capsys.readouterr().out
+    assert out.count("only the best weights are kept: a session that ends early cannot be resumed") == 1
+    assert checkpoint.steps(tmp_path / "runs" / "toy" / "best") == [summary["best"]["step"]]
+    assert checkpoint.steps(tmp_path / "runs" / "toy" / "checkpoints") == []
+    launch.train(toy({"checkpoint.keep_last": 0, "checkpoint.keep_best": 0, "run.name": "nothing"}))
+    assert "nothing is saved on the way" in capsys.readouterr().out
+    launch.train(toy({"run.name": "usual"}))
+    assert "cannot be resumed" not in capsys.readouterr().out

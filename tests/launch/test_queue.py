@@ -1,0 +1,261 @@
+"""A queue's runs resume by themselves wherever it was cut, and end in the same bytes as without a cut."""
+
+import json
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from lib import launch
+from lib.errors import BadInput, TrainingFailed
+from lib.launch import queue, smoke
+from lib.machine import inputs
+from lib.report import outputs
+from lib.training import loop
+from lib.training.session import Session
+from tests.conftest import ROOT, TOY
+
+
+@pytest.fixture(autouse=True)
+def without_plots(monkeypatch):
+    """Drawing takes longer than the toy's training, and tests of its own."""
+    monkeypatch.setattr(launch, "plot", lambda run, baseline: run.folder)
+
+
+@pytest.fixture
+def config(tmp_path):
+    """config(text, name) -> the path of a toy configuration with that text behind it."""
+
+    def write(more="", name="toy", **changes):
+        path = tmp_path / f"{name}.yaml"
+        text = TOY.replace("run: {name: toy}\n", "") + more
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        path.write_text(text + f"\noutput_dir: {tmp_path / 'runs'}\n")
+        return path
+
+    return write
+
+
+def queue_of(path, **overrides):
+    return queue.entries(path, overrides)
+
+
+def five_seeds(config):
+    return config("queue: {seeds: [1, 2, 3, 4, 5]}\n")
+
+
+def three_seeds(config):
+    return config("queue: {seeds: [1, 2, 3]}\n")
+
+
+def results(folder):
+    """What each run ended in: its summary without speeds, its metrics without times, its best weights."""
+    found = {}
+    for run in sorted(path.parent for path in folder.glob("*/summary.json")):
+        summary = json.loads((run / "summary.json").read_text())
+        kept = {key: summary[key] for key in ("reason", "step", "metrics", "best", "test_loss")}
+        weights = sorted((run / "best").glob("*/model.safetensors"))
+        found[run.name] = (kept, [path.read_bytes() for path in weights])
+    return found
+
+
+def test_names_are_those_of_the_parts_and_all_combinations_are_there(config):
+    path = config("queue: {seeds: [42, 7], grid: {optimizer.lr: [0.1, 3e-4]}, folds: 2, fold_key: workload.samples}\n")
+    with pytest.raises(BadInput, match="workload.samples"):  # fold 0 would be no samples: settings are checked at once
+        queue_of(path)
+    path = config("queue: {seeds: [42, 7], grid: {optimizer.lr: [0.1, 3e-4]}}\n")
+    found = queue_of(path)
+    assert [entry.name for entry in found] == [
+        "toy-lr0.1-seed42", "toy-lr0.1-seed7", "toy-lr3e-4-seed42", "toy-lr3e-4-seed7",
+    ]  # fmt: skip
+    assert [(entry.config.optimizer.lr, entry.config.seed) for entry in found][1:3] == [(0.1, 7), (3e-4, 42)]
+    assert len({entry.kind for entry in found}) == 2
+
+
+def test_folds_set_their_key(config):
+    path = config("queue: {folds: 3, fold_key: checkpoint.keep_best}\n")
+    assert [(e.name, e.config.checkpoint.keep_best) for e in queue_of(path)] == [
+        ("toy-fold0", 0), ("toy-fold1", 1), ("toy-fold2", 2),
+    ]  # fmt: skip
+
+
+def test_without_folds_seeds_or_grid_the_queue_is_the_run_itself(config):
+    assert [entry.name for entry in queue_of(config())] == ["toy"]
+
+
+def test_a_queue_runs_all_and_says_how_it_stands(config, capsys):
+    found = queue_of(three_seeds(config))
+    assert queue.table(found).count("not started") == 3
+    assert queue.run_queue(found) == 0
+    table = queue.table(found)
+    assert table.count("completed") == 3 and table.count("12/12") == 3
+    assert "Nothing is left to train." in table
+    capsys.readouterr()
+    assert queue.run_queue(found) == 0
+    assert capsys.readouterr().out.count("was completed at step 12") == 3
+
+
+def test_the_table_projects_hours_and_sessions_before_anything_ran(config):
+    found = queue_of(five_seeds(config), **{"session.minutes": 0.5, "session.margin_seconds": 0})
+    table = queue.table(found, {"toy": 0.5})  # 12 steps at one in 2 s: 24 s a run, 120 s in sessions of 30
+    assert table.count("0:00:24") == 5 and "About 0:02:00 of training is left, 4 sessions of 0:00:30" in table
+
+
+def test_measuring_takes_the_speed_of_a_smoke_test_once_for_each_kind(config, monkeypatch):
+    smoked = []
+    monkeypatch.setattr(
+        smoke, "few_steps", lambda run: smoked.append(run.config.run.name) or SimpleNamespace(steps_per_second=3.0)
+    )
+    assert queue.measure(queue_of(five_seeds(config))) == {"toy": 3.0}
+    assert smoked == ["toy-seed1"]
+
+
+KILLED = """
+import os, signal, sys
+from lib.launch import queue
+from lib.training import loop
+queue.launch.plot = lambda run, baseline: None
+real = loop.optimizer_step
+def step(state, task, config, slots, number, *rest):
+    if config.run.name == "toy-seed3" and number == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(state, task, config, slots, number, *rest)
+loop.optimizer_step = step
+queue.run_queue(queue.entries(__import__("pathlib").Path(sys.argv[1])))
+"""
+
+
+def test_killed_in_run_3_of_5_and_resumed_it_ends_in_the_same_bytes(config, tmp_path):
+    path = five_seeds(config)
+    assert queue.run_queue(queue_of(path)) == 0
+    whole = results(tmp_path / "runs")
+    assert len(whole) == 5
+    (tmp_path / "runs").rename(tmp_path / "whole")
+
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -9
+    states = [queue.state_of(entry) for entry in queue_of(path)]
+    assert [state.state for state in states] == ["completed", "completed", "stopped", "not started", "not started"]
+    assert 0 < states[2].step <= 7
+    assert queue.run_queue(queue_of(path)) == 0
+    assert results(tmp_path / "runs") == whole
+
+
+def test_the_deadline_may_fall_anywhere(config, tmp_path, monkeypatch):
+    path = three_seeds(config)
+    assert queue.run_queue(queue_of(path)) == 0
+    whole = results(tmp_path / "runs")
+    (tmp_path / "runs").rename(tmp_path / "whole")
+
+    real = loop.optimizer_step
+    clock = {"left": 0}
+
+    def step(*arguments):
+        clock["left"] -= 1
+        return real(*arguments)
+
+    monkeypatch.setattr(loop, "optimizer_step", step)
+    monkeypatch.setattr(Session, "remaining", lambda self: float("inf") if clock["left"] > 0 else 0.0)
+    codes = []
+    while not codes or codes[-1] == 75:
+        clock["left"] = 7  # steps in a session: it ends within a run, and between two
+        codes.append(queue.run_queue(queue_of(path)))
+        assert len(codes) < 20
+    assert codes[-1] == 0 and len(codes) >= 5, codes
+    assert results(tmp_path / "runs") == whole
+
+
+def test_without_time_no_run_is_begun(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINBOOK_SESSION_START", str(time.time() - 3600))
+    assert queue.run_queue(queue_of(five_seeds(config), **{"session.minutes": 60.0})) == 75
+    (left,) = (tmp_path / "runs").glob("*/*")
+    assert json.loads(left.read_text())["reason"] == "deadline", "a chain of sessions sees that work is left"
+
+
+def test_a_run_that_fails_is_said_and_the_others_go_on(config, monkeypatch, capsys):
+    found = queue_of(three_seeds(config))
+    real = loop.train
+
+    def failing(task, config, *rest):
+        if config.seed == 2:
+            raise TrainingFailed("The gradient was not finite.")
+        return real(task, config, *rest)
+
+    monkeypatch.setattr(loop, "train", failing)
+    assert queue.run_queue(found) == 1
+    assert "1 of 3 runs failed:\n  toy-seed2: The gradient was not finite." in capsys.readouterr().out
+    assert [queue.state_of(entry).state for entry in found].count("completed") == 2
+    monkeypatch.setattr(loop, "train", real)
+    assert queue.run_queue(found) == 0
+
+
+BEFORE = "queue: {before: [base.yaml], before_overrides: {training.max_steps: 4}, start_from: base, seeds: [1, 2]}\n"
+
+
+def test_what_comes_before_is_made_small_where_it_is_missing_and_its_weights_are_used(config, capsys, tmp_path):
+    config(name="base")
+    path = config(BEFORE)
+    found = queue_of(path)
+    assert [entry.name for entry in found] == ["base-short", "toy-seed1", "toy-seed2"]
+    assert "No completed base was found" in capsys.readouterr().out
+    assert queue.run_queue(found) == 0
+    said = capsys.readouterr().out
+    assert said.count("Initial weights: 4 of 4 tensors match") == 2
+    assert set(queue.scores(found)) == {"toy-seed1", "toy-seed2"}
+    assert [entry.name for entry in queue_of(path)] == ["toy-seed1", "toy-seed2"]
+    assert "Only a small base was made earlier" in capsys.readouterr().out
+
+
+def test_what_came_before_in_another_session_is_found_among_the_inputs(config, tmp_path, monkeypatch, capsys):
+    launch.train(queue_of(config(name="base"))[0].config)
+    mount = tmp_path / "input" / "earlier"
+    mount.parent.mkdir()
+    (tmp_path / "runs").rename(mount)
+    monkeypatch.setattr(inputs, "mounted", lambda here: [mount])
+    found = queue_of(config(BEFORE))
+    assert [entry.name for entry in found] == ["toy-seed1", "toy-seed2"]
+    assert f"base was completed earlier: {mount / 'base'}" in capsys.readouterr().out
+    assert queue.run_queue(found) == 0
+
+
+def test_runs_completed_in_a_mounted_output_come_along_without_checkpoints(config, tmp_path, monkeypatch):
+    path = config("queue: {seeds: [1, 2]}\n")
+    launch.train(queue_of(path)[0].config)
+    mount = tmp_path / "input" / "earlier"
+    mount.parent.mkdir()
+    (tmp_path / "runs").rename(mount)
+    monkeypatch.setattr(inputs, "mounted", lambda here: [mount])
+    assert queue.state_of(queue_of(path)[0]).state == "completed"
+    assert queue.run_queue(queue_of(path)) == 0
+    first = tmp_path / "runs" / "toy-seed1"
+    assert outputs.read_summary(first) == outputs.read_summary(mount / "toy-seed1")
+    assert list((first / "best").iterdir()) and not (first / "checkpoints").exists()
+    assert (tmp_path / "runs" / "toy-seed2" / "checkpoints").is_dir()
+
+
+def test_a_start_that_no_earlier_run_gives_is_refused(config):
+    with pytest.raises(BadInput, match="queue.start_from is base, which is no run of queue.before"):
+        queue_of(config("queue: {start_from: base, seeds: [1]}\n"))
+
+
+def test_criteria_are_judged_and_not_enforced(config):
+    path = config("queue: {seeds: [1, 2], mean_at_least: 0.01, best_at_least: 1000.0}\n")
+    found = queue_of(path)
+    assert queue.verdict(found) == "No run of the queue is completed yet."
+    assert queue.run_queue(found) == 0
+    said = queue.verdict(found)
+    assert "Criterion mean >= 0.01" in said and "reached" in said
+    assert "Criterion best >= 1000.00" in said and "missed" in said and "train longer" in said
+
+
+def test_the_command_shows_the_table_and_returns_the_code(config):
+    path = config("queue: {seeds: [1]}\n")
+    command = [sys.executable, "-m", "lib", "queue", str(path)]
+    shown = subprocess.run([*command, "--table"], cwd=ROOT, capture_output=True, text=True)
+    assert shown.returncode == 0 and "not started" in shown.stdout
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Measuring the speed of toy in 3 steps" in done.stdout and "completed" in done.stdout

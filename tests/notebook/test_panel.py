@@ -1,0 +1,410 @@
+"""The memory panel without a browser: its controls are set, its button is pressed, its answers are read."""
+
+import builtins
+import json
+import re
+import threading
+
+import pytest
+import torch
+
+from lib import notebook, planner
+from lib.config.reader import flat
+from lib.errors import BadInput, TrainingFailed
+from lib.machine import memory, platform
+from lib.machine.memory import GIB
+from lib.notebook import panel, widgets
+from lib.planner import html as plan_html
+from lib.planner.file import write
+from lib.planner.html import bar, of_plan
+from lib.planner.search import Option, Plan
+from lib.planner.trace import Prediction
+from lib.task import find_task, load_config
+from tests.conftest import ROOT
+
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+GRAPHMER, SMALL = ROOT / "configs" / "graphmer.yaml", ROOT / "configs" / "graphmer_small.yaml"
+PARAMETERS = {
+    "CONFIG": "configs/graphmer.yaml", "DATA_DIR": "", "OUTPUT_DIR": "", "SMOKE_STEPS": 0, "MAX_STEPS": 0,
+    "SESSION_MINUTES": 0, "OVERRIDES": {}, "RESUME_FROM": "",
+}  # fmt: skip
+
+
+def made_up(config, target, count):
+    """A plan whose peak grows with the sequence and whose micro-batch is half of a slot."""
+    slots = config.training.micro_batch_slots
+    slot = config.training.effective_batch // slots
+    sizes = {"weights": GIB, "optimizer": 2 * GIB, "activations": int(config.workload.chain.roots / 24 * GIB)}
+    peak = sum(sizes.values())
+    prediction = Prediction(
+        target.card.name, target.usable_bytes, target.limit_bytes, peak, peak, peak <= target.limit_bytes, sizes, {},
+        {}, 10**8, (0.1, 0.2), (0.01, 0.02), 1e12, {}, ("what a <test> leaves out.",),
+    )  # fmt: skip
+    best = Option(max(1, slot // 2), 2, 0, prediction, 1.0, (0.5, 2.0))
+    return Plan(
+        config.run.name, target.card.name, count or 2, target.set_aside, target.usable_bytes, target.limit_bytes,
+        config.training.effective_batch, slots, config.training.max_steps, "fp16", 10**8, 12, (best,), best,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Stands in for the planner's child process; the list of what was asked, which takes no time."""
+    asked = []
+
+    def plan(config, card, count=0):
+        asked.append((config, card, count))
+        return made_up(config, card, count)
+
+    monkeypatch.setattr(planner, "plan", plan)
+    return asked
+
+
+@pytest.fixture
+def shown(monkeypatch, tmp_path, planned):
+    """shown(**of the start) -> a panel in a live notebook, with its first answer."""
+    monkeypatch.setattr(platform, "in_notebook", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    def make(path=GRAPHMER, overrides=None, card="t4", count=0):
+        made = panel.Panel(CONFIGS, panel.Choice(path, overrides or {}, card, count), tmp_path / "runs")
+        made.show()
+        return made
+
+    return make
+
+
+def text_of(html):
+    return re.sub(r"\s+", " ", re.sub("<style.*?</style>|<[^>]+>", " ", html))
+
+
+# --- the picture ------------------------------------------------------------------------------------------------------
+
+
+def test_the_bar_is_as_long_as_the_memory_and_the_line_stands_at_the_limit(planned):
+    plan = panel.Choice(GRAPHMER, {}, "t4").plan()
+    html = bar(plan)
+    total = 14.56 * GIB
+    widths = [float(w) for w in re.findall(r"width:([\d.]+)%", html)]
+    assert sum(widths) == pytest.approx(100 * (plan.chosen.prediction.peak_bytes + 200 * 2**20) / total, abs=0.01)
+    assert widths[1] == pytest.approx(100 / 14.56, abs=0.01)  # 1 GiB of weights
+    limit = float(re.search(r"left:([\d.]+)%;border-left", html)[1])
+    assert limit == pytest.approx(100 * (0.92 * (total - 200 * 2**20) + 200 * 2**20) / total, abs=0.01)
+    assert "weights 1.00 GiB" in text_of(html) and "activations 4.00 GiB" in text_of(html)
+
+
+def test_the_picture_says_what_the_table_says_and_escapes_what_it_shows(planned):
+    html = of_plan(panel.Choice(GRAPHMER, {}, "t4").plan())
+    text = text_of(html)
+    assert "graphmer fits on 2 x T4 : at the peak 7.00 of 14.36 GiB (49%)" in text
+    assert "1.00 steps a second expected; 0.50 to 2.00" in text and "2.8 h GPU time 10,000 steps" in text
+    assert "9.3% of a week's quota" in text and "what a &lt;test&gt; leaves out" in html
+
+
+def test_a_card_that_kaggle_does_not_lend_has_no_quota(planned):
+    assert "quota" not in of_plan(panel.Choice(GRAPHMER, {}, "l4").plan())
+
+
+# --- controls ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_controls_begin_with_what_the_configuration_says(shown, planned):
+    made = shown(overrides={"training.effective_batch": 48, "workload.chain.roots": 100})
+    assert (made.workload.value, made.card.value) == ("graphmer", "t4")
+    assert (made.batch.value, made.precision.value) == (48, "auto")
+    assert [(d.description, d.value) for d in made.dials.children] == [("Roots", 100), ("Leaves", 7)]
+    assert made.recomputed.options[-1] == ("all 12 layers", "all")
+    assert len(planned) == 1 and planned[0][0].training.micro_batch == 0, "the micro-batch is what is asked for"
+    assert "graphmer fits on 2 x T4" in text_of(made.answer.value) and not made.use.disabled
+
+
+@pytest.mark.parametrize(
+    "control, value, key",
+    [
+        ("batch", 128, "training.effective_batch"),
+        ("precision", "fp32", "training.precision"),
+        ("recomputed", "all", "training.gradient_checkpointing"),
+    ],
+)
+def test_every_control_reaches_the_plan(shown, planned, control, value, key):
+    made = shown()
+    getattr(made, control).value = value
+    assert made.wait(10)
+    assert flat(planned[-1][0])[key] == value and len(planned) == 2
+
+
+def test_a_dial_changes_the_numbers_and_the_bar(shown, planned):
+    made = shown()
+    before = made.answer.value
+    made.dials.children[0].value = 192
+    assert made.wait(10)
+    assert planned[-1][0].workload.chain.roots == 192
+    assert "activations 4.00 GiB" in before and "activations 8.00 GiB" in made.answer.value
+
+
+def test_a_known_answer_is_not_computed_again(shown, planned):
+    made = shown()
+    for value in (128, 64, 128):
+        made.batch.value = value
+        assert made.wait(10)
+    assert len(planned) == 2 and "effective batch 128" in made.answer.value
+
+
+def test_another_workload_brings_its_own_sizes_and_leaves_the_overrides_behind(shown, planned):
+    made = shown(overrides={"workload.model.layers": 3})
+    made.workload.value = "graphmer_small"
+    assert made.wait(10)
+    config = planned[-1][0]
+    assert (config.run.name, config.workload.model.layers, made.batch.value) == ("graphmer_small", 2, 16)
+    assert made.recomputed.options[-1][0] == "all 2 layers" and len(planned) == 2, "one answer, not one a control"
+
+
+def test_more_cards_take_whole_slots(shown, planned):
+    made = shown()
+    made.count.value = 4
+    assert made.wait(10)
+    config, _, count = planned[-1]
+    assert (config.training.micro_batch_slots, count) == (4, 4)
+    assert made.choice().to_paste(made._plan)["training.micro_batch_slots"] == 4
+
+
+def test_one_s_own_card_is_asked_for_and_a_mistake_is_a_sentence(shown, planned):
+    made = shown()
+    made.card.value = "own"
+    assert made.own.layout.display == "" and "8 GiB, capability 8.6" in made.status.value and len(planned) == 1
+    made.own.value = "12 gigs"
+    assert made.wait(10)
+    assert "There is no card '12 gigs'. Known cards: t4" in text_of(made.answer.value).replace("&#x27;", "'")
+    assert made.use.disabled
+    made.own.value = "12 GiB, capability 8.6"
+    assert made.wait(10)
+    assert "fits on" in made.answer.value and not made.use.disabled
+
+
+def test_a_batch_that_the_cards_cannot_share_is_a_sentence(shown):
+    made = shown(overrides={"training.effective_batch": 6})
+    made.count.value = 4
+    assert made.wait(10)
+    assert "training.effective_batch 6 cannot be dealt into 4 equal parts" in text_of(made.answer.value)
+
+
+@pytest.mark.parametrize("error", [BadInput("Nothing fits."), TrainingFailed("Its own <traceback>"), ValueError("x")])
+def test_what_goes_wrong_in_the_child_is_shown_and_the_panel_goes_on(shown, monkeypatch, error):
+    made = shown()
+
+    def fails(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(planner, "plan", fails)
+        made.batch.value = 256
+        assert made.wait(10)
+    assert plan_html.escape(str(error)) in made.answer.value and made.use.disabled
+    made.batch.value = 128
+    assert made.wait(10)
+    assert "effective batch 128" in made.answer.value
+
+
+def test_while_one_answer_is_computed_the_newest_choice_is_kept_and_wins(shown, planned, monkeypatch):
+    made = shown()
+    begun, go_on, quick = threading.Event(), threading.Event(), planner.plan
+
+    def slow(config, card, count=0):
+        begun.set()
+        assert go_on.wait(10)
+        return quick(config, card, count)
+
+    monkeypatch.setattr(planner, "plan", slow)
+    made.batch.value = 128
+    assert begun.wait(10)
+    assert made.use.disabled and "Planning graphmer" in made.status.value and "opacity" in made.answer.value
+    made.batch.value = 256  # nobody waits for these two clicks
+    made.precision.value = "fp32"
+    made.batch.value = 64
+    assert made.use.disabled
+    go_on.set()
+    assert made.wait(10)
+    asked = [(config.training.effective_batch, config.training.precision) for config, *_ in planned[1:]]
+    assert asked == [(128, "auto"), (64, "fp32")]
+    assert "effective batch 64" in made.answer.value and not made.use.disabled and made.status.value == ""
+
+
+def test_a_known_answer_is_shown_at_once_while_another_is_computed(shown, planned, monkeypatch):
+    made = shown()
+    go_on, quick = threading.Event(), planner.plan
+    monkeypatch.setattr(planner, "plan", lambda *asked: go_on.wait(10) and quick(*asked))
+    made.batch.value = 128
+    made.batch.value = 64
+    assert "effective batch 64" in made.answer.value and not made.use.disabled
+    go_on.set()
+    assert made.wait(10)
+    assert "effective batch 64" in made.answer.value
+
+
+def test_the_gauge_shows_each_gpu_and_stops_for_the_next_panel(monkeypatch):
+    reading = memory.Reading("GPU 0, T4", 3 * GIB, 12 * GIB, "allocated 1.00")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(memory, "readings", lambda: [memory.Reading("RAM", 1, 2), reading])
+
+    class Shown:
+        value, written = "", threading.Event()
+
+        def __setattr__(self, name, value):
+            object.__setattr__(self, name, value)
+            self.written.set()
+
+    first = Shown()
+    panel._start_gauge(first)
+    running = panel._gauge_stop
+    assert first.written.wait(10) and "GPU 0, T4: 3.00 of 12.00 GiB in use" in text_of(first.value)
+    assert "width:25.0%" in first.value and "RAM" not in first.value
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    panel._start_gauge(Shown())
+    assert running.is_set()
+
+
+def test_dials_are_keys_of_their_task():
+    for path in CONFIGS:
+        config = load_config(path)
+        for key, sizes in find_task(config.task).dials.items():
+            load_config(path, {key: sizes[0]}), load_config(path, {key: sizes[-1]})
+
+
+# --- without widgets --------------------------------------------------------------------------------------------------
+
+
+def test_without_a_kernel_the_same_answer_is_printed(planned, capsys):
+    panel.show(ROOT / "configs", "graphmer", "t4", 0, {"training.effective_batch": 128})
+    text = capsys.readouterr().out
+    assert "At the peak, GiB: weights 1.00, optimizer 2.00, activations 4.00" in text
+    assert 'OVERRIDES = {"training.effective_batch": 128, "training.micro_batch": 32, ' in text
+
+
+def test_in_a_batch_run_and_without_ipywidgets_it_is_text_and_a_picture(planned, monkeypatch, capsys):
+    monkeypatch.setattr(platform, "in_notebook", lambda: True)
+    real = builtins.__import__
+    pictures = []
+    monkeypatch.setattr(widgets, "Kept", lambda html, text: pictures.append(html))
+
+    def without(name, *rest, **more):
+        if name == "ipywidgets":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "__import__", without)
+        panel.show(ROOT / "configs", "graphmer", "t4")
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    panel.show(ROOT / "configs", "graphmer", "t4")
+    assert capsys.readouterr().out.count("At the peak, GiB") == 2
+    assert len(pictures) == 2 and all("graphmer fits on" in html for html in pictures)
+
+
+def test_a_configuration_that_is_not_there_is_said(planned):
+    with pytest.raises(BadInput, match="There is no configuration 'nothing'. There are: .*graphmer, graphmer_small"):
+        panel.show(ROOT / "configs", "nothing")
+
+
+def test_cards_side_by_side_with_a_sentence_for_one_that_is_none(planned):
+    text = panel.side_by_side(GRAPHMER, {}, ["t4", "l4", "abacus"])
+    assert re.search(r"graphmer +2 x T4", text) and "There is no card 'abacus'" in text
+
+
+# --- using a plan -----------------------------------------------------------------------------------------------------
+
+
+def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(shown, tmp_path, capsys):
+    made = shown()
+    made.dials.children[0].value = 64
+    made.batch.value = 32
+    assert made.wait(10)
+    made.use.click()
+    file = tmp_path / "runs" / "plan-graphmer.json"
+    line = 'OVERRIDES = {"training.effective_batch": 32, "workload.chain.roots": 64, "training.micro_batch": 8, '
+    assert plan_html.escape(line) in made.said.value and str(file) in made.said.value
+    capsys.readouterr()
+    config = notebook.configure("graphmer", ROOT, PARAMETERS)
+    assert (config.training.effective_batch, config.workload.chain.roots, config.training.micro_batch) == (32, 64, 8)
+    assert f"Plan for 2 x T4 ({file.relative_to(tmp_path)}): training.micro_batch = 8" in capsys.readouterr().out
+
+
+def test_a_kept_plan_stands_below_the_overrides(shown, capsys):
+    made = shown()
+    made.batch.value = 32
+    assert made.wait(10)
+    made.use.click()
+    given = {**PARAMETERS, "OVERRIDES": {"training.micro_batch": 2}}
+    config = notebook.configure("graphmer", ROOT, given)
+    assert (config.training.effective_batch, config.training.micro_batch) == (32, 2)
+    assert "training.micro_batch = 8, but it is overridden" in capsys.readouterr().out
+
+
+def test_a_plan_for_another_configuration_is_named_and_left_alone(shown, capsys):
+    shown().use.click()
+    config = notebook.configure("graphmer", ROOT, {**PARAMETERS, "CONFIG": str(SMALL)})
+    assert config == load_config(SMALL)
+    said = capsys.readouterr().out
+    assert "plan-graphmer.json is ignored: it was made for graphmer, and this is graphmer_small" in said
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        ("{half", "it is not a plan as the memory panel writes it"),
+        ("[1]", "it is not a plan as the memory panel writes it"),
+        ('{"kind": "trainbook plan", "config": "graphmer", "card": "T4", "cards": "2"}', "its 'cards' is '2'"),
+        ('{"kind": "trainbook plan", "config": "graphmer", "card": "T4", "cards": 2, "overrides": []}', "'overrides'"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_ignored_with_a_sentence(content, reason, tmp_path, capsys):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "plan-graphmer.json").write_text(content)
+    assert notebook.configure("graphmer", ROOT, PARAMETERS) == load_config(GRAPHMER)
+    text = capsys.readouterr().out
+    assert "plan-graphmer.json is ignored: " in text and reason in text
+
+
+def test_a_plan_with_a_key_that_is_not_there_is_ignored_and_the_person_s_own_mistake_is_not(tmp_path, capsys):
+    (tmp_path / "runs").mkdir()
+    kept = {"kind": "trainbook plan", "config": "graphmer", "card": "T4", "cards": 2, "overrides": {"workload.root": 3}}
+    (tmp_path / "runs" / "plan-graphmer.json").write_text(json.dumps(kept))
+    assert notebook.configure("graphmer", ROOT, PARAMETERS) == load_config(GRAPHMER)
+    assert "does not fit this configuration" in capsys.readouterr().out
+    with pytest.raises(BadInput, match="workload.rots"):
+        notebook.configure("graphmer", ROOT, {**PARAMETERS, "OVERRIDES": {"workload.rots": 3}})
+
+
+def test_a_plan_in_a_mounted_output_is_taken(planned, tmp_path, monkeypatch):
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path / "kaggle"))
+    choice = panel.Choice(GRAPHMER, {"training.effective_batch": 32}, "t4")
+    plan = choice.plan()
+    write(tmp_path / "kaggle/input/notebooks/me/memory", "graphmer", plan, choice.to_paste(plan))
+    assert notebook.configure("graphmer", ROOT, PARAMETERS).training.effective_batch == 32
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_the_line_is_there_all_the_same(shown, tmp_path):
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    made = shown()
+    made.use.click()
+    assert "OVERRIDES = {" in made.said.value and "cannot be written" in made.said.value
+
+
+def test_a_training_notebook_s_button_fills_overrides_in_place(planned, monkeypatch):
+    made = []
+    monkeypatch.setattr(platform, "in_notebook", lambda: True)
+    monkeypatch.setattr(widgets, "show_live", lambda widget, otherwise: made.append(widget))
+    overrides = {"optimizer.lr": 1e-4}
+    plan = panel.Choice(GRAPHMER, {}, "t4").plan()
+    widgets.plan_panel(plan, overrides)
+    button, said = made[0].children
+    button.click()
+    assert overrides == {"optimizer.lr": 1e-4, "training.micro_batch": 16, "training.gradient_checkpointing": 0}
+    assert "Run the cells below" in said.value and "training.micro_batch" in said.value
+
+
+def test_a_training_notebook_without_a_kernel_or_without_a_plan_has_no_button(planned, capsys):
+    widgets.plan_panel(panel.Choice(GRAPHMER, {}, "t4").plan(), {})
+    assert "At the peak, GiB" in capsys.readouterr().out
+    widgets.plan_panel(None, {})
+    assert capsys.readouterr().out == ""

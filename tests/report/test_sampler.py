@@ -1,0 +1,201 @@
+"""What the machine does while it trains: the thread, the columns, the advice. No test sleeps."""
+
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lib import launch
+from lib.machine import memory
+from lib.report import sampler
+from lib.report.meter import Meter
+from lib.report.metrics import VOLATILE_COLUMNS, read
+from lib.report.progress import Plain
+from lib.report.sampler import Advice, Sample, Sampler
+from lib.task import load_task
+from lib.training import data, loop
+from tests.training.test_loop import endless, fit
+
+
+def alive():
+    return [thread for thread in threading.enumerate() if thread.name == "sampler"]
+
+
+def times(number):
+    """A wait that lets the thread read `number` times and then end."""
+    left = iter([False] * number)
+    return lambda seconds: next(left, True)
+
+
+def test_a_row_has_the_mean_use_and_the_highest_memory_since_the_row_before():
+    readings = iter([Sample(0.3, 0.2, 100), Sample(0.5, 0.4, 300), Sample(0.4, 0.9, 200)])
+    watch = Sampler(lambda: next(readings), wait=times(2))
+    with watch:
+        watch._thread.join(5)
+        assert watch.row() == {"ram_share": 0.5, "gpu_use": 0.3, "gpu_memory_bytes": 300}
+    watch.sample()
+    assert watch.row() == {"ram_share": 0.4, "gpu_use": 0.9, "gpu_memory_bytes": 200}
+    assert watch.row() == {"ram_share": 0.4, "gpu_use": 0.9, "gpu_memory_bytes": 200}  # no second has passed
+
+
+def test_the_first_row_does_not_wait_for_the_first_second():
+    assert Sampler(lambda: Sample(0.25)).row() == {"ram_share": 0.25}
+
+
+def test_without_a_gpu_there_is_ram_alone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = sampler.Probe()()
+    assert 0 < found.ram_share < 1 and found.gpu_use is None and found.gpu_memory_bytes is None
+
+
+class Nvml(SimpleNamespace):
+    NVMLError = RuntimeError
+
+
+def with_a_gpu(monkeypatch, nvml):
+    """A card for torch, and `nvml` in the place of pynvml."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid="abc"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (30, 100))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+
+def nvml(**changes):
+    whole = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
+        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=55),
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=7),
+    }
+    return Nvml(**(whole | changes))
+
+
+def fails(*_):
+    raise RuntimeError("Driver Not Loaded")
+
+
+def test_nvml_is_asked_where_it_answers(monkeypatch):
+    with_a_gpu(monkeypatch, nvml())
+    found = sampler.Probe()()
+    assert (found.gpu_use, found.gpu_memory_bytes) == (0.55, 7)
+
+
+def test_a_slice_of_a_card_has_memory_and_no_use(monkeypatch):
+    with_a_gpu(monkeypatch, nvml(nvmlDeviceGetUtilizationRates=fails))
+    found = sampler.Probe()()
+    assert (found.gpu_use, found.gpu_memory_bytes) == (None, 7)
+
+
+def test_torch_answers_where_nvml_does_not_even_when_it_stops_in_the_middle(monkeypatch):
+    with_a_gpu(monkeypatch, nvml(nvmlInit=fails))
+    assert sampler.Probe()().gpu_memory_bytes == 70
+    answers = iter([SimpleNamespace(used=7)] * 2)
+    with_a_gpu(monkeypatch, nvml(nvmlDeviceGetMemoryInfo=lambda handle: next(answers, None) or fails()))
+    probe = sampler.Probe()
+    assert [probe().gpu_memory_bytes for _ in range(3)] == [7, 70, 70]
+
+
+def test_a_machine_that_cannot_be_read_costs_columns_and_never_the_run(monkeypatch):
+    with_a_gpu(monkeypatch, nvml(nvmlInit=fails))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", fails)
+    assert sampler.Probe()().gpu_memory_bytes is None
+    with Sampler(fails, wait=times(3)) as watch:
+        watch._thread.join(5)
+        assert watch.row() == {}
+
+
+def test_the_thread_ends_with_the_run_also_when_it_fails(toy, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Plain, "update", lambda *_: seen.append(len(alive())))
+    fit(toy(), tmp_path / "run")
+    assert set(seen) == {1} and not alive()
+    task = load_task(toy())
+    monkeypatch.setattr(type(task), "loss", lambda *_: 1 / 0)
+    (tmp_path / "failing").mkdir()
+    with pytest.raises(ZeroDivisionError):
+        loop.train(task, toy(), tmp_path / "failing", endless(), Plain())
+    assert not alive()
+
+
+def test_rows_say_what_the_machine_did_and_a_column_without_values_is_not_there(toy, tmp_path):
+    launch.train(toy())
+    rows = read(tmp_path / "runs" / "toy" / "metrics.csv")
+    train = [row for row in rows if row["split"] == "train"]
+    assert all(0 < float(row["ram_share"]) < 1 and 0 <= float(row["data_wait_share"]) <= 1 for row in train)
+    assert ("gpu_use" in rows[0]) == ("gpu_memory_bytes" in rows[0]) == torch.cuda.is_available()
+    assert [bool(row["save_peak_memory_bytes"]) for row in train] == [True, True, False]  # 5, 10, 12
+    assert {"ram_share", "data_wait_share", "save_peak_memory_bytes"} <= VOLATILE_COLUMNS
+
+
+def test_only_the_first_row_after_a_save_has_its_peak(monkeypatch):
+    peaks = iter([10, 50, 50, 50])  # before the save, in it, and at two rows: torch's maximum stands
+    meter = Meter({}, torch.device("cpu"))
+    monkeypatch.setattr(memory, "peak_bytes", lambda: next(peaks))
+    with meter.saving():
+        pass
+    meter.add({})
+    first = meter.row(8)
+    meter.add({})
+    second = meter.row(8)
+    assert first["save_peak_memory_bytes"] == 50 and "save_peak_memory_bytes" not in second
+    assert first["peak_memory_bytes"] == second["peak_memory_bytes"] == 50
+
+
+def test_waiting_for_data_is_the_time_inside_next_and_nothing_else(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    meter = Meter({}, torch.device("cpu"))
+
+    def batches():
+        for _ in range(4):
+            now[0] += 3.0
+            yield "batch"
+
+    for _ in meter.waiting(batches()):
+        now[0] += 1.0
+        meter.add({})
+    assert meter.row(8)["data_wait_share"] == 0.75
+
+
+def test_waiting_for_data_is_said_once_with_what_to_do_and_not_for_one_row():
+    advice = Advice(workers=1, cpus=4)
+    slow, fast = {"data_wait_share": 0.4}, {"data_wait_share": 0.1}
+    assert [advice.lines(row) for row in (slow, slow, slow, fast, slow, slow)] == [[]] * 6
+    (sentence,) = advice.lines(slow)
+    assert sentence.startswith("Training waits for data 40% of the time. Raise data.num_workers from 1 to 3")
+    assert advice.lines(slow) == []
+
+
+def test_where_all_processors_load_already_prefetching_is_named():
+    advice = Advice(workers=3, cpus=4)
+    said = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
+    assert len(said) == 1 and "data.prefetch_factor" in said[0] and "Raise data.num_workers" not in said[0]
+
+
+def test_ram_that_is_nearly_full_is_said_once():
+    advice = Advice(workers=2, cpus=4)
+    assert advice.lines({"ram_share": 0.8}) == []
+    (sentence,) = advice.lines({"ram_share": 0.85})
+    assert "RAM is 85% full" in sentence and "data.num_workers (now 2)" in sentence
+    assert advice.lines({"ram_share": 0.95}) == []
+
+
+def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Sampler, "row", lambda self: {"ram_share": 0.93})
+    monkeypatch.setattr(Meter, "row", lambda self, size, row=Meter.row: {**row(self, size), "data_wait_share": 0.5})
+    fit(toy({"training.log_every_steps": 1}), tmp_path / "run")
+    out = capsys.readouterr().out
+    assert out.count("RAM is 93% full") == 1 and out.count("Training waits for data 50% of the time") == 1
+
+
+def test_prefetch_reaches_the_loader(toy, monkeypatch):
+    asked = []
+    real = data.DataLoader
+    monkeypatch.setattr(data, "DataLoader", lambda *a, **k: asked.append(k["prefetch_factor"]) or real(*a, **k))
+    config = toy({"data.num_workers": 1, "data.prefetch_factor": 5, "training.max_steps": 1})
+    launch.train(config)
+    assert asked == [5]

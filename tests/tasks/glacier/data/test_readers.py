@@ -1,0 +1,194 @@
+"""Scenes in every layout come out alike; what cannot be used is named by its file."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from lib.errors import BadInput
+from lib.tasks.glacier.data import readers
+from lib.tasks.glacier.data.readers import Source, Unusable
+from lib.tasks.glacier.losses import IGNORE
+from tests.conftest import SAMPLES
+from tests.tasks.glacier.files import CODES, scene, write_bands, write_patches, write_scenes, write_tiff
+
+TWO = Source(bands=("red", "nir"))
+WHOLE = (0, 0, 64, 64)
+
+
+def read(found, source=TWO, window=WHOLE):
+    with readers.opened(found, source) as opened:
+        return opened.read(window)
+
+
+def only(root, source=TWO):
+    scenes, problems = readers.find(root, source)
+    assert problems == [] and len(scenes) == 1
+    return scenes[0]
+
+
+def test_bands_in_folders_and_one_file_with_all_bands_read_the_same(tmp_path):
+    image, classes = scene()
+    write_bands(tmp_path / "a", "img001", image, classes)
+    write_tiff(tmp_path / "b" / "images" / "img001.tif", image)
+    write_tiff(tmp_path / "b" / "masks" / "img001.tif", np.asarray(CODES, np.uint8)[classes])
+    for folder in ("a", "b"):
+        got, target = read(only(tmp_path / folder))
+        assert np.array_equal(got, image) and np.array_equal(target, classes)
+
+
+def test_channels_choose_folders_and_bands(tmp_path):
+    image, classes = scene(bands=4)
+    write_bands(tmp_path / "a", "img001", image, classes)
+    write_tiff(tmp_path / "b" / "images" / "img001.tif", image)
+    write_tiff(tmp_path / "b" / "masks" / "img001_mask.tif", np.asarray(CODES, np.uint8)[classes])
+    source = Source(bands=("red", "nir"), channels=(4, 2))
+    for folder in ("a", "b"):
+        assert np.array_equal(read(only(tmp_path / folder, source), source)[0], image[[3, 1]])
+
+
+def test_patches_are_grouped_by_the_image_they_were_cut_from(tmp_path):
+    source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
+    scenes, problems = readers.find(write_patches(tmp_path), source)
+    assert problems == [] and len(scenes) == 6
+    assert sorted({s.group for s in scenes}) == ["slice_0", "slice_1", "slice_2"]
+    image, classes = scene(0, (32, 32), 5)
+    got, target = read(scenes[0], source, (0, 0, 32, 32))
+    assert np.array_equal(got, image[:3])
+    assert np.array_equal(target, np.minimum(classes, 2))
+
+
+def test_nan_nodata_and_ignored_codes_become_ignored_pixels_in_every_band(tmp_path):
+    image, classes = scene()
+    image[0, 0, 0], image[1, 1, 1], image[0, 2, 2] = np.nan, -9999, -1
+    write_bands(tmp_path, "img001", image, classes, nodata=-9999)
+    mask = np.asarray(CODES, np.uint8)[classes]
+    mask[3, 3] = 7
+    write_tiff(tmp_path / "label" / "img001.tif", mask)
+    source = dataclasses.replace(TWO, nodata=(-1.0,), ignored_codes=(7,))
+    got, target = read(only(tmp_path, source), source)
+    for pixel in ((0, 0), (1, 1), (2, 2)):
+        assert np.isnan(got[:, *pixel]).all() and target[pixel] == IGNORE
+    assert target[3, 3] == IGNORE and np.isfinite(got[:, 3, 3]).all()
+    assert (target == IGNORE).sum() == 4
+
+
+def test_a_class_whose_code_is_marked_as_nodata_stays_a_class(tmp_path):
+    image, classes = scene()
+    write_bands(tmp_path, "img001", image, classes)
+    write_tiff(tmp_path / "label" / "img001.tif", np.asarray(CODES, np.uint8)[classes], nodata=255)
+    assert np.array_equal(read(only(tmp_path))[1], classes)
+
+
+def test_files_named_differently_in_each_folder_are_matched_by_a_pattern(tmp_path):
+    image, classes = scene()
+    for number, (band, name) in enumerate((("Band1", "B2_masked_02_07"), ("Band2", "B3_masked_02_07"))):
+        write_tiff(tmp_path / band / f"{name}.tif", image[number])
+    write_tiff(tmp_path / "label" / "Y_output_02_07.tif", np.asarray(CODES, np.uint8)[classes])
+    with pytest.raises(BadInput, match="name_pattern"):
+        readers.find(tmp_path, TWO)
+    assert only(tmp_path, Source(bands=("a", "b"), name_pattern=r"(\d{2}_\d{2})")).name == "02_07"
+
+
+def test_a_search_that_stopped_in_a_band_of_the_test_set_finds_the_labelled_one(tmp_path):
+    image, classes = scene()
+    write_bands(tmp_path / "Test", "img001", image, None)
+    write_bands(tmp_path / "Train", "img002", image, classes)
+    assert only(readers.home(tmp_path / "Test" / "Band1")).name == "img002"
+    assert readers.home(tmp_path / "Train" / "Band1") == tmp_path / "Train"
+
+
+def broken(tmp_path, change):
+    """The sentences about a scene to which `change(folder)` was done, and about a sound one beside it."""
+    image, classes = scene()
+    for name in ("img001", "img009"):
+        write_bands(tmp_path, name, image, classes)
+    change(tmp_path)
+    scenes, problems = readers.find(tmp_path, TWO)
+    for found in scenes:
+        try:
+            read(found)
+        except Unusable as problem:
+            problems.append(str(problem))
+    return problems
+
+
+def truncate(path, share=0.5):
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (
+            lambda f: write_tiff(f / "Band2/img001.tif", scene(0, (64, 60))[0][0]),
+            ["Band2/img001.tif", "64 x 60 pixels"],
+        ),
+        (lambda f: write_tiff(f / "Band2/img001.tif", scene()[0][0], crs="EPSG:32644"), ["Band2/img001.tif", "32644"]),
+        (lambda f: write_tiff(f / "Band2/img001.tif", scene()[0][0], (900, 0)), ["Band2/img001.tif", "other ground"]),
+        (lambda f: (f / "Band2/img001.tif").rename(f / "Band2/img002.tif"), ["img001", "a band is missing"]),
+        (lambda f: (f / "label/img001.tif").rename(f / "label/x.tif"), ["img001.tif", "has no mask"]),
+        (
+            lambda f: write_tiff(f / "label/img001.tif", np.full((64, 64), 99, np.uint8)),
+            ["label/img001.tif", "the value 99 in 4,096 pixels", "[0, 85, 170, 255]"],
+        ),
+        (lambda f: truncate(f / "Band1/img001.tif"), ["Band1/img001.tif", "again"]),
+        (lambda f: truncate(f / "Band1/img001.tif", 0.001), ["Band1/img001.tif", "cannot be opened"]),
+        (lambda f: (f / "Band1/img001.tif").write_bytes(b""), ["Band1/img001.tif", "cannot be opened"]),
+    ],
+)
+def test_what_cannot_be_used_is_named_by_its_file(tmp_path, change, words):
+    problems = broken(tmp_path, change)
+    assert all(any(word in sentence for sentence in problems) for word in words), problems
+    assert not any("img009" in sentence for sentence in problems)
+
+
+def test_a_patch_that_is_cut_off_or_lacks_bands_is_named(tmp_path):
+    source = Source(bands=tuple("abcdef"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
+    scenes, _ = readers.find(write_patches(tmp_path), source)
+    with pytest.raises(Unusable, match=r"slice_0_img_000.npy has 5 bands; band 6 is asked for"):
+        read(scenes[0], source)
+    truncate(scenes[1].images[0])
+    with pytest.raises(Unusable, match=r"slice_0_img_001.npy cannot be read"):
+        read(scenes[1], source)
+
+
+def test_a_folder_without_images_is_refused_with_the_layouts(tmp_path):
+    with pytest.raises(BadInput, match="holds no images in a known layout"):
+        readers.find(tmp_path, TWO)
+
+
+def test_counts_of_files_are_told_for_each_band(tmp_path):
+    scenes, problems = readers.find(write_scenes(tmp_path, 3), TWO)
+    assert readers.counts(scenes, problems) == "3 scenes (files: Band1 3, Band2 3, label 3); 0 with something missing"
+
+
+@pytest.mark.skipif(not (SAMPLES / "glacier_liligo").is_dir(), reason="sample data is not there")
+def test_a_real_glacier_whose_bands_are_nan_off_the_ice(tmp_path):
+    folder = SAMPLES / "glacier_liligo"
+    for number, path in enumerate(sorted(folder.glob("Band[2-5]*.tif")), 1):
+        (tmp_path / f"Band{number}").mkdir()
+        (tmp_path / f"Band{number}" / "liligo.tif").symlink_to(path)
+    (tmp_path / "label").mkdir()
+    (tmp_path / "label" / "liligo.tif").symlink_to(folder / "mask_0_85_170_255.tif")
+    source = Source(bands=tuple("abcd"))
+    with readers.opened(only(tmp_path, source), source) as opened:
+        image, target = opened.read((0, 0, opened.height, opened.width))
+        assert opened.crs == "EPSG:32643"
+    labelled = np.bincount(target.ravel(), minlength=256)
+    assert image.shape == (4, 480, 346)
+    assert labelled[1:4].sum() > 30_000, "12,189 of ice, 3,519 of debris and 18,914 of firn, less what has no data"
+    assert labelled[IGNORE] == np.isnan(image[0]).sum()
+
+
+@pytest.mark.skipif(not (SAMPLES / "landsat8_bqa").is_dir(), reason="sample data is not there")
+def test_real_landsat_bands_read_window_by_window_as_they_do_as_a_whole(tmp_path):
+    for number, band in enumerate((2, 3, 4, 6, 10), 1):
+        (tmp_path / f"Band{number}").mkdir()
+        (tmp_path / f"Band{number}" / "scene.tif").symlink_to(SAMPLES / "landsat8_bqa" / f"l8_B{band}.tif")
+    source = Source(bands=("blue", "green", "red", "swir1", "thermal"))
+    scenes, _ = readers.find(tmp_path, source, labelled=False)
+    with readers.opened(scenes[0], source) as opened:
+        whole = opened.bands((0, 0, opened.height, opened.width))
+        assert whole.shape == (5, 603, 627) and opened.crs == "EPSG:32616"
+        assert np.array_equal(opened.bands((100, 200, 64, 32)), whole[:, 100:164, 200:232])

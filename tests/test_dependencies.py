@@ -1,0 +1,50 @@
+"""Packages that are missing are installed or named; torch never is."""
+
+
+import importlib.util
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from lib import dependencies
+from lib.errors import BadInput
+from tests.conftest import ROOT
+
+
+def missing(monkeypatch, *names):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(dependencies.importlib.util, "find_spec", lambda n: None if n in names else find(n))
+
+
+def test_everything_there_installs_nothing(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("nothing should be installed"))
+    assert dependencies.ensure() == "8 packages are there."
+
+
+def test_torch_is_never_installed(monkeypatch):
+    missing(monkeypatch, "torch", "yaml")
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("nothing should be installed"))
+    with pytest.raises(BadInput, match="PyTorch is missing, and this notebook never installs it"):
+        dependencies.ensure()
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_what_is_missing_is_installed_or_named(monkeypatch, works):
+    missing(monkeypatch, "tokenizers", "yaml")
+    commands = []
+    done = SimpleNamespace(returncode=0 if works else 1)
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command) or done)
+    if works:
+        assert "installed now: yaml, tokenizers" in dependencies.ensure()
+    else:
+        with pytest.raises(BadInput, match="could not be installed: PyYAML, tokenizers. Switch the internet on"):
+            dependencies.ensure()
+    assert commands[0][-2:] == ["PyYAML", "tokenizers"] and "torch" not in commands[0]
+
+
+def test_the_check_of_dependencies_needs_none_of_them():
+    code = "import sys; from lib import dependencies as d; print(sorted(m for m in sys.modules if m in d.PACKAGES))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,324 @@
+"""The loop: exact accumulation, exact resume, memory as an event, a diverged run stopped."""
+
+import signal
+
+import pytest
+import torch
+
+from lib import checkpoint, launch
+from lib.checkpoint import weights
+from lib.config import with_changes
+from lib.errors import BadInput, TrainingFailed
+from lib.machine import memory
+from lib.report.meter import Meter
+from lib.report.metrics import VOLATILE_COLUMNS, read
+from lib.report.progress import Plain
+from lib.task import Task, find_task, load_task
+from lib.training import data, loop
+from lib.training.optimization import learning_rate
+from lib.training.order import Order
+from lib.training.session import Session
+from lib.training.state import new_state
+from lib.training.step import _counted, _gradients
+
+
+def endless():
+    return Session(None, 0, 0)
+
+
+def fit(config, folder, session=None, resume=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    return loop.train(load_task(config), config, folder, session or endless(), Plain(), resume)
+
+
+def newest(folder):
+    return checkpoint.load_newest(folder / "checkpoints")[0]
+
+
+def stable(path):
+    """metrics.csv without the columns that no two runs share."""
+    return [{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in read(path)]
+
+
+def same_tensors(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def gradient(config, micro_batch):
+    """The gradient of step 0 when its effective batch is worked off in pieces of `micro_batch`."""
+    config = with_changes(config, {"training.micro_batch": micro_batch})
+    task = load_task(config)
+    state = new_state(task, config)
+    slots = config.training.micro_batch_slots
+    order = Order(config.workload.samples, config.seed, config.training.effective_batch, slots)
+    _, batches = next(data.train_batches(task, task.datasets()["train"], order, range(1), config.data))
+    _gradients(state, task, config, batches, _counted(task, batches), 0, Meter({}, state.device))
+    return torch.cat([p.grad.flatten() for p in state.model.parameters()]), batches, state
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 3, 5, 7])
+def test_any_split_into_micro_batches_gives_the_same_gradient(toy, micro_batch):
+    whole, _, _ = gradient(toy(), 8)
+    split, _, _ = gradient(toy(), micro_batch)
+    assert ((split - whole).norm() / whole.norm()).item() < 1e-6
+
+
+def test_the_gradient_is_that_of_the_sum_over_the_count_of_the_whole_batch(toy):
+    config = toy({"training.micro_batch": 2})
+    got, (batch,), state = gradient(config, 2)
+    state.model.zero_grad()
+    task = load_task(config)
+    sums, _ = task.loss(state.model, batch)  # plain autograd over the whole batch as the reference
+    (sums["squared"] / task.count(batch)["squared"]).backward()
+    want = torch.cat([p.grad.flatten() for p in state.model.parameters()])
+    assert ((got - want).norm() / want.norm()).item() < 1e-6
+
+
+def test_a_micro_batch_without_targets_adds_nothing(toy):
+    config = toy({"training.micro_batch": 1})
+    got, (batch,), _ = gradient(config, 1)
+    assert (load_task(config).count({"y": batch["y"][batch["id"] % 4 == 0]}))["squared"] == 0
+    assert torch.isfinite(got).all()
+
+
+def test_fewer_samples_than_the_effective_batch_still_step(toy, tmp_path):
+    outcome = fit(toy({"workload.samples": 3, "training.max_steps": 4}), tmp_path / "run")
+    assert outcome.state.step == 4 and outcome.reason == "completed"
+
+
+class StopAfter(Session):
+    """A session whose deadline falls after `steps` steps."""
+
+    def __init__(self, steps):
+        super().__init__(None, 0, 0)
+        self.steps = steps
+
+    def stop_reason(self, evaluating=False):
+        self.steps -= 1
+        return "deadline" if self.steps == 0 else None
+
+
+@pytest.mark.parametrize("cut", [1, 4, 6, 11])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        {"workload.dropout": 0.5, "training.micro_batch": 3},
+        {"workload.batch_norm": True, "training.micro_batch_slots": 2},
+        {"data.num_workers": 2},
+        {"training.ema_decay": 0.9},
+        {"scheduler.name": "plateau", "scheduler.patience": 0, "optimizer.lr": 0.3, "training.evaluate_every_steps": 1},
+    ],
+)
+def test_stopping_and_resuming_ends_in_the_same_bytes(toy, tmp_path, cut, overrides):
+    config = toy(overrides)
+    fit(config, tmp_path / "whole")
+    stopped = fit(config, tmp_path / "parts", StopAfter(cut))
+    assert (stopped.reason, stopped.state.step) == ("deadline", cut)
+    fit(config, tmp_path / "parts", resume=newest(tmp_path / "parts"))
+    whole, parts = newest(tmp_path / "whole"), newest(tmp_path / "parts")
+    assert same_tensors(whole.tensors["model"], parts.tensors["model"])
+    assert same_tensors(whole.tensors["optimizer"], parts.tensors["optimizer"])
+    assert whole.state == parts.state
+    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
+
+
+def test_rows_past_the_checkpoint_are_dropped_so_that_no_step_stands_twice(toy, tmp_path):
+    config = toy()
+    fit(config, tmp_path / "run")
+    older = checkpoint.load(checkpoint.path_of(tmp_path / "run" / "checkpoints", 9))
+    fit(config, tmp_path / "run", resume=older)
+    keys = [(row["step"], row["split"]) for row in read(tmp_path / "run" / "metrics.csv")]
+    assert len(keys) == len(set(keys)) and keys[-1] == ("12", "validation")
+
+
+def test_running_out_of_memory_repeats_the_step_with_the_same_effective_batch(toy, tmp_path, capsys, monkeypatch):
+    config = toy({"workload.dropout": 0.5})
+    original = find_task(config.task).loss
+
+    def tight(self, model, batch):
+        if data.size_of(batch) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+        return original(self, model, batch)
+
+    fit(toy({"workload.dropout": 0.5, "training.micro_batch": 2}), tmp_path / "planned")
+    task = load_task(config)
+    monkeypatch.setattr(type(task), "loss", tight)
+    (tmp_path / "surprised").mkdir()
+    outcome = loop.train(task, config, tmp_path / "surprised", endless(), Plain())
+    assert outcome.state.micro_batch == 2
+    assert same_tensors(newest(tmp_path / "planned").tensors["model"], newest(tmp_path / "surprised").tensors["model"])
+    assert capsys.readouterr().out.count("Memory ran out at step 0") == 2  # 8 -> 4 -> 2
+    assert newest(tmp_path / "surprised").state["micro_batch"] == 2  # the next session need not find out again
+
+
+def test_memory_that_does_not_suffice_for_one_sample_says_what_to_change(toy, tmp_path, monkeypatch):
+    task = load_task(toy())
+
+    def never(self, model, batch):
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(type(task), "loss", never)
+    (tmp_path / "run").mkdir()
+    with pytest.raises(TrainingFailed, match="micro-batch of one sample.*gradient_checkpointing"):
+        loop.train(task, toy(), tmp_path / "run", endless(), Plain())
+
+
+def test_an_error_that_is_not_memory_is_raised_as_it_is(toy, tmp_path, monkeypatch):
+    task = load_task(toy())
+    monkeypatch.setattr(type(task), "loss", lambda *_: 1 / 0)
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ZeroDivisionError):
+        loop.train(task, toy(), tmp_path / "run", endless(), Plain())
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_counted(toy, tmp_path):
+    outcome = fit(toy({"workload.samples": 40, "workload.poison_from": 39}), tmp_path / "run")
+    assert outcome.state.skipped_steps > 0
+    assert all(torch.isfinite(p).all() for p in outcome.state.model.parameters())
+
+
+def test_twenty_skipped_steps_in_a_row_stop_the_run_and_name_samples(toy, tmp_path):
+    with pytest.raises(TrainingFailed, match="20 steps in a row.*step 19 on samples"):
+        fit(toy({"workload.poison_from": 0, "training.max_steps": 30}), tmp_path / "run")
+
+
+def test_recomputation_changes_nothing_but_memory(toy):
+    plain, _, _ = gradient(toy(), 8)
+    recomputed, _, _ = gradient(toy({"training.gradient_checkpointing": "all"}), 8)
+    assert torch.equal(plain, recomputed)
+
+
+def test_recomputation_of_more_layers_than_there_are_is_refused(toy):
+    with pytest.raises(BadInput, match="is 9, but the model has 4 blocks"):
+        new_state(load_task(toy()), toy({"training.gradient_checkpointing": 9}))
+
+
+def test_best_weights_are_those_of_the_best_validation(toy, tmp_path):
+    outcome = fit(toy({"training.max_steps": 40, "optimizer.lr": 0.05}), tmp_path / "run")
+    rows = [r for r in read(tmp_path / "run" / "metrics.csv") if r["split"] == "validation"]
+    best = min(rows, key=lambda r: float(r["loss"]))
+    assert outcome.state.best == {"step": int(best["step"]), "metric": "loss", "value": float(best["loss"])}
+    assert checkpoint.steps(tmp_path / "run" / "best") == [int(best["step"])]
+    saved = checkpoint.load(checkpoint.path_of(tmp_path / "run" / "best", int(best["step"])))
+    assert set(saved.tensors) == {"model"}
+
+
+def test_validation_runs_in_evaluation_mode_and_training_goes_on_in_training_mode(toy, tmp_path, monkeypatch):
+    task = load_task(toy({"workload.dropout": 0.5}))
+    modes = []
+    original = type(task).loss
+
+    def spy(self, model, batch):
+        modes.append((model.training, torch.is_grad_enabled()))
+        return original(self, model, batch)
+
+    monkeypatch.setattr(type(task), "loss", spy)
+    (tmp_path / "run").mkdir()
+    loop.train(task, toy({"workload.dropout": 0.5}), tmp_path / "run", endless(), Plain())
+    assert set(modes) == {(True, True), (False, False)}
+
+
+def test_a_first_signal_finishes_the_step_and_saves_a_second_one_raises(toy, tmp_path):
+    session = endless()
+    with session.catching_signals():
+        signal.raise_signal(signal.SIGTERM)
+        assert session.stop_reason() == "interrupted"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    outcome = fit(toy(), tmp_path / "run", session)
+    assert (outcome.reason, outcome.state.step) == ("interrupted", 1)
+    assert newest(tmp_path / "run").step == 1
+
+
+def test_oom_is_told_from_other_errors():
+    assert memory.is_oom(torch.OutOfMemoryError("CUDA out of memory"))
+    assert memory.is_oom(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
+    assert memory.is_oom(MemoryError())
+    wrapped = ValueError("outer")
+    wrapped.__cause__ = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+    assert memory.is_oom(wrapped)
+    assert not memory.is_oom(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert not memory.is_oom(RuntimeError("CUDA error: device-side assert triggered"))
+
+
+def test_the_learning_rate_warms_up_and_falls_to_its_floor(toy):
+    config = toy({"scheduler.warmup_steps": 4, "training.max_steps": 10, "scheduler.min_lr_ratio": 0.1})
+    rates = [learning_rate(config, step) / config.optimizer.lr for step in range(10)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0] and rates[4] == 1.0
+    assert rates == sorted(rates[:4]) + sorted(rates[4:], reverse=True)
+    assert learning_rate(config, 10) / config.optimizer.lr == pytest.approx(0.1)
+
+
+def test_the_weights_of_terms_are_those_of_the_step(toy, tmp_path):
+    """A ramp: a weight of 0 leaves no loss, and the later steps are those of a run that is resumed there."""
+    config = toy({"training.max_steps": 8, "training.log_every_steps": 1})
+    ramp = lambda step: {"squared": max(0.0, (step - 3) / 4)}  # noqa: E731
+
+    def run(folder, session=None, resume=None):
+        task = load_task(config)
+        task.term_weights = ramp
+        (tmp_path / folder).mkdir(exist_ok=True)
+        loop.train(task, config, tmp_path / folder, session or endless(), Plain(), resume)
+
+    run("whole")
+    rows = [row for row in stable(tmp_path / "whole" / "metrics.csv") if row["split"] == "train"]
+    assert [float(row["loss"]) > 0 for row in rows] == [False] * 4 + [True] * 4
+    run("parts", StopAfter(6))
+    run("parts", resume=newest(tmp_path / "parts"))
+    assert same_tensors(newest(tmp_path / "whole").tensors["model"], newest(tmp_path / "parts").tensors["model"])
+
+
+def test_the_weight_of_a_term_multiplies_its_gradient(toy, monkeypatch):
+    config = toy()
+    once, _, _ = gradient(config, 8)
+    monkeypatch.setattr(Task, "term_weights", lambda self, step: {"squared": 0.25})
+    weighted, _, _ = gradient(config, 8)
+    assert torch.allclose(weighted, 0.25 * once, rtol=1e-6)
+
+
+@pytest.mark.parametrize("key, value", [("seed", 1), ("training.effective_batch", 4), ("workload.samples", 36)])
+def test_another_order_or_other_data_is_not_resumed(toy, key, value):
+    launch.train(toy())
+    with pytest.raises(BadInput, match=r"(?s)cannot be resumed with this configuration:\n +saved +now\n"):
+        launch.train(toy({key: value, "training.max_steps": 20}))
+
+
+def test_weights_of_another_shape_are_refused_with_what_differs(toy, tmp_path):
+    config = toy()
+    state = new_state(load_task(config), config)
+    tensors = {name: value.clone() for name, value in weights.of(state.model).items()}
+    tensors["blocks.0.weight"] = torch.zeros(5, 3)
+    with pytest.raises(BadInput, match="1 of 4 tensors are missing or of another shape.*blocks.0.weight"):
+        weights.put_back(state.model, tensors)
+
+
+def test_backward_passes_add_up_in_one_order_on_a_cpu():
+    """Without the trainer's switch the backward pass of `table[index]` differs from run to run with two threads."""
+    loop._be_deterministic(False)
+    index = torch.randint(16, (20_000,), generator=torch.Generator().manual_seed(0))
+    weight = torch.randn(20_000, 64, generator=torch.Generator().manual_seed(1))
+
+    def once():
+        table = torch.zeros(16, 64, requires_grad=True)
+        (table[index] * weight).sum().backward()
+        return table.grad
+
+    first = once()
+    assert all(torch.equal(once(), first) for _ in range(10))
+
+
+def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(toy, tmp_path, monkeypatch):
+    config = toy()
+    fit(config, tmp_path / "run", StopAfter(5))
+    good = newest(tmp_path / "run")
+    step = torch.optim.AdamW.step
+
+    def diverge(self, *rest):
+        step(self, *rest)
+        self.param_groups[0]["params"][0].data.fill_(float("inf"))
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", diverge)
+    with pytest.raises(TrainingFailed, match="no longer finite at step 6.*the checkpoint before stays"):
+        fit(config, tmp_path / "run", resume=good)
+    assert newest(tmp_path / "run").step == 5

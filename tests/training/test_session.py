@@ -1,0 +1,85 @@
+"""The clock: per session, with reserves measured on the way."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from lib.training import session
+from lib.training.session import Session, start_session
+
+
+def test_without_a_limit_nothing_stops():
+    assert Session(None, 180, time.time()).stop_reason() is None
+
+
+def test_the_deadline_leaves_the_margin_and_a_save():
+    now = time.time()
+    assert Session(10, 60, now - 500).stop_reason() is None  # 100 s left, 60 + 10 of reserves
+    assert Session(10, 60, now - 535).stop_reason() == "deadline"
+
+
+def test_measured_durations_are_reserved_and_old_ones_forgotten(monkeypatch):
+    one = Session(10, 0, time.time())
+    clock = [0.0]
+    monkeypatch.setattr(session.time, "perf_counter", lambda: clock[0])
+    for seconds in (100, 1, 1, 1, 1, 1, 1, 1):
+        with one.measured("save"):
+            clock[0] += seconds
+    assert one.reserve("save") == pytest.approx(1.5 * 100 + 5)
+    with one.measured("save"):
+        clock[0] += 2
+    assert one.reserve("save") == pytest.approx(1.5 * 2 + 5)  # the eighth last is no longer among them
+
+
+def test_the_limit_is_counted_from_the_process_or_from_what_the_parent_hands_down(monkeypatch):
+    monkeypatch.delenv("TRAINBOOK_SESSION_START", raising=False)
+    begun = psutil.Process(os.getpid()).create_time()
+    assert start_session(30, 0).deadline == pytest.approx(begun + 1800, abs=1)
+    monkeypatch.setenv("TRAINBOOK_SESSION_START", "1000")
+    assert start_session(30, 0).deadline == pytest.approx(1000 + 1800)
+
+
+def test_at_home_a_session_has_no_end_and_on_kaggle_it_has(monkeypatch, tmp_path):
+    assert start_session(0, 0).remaining() == float("inf")
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path))
+    assert start_session(0, 0).remaining() < 690 * 60
+
+
+def test_handlers_are_put_back():
+    import signal
+
+    before = signal.getsignal(signal.SIGTERM)
+    with Session(None, 0, 0).catching_signals():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_under_torchrun_the_same_signal_passed_on_is_no_second_one(monkeypatch):
+    """Ctrl-C in a terminal reaches a rank itself and once more through its agent."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    before = signal.getsignal(signal.SIGTERM)
+    one = Session(None, 0, 0)
+    try:
+        with one.catching_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert one.stop_reason() == "interrupted"
+            one._signalled_at -= 2  # seconds later a person means it
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # late, while the rank packs up: it changes nothing
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_an_interrupt_of_another_rank_is_one_of_this_one():
+    one = Session(None, 0, 0)
+    one.agree("deadline")
+    assert one.stop_reason() is None
+    one.agree("interrupted")
+    assert one.stop_reason() == "interrupted"
