@@ -1,23 +1,48 @@
-"""Text for a person: aligned tables, durations, amounts of bytes."""
+"""Text for a person: aligned tables, durations, amounts of bytes, criteria beside what was reached."""
 
-from collections.abc import Sequence
-
-
-def amount(count: float) -> str:
-    """Bytes for a person, in the units of a disk."""
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as columns, numbers and text alike to the right, the first line being the head."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> str:
+    """Sets rows of cells as columns, two spaces apart: flush right, or flush left those whose numbers are in `left`."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds: 3:07:05."""
+    """Writes hours, minutes and seconds: 3:07:05."""
     return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d}:{int(seconds % 60):02d}"
 
 
-def listed(sizes: list[int]) -> str:
-    return ", ".join(map(str, sizes))
+def amount(count: float) -> str:
+    """Writes a number of bytes in the units of a disk: 1.2 GB, 34.5 MB, 0.7 MB."""
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
+
+
+def listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A figure beside the least that was asked of it; it is judged and never enforced."""
+
+    name: str
+    value: float
+    wanted: float
+
+    @property
+    def reached(self) -> bool:
+        return self.value >= self.wanted
+
+    def __str__(self) -> str:
+        verdict = "reached" if self.reached else "missed"
+        return f"Criterion {self.name} >= {self.wanted:.2f}: {self.value:.4f}, {verdict}."

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lib.errors import BadInput
@@ -83,6 +83,32 @@ def write_file(path: Path, parts: Iterable[memoryview]) -> dict[str, int | str]:
     finally:
         os.close(handle)
     return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+@contextlib.contextmanager
+def whole(path: Path, cache: bool = False) -> Iterator[Path]:
+    """Yields a path beside `path` to write a file or folder to, and renames it to `path` when the block ends.
+
+    Whatever happens in the block, `path` is as it was or has the whole new content. A file is synced before it is
+    renamed. `cache` is for what can be made again: not synced, and several processes may write it at once. Raises
+    whatever the block raises, and OSError.
+    """
+    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp" if cache else f"{path.name}.tmp")
+    try:
+        if exists(aside):  # left by a process that was killed
+            remove_tree(aside)
+        yield aside
+        if not cache and not aside.is_dir():
+            handle = os.open(aside, os.O_RDONLY)
+            try:
+                calls.sync(handle, aside)
+            finally:
+                os.close(handle)
+        aside.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove_tree(aside)
+        raise
 
 
 def remove_tree(path: Path) -> None:
