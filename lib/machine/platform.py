@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lib.config import Config
+from lib.config import Config, environment
 from lib.machine.facts import FACTS
 
 _CONTENT = Path("/content")
@@ -39,7 +39,7 @@ def detect() -> Platform:
 
 
 def _kaggle(batch: bool) -> Platform:
-    root = Path(os.environ.get("TRAINBOOK_KAGGLE_ROOT", "/kaggle"))
+    root = Path(os.environ.get(environment.KAGGLE_ROOT, "/kaggle"))
     return Platform(
         name="kaggle",
         batch=batch,
@@ -68,7 +68,7 @@ def _colab() -> Platform:
 
 
 def _cache(usual: Path) -> Path:
-    return Path(os.environ.get("TRAINBOOK_CACHE") or usual)
+    return Path(os.environ.get(environment.CACHE) or usual)
 
 
 def _number(name: str) -> float:

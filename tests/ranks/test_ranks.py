@@ -18,7 +18,7 @@ from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import torchrun
 from lib.ranks import sharding, sums
 from lib.ranks.sums import _buckets, add_up, decays
-from lib.report.metrics import VOLATILE_COLUMNS, read
+from lib.report.metrics import read
 from lib.task import load_task
 from lib.training import data
 from lib.training.evaluation import evaluate
@@ -26,7 +26,7 @@ from lib.training.order import Order
 from lib.training.precision import allow_tf32
 from lib.training.state import new_state
 from tests import several
-from tests.conftest import ROOT, TOY
+from tests.conftest import ROOT, TOY, VOLATILE_COLUMNS
 
 SLOTS = {"training.micro_batch_slots": 2}
 

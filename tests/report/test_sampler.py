@@ -8,15 +8,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lib import launch
-from lib.machine import memory
+from lib import launch, ranks
+from lib.machine import hardware, memory
 from lib.report import sampler
 from lib.report.meter import Meter
-from lib.report.metrics import VOLATILE_COLUMNS, read
+from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.report.sampler import Advice, Sample, Sampler
 from lib.task import load_task
 from lib.training import data, loop
+from tests.conftest import VOLATILE_COLUMNS
 from tests.training.test_loop import endless, fit
 
 
@@ -69,7 +70,7 @@ def nvml(**changes):
         "nvmlInit": lambda: None,
         "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=55),
-        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=7),
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=7, total=10),
     }
     return Nvml(**(whole | changes))
 
@@ -93,7 +94,7 @@ def test_a_slice_of_a_card_has_memory_and_no_use(monkeypatch):
 def test_torch_answers_where_nvml_does_not_even_when_it_stops_in_the_middle(monkeypatch):
     with_a_gpu(monkeypatch, nvml(nvmlInit=fails))
     assert sampler.Probe()().gpu_memory_bytes == 70
-    answers = iter([SimpleNamespace(used=7)] * 2)
+    answers = iter([SimpleNamespace(used=7, total=10)] * 2)
     with_a_gpu(monkeypatch, nvml(nvmlDeviceGetMemoryInfo=lambda handle: next(answers, None) or fails()))
     probe = sampler.Probe()
     assert [probe().gpu_memory_bytes for _ in range(3)] == [7, 70, 70]
@@ -199,3 +200,18 @@ def test_prefetch_reaches_the_loader(toy, monkeypatch):
     config = toy({"data.num_workers": 1, "data.prefetch_factor": 5, "training.max_steps": 1})
     launch.train(config)
     assert asked == [5]
+
+
+def test_a_containers_limit_is_what_ram_and_cpus_are_a_share_of(small_container):
+    assert sampler.Probe()().ram_share == 0.75
+    advice = Advice(workers=1)
+    (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
+    assert "All 1.5 CPUs load already" in sentence
+
+
+def test_the_advice_is_for_one_of_the_ranks_that_share_the_cpus(monkeypatch):
+    monkeypatch.setattr(hardware, "cpus", lambda: 8.0)
+    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))
+    advice = Advice(workers=2)
+    (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
+    assert "Raise data.num_workers from 2 to 3 (this process may use 4 CPUs)." in sentence

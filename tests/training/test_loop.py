@@ -11,7 +11,7 @@ from lib.config import with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import memory
 from lib.report.meter import Meter
-from lib.report.metrics import VOLATILE_COLUMNS, read
+from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import Task, find_task, load_task
 from lib.training import data, loop
@@ -20,6 +20,7 @@ from lib.training.order import Order
 from lib.training.session import Session
 from lib.training.state import new_state
 from lib.training.step import _counted, _gradients
+from tests.conftest import VOLATILE_COLUMNS
 
 
 def endless():
