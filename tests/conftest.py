@@ -157,3 +157,9 @@ def small_container(container, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     files = {"memory.max": 4 * memory.GIB, "memory.current": 3 * memory.GIB, "cpu.max": "150000 100000"}
     container("0::/\n", files)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
