@@ -2,21 +2,20 @@
 
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lib import launch, ranks
-from lib.machine import hardware, memory
+from lib.machine import hardware
 from lib.report import sampler
 from lib.report.meter import Meter
 from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.report.sampler import Advice, Sample, Sampler
 from lib.task import load_task
-from lib.training import data, loop
+from lib.training import loop
 from tests.conftest import VOLATILE_COLUMNS
 from tests.training.test_loop import endless, fit
 
@@ -132,36 +131,6 @@ def test_rows_say_what_the_machine_did_and_a_column_without_values_is_not_there(
     assert {"ram_share", "data_wait_share", "save_peak_memory_bytes"} <= VOLATILE_COLUMNS
 
 
-def test_only_the_first_row_after_a_save_has_its_peak(monkeypatch):
-    peaks = iter([10, 50, 50, 50])  # before the save, in it, and at two rows: torch's maximum stands
-    meter = Meter({}, torch.device("cpu"))
-    monkeypatch.setattr(memory, "peak_bytes", lambda: next(peaks))
-    with meter.saving():
-        pass
-    meter.add({})
-    first = meter.row(8)
-    meter.add({})
-    second = meter.row(8)
-    assert first["save_peak_memory_bytes"] == 50 and "save_peak_memory_bytes" not in second
-    assert first["peak_memory_bytes"] == second["peak_memory_bytes"] == 50
-
-
-def test_waiting_for_data_is_the_time_inside_next_and_nothing_else(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    meter = Meter({}, torch.device("cpu"))
-
-    def batches():
-        for _ in range(4):
-            now[0] += 3.0
-            yield "batch"
-
-    for _ in meter.waiting(batches()):
-        now[0] += 1.0
-        meter.add({})
-    assert meter.row(8)["data_wait_share"] == 0.75
-
-
 def test_waiting_for_data_is_said_once_with_what_to_do_and_not_for_one_row():
     advice = Advice(workers=1, cpus=4)
     slow, fast = {"data_wait_share": 0.4}, {"data_wait_share": 0.1}
@@ -191,15 +160,6 @@ def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):
     fit(toy({"training.log_every_steps": 1}), tmp_path / "run")
     out = capsys.readouterr().out
     assert out.count("RAM is 93% full") == 1 and out.count("Training waits for data 50% of the time") == 1
-
-
-def test_prefetch_reaches_the_loader(toy, monkeypatch):
-    asked = []
-    real = data.DataLoader
-    monkeypatch.setattr(data, "DataLoader", lambda *a, **k: asked.append(k["prefetch_factor"]) or real(*a, **k))
-    config = toy({"data.num_workers": 1, "data.prefetch_factor": 5, "training.max_steps": 1})
-    launch.train(config)
-    assert asked == [5]
 
 
 def test_a_containers_limit_is_what_ram_and_cpus_are_a_share_of(small_container):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib import ranks
+from lib import launch, ranks
 from lib.errors import TrainingFailed
 from lib.machine import hardware
 from lib.task import load_task
@@ -282,3 +282,12 @@ def test_a_connection_that_the_data_set_lost_is_raised_as_it_is(message):
         if message:
             lost_connection(message)
         raise ConnectionResetError
+
+
+def test_prefetch_reaches_the_loader(toy, monkeypatch):
+    asked = []
+    real = data.DataLoader
+    monkeypatch.setattr(data, "DataLoader", lambda *a, **k: asked.append(k["prefetch_factor"]) or real(*a, **k))
+    config = toy({"data.num_workers": 1, "data.prefetch_factor": 5, "training.max_steps": 1})
+    launch.train(config)
+    assert asked == [5]
