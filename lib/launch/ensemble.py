@@ -13,14 +13,12 @@ from torch import nn
 
 from lib import checkpoint
 from lib.checkpoint import weights
-from lib.config import to_yaml
+from lib.config import environment, to_yaml
 from lib.errors import BadInput
 from lib.machine import disk, memory
 from lib.report import outputs
 from lib.report.summary import Summary
 from lib.task import Task, find_task, load_config, load_task
-
-_ARCHIVE_VARIABLE = "TRAINBOOK_ARCHIVE"
 
 
 def run(archive: Path, source: Path, out: Path) -> str:
@@ -123,7 +121,7 @@ def maskgeration(imagepath: Mapping[str, str], out_dir: str) -> dict[str, Any]:
     TRAINBOOK_ARCHIVE or from outputs.tar.gz in the working folder, and masks are written to `out_dir`. A tile's id is
     the number in img001 or the two in 02_07, else its whole name. Raises BadInput.
     """
-    given, archive = Path(out_dir), Path(os.environ.get(_ARCHIVE_VARIABLE) or outputs.ARCHIVE)
+    given, archive = Path(out_dir), Path(os.environ.get(environment.ARCHIVE) or outputs.ARCHIVE)
     holds_models = given.is_file() or any(given.glob("**/config.yaml"))
     task, models = load(given if holds_models else archive)
     folders = {band: Path(folder) for band, folder in imagepath.items()}

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 from lib import ranks
 from lib.config import Data
 from lib.errors import TrainingFailed
+from lib.machine import hardware
 from lib.task import Batch, Task
 from lib.training.order import COLLATE, SUBSET, Order, mix, permutation
 
@@ -83,8 +84,8 @@ def limit_workers(task: Task, slot_size: int, options: Data) -> tuple[Data, str]
     """
     if not options.num_workers:
         return options, ""
-    cpus = os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0))
-    each, why = max(1, cpus // ranks.local_world()), f"{cpus} CPUs serve {ranks.local_world()} process(es)"
+    each = hardware.cpus_per_process(ranks.local_world())
+    why = f"{hardware.cpus():g} CPUs serve {ranks.local_world()} process(es)"
     if _SHARED.is_dir():
         batch = task.example_batch(slot_size, torch.device("cpu"))
         held = sum(value.nbytes for value in batch.values()) * options.prefetch_factor  # by one worker

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -14,6 +14,7 @@ from typing import Literal
 import psutil
 
 from lib import ranks
+from lib.config import environment
 from lib.machine import platform
 
 Reason = Literal["completed", "deadline", "interrupted"]
@@ -78,17 +79,9 @@ class Session:
     @contextmanager
     def catching_signals(self) -> Iterator[None]:
         """The first SIGINT or SIGTERM asks for a stop at the step's end; a second one raises KeyboardInterrupt."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread may set handlers
-            return
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        # To a rank torchrun sends a signal once more, maybe only afterwards; it would end the packaging.
+        with handling_signals(self._on_signal, lambda: bool(self._signal) and ranks.under_torchrun()):
             yield
-        finally:
-            for number, handler in before.items():
-                # To a rank torchrun sends it once more, maybe only now; it would end the packaging.
-                late = self._signal and ranks.under_torchrun()
-                signal.signal(number, signal.SIG_IGN if late else handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
@@ -100,6 +93,27 @@ class Session:
         print(f"\n{self._signal}: finishing this step and saving; a second one stops at once.", flush=True)
 
 
+@contextmanager
+def handling_signals(
+    handler: Callable[[int, FrameType | None], None], ignored_afterwards: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Calls `handler` for SIGINT and SIGTERM inside the block, and puts the former handlers back after it.
+
+    Where `ignored_afterwards` then says so, both signals are ignored instead. Outside the main thread, which alone may
+    set handlers, nothing happens.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        ignored = ignored_afterwards()
+        for number, handler_before in former.items():
+            signal.signal(number, signal.SIG_IGN if ignored else handler_before)
+
+
 def start_session(minutes: float, margin_seconds: float) -> Session:
     """The session of this process. `minutes` 0 takes the platform's limit, counted from the container's start."""
     here = platform.detect()
@@ -109,7 +123,7 @@ def start_session(minutes: float, margin_seconds: float) -> Session:
 
 
 def _process_start() -> float:
-    handed_down = os.environ.get("TRAINBOOK_SESSION_START")
+    handed_down = os.environ.get(environment.SESSION_START)
     return float(handed_down) if handed_down else psutil.Process().create_time()
 
 

@@ -454,3 +454,8 @@ def test_a_type_that_is_not_supported_is_an_error_of_the_task(tmp_path):
     path.write_text(GOOD + "workload: {when: 5}\n")
     with pytest.raises(TypeError, match="complex"):
         read_config(path, workload=lambda task: Strange)
+
+
+def test_benchmarking_and_determinism_exclude_each_other(toy):
+    with pytest.raises(BadInput, match="training.cudnn_benchmark picks algorithms by their speed"):
+        toy({"training.deterministic": "true", "training.cudnn_benchmark": "true"})

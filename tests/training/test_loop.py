@@ -11,7 +11,7 @@ from lib.config import with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import memory
 from lib.report.meter import Meter
-from lib.report.metrics import VOLATILE_COLUMNS, read
+from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import Task, find_task, load_task
 from lib.training import data, loop
@@ -20,6 +20,7 @@ from lib.training.order import Order
 from lib.training.session import Session
 from lib.training.state import new_state
 from lib.training.step import _counted, _gradients
+from tests.conftest import VOLATILE_COLUMNS
 
 
 def endless():
@@ -231,17 +232,6 @@ def test_a_first_signal_finishes_the_step_and_saves_a_second_one_raises(toy, tmp
     assert newest(tmp_path / "run").step == 1
 
 
-def test_oom_is_told_from_other_errors():
-    assert memory.is_oom(torch.OutOfMemoryError("CUDA out of memory"))
-    assert memory.is_oom(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
-    assert memory.is_oom(MemoryError())
-    wrapped = ValueError("outer")
-    wrapped.__cause__ = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
-    assert memory.is_oom(wrapped)
-    assert not memory.is_oom(RuntimeError("CUDA error: an illegal memory access was encountered"))
-    assert not memory.is_oom(RuntimeError("CUDA error: device-side assert triggered"))
-
-
 def test_the_learning_rate_warms_up_and_falls_to_its_floor(toy):
     config = toy({"scheduler.warmup_steps": 4, "training.max_steps": 10, "scheduler.min_lr_ratio": 0.1})
     rates = [learning_rate(config, step) / config.optimizer.lr for step in range(10)]
@@ -322,3 +312,22 @@ def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(toy, tmp_pa
     with pytest.raises(TrainingFailed, match="no longer finite at step 6.*the checkpoint before stays"):
         fit(config, tmp_path / "run", resume=good)
     assert newest(tmp_path / "run").step == 5
+
+
+def test_compiling_and_benchmarking_are_switches(toy, tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: compiled.append(model))
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    launch.train(toy({"training.max_steps": 1}))
+    assert not compiled and not torch.backends.cudnn.benchmark
+    switches = {"training.compile": True, "training.cudnn_benchmark": True}
+    launch.train(toy({"training.max_steps": 1, "run.name": "other", **switches}))
+    assert len(compiled) == 1 and torch.backends.cudnn.benchmark
+
+
+@pytest.mark.parametrize("every, calls", [(0, 0), (5, 2), (1, 12)])
+def test_the_cache_is_emptied_as_often_as_asked(toy, tmp_path, monkeypatch, every, calls):
+    made = []
+    monkeypatch.setattr(memory, "empty_cache", lambda: made.append(1))
+    fit(toy({"memory.empty_cache_every_steps": every}), tmp_path / "run")
+    assert len(made) == calls

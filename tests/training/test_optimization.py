@@ -10,7 +10,8 @@ from lib import checkpoint, launch
 from lib.errors import BadInput
 from lib.launch import smoke
 from lib.report.metrics import read, series
-from lib.training.optimization import Plateau, learning_rate, plateau
+from lib.training.optimization import Ema, Plateau, learning_rate, plateau
+from tests.checkpoint.test_weights import net
 
 
 def values(kind):
@@ -108,3 +109,21 @@ def test_a_ramp_in_epochs_reaches_the_task_in_steps(toy, tmp_path):
     run = launch.prepare(toy({"task": f"{tmp_path / 'ramped.py'}:Ramped", "workload.loss.ramp_epochs": 2}))
     assert run.config.workload.loss.ramp_steps == math.ceil(2 * 37 / 8)
     assert [run.task.term_weights(step)["boundary"] for step in (0, 5, 10, 99)] == pytest.approx([0, 0.1, 0.2, 0.2])
+
+
+def test_the_average_equals_its_formula_and_is_applied_only_inside():
+    model = net()
+    ema = Ema(model, 0.5)
+    want = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for step in range(4):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += step + 1
+        ema.update(step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        for name, value in model.named_parameters():
+            want[name] = decay * want[name] + (1 - decay) * value.detach()
+    trained = {name: value.detach().clone() for name, value in model.named_parameters()}
+    with ema.applied():
+        assert all(torch.allclose(value, want[name]) for name, value in model.named_parameters())
+    assert all(torch.equal(value, trained[name]) for name, value in model.named_parameters())

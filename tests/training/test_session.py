@@ -83,3 +83,9 @@ def test_an_interrupt_of_another_rank_is_one_of_this_one():
     assert one.stop_reason() is None
     one.agree("interrupted")
     assert one.stop_reason() == "interrupted"
+
+
+def test_the_save_that_went_on_in_the_background_is_reserved_for_at_the_end():
+    clock = Session(None, 0, 0)
+    clock.record("save", 10.0)
+    assert clock.reserve("save") == 20.0
