@@ -3,6 +3,7 @@
 #   title: "Trainbook 00: memory planned on a laptop"
 #   tasks: [graphmer, glacier]
 #   configs: [graphmer, graphmer_small, glacier_pretrain, glacier_pretrain_small, glacier_finetune, glacier_finetune_small]
+#   carry: planning
 #   gpu: false
 #   internet: false
 # ---
