@@ -13,6 +13,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from lib.errors import BadInput
@@ -22,6 +23,7 @@ PACKED_COLUMNS = 8000  # a line: a preview shows few lines, and editors draw up 
 TEMPLATE = Path(__file__).resolve().parent / "notebooks_src" / "carrier.py.in"
 FIRST_LINES = re.compile(r"\A# @title .*\n# It carries \d+ files built from notebooks_src/([\w-]+)\.py,")
 CHECKSUM = re.compile(r"(?<=that it was edited: )\w+$", re.MULTILINE)
+BASE = re.compile(r"^base: *(\S+)", re.MULTILINE)  # a configuration's other file, beside it
 PACKED = re.compile(r'^HOME = library\("""\n([^"]*)\n"""\)$', re.MULTILINE)
 
 
@@ -49,9 +51,13 @@ def carried_files(
             if path and path not in paths and not path.is_relative_to(lib / "kaggle"):
                 paths.add(path)
                 names += imported(path.read_bytes(), not planning or lib / "tasks" not in path.parents)
-    for package in [path.parent for path in paths if path.name == "__init__.py" and lib / "tasks" in path.parent.parents]:
-        paths |= {*data_files(package)}
-    paths |= {root / "configs" / f"{name}.yaml" for name in configs}
+    for path in [path for path in paths if path.name == "__init__.py" and path.is_relative_to(lib / "tasks")]:
+        paths |= {*data_files(path.parent)} if path.parent != lib / "tasks" else set()
+    names = [f"{name}.yaml" for name in configs]
+    while names:
+        path = root / "configs" / names.pop()
+        paths.add(path)
+        names += BASE.findall(read(path, source_path, root))
     return {path.relative_to(root).as_posix(): read(path, source_path, root) for path in sorted(paths)}
 
 
@@ -72,7 +78,7 @@ def imported(code: str | bytes, in_functions: bool) -> list[str]:
             names += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.List):
             words = [getattr(item, "value", None) for item in node.elts]
-            names += [f"{word}.__main__" for option, word in zip(words, words[1:], strict=False) if option == "-m"]
+            names += [f"{word}.__main__" for option, word in pairwise(words) if option == "-m"]
     return [name for name in names if name.split(".")[0] == "lib"]
 
 

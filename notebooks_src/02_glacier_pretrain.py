@@ -79,7 +79,7 @@ print(run.task.describe_data())
 print(*run.lengths, sep="\n")
 
 # %%
-from IPython.display import Image
+from IPython.display import Image, display
 
 Image(filename=str(run.task.draw_tiles(run.folder / "plots" / "tiles.png")))
 
@@ -87,7 +87,7 @@ Image(filename=str(run.task.draw_tiles(run.folder / "plots" / "tiles.png")))
 # ## Memory check and plan
 # What the run will take of the card, by a trace of its real training step, and what is in use now. The effective batch
 # stays what it is; the plan only says in how many pieces it is worked off. *Use this plan* puts it into `OVERRIDES`; the
-# other buttons measure again and give back what nobody refers to.
+# other buttons measure again and free unused memory.
 
 # %%
 widgets.plan_panel(notebook.plan(run), OVERRIDES)
@@ -119,6 +119,7 @@ print(f"{summary['reason']} at step {summary['step']:,} of {run.config.training.
 
 # %% [markdown]
 # ## Metrics
+# The loss and the validation metrics over the steps, from `metrics.csv`, and the rate of learning below them.
 
 # %%
 Image(filename=str(run.folder / "plots" / "metrics.png"))

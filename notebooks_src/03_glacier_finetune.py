@@ -111,9 +111,10 @@ print(queue.table(runs))
 
 # %% [markdown]
 # ## Metrics
+# For each run of the queue, the loss and the validation metrics over the steps, from its `metrics.csv`.
 
 # %%
-from IPython.display import Image
+from IPython.display import Image, display
 
 drawn = [entry.folder / "plots" / "metrics.png" for entry in runs]
 display(*(Image(filename=str(path)) for path in drawn if path.is_file()))
