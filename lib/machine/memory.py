@@ -49,12 +49,6 @@ def clear_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def empty_cache() -> None:
-    """Gives the driver what PyTorch keeps for its next tensors. It waits for the GPU; see memory.empty_cache_..."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
 @functools.cache  # making one reads /proc, twice as long as asking it
 def _process(number: int) -> psutil.Process:
     return psutil.Process(number)

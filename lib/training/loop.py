@@ -149,8 +149,6 @@ def train(
             if stop:
                 reason = stop
                 break
-            if _due(state.step, config.memory.empty_cache_every_steps):
-                memory.empty_cache()
         _finish_saving(saver)
 
     progress.close()

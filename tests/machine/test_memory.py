@@ -295,14 +295,6 @@ def test_the_test_after_training_writes_into_the_same_log(toy, tmp_path, monkeyp
     assert [row["after"] for row in rows(run.folder)] == ["4"]
 
 
-@pytest.mark.parametrize("every, calls", [(0, 0), (5, 2), (1, 12)])
-def test_the_cache_is_emptied_as_often_as_asked(toy, tmp_path, monkeypatch, every, calls):
-    made = []
-    monkeypatch.setattr(memory, "empty_cache", lambda: made.append(1))
-    fit(toy({"memory.empty_cache_every_steps": every}), tmp_path / "run")
-    assert len(made) == calls
-
-
 # --- recomputation and steps that are not finite ----------------------------------------------------------------------
 
 
