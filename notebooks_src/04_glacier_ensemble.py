@@ -150,7 +150,7 @@ if code == 0 and run.config.workload.download:
     print("The scenes of downloaded archives are deleted once they are cut: name a folder of bands in `lib predict`.")
 elif code == 0:
     task, models = ensemble.load_members(members)
-    masks = task.predict(models, run.task.root, voted / "masks")
+    masks = task.predict(models, run.task.data.root, voted / "masks")
     print(f"{len(masks)} masks are in {voted / 'masks'}.")
     outputs.package(run.output_dir)
 

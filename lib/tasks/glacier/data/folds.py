@@ -6,38 +6,14 @@ Groups (scenes, or squares of the map) go as a whole to one part, chosen so that
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from lib.config.reader import option
 from lib.errors import BadInput
 from lib.tasks.glacier.data.tiles import Store, Table
+from lib.tasks.glacier.settings import Split
 
 _TRIES = 64  # random orders of the groups; the split that is nearest to the wanted shares is taken
-
-
-@dataclass(frozen=True)
-class Split:
-    """Which part of the data is held out. With folds, one of them validates and the others train."""
-
-    validation: float = option(0.15, "Share that validates, where there are no folds.", above=0, below=0.9)
-    test: float = option(
-        0.15, "Share that is held out of everything; 0: the test repeats the validation.", minimum=0, below=0.9
-    )
-    folds: int = option(0, "Parts of what is not the test; 0: no cross-validation.", minimum=0)
-    fold: int = option(0, "The fold that validates, counted from 0.", minimum=0)
-    by: Literal["scene", "map"] = option("scene", "What is kept together: whole scenes, or squares of the map.")
-    square: int = option(4, "Tiles on a side of such a square.", minimum=1)
-    seed: int = option(
-        0, "The split follows from it, and not from the run's seed: an ensemble shares one test.", minimum=0
-    )
-
-    def __post_init__(self) -> None:
-        if self.folds == 1 or (self.folds and self.fold >= self.folds):
-            raise ValueError(f"fold {self.fold} of {self.folds} folds does not exist. Folds are counted from 0.")
-        if not self.folds and self.validation + self.test >= 1:
-            raise ValueError("validation and test leave nothing to train on. Lower one of them.")
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,8 @@ import pytest
 
 from lib.errors import BadInput
 from lib.tasks.glacier.data import folds, readers, sampling
-from lib.tasks.glacier.data.folds import Split
-from lib.tasks.glacier.data.readers import Source
-from lib.tasks.glacier.data.sampling import Sampling
-from lib.tasks.glacier.data.tiles import Cut, Cutter
+from lib.tasks.glacier.data.tiles import Cutter
+from lib.tasks.glacier.settings import Cut, Sampling, Source, Split
 from tests.tasks.glacier.files import scene, write_bands, write_patches, write_scenes
 
 TWO = Source(bands=("red", "nir"))
