@@ -95,7 +95,7 @@ class Data:
     @cached_property
     def parts(self) -> Parts:
         settings = self.settings
-        return folds.parts(self.store, settings.split, settings.source.classes, settings.tiles.size)
+        return folds.parts(self.store, settings.split, settings.source.classes)
 
     @property
     def is_split(self) -> bool:
