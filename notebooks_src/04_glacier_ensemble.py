@@ -138,7 +138,7 @@ if members and run.config.workload.download:
     print("The scenes of downloaded archives are deleted once they are cut: name a folder of bands in `lib predict`.")
 elif members:
     task, models = ensemble.load_members(members)
-    masks = task.predict(models, run.task.root, voted / "masks")
+    masks = task.predict(models, run.task.data.root, voted / "masks")
     print(f"{len(masks)} masks are in {voted / 'masks'}.")
 
 # %% [markdown]

@@ -14,7 +14,7 @@ from torch import nn
 from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.tasks.glacier import maps
-from lib.tasks.glacier.data.readers import Source
+from lib.tasks.glacier.settings import Source
 from tests.conftest import ROOT
 from tests.tasks.glacier.files import scene, write_bands, write_scenes
 
