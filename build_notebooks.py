@@ -88,8 +88,8 @@ def has_tag(cell: NotebookNode, *tags: str) -> bool:
 
 def read_header(path: Path, text: str) -> Header:
     """Reads the header strictly. Raises BadInput for an unknown, missing or wrongly typed key."""
-    reader = Reader()
-    root = reader.root("\n" + re.sub(r"^# ?", "", text, flags=re.MULTILINE), str(path))  # from line 2 of the source
+    reader = Reader({})
+    root = reader.root("\n" + re.sub(r"^# ?", "", text, flags=re.MULTILINE), str(path), "Give a title.")
     header = reader.section(HeaderFile, root, "")
     reader.finish()
     return header.trainbook
