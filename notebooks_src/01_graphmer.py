@@ -111,7 +111,7 @@ print(resume.describe_resume(run, resume.find_checkpoint(run)))
 
 # %%
 summary = launch.train(run)
-print(f"{summary['reason']} at step {summary['step']:,} of {run.config.training.max_steps:,}")
+print(f"{summary.reason} at step {summary.step:,} of {run.config.training.max_steps:,}")
 
 # %% [markdown]
 # ## Metrics

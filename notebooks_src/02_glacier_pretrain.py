@@ -115,7 +115,7 @@ print(resume.describe_resume(run, resume.find_checkpoint(run)))
 
 # %%
 summary = launch.train(run)
-print(f"{summary['reason']} at step {summary['step']:,} of {run.config.training.max_steps:,}")
+print(f"{summary.reason} at step {summary.step:,} of {run.config.training.max_steps:,}")
 
 # %% [markdown]
 # ## Metrics
@@ -134,7 +134,7 @@ Image(filename=str(run.folder / "plots" / "metrics.png"))
 print(notebook.compare(summary))
 
 # %%
-if summary["reason"] == "completed":
+if summary.reason == "completed":
     display(*(Image(filename=str(run.folder / "plots" / f"{name}.png")) for name in ("predictions", "confusion")))
 
 # %% [markdown]

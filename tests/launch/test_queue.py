@@ -12,7 +12,7 @@ from lib import launch
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import queue, smoke
 from lib.machine import inputs
-from lib.report import outputs
+from lib.report.summary import Summary
 from lib.training import loop
 from lib.training.session import Session
 from tests.conftest import ROOT, TOY
@@ -231,7 +231,7 @@ def test_runs_completed_in_a_mounted_output_come_along_without_checkpoints(confi
     assert queue.state_of(queue_of(path)[0]).state == "completed"
     assert queue.run_queue(queue_of(path)) == 0
     first = tmp_path / "runs" / "toy-seed1"
-    assert outputs.read_summary(first) == outputs.read_summary(mount / "toy-seed1")
+    assert Summary.read(first) == Summary.read(mount / "toy-seed1")
     assert list((first / "best").iterdir()) and not (first / "checkpoints").exists()
     assert (tmp_path / "runs" / "toy-seed2" / "checkpoints").is_dir()
 
@@ -265,7 +265,7 @@ def test_folds_of_the_same_size_vote_with_a_completed_queue(config, tmp_path, mo
     def complete(place, name):
         (place / name / "best").mkdir(parents=True)
         (place / name / "best" / "step-00000001").mkdir()
-        outputs.write_summary(place / name, {"reason": "completed"})
+        Summary(name, "toy", "completed").write(place / name)
 
     monkeypatch.setattr(queue.checkpoint, "steps", lambda folder: [1] if folder.is_dir() else [])
     mount, runs = tmp_path / "input", tmp_path / "runs"
