@@ -4,7 +4,6 @@ import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -14,7 +13,6 @@ from lib.checkpoint import weights
 from lib.config import to_yaml
 from lib.errors import BadInput
 from lib.machine import disk, memory
-from lib.report import outputs
 from lib.report.summary import Summary
 from lib.task import Task, find_task, load_config, load_task
 from lib.text import aligned
