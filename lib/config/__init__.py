@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -234,6 +234,16 @@ def read_config(
     """
     path = Path(path)
     return noting_overrides(_read(read_text(path), str(path), path.stem, overrides or {}, workload), overrides or {})
+
+
+def split_overrides(
+    pairs: Sequence[str], usage: str = "--set takes key=value, for example training.max_steps=200"
+) -> dict[str, object]:
+    """Returns the dotted keys and texts of `key=value` from a command line. Raises BadInput, with `usage`."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise BadInput(f"{usage}; it was given {pair!r}.")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def to_yaml(config: Config) -> str:
