@@ -19,6 +19,7 @@ from lib.launch import torchrun
 from lib.ranks import sharding, sums
 from lib.ranks.sums import _buckets, add_up, decays
 from lib.report.metrics import VOLATILE_COLUMNS, read
+from lib.report.summary import Summary
 from lib.task import load_task
 from lib.training import data
 from lib.training.evaluation import evaluate
@@ -507,6 +508,7 @@ def test_memory_that_runs_out_under_shards_starts_again_with_half_the_micro_batc
     class Tight(torchrun._Launch):
         def run(self):
             launches.append(self.config.training.micro_batch)
+            Summary("toy", self.config.task, "completed", 12, 12).write(tmp_path / "runs" / "toy")
             return OutOfMemory("Memory ran out.", 2) if len(launches) == 1 else None
 
     monkeypatch.setattr(torchrun, "_Launch", Tight)
