@@ -6,7 +6,7 @@ A file may begin with `base: other.yaml`, a file beside it: every key that it do
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -238,6 +238,16 @@ def read_config(
     path, overrides = Path(path), overrides or {}
     config = _read(read_text(path), path, path.stem, overrides, workload)
     return dataclasses.replace(config, overridden=frozenset(overrides))
+
+
+def split_overrides(
+    pairs: Sequence[str], usage: str = "--set takes key=value, for example training.max_steps=200"
+) -> dict[str, object]:
+    """Returns the dotted keys and texts of `key=value` from a command line. Raises BadInput, with `usage`."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise BadInput(f"{usage}; it was given {pair!r}.")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def to_yaml(config: Config) -> str:
