@@ -100,8 +100,8 @@ print(queue.table(runs, rates))
 
 # %% [markdown]
 # ## Full run
-# One run after another. The session's end may fall anywhere: the next session goes on with those that are unfinished, each
-# at its own checkpoint. Interrupting this cell once finishes the step and saves; run it again to go on.
+# One run after another. The session's end may fall anywhere: the next session continues with those that are unfinished,
+# each at its own checkpoint. Interrupting this cell once finishes the step and saves; run it again to continue.
 
 # %%
 code = queue.run_queue(runs)
@@ -109,7 +109,7 @@ print(queue.table(runs))
 
 # %% [markdown]
 # ## Metrics
-# For each run of the queue, the loss and the validation metrics over the steps, from its `metrics.csv`.
+# For each run of the queue: losses, validation metrics beside the trivial baseline, learning rate and speed.
 
 # %%
 from IPython.display import Image, display

@@ -254,12 +254,12 @@ def test_the_gauge_shows_each_gpu_and_stops_for_the_next_panel(monkeypatch):
             self.written.set()
 
     first = Shown()
-    panel._start_gauge(first)
+    panel.start_gauge(first)
     running = panel._gauge_stop
     assert first.written.wait(10) and "GPU 0, T4: 3.00 of 12.00 GiB in use" in text_of(first.value)
     assert "width:25.0%" in first.value and "RAM" not in first.value
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    panel._start_gauge(Shown())
+    panel.start_gauge(Shown())
     assert running.is_set()
 
 
@@ -284,7 +284,7 @@ def test_in_a_batch_run_and_without_ipywidgets_it_is_text_and_a_picture(planned,
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
     real = builtins.__import__
     pictures = []
-    monkeypatch.setattr(widgets, "Kept", lambda html, text: pictures.append(html))
+    monkeypatch.setattr(widgets, "SavedAnswer", lambda html, text: pictures.append(html))
 
     def without(name, *rest, **more):
         if name == "ipywidgets":
@@ -321,7 +321,7 @@ def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(sho
     made.use.click()
     file = tmp_path / "runs" / "plan-graphmer.json"
     line = 'OVERRIDES = {"training.effective_batch": 32, "workload.chain.roots": 64, "training.micro_batch": 8, '
-    assert plan_html.escape(line) in made.said.value and str(file) in made.said.value
+    assert plan_html.escape(line) in made.message.value and str(file) in made.message.value
     capsys.readouterr()
     config = notebook.configure("graphmer", ROOT, PARAMETERS)
     assert (config.training.effective_batch, config.workload.chain.roots, config.training.micro_batch) == (32, 64, 8)
@@ -387,7 +387,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_line_is_there_all_the_s
     (tmp_path / "runs").write_text("a file where the folder should be")
     made = shown()
     made.use.click()
-    assert "OVERRIDES = {" in made.said.value and "cannot be written" in made.said.value
+    assert "OVERRIDES = {" in made.message.value and "cannot be written" in made.message.value
 
 
 def test_a_training_notebook_s_button_fills_overrides_in_place(planned, monkeypatch):
