@@ -1,4 +1,4 @@
-"""Build notebooks/*.ipynb from notebooks_src/*.py, check that they are fresh, bring edited ones back.
+"""Builds notebooks/*.ipynb from notebooks_src/*.py, checks that they are fresh, brings edited ones back.
 
     python build_notebooks.py [01_graphmer ...]      build these, or all; only files that changed are written
     python build_notebooks.py --check [NAME ...]     show what is stale; exit code 1 if anything is
@@ -96,7 +96,7 @@ def read_header(path: Path, text: str) -> Header:
 
 
 def read_source(path: Path, text: str | None = None) -> Source:
-    """Read and check a source; `text` stands for a content that is not written yet."""
+    """Reads and checks a source, or `text`, which is not written yet. Raises BadInput."""
     text = path.read_text(encoding="utf-8") if text is None else text
     match = HEADER.match(text)
     if not match or not text[match.end():].startswith("# %%"):
@@ -111,7 +111,7 @@ def read_source(path: Path, text: str | None = None) -> Source:
 
 
 def check_source(source: Source) -> None:
-    """What holds for every source: Python without magics, one carrier, one parameters cell, short."""
+    """Raises BadInput unless a source is Python without magics, short, with one carrier and one parameters cell."""
     total, seen = 0, {}
     for cell, line in zip(source.cells, source.lines, strict=True):
         if cell.cell_type == "code":
@@ -131,7 +131,7 @@ def check_source(source: Source) -> None:
 
 
 def check_code(path: Path, line: int, code: str) -> None:
-    """One cell's code must be Python by itself; IPython's own syntax hides failures and runs nowhere else."""
+    """Raises BadInput unless a cell is Python: IPython's own syntax hides failures and runs nowhere else."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an invalid escape, say, is the linter's matter
@@ -145,16 +145,16 @@ def check_code(path: Path, line: int, code: str) -> None:
 
 
 def parameters(source_path: Path) -> dict[str, object]:
-    """Names and defaults of the parameters cell: papermill injects a misspelt name with a mere log line."""
-    found: dict[str, object] = {}
+    """Returns names and defaults of the parameters cell: papermill injects a misspelt name with a mere log line."""
+    defaults: dict[str, object] = {}
     for cell in (cell for cell in read_source(source_path).cells if has_tag(cell, "parameters")):
         for statement in ast.parse(cell.source).body:
             try:
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                found.update({target.id: ast.literal_eval(statement.value) for target in targets})
+                defaults.update({target.id: ast.literal_eval(statement.value) for target in targets})
             except (AttributeError, ValueError):
                 raise BadInput(f"{source_path}: not 'NAME: type = literal': {ast.unparse(statement)}") from None
-    return found
+    return defaults
 
 
 def build(source: Source, files: dict[str, str], before: str = "") -> NotebookNode:
@@ -220,7 +220,7 @@ def read_cells(text: str) -> list[NotebookNode]:
 
 
 def difference(old: str, new: str, name: str) -> str:
-    """A bounded diff of two notebooks, cell by cell, or of their JSON where the cells are the same."""
+    """Returns a bounded diff of two notebooks, cell by cell, or of their JSON where the cells are the same."""
     try:
         listings = [[line for cell in read_cells(text) for line in
                      (f"[{cell.cell_type} cell] {dict(cell.metadata) or ''}", *cell.source.split("\n"), "")]
@@ -232,13 +232,13 @@ def difference(old: str, new: str, name: str) -> str:
 
 
 def run(names: list[str], check: bool, root: Path) -> int:
-    """Build, or check, the named notebooks or all."""
+    """Builds, or checks, the named notebooks or all; returns the exit code. Raises BadInput."""
     sources = {path.stem: path for path in sorted((root / "notebooks_src").glob("*.py"))}
-    wanted = [Path(name).name.removesuffix(".py").removesuffix(".ipynb") for name in names] or list(sources)
-    if unknown := [name for name in wanted if name not in sources]:
+    stems = [Path(name).name.removesuffix(".py").removesuffix(".ipynb") for name in names] or list(sources)
+    if unknown := [name for name in stems if name not in sources]:
         raise BadInput(f"there is no notebooks_src/{unknown[0]}.py. There are: {', '.join(sources) or 'none'}.")
     stale = []
-    for name in wanted:
+    for name in stems:
         target = root / "notebooks" / f"{name}.ipynb"
         text = notebook_text(sources[name], root)
         old = target.read_bytes().decode("utf-8", "replace") if target.is_file() else None
@@ -258,7 +258,7 @@ def run(names: list[str], check: bool, root: Path) -> int:
 
 
 def edited_cells(path: Path) -> list[NotebookNode]:
-    """The cells of an edited notebook, without what running and foreign editors added to them."""
+    """Returns the cells of an edited notebook, without what running and foreign editors added. Raises BadInput."""
     if not path.is_file():
         raise BadInput("there is no such file.")
     cells = [cell for cell in read_cells(path.read_text(encoding="utf-8")) if not has_tag(cell, *RUN_TAGS)]
@@ -275,23 +275,23 @@ def edited_cells(path: Path) -> list[NotebookNode]:
 
 
 def merged_cells(source: Source, edited: list[NotebookNode]) -> list[NotebookNode]:
-    """The edited cells, each with what only the source knows (title, tags, spacing) where they can be matched."""
-    left = {cell.id: old for cell, old in zip(build(source, {}).cells, source.cells, strict=True)}
+    """Returns the edited cells, with what only the source knows (title, tags, spacing) where one can be matched."""
+    unmatched = {cell.id: old for cell, old in zip(build(source, {}).cells, source.cells, strict=True)}
     rules = (lambda new, key, old: has_tag(new, "carrier") and has_tag(old, "carrier"),
              lambda new, key, old: key == new.get("id"),
              lambda new, key, old: old.source == new.source,
              lambda new, key, old: difflib.get_close_matches(new.source, [old.source]))
-    found: dict[int, NotebookNode] = {}
+    matches: dict[int, NotebookNode] = {}
     for rule in rules:
         for number, new in enumerate(edited):
-            keys = (key for key, old in left.items() if old.cell_type == new.cell_type and rule(new, key, old))
-            if number not in found and (key := next(keys, None)):
-                found[number] = left.pop(key)
-    return [merged_cell(found.get(number), new) for number, new in enumerate(edited)]
+            keys = (key for key, old in unmatched.items() if old.cell_type == new.cell_type and rule(new, key, old))
+            if number not in matches and (key := next(keys, None)):
+                matches[number] = unmatched.pop(key)
+    return [merged_cell(matches.get(number), new) for number, new in enumerate(edited)]
 
 
 def merged_cell(old: NotebookNode | None, new: NotebookNode) -> NotebookNode:
-    """A key that the edited cell lacks keeps the source's value (platforms drop keys); one that is false goes."""
+    """Returns an edited cell; a key that it lacks keeps the source's value, a false one goes: platforms drop keys."""
     if old and has_tag(old, "carrier"):
         return old
     merged = {**old.metadata, **new.metadata} if old else new.metadata
@@ -300,7 +300,7 @@ def merged_cell(old: NotebookNode | None, new: NotebookNode) -> NotebookNode:
 
 
 def merged_text(source: Source, cells: list[NotebookNode]) -> str:
-    """The source's text with these cells; where it would not read back as these cells, nothing may be written."""
+    """Returns the source's text with these cells. Raises BadInput where it would not read back as these cells."""
     filters = {"notebook_metadata_filter": "-all", "cell_metadata_filter": f"title,{','.join(CELL_KEYS)},-all"}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"jupytext": filters})
     text = source.prefix + jupytext.writes(notebook, fmt=FORMAT).lstrip("\n")
@@ -311,7 +311,7 @@ def merged_text(source: Source, cells: list[NotebookNode]) -> str:
 
 
 def import_notebook(path: Path, root: Path) -> int:
-    """Bring an edited notebook back into its source. lib is never written: edits of carried files are only shown."""
+    """Writes an edited notebook back into its source; returns 1 where its carrier cell was edited."""
     try:
         edited = edited_cells(path)
         code = next((cell.source for cell in edited if has_tag(cell, "carrier")), "")
@@ -332,7 +332,7 @@ def import_notebook(path: Path, root: Path) -> int:
 
 
 def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
-    """The command line; returns the exit code: 0, 1 (stale, or lib edited in a notebook) or 2 (bad input)."""
+    """Runs the command line; returns the exit code: 0, 1 (stale, or an edited carrier cell) or 2 (bad input)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="notebooks such as 01_graphmer (none: all); with --import, files")
     parser.add_argument("--check", action="store_true", help="write nothing; show what is stale")

@@ -132,7 +132,8 @@ def unpack(code: str) -> dict[str, str]:
     try:
         return json.loads(zlib.decompress(base64.b85decode("".join(PACKED.search(code)[1].split()))))
     except (TypeError, ValueError, zlib.error):
-        raise BadInput("the carrier cell can no longer be read; put back the one of the built notebook.") from None
+        sentence = "it was edited, or built by an earlier version; put back the one of the built notebook."
+        raise BadInput(f"the carrier cell can no longer be read: {sentence}") from None
 
 
 def code(name: str, files: dict[str, str], before: str = "") -> str:

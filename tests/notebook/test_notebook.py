@@ -1,13 +1,8 @@
-"""The parameters cell, the memory panel of a training notebook, and the comparison at its end."""
-
-
-import builtins
+"""The parameters cell of a training notebook, and the comparison at its end."""
 
 import torch
 
 from lib import notebook
-from lib.machine import memory, platform
-from lib.notebook import widgets
 from lib.report.summary import Summary
 from tests.conftest import ROOT
 
@@ -34,38 +29,6 @@ def test_every_parameter_reaches_the_configuration(tmp_path):
     assert (config.data.dir, config.output_dir, config.run.resume_from) == ("a", "b", "c")
     assert (config.training.smoke_steps, config.training.max_steps, config.session.minutes) == (3, 4, 5.5)
     assert config.optimizer.lr == 0.5
-
-
-def test_the_memory_panel_prints_where_there_is_no_live_kernel(capsys):
-    assert widgets.memory_panel() is None
-    assert "RAM: " in capsys.readouterr().out
-
-
-def test_the_memory_panel_measures_again_when_its_buttons_are_pressed(monkeypatch, capsys):
-    monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    readings = iter(["before", "checked", "cleared"])
-    monkeypatch.setattr(memory, "check_memory", lambda: next(readings))
-    panel = widgets.memory_panel()
-    (check, clear), text = panel.children[0].children, panel.children[1]
-    assert capsys.readouterr().out == "before\n" and text.layout.display == "none"
-    check.click()
-    assert text.value == "checked" and text.layout.display == ""
-    clear.click()
-    assert text.value == "cleared"
-
-
-def test_the_memory_panel_prints_where_widgets_are_missing(monkeypatch, capsys):
-    monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    real = builtins.__import__
-
-    def without(name, *rest, **more):
-        if name == "ipywidgets":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    assert widgets.memory_panel() is None
-    assert "RAM: " in capsys.readouterr().out
 
 
 def test_an_unfinished_run_says_what_is_left_and_a_finished_one_compares():

@@ -17,8 +17,6 @@ from lib.notebook import panel, widgets
 from lib.planner import html as plan_html
 from lib.planner.file import write
 from lib.planner.html import bar, of_plan
-from lib.planner.search import Option, Plan
-from lib.planner.trace import Prediction
 from lib.task import find_task, load_config
 from tests.conftest import ROOT
 
@@ -28,36 +26,6 @@ PARAMETERS = {
     "CONFIG": "configs/graphmer.yaml", "DATA_DIR": "", "OUTPUT_DIR": "", "SMOKE_STEPS": 0, "MAX_STEPS": 0,
     "SESSION_MINUTES": 0, "OVERRIDES": {}, "RESUME_FROM": "",
 }  # fmt: skip
-
-
-def made_up(config, target, count):
-    """A plan whose peak grows with the sequence and whose micro-batch is half of a slot."""
-    slots = config.training.micro_batch_slots
-    slot = config.training.effective_batch // slots
-    sizes = {"weights": GIB, "optimizer": 2 * GIB, "activations": int(config.workload.chain.roots / 24 * GIB)}
-    peak = sum(sizes.values())
-    prediction = Prediction(
-        target.card.name, target.usable_bytes, target.limit_bytes, peak, peak, peak <= target.limit_bytes, sizes, {},
-        {}, 10**8, (0.1, 0.2), (0.01, 0.02), 1e12, {}, ("what a <test> leaves out.",),
-    )  # fmt: skip
-    best = Option(max(1, slot // 2), 2, 0, prediction, 1.0, (0.5, 2.0))
-    return Plan(
-        config.run.name, target.card.name, count or 2, target.set_aside, target.usable_bytes, target.limit_bytes,
-        config.training.effective_batch, slots, config.training.max_steps, "fp16", 10**8, 12, (best,), best,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def planned(monkeypatch):
-    """Stands in for the planner's child process; the list of what was asked, which takes no time."""
-    asked = []
-
-    def plan(config, card, count=0):
-        asked.append((config, card, count))
-        return made_up(config, card, count)
-
-    monkeypatch.setattr(planner, "plan", plan)
-    return asked
 
 
 @pytest.fixture
@@ -267,7 +235,8 @@ def test_dials_are_keys_of_their_task():
     for path in CONFIGS:
         config = load_config(path)
         for key, sizes in find_task(config.task).dials.items():
-            load_config(path, {key: sizes[0]}), load_config(path, {key: sizes[-1]})
+            for size in sizes:
+                assert flat(load_config(path, {key: size}))[key] == size
 
 
 # --- without widgets --------------------------------------------------------------------------------------------------
@@ -388,23 +357,3 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_line_is_there_all_the_s
     made = shown()
     made.use.click()
     assert "OVERRIDES = {" in made.message.value and "cannot be written" in made.message.value
-
-
-def test_a_training_notebook_s_button_fills_overrides_in_place(planned, monkeypatch):
-    made = []
-    monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    monkeypatch.setattr(widgets, "show_live", lambda widget, otherwise: made.append(widget))
-    overrides = {"optimizer.lr": 1e-4}
-    plan = panel.Choice(GRAPHMER, {}, "t4").plan()
-    widgets.plan_panel(plan, overrides)
-    button, said = made[0].children
-    button.click()
-    assert overrides == {"optimizer.lr": 1e-4, "training.micro_batch": 16, "training.gradient_checkpointing": 0}
-    assert "Run the cells below" in said.value and "training.micro_batch" in said.value
-
-
-def test_a_training_notebook_without_a_kernel_or_without_a_plan_has_no_button(planned, capsys):
-    widgets.plan_panel(panel.Choice(GRAPHMER, {}, "t4").plan(), {})
-    assert "At the peak, GiB" in capsys.readouterr().out
-    widgets.plan_panel(None, {})
-    assert capsys.readouterr().out == ""
