@@ -65,7 +65,6 @@ def train_batches(
         sampler=_SlotKeys(steps, mine),
         num_workers=workers,
         prefetch_factor=options.prefetch_factor if workers else None,
-        persistent_workers=options.persistent_workers and workers > 0,
         pin_memory=options.pin_memory and torch.cuda.is_available(),
         worker_init_fn=functools.partial(_end_with, os.getpid()),
     )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lib import ranks
-from lib.config import Config
+from lib.config import REMOVED, Config
 from lib.config.reader import flat
 from lib.errors import BadInput
 from lib.task import Task
@@ -19,7 +19,7 @@ _REFUSED = ("task", "data fingerprint", "seed", "training.effective_batch", "tra
 # May differ without a warning: it changes neither samples nor arithmetic.
 _HARMLESS = (
     "output_dir", "run.", "session.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",
-    "data.prefetch_factor", "data.pin_memory", "data.persistent_workers", "training.smoke_steps",
+    "data.prefetch_factor", "data.pin_memory", "training.smoke_steps",
 )  # fmt: skip
 
 
@@ -47,7 +47,8 @@ def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object) -> st
 
     Raises BadInput, with a table, where what differs decides which samples a step sees.
     """
-    different = [key for key in {**saved, **now} if saved.get(key) != now.get(key)]
+    keys = [key for key in {**saved, **now} if key not in REMOVED]
+    different = [key for key in keys if saved.get(key) != now.get(key)]
     refused = [key for key in _REFUSED if key in different]
     if refused:
         raise BadInput(

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from lib.config import Config
 from lib.ranks import sharding
 
-_OPTIMIZERS = {"adamw": torch.optim.AdamW}
-
 
 def build(model: nn.Module, config: Config) -> torch.optim.Optimizer:
     """The optimizer; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule)."""
@@ -22,8 +20,8 @@ def build(model: nn.Module, config: Config) -> torch.optim.Optimizer:
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": options.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    kind = _OPTIMIZERS[options.name]
-    return kind([g for g in groups if g["params"]], lr=options.lr, betas=options.betas, eps=options.eps)
+    groups = [g for g in groups if g["params"]]
+    return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, eps=options.eps)
 
 
 class Plateau:
