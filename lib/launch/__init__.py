@@ -26,7 +26,7 @@ EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
 
 
 def train(config: Config | Run) -> Summary:
-    """Trains, or goes on with, the run that a configuration names; returns its summary, which is on disk too.
+    """Trains, or resumes, the run that a configuration names; returns its summary, which is on disk too.
 
     With several GPUs the run takes place in a process for each, below this one. A run that was completed before is left
     as it is. Raises BadInput before anything is written.
@@ -68,9 +68,9 @@ def _train_below(run: Run, count: int, number: int) -> Summary:
 
 
 def _predictions(run: Run) -> dict[str, Any]:
-    """What the plan says of the run as it is configured; None where there was nothing to plan for."""
+    """Returns what the plan predicts for the run as it is configured; None where there was nothing to plan for."""
     if torchrun.is_watched():
-        return torchrun.told()
+        return torchrun.summary_of_parent()
     option = run.predicted
     return {
         "predicted_steps_per_second": option and round(1 / option.expected_seconds, 4),
@@ -79,11 +79,12 @@ def _predictions(run: Run) -> dict[str, Any]:
 
 
 def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
-    """Looks for what to go on with and readies the folder; the number of the session may follow from what is found."""
+    """Finds the checkpoint to resume from, and makes the folder; returns it with the number of the session."""
     found = find_checkpoint(run)
     print(describe_resume(run, found))
     if not run.config.checkpoint.keep_last:
-        print(_resuming_is_lost(run.config.checkpoint.keep_best))
+        kept = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
+        print(f"checkpoint.keep_last is 0, so {kept}: a session that ends early cannot be resumed.")
     disk.check_writable(run.folder)
     for kind in ("checkpoints", "best"):
         checkpoint.tidy(run.folder / kind)
@@ -102,11 +103,6 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
 def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> Summary:
     config = run.config
     return Summary(config.run.name, config.task, reason, step, config.training.max_steps, number, **more)
-
-
-def _resuming_is_lost(keep_best: int) -> str:
-    kept = "only the best weights are kept" if keep_best else "nothing is saved on the way"
-    return f"checkpoint.keep_last is 0, so {kept}: a session that ends early cannot be resumed."
 
 
 def _finish(run: Run, outcome: loop.Outcome, session: Session, number: int) -> Summary:

@@ -12,17 +12,16 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lib import checkpoint, launch
 from lib.config import Config, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import smoke, torchrun
 from lib.launch.run import prepare
-from lib.machine import inputs, memory, platform
+from lib.machine import disk, inputs, memory, platform
 from lib.report.summary import Summary
 from lib.task import load_config
-from lib.text import duration
+from lib.text import Criterion, aligned, duration
 from lib.training.session import start_session
 
 
@@ -45,7 +44,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class State:
+class Progress:
     """How far a run of a queue is. `score` is its best validation, `test` the same metric on the test."""
 
     state: str  # completed, stopped, failed, not started
@@ -58,65 +57,40 @@ class State:
 
 
 def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[Entry]:
-    """The runs of a configuration's `queue:` section, in the order in which they are worked off.
+    """Returns the runs of a configuration's `queue:` section, in the order in which they run.
 
-    Those of the configurations in `queue.before` come first; one that was completed earlier, here or in a mounted
-    output, is left out and said, and one that has to be made here is as short as `queue.before_overrides` makes it.
-    Then come all combinations of folds, seeds and grid. Raises BadInput.
+    Those of the configurations in `queue.before` come first. One that was completed earlier, here or in a mounted
+    output, is left out, and one that has to be made here is as short as `queue.before_overrides` makes it; both are
+    printed. Then come all combinations of folds, seeds and grid. Raises BadInput.
     """
     config = load_config(path, overrides)
     queue = config.queue
-    before = [entry for name in queue.before for entry in _before(path.parent / name, config)]
+    runs = [entry for name in queue.before for entry in _before(path.parent / name, config)]
     if queue.start_from and queue.start_from not in {Path(name).stem for name in queue.before}:
         raise BadInput(
             f"queue.start_from is {queue.start_from}, which is no run of queue.before. Name its configuration there."
         )
-    grid = [[(_grid_name(key, value), {key: value}) for value in values] for key, values in queue.grid.items()]
-    folds = [[(f"-fold{fold}", {queue.fold_key: fold}) for fold in range(queue.folds)]] if queue.folds else []
-    seeds = [[(f"-seed{seed}", {"seed": seed}) for seed in queue.seeds]] if queue.seeds else []
-    found = list(before)
-    for choices in itertools.product(*grid, *folds, *seeds):
+    axes = [
+        [(f"-{key.rpartition('.')[2]}{re.sub(r'[^A-Za-z0-9.+-]+', '_', value)}", {key: value}) for value in values]
+        for key, values in queue.grid.items()
+    ]
+    kinds = len(axes)  # runs that differ in fold or seed alone take the same time
+    axes += [[(f"-fold{fold}", {queue.fold_key: fold}) for fold in range(queue.folds)]] if queue.folds else []
+    axes += [[(f"-seed{seed}", {"seed": seed}) for seed in queue.seeds]] if queue.seeds else []
+    resumed = config.run.resume_from and inputs.find_input(config.run.resume_from, platform.detect())
+    for choices in itertools.product(*axes):
         suffixes = [suffix for suffix, _ in choices]
-        changes = {key: value for _, change in choices for key, value in change.items()}
-        changes["run.name"] = config.run.name + "".join(suffixes)
-        kind = config.run.name + "".join(suffixes[: len(grid)])
-        changes["run.resume_from"] = _resume_from(config.run.resume_from, str(changes["run.name"]))
-        found.append(Entry(with_changes(config, changes), kind, starts_from=queue.start_from))
-    return found
-
-
-def _resume_from(given: str, name: str) -> str:
-    """The earlier output that was named, for those runs that it holds: the others begin."""
-    holds = given and (inputs.find_input(given, platform.detect()) / name).is_dir()
-    return given if holds else ""
-
-
-def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
-    """Returns the folders of the runs that vote: the completed folds of a workload's queue, then the runs of this one.
-
-    The folds are those of the same size, `{folds_of}_small-fold0` for the small one, here or in a mounted earlier
-    output. Returns none, and says so, while a run of this queue is not completed.
-    """
-    output_dir = platform.output_dir(queue[-1].config)
-    own = [find_completed(entry.name, output_dir) for entry in queue if not entry.is_earlier]
-    if not all(own):
-        print("Not every run of the queue is completed: they vote when all are.")
-        return []
-    name = folds_of + ("_small" if queue[-1].kind.endswith("_small") else "")
-    places = [output_dir, *inputs.mounted(platform.detect())]
-    names = sorted({path.name for place in places for path in place.glob(f"{name}-fold*")})
-    folds = [folder for fold in names if (folder := find_completed(fold, output_dir))]
-    if not folds:
-        print(f"No fold of {name} was found, here or among the inputs: the seeds vote alone.")
-    return [*folds, *own]
-
-
-def _grid_name(key: str, value: str) -> str:
-    return f"-{key.rpartition('.')[2]}{re.sub(r'[^A-Za-z0-9.+-]+', '_', value)}"
+        name = config.run.name + "".join(suffixes)
+        changes = {key: value for _, change in choices for key, value in change.items()} | {"run.name": name}
+        # The earlier output that a person names may not hold every run: the others begin.
+        changes["run.resume_from"] = config.run.resume_from if resumed and (resumed / name).is_dir() else ""
+        kind = config.run.name + "".join(suffixes[:kinds])
+        runs.append(Entry(with_changes(config, changes), kind, starts_from=queue.start_from))
+    return runs
 
 
 def _before(path: Path, config: Config) -> list[Entry]:
-    """The run of a configuration that comes before the others; none where it is there already."""
+    """Returns the run of a configuration that comes before the others; none where it was completed earlier."""
     shared = {"output_dir": config.output_dir, "session.minutes": config.session.minutes}
     shared = {key: value for key, value in shared.items() if value}
     whole = load_config(path, shared)
@@ -142,8 +116,28 @@ def _short(name: str) -> str:
     return f"{name}-short"
 
 
+def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
+    """Returns the folders of the runs that vote: the completed folds of a workload's queue, then the runs of this one.
+
+    The folds are those of the same size, `{folds_of}_small-fold0` for the small one, here or in a mounted earlier
+    output. Returns none, and says so, while a run of this queue is not completed.
+    """
+    output_dir = platform.output_dir(queue[-1].config)
+    own = [find_completed(entry.name, output_dir) for entry in queue if not entry.is_earlier]
+    if not all(own):
+        print("Not every run of the queue is completed: they vote when all are.")
+        return []
+    name = folds_of + ("_small" if queue[-1].kind.endswith("_small") else "")
+    places = [output_dir, *inputs.mounted(platform.detect())]
+    names = sorted({path.name for place in places for path in place.glob(f"{name}-fold*")})
+    folds = [folder for fold in names if (folder := find_completed(fold, output_dir))]
+    if not folds:
+        print(f"No fold of {name} was found, here or among the inputs: the seeds vote alone.")
+    return [*folds, *own]
+
+
 def find_completed(name: str, output_dir: Path) -> Path | None:
-    """The folder of a completed run with its best weights: in the output folder, else in a mounted earlier output."""
+    """Returns the folder of a completed run with its best weights, here or in a mounted earlier output."""
     places = [output_dir, *inputs.mounted(platform.detect())]
     for folder in (place / name for place in places):
         summary = Summary.read(folder)
@@ -152,8 +146,8 @@ def find_completed(name: str, output_dir: Path) -> Path | None:
     return None
 
 
-def state_of(entry: Entry) -> State:
-    """How far a run is, out of what lies in its folder or in a mounted earlier output."""
+def progress_of(entry: Entry) -> Progress:
+    """Reads how far a run is from its folder, or from a mounted earlier output."""
     places = [entry.folder, *(mount / entry.name for mount in inputs.mounted(platform.detect()))]
     for folder in places:
         summary = Summary.read(folder)
@@ -161,7 +155,7 @@ def state_of(entry: Entry) -> State:
         if summary is None and not saved:
             continue
         summary = summary or Summary(entry.name, entry.config.task, "interrupted")  # killed before it could write one
-        return State(
+        return Progress(
             state=summary.reason if summary.reason in ("completed", "failed") else "stopped",
             step=max([summary.step, *saved]),
             max_steps=summary.max_steps,
@@ -170,66 +164,55 @@ def state_of(entry: Entry) -> State:
             steps_per_second=summary.steps_per_second,
             error=summary.error,
         )
-    return State("not started")
+    return Progress("not started")
 
 
-def run_queue(found: Sequence[Entry]) -> int:
-    """Works off a queue's runs until all are done or the session ends; returns the exit code of the whole.
+def run_queue(runs: Sequence[Entry]) -> int:
+    """Trains the runs of a queue in turn until all are done or the session ends; returns the exit code of the whole.
 
-    A run that fails is said and left for the next session, and the others go on. Each resumes by itself. 0: all are
-    completed; 75: the session ended; 130: interrupted; 1: at least one failed.
+    Each resumes by itself. A run that fails is left for the next call, and the others run. 0: all are completed; 75:
+    the session ended; 130: interrupted; 1: at least one failed.
     """
     failures: list[str] = []
-    for number, entry in enumerate(found, 1):
-        _bring_along(entry)
-        if not _has_time(entry.config):
-            print(f"The session ends: {entry.name} and what follows are for the next one.")
-            _leave_word(entry)
+    for number, entry in enumerate(runs, 1):
+        _copy_completed(entry)
+        options = entry.config.session
+        if start_session(options.minutes, options.margin_seconds).stop_reason():
+            print(f"The session ends: {entry.name} and the runs after it are left for the next one.")
+            if progress_of(entry).state == "not started":  # for whoever reads only summaries
+                entry.folder.mkdir(parents=True, exist_ok=True)
+                max_steps = entry.config.training.max_steps
+                Summary(entry.name, entry.config.task, "deadline", max_steps=max_steps).write(entry.folder)
             return launch.EXIT_CODES["deadline"]
-        print(f"\n--- {number} of {len(found)}: {entry.name}", flush=True)
+        print(f"\n--- {number} of {len(runs)}: {entry.name}", flush=True)
         try:
             summary = launch.train(prepare(_with_weights(entry)))
         except (TrainingFailed, BadInput) as error:
             failures.append(f"{entry.name}: {error}")
-            print(f"{failures[-1]}\nThe queue goes on with the others; the next call tries this one again.", flush=True)
+            print(f"{failures[-1]}\nThe queue continues with the others; the next call tries it again.", flush=True)
             continue
         finally:
             memory.clear_memory()
         if summary.reason != "completed":
             return launch.EXIT_CODES[summary.reason]
     if failures:
-        print(f"{len(failures)} of {len(found)} runs failed:", *failures, sep="\n  ")
-        return launch.EXIT_CODES["failed"]
-    return launch.EXIT_CODES["completed"]
+        print(f"{len(failures)} of {len(runs)} runs failed:", *failures, sep="\n  ")
+    return launch.EXIT_CODES["failed" if failures else "completed"]
 
 
-def _leave_word(entry: Entry) -> None:
-    """A summary of a run that the deadline kept from beginning: whoever reads only summaries sees that work is left."""
-    if state_of(entry).state == "not started":
-        entry.folder.mkdir(parents=True, exist_ok=True)
-        pending = Summary(entry.name, entry.config.task, "deadline", max_steps=entry.config.training.max_steps)
-        pending.write(entry.folder)
+def _copy_completed(entry: Entry) -> None:
+    """Copies a run that was completed in a mounted earlier output, without its checkpoints.
 
-
-def _bring_along(entry: Entry) -> None:
-    """Copies a run that was completed in a mounted earlier output, without its checkpoints, so that this session's
-    output holds the whole queue: the next one may mount nothing else."""
+    So this session's output holds the whole queue, and the next one may mount nothing else.
+    """
     origin = find_completed(entry.name, platform.output_dir(entry.config))
-    if origin is None or entry.folder.exists():
-        return
-    aside = entry.folder.with_name(entry.folder.name + ".tmp")
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(origin, aside, ignore=shutil.ignore_patterns("checkpoints", "*.tmp", "*.del", "*.old"))
-    aside.rename(entry.folder)
-
-
-def _has_time(config: Config) -> bool:
-    session = start_session(config.session.minutes, config.session.margin_seconds)
-    return session.stop_reason() is None
+    if origin and not entry.folder.exists():
+        with disk.whole(entry.folder) as aside:
+            shutil.copytree(origin, aside, ignore=shutil.ignore_patterns("checkpoints", "*.tmp", "*.del", "*.old"))
 
 
 def _with_weights(entry: Entry) -> Config:
-    """The run's configuration with the weights that it starts from. Raises BadInput where these are not there yet."""
+    """Returns the run's configuration with its initial weights. Raises BadInput where these are not there yet."""
     if not entry.starts_from:
         return entry.config
     output_dir = platform.output_dir(entry.config)
@@ -239,16 +222,13 @@ def _with_weights(entry: Entry) -> Config:
     raise BadInput(f"It starts from the weights of {entry.starts_from}, which is not completed.")
 
 
-# --- what a person sees -----------------------------------------------------------------------------------------------
+# --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def measure(found: Sequence[Entry]) -> dict[str, float]:
-    """Steps per second of each kind of run: from runs of this queue, else from a few steps that are thrown away."""
-    rates: dict[str, float] = {}
-    for entry in found:
-        if rate := state_of(entry).steps_per_second:
-            rates[entry.kind] = rate
-    for entry in found:
+def measure(runs: Sequence[Entry]) -> dict[str, float]:
+    """Returns steps per second of each kind of run: from finished runs, else from a few steps that are thrown away."""
+    rates = {entry.kind: rate for entry in runs if (rate := progress_of(entry).steps_per_second)}
+    for entry in runs:
         if entry.kind not in rates:
             print(f"Measuring the speed of {entry.kind} in {entry.config.training.smoke_steps} steps.", flush=True)
             prepared = prepare(entry.config)
@@ -257,89 +237,69 @@ def measure(found: Sequence[Entry]) -> dict[str, float]:
     return rates
 
 
-def table(found: Sequence[Entry], rates: Mapping[str, float] | None = None) -> str:
-    """A line a run: its state, step, best validation and test, hours left; then the sum in hours and in sessions.
+def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> str:
+    """Returns a line a run: state, step, best validation and test, hours left; then the sum in hours and sessions.
 
     Hours come from `rates` of `measure`, evaluations aside; without them from speeds that finished runs had.
     """
-    lines = [f"{'run':<34}{'state':<13}{'step':>16}{'validation':>12}{'test':>8}{'left':>10}"]
-    total, unknown = 0.0, 0
-    for entry in found:
-        state = state_of(entry)
-        steps = state.max_steps or (_steps(entry) if rates is not None else 0)
-        left = 0.0 if state.state == "completed" else _seconds_left(entry, state, steps, rates or {})
+    rows = [("run", "state", "step", "validation", "test", "left")]
+    seconds, unknown = 0.0, 0
+    for entry in runs:
+        progress = progress_of(entry)
+        steps = progress.max_steps or entry.config.training.max_steps
+        if not steps and rates is not None:
+            with contextlib.redirect_stdout(io.StringIO()):  # what it says of the data was printed before
+                steps = prepare(entry.config).config.training.max_steps
+        rate = progress.steps_per_second or (rates or {}).get(entry.kind, 0.0)
+        left = (steps - progress.step) / rate if steps and rate else None
+        left = 0.0 if progress.state == "completed" else left
         unknown += left is None
-        total += left or 0.0
-        lines.append(
-            f"{entry.name:<34}{state.state:<13}{f'{state.step:,}/{steps:,}' if steps else f'{state.step:,}/?':>16}"
-            f"{_figure(state.score):>12}{_figure(state.test):>8}{'?' if left is None else duration(left):>10}"
-        )
-    return "\n".join([*lines, _projection(found, total, unknown)])
+        seconds += left or 0.0
+        scores = ("" if score is None else f"{score:.4f}" for score in (progress.score, progress.test))
+        step = f"{progress.step:,}/{steps:,}" if steps else f"{progress.step:,}/?"
+        rows.append((entry.name, progress.state, step, *scores, "?" if left is None else duration(left)))
+    return f"{aligned(rows, left={0, 1})}\n{_projection(runs, seconds, unknown)}"
 
 
-def _steps(entry: Entry) -> int:
-    if entry.config.training.max_steps:
-        return entry.config.training.max_steps
-    with contextlib.redirect_stdout(io.StringIO()):  # what is said of the data was said where they were shown
-        return prepare(entry.config).config.training.max_steps
-
-
-def _seconds_left(entry: Entry, state: State, steps: int, rates: Mapping[str, float]) -> float | None:
-    rate = state.steps_per_second or rates.get(entry.kind, 0.0)
-    return (steps - state.step) / rate if steps and rate else None
-
-
-def _projection(found: Sequence[Entry], seconds: float, unknown: int) -> str:
-    if not found:
+def _projection(runs: Sequence[Entry], seconds: float, unknown: int) -> str:
+    """Returns the sentence below the table: time and sessions that are left."""
+    if not runs:
         return "The queue is empty."
-    config = found[0].config
-    minutes = config.session.minutes or platform.detect().session_minutes
     if not seconds and not unknown:
         return "Nothing is left to train."
-    told = f"About {duration(seconds)} of training is left"
-    if minutes:
-        usable = max(1.0, 60 * minutes - config.session.margin_seconds)
-        told += f", {max(1, -(-seconds // usable)):.0f} sessions of {duration(60 * minutes)}"
-    return f"{told}{f'; {unknown} runs are not yet measured' if unknown else ''}. Evaluations come on top."
+    options = runs[0].config.session
+    sentence = f"About {duration(seconds)} of training is left"
+    if minutes := options.minutes or platform.detect().session_minutes:
+        usable = max(1.0, 60 * minutes - options.margin_seconds)
+        sentence += f", {max(1, -(-seconds // usable)):.0f} sessions of {duration(60 * minutes)}"
+    return f"{sentence}{f'; {unknown} runs are not yet measured' if unknown else ''}. Evaluations come on top."
 
 
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
+def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
+    """Returns, for each completed run that is no earlier stage, its best `validation` and its `test` in one metric."""
+    reached: dict[str, dict[str, float]] = {}
+    for entry in runs:
+        progress = progress_of(entry)
+        if progress.state == "completed" and progress.score is not None and not entry.is_earlier:
+            reached[entry.name] = {"validation": progress.score}
+            if progress.test is not None:
+                reached[entry.name]["test"] = progress.test
+    return reached
 
 
-def scores(found: Sequence[Entry]) -> dict[str, dict[str, float]]:
-    """For each completed run that is no earlier stage: `validation`, its best one, and `test`, in the same metric."""
-    told: dict[str, dict[str, float]] = {}
-    for entry in found:
-        state = state_of(entry)
-        if state.state == "completed" and state.score is not None and not entry.is_earlier:
-            told[entry.name] = {"validation": state.score}
-            if state.test is not None:
-                told[entry.name]["test"] = state.test
-    return told
-
-
-def verdict(found: Sequence[Entry]) -> str:
-    """The queue's criteria beside what its runs reached in validation: judged with advice, never enforced."""
-    reached = [values["validation"] for values in scores(found).values()]
-    if not found or not reached:
+def verdict(runs: Sequence[Entry]) -> str:
+    """Returns the queue's criteria beside what its runs reached in validation, with advice; nothing is enforced."""
+    reached = [values["validation"] for values in scores(runs).values()]
+    if not reached:
         return "No run of the queue is completed yet."
-    queue = found[-1].config.queue
-    mean, best = sum(reached) / len(reached), max(reached)
+    queue, best = runs[-1].config.queue, max(reached)
+    mean = sum(reached) / len(reached)
+    judged = (Criterion("mean", mean, queue.mean_at_least), Criterion("best", best, queue.best_at_least))
     lines = [f"{len(reached)} runs: mean {mean:.4f}, best {best:.4f}, worst {min(reached):.4f}."]
-    for what, value, wanted in (("mean", mean, queue.mean_at_least), ("best", best, queue.best_at_least)):
-        if wanted:
-            lines.append(
-                f"Criterion {what} >= {wanted:.2f}: {value:.4f}, {'reached' if value >= wanted else 'missed'}."
-            )
-    if any("missed" in line for line in lines):
+    lines += [str(criterion) for criterion in judged if criterion.wanted]
+    if any(criterion.wanted and not criterion.reached for criterion in judged):
         lines.append(
             "A mean that misses while the best does not speaks for uneven folds or unlucky seeds: look at the worst "
             "run. Where both miss, train longer or start from better weights."
         )
     return "\n".join(lines)
-
-
-def summary(found: Sequence[Entry]) -> dict[str, Any]:
-    """The queue's states and scores, for scripts."""
-    return {"runs": {entry.name: state_of(entry).__dict__ for entry in found}, "scores": scores(found)}

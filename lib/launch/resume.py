@@ -12,13 +12,15 @@ from lib.machine import inputs, platform
 from lib.report.summary import Summary
 from lib.training import identity
 
-_OPTIMIZER_IS_LOST = "The checkpoint is lightweight: the optimizer starts anew, so the run goes on, not bit for bit."
+_OPTIMIZER_IS_LOST = (
+    "The checkpoint is lightweight: the optimizer starts anew, so the run resumes, but not bit for bit."
+)
 
 
 def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
-    """The newest valid checkpoint of this run: from `run.resume_from`, the output folder, or a mounted earlier output.
+    """Returns the newest valid checkpoint of a run: from `run.resume_from`, the output folder, or an input.
 
-    A damaged one is passed over and said; in the run's own folder it is renamed. Raises BadInput where all are damaged,
+    A damaged one is passed over with a line; in the run's own folder it is renamed. Raises BadInput where all are damaged,
     where another configuration or a later version made the one found, or where `run.resume_from` holds none.
     """
     found, sentences = look_for_checkpoint(run, quarantine=True)
@@ -27,7 +29,7 @@ def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
 
 
 def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.Checkpoint | None, list[str]]:
-    """As `find_checkpoint`, with what is to be said about it; without `quarantine` nothing is renamed."""
+    """Does what `find_checkpoint` does, and returns its lines too; without `quarantine` nothing is renamed."""
     damaged: list[str] = []
     for folder in resume_folders(run):
         own = folder.resolve() == (run.folder / "checkpoints").resolve()
@@ -57,7 +59,7 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
 
 
 def resume_folders(run: Run) -> list[Path]:
-    """Where checkpoints of this run may lie, in the order in which they are tried."""
+    """Returns where checkpoints of a run may lie, in the order in which they are tried."""
     name = run.config.run.name
     if run.config.run.resume_from:
         base = inputs.find_input(run.config.run.resume_from, platform.detect())
@@ -68,7 +70,7 @@ def resume_folders(run: Run) -> list[Path]:
 
 
 def describe_resume(run: Run, found: checkpoint.Checkpoint | None) -> str:
-    """One sentence: which checkpoint was found, its step, and how many steps are left."""
+    """Returns one sentence: the checkpoint, its step, and how many steps are left."""
     total = run.config.training.max_steps
     if found is None:
         return f"No earlier checkpoint of {run.config.run.name}: training starts at step 0 of {total:,}."

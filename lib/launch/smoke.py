@@ -11,7 +11,7 @@ from lib.machine import memory
 from lib.machine.memory import GIB
 from lib.planner import FITS
 from lib.report.progress import choose_progress
-from lib.text import duration
+from lib.text import aligned, duration
 from lib.training import loop
 from lib.training.loop import Outcome
 from lib.training.session import start_session
@@ -24,9 +24,17 @@ def test(run: Run) -> str:
     card: a longer batch or the evaluation would run out of memory hours later.
     """
     outcome = few_steps(run)
-    if card := memory.card_bytes():
-        _refuse_tight(outcome, card, run)
-    return "\n".join([*_memory_lines(run, outcome), _speed_line(run, outcome)])
+    card = memory.card_bytes()
+    if card and outcome.peak_bytes > FITS * card:
+        smaller = max(1, outcome.state.micro_batch // 2)
+        raise TrainingFailed(
+            f"The smoke test's peak is {outcome.peak_bytes / GIB:.2f} of the card's {card / GIB:.2f} GiB "
+            f"({outcome.peak_bytes / card:.0%}; at most {FITS:.0%} leaves room for longer batches and the evaluation). "
+            f'Set OVERRIDES = {{"training.micro_batch": {smaller}}} (now {outcome.state.micro_batch}; the effective '
+            f"batch of {run.config.training.effective_batch} stays), or recompute more layers "
+            "(training.gradient_checkpointing)."
+        )
+    return f"{_memory_table(run, outcome)}\n{_speed_line(run, outcome)}"
 
 
 def few_steps(run: Run) -> Outcome:
@@ -47,45 +55,30 @@ def few_steps(run: Run) -> Outcome:
         return loop.train(run.task, short, Path(folder), session, choose_progress())
 
 
-def _refuse_tight(outcome: Outcome, card: int, run: Run) -> None:
-    if outcome.peak_bytes <= FITS * card:
-        return
-    smaller = max(1, outcome.state.micro_batch // 2)
-    raise TrainingFailed(
-        f"The smoke test's peak is {outcome.peak_bytes / GIB:.2f} of the card's {card / GIB:.2f} GiB "
-        f"({outcome.peak_bytes / card:.0%}; at most {FITS:.0%} leaves room for longer batches and the evaluation). Set "
-        f'OVERRIDES = {{"training.micro_batch": {smaller}}} (now {outcome.state.micro_batch}; the effective batch of '
-        f"{run.config.training.effective_batch} stays), or recompute more layers (training.gradient_checkpointing)."
-    )
-
-
-def _memory_lines(run: Run, outcome: Outcome) -> list[str]:
-    predicted = run.predicted.prediction if run.predicted else None
-    head = [f"{'GiB':>22}  {'measured':>9}  {'predicted':>9}"] if predicted else []
-    rows = [
-        (moment, size, predicted.moments.get(moment) if predicted else None)
-        for moment, size in outcome.allocated.items()
-    ]
-    rows.append(("peak", outcome.peak_bytes, predicted.peak_bytes if predicted else None))
-    return head + [
-        f"{name:>22}: {size / GIB:8.2f}" + (f"  {expected / GIB:9.2f}" if expected is not None else "")
-        + ("" if head else " GiB")
-        for name, size, expected in rows
-    ]  # fmt: skip
+def _memory_table(run: Run, outcome: Outcome) -> str:
+    """Returns GiB after each phase of a step and at the peak: measured, and predicted where there is a plan."""
+    measured = {**outcome.allocated, "peak": outcome.peak_bytes}
+    rows = [["GiB", "measured"], *([phase, f"{size / GIB:.2f}"] for phase, size in measured.items())]
+    if run.predicted:
+        prediction = run.predicted.prediction
+        predicted = {**prediction.moments, "peak": prediction.peak_bytes}
+        rows = [[*rows[0], "predicted"]] + [
+            [phase, size, f"{predicted[phase] / GIB:.2f}" if phase in predicted else ""] for phase, size in rows[1:]
+        ]
+    return aligned(rows)
 
 
 def _speed_line(run: Run, outcome: Outcome) -> str:
-    total = run.config.training.max_steps
+    total, state = run.config.training.max_steps, outcome.state
     count = torchrun.processes(run.config)
     whole = duration(total / max(outcome.steps_per_second * count, 1e-9))
     where = f" on one of {count} GPUs, which share the work in the full run" if count > 1 else ""
     expected = ""
     if run.predicted:
         fast, slow = (1 / seconds for seconds in run.predicted.step_seconds)
-        on_all = f" on all {count}" if count > 1 else ""
-        expected = f" (predicted {slow:.2f} to {fast:.2f}{on_all})"
+        expected = f" (predicted {slow:.2f} to {fast:.2f}{f' on all {count}' if count > 1 else ''})"
     return (
-        f"{outcome.state.step} steps in micro-batches of {outcome.state.micro_batch}, {outcome.state.precision}: "
+        f"{state.step} steps in micro-batches of {state.micro_batch}, {state.precision}: "
         f"{outcome.steps_per_second:.2f} steps/s{where}{expected}. {total:,} steps take about {whole}, evaluation "
         "aside."
     )

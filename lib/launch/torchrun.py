@@ -2,8 +2,8 @@
 
 `python -m torch.distributed.run` starts `python -m lib train` once for each GPU, on the real files of lib: nothing is
 forked from a notebook's kernel, which breaks as soon as that has touched CUDA. The ranks talk to this process in two
-ways: the first one's standard output holds its notes and its progress, and a rank that fails leaves a file that says
-why. Every process asks the system to be killed when the one above it goes, so kill -9 leaves no orphan.
+ways: the first one's standard output holds its notes and its progress, and a rank that fails leaves a file with its
+error. Every process asks the system to be killed when the one above it goes, so kill -9 leaves no orphan.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ from lib import checkpoint, ranks
 from lib.config import Config, environment, to_yaml, with_changes
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import hardware, memory
+from lib.machine.disk import whole
 from lib.report.metrics import EventLog
 from lib.report.progress import MARK, Progress, choose_progress
 from lib.training.session import handling_signals
@@ -57,8 +58,7 @@ class RankFailed(RuntimeError):
 
 
 def processes(config: Config) -> int:
-    """How many processes train this configuration; 1 where this one does, because it is a rank itself or for want of
-    GPUs.
+    """Returns how many processes train a configuration; 1 where this one does: in a rank, or for want of GPUs.
 
     Raises BadInput where more are asked for than there are GPUs, or than the slots can be dealt to.
     """
@@ -88,13 +88,13 @@ def _not_dealt(slots: int, count: int) -> str:
     )
 
 
-def told() -> dict[str, Any]:
-    """What the process above gave this rank for its summary."""
+def summary_of_parent() -> dict[str, Any]:
+    """Returns what the launching process gave this rank for its summary."""
     return json.loads(os.environ.get(environment.SUMMARY, "{}"))
 
 
 def is_watched() -> bool:
-    """Whether this is a rank that `train` started, which speaks through the process above."""
+    """Whether this is a rank that `train` started, whose output the launching process shows."""
     return environment.RANK_FOLDER in os.environ
 
 
@@ -103,7 +103,7 @@ def is_watched() -> bool:
 
 @contextlib.contextmanager
 def as_rank() -> Iterator[None]:
-    """What `python -m lib` runs under: all ranks but the first are silent, and last words go to the launcher."""
+    """Wraps `python -m lib` in a rank: all but the first print nothing, and an error is left for the launcher."""
     number, place = int(os.environ.get("RANK", 0)), os.environ.get(environment.RANK_FOLDER)
     if "RANK" in os.environ:
         faulthandler.enable()  # a crash in C says where
@@ -117,51 +117,44 @@ def as_rank() -> Iterator[None]:
         except BaseException as error:
             if not place:
                 raise
-            _write(Path(place) / f"failed-{number}.json", _last_words(number, error))
-            raise SystemExit(1) from None  # the process above says it, once
+            write_last_words(Path(place), number, error)
+            raise SystemExit(1) from None  # the launcher prints it, once
     if place:
-        _write(Path(place) / f"done-{number}.json", {})
+        (Path(place) / f"done-{number}.json").touch()
 
 
-def _last_words(number: int, error: BaseException) -> dict[str, Any]:
-    return {
+def write_last_words(folder: Path, number: int, error: BaseException) -> None:
+    """Writes a rank's error where the launcher finds it. `lost` ones say nothing but that another rank is gone."""
+    for_a_person = isinstance(error, BadInput | TrainingFailed)
+    words = {
         "rank": number,
         "kind": type(error).__name__,
         "text": str(error),
         "micro_batch": getattr(error, "micro_batch", 0),
-        "lost": isinstance(error, RuntimeError) and not _is_said(error) and bool(_LOST.search(str(error))),
+        "lost": isinstance(error, RuntimeError) and not for_a_person and bool(_LOST.search(str(error))),
         "traceback": "".join(traceback.format_exception(error)),
         "time": time.time(),
     }
-
-
-def _is_said(error: BaseException) -> bool:
-    return isinstance(error, BadInput | TrainingFailed)
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    aside = path.with_suffix(".tmp")
-    aside.write_text(json.dumps(content), "utf-8")
-    aside.replace(path)
+    with whole(folder / f"failed-{number}.json", cache=True) as aside:
+        aside.write_text(json.dumps(words), "utf-8")
 
 
 # --- above the ranks --------------------------------------------------------------------------------------------------
 
 
-def train(config: Config, folder: Path, count: int, session: int, told: Mapping[str, Any]) -> None:
-    """Trains in `count` processes until they end cleanly; the run's summary says how, with what it is
-    `told` here.
+def train(config: Config, folder: Path, count: int, session: int, summary: Mapping[str, Any]) -> None:
+    """Trains in `count` processes until they end cleanly; the run's summary says how, and holds `summary` too.
 
-    A rank that dies or hangs is answered by a fresh launch, which goes on from the newest checkpoint. Raises what a
-    rank raised: BadInput and TrainingFailed as they are, others as RankFailed; TrainingFailed after LAUNCHES deaths
-    without a new checkpoint, KeyboardInterrupt when a second signal came.
+    When a rank dies or hangs, all are started again and resume from the newest checkpoint. Raises what a rank raised:
+    BadInput and TrainingFailed as they are, others as RankFailed; TrainingFailed after LAUNCHES deaths without a new
+    checkpoint, KeyboardInterrupt when a second signal came.
     """
     progress = choose_progress()
     events = EventLog(folder / "events.csv", progress.note)
     memory.clear_memory()  # what a smoke test left on this process's GPU is a rank's now
     left, reached = LAUNCHES, _step(folder)
     while True:
-        launched = _Launch(config, count, session, told, progress)
+        launched = _Launch(config, count, session, summary, progress)
         failure = launched.run()
         progress.close()
         if failure is None:
@@ -180,7 +173,7 @@ def train(config: Config, folder: Path, count: int, session: int, told: Mapping[
         if not left:
             raise TrainingFailed(
                 f"{failure} That was the {LAUNCHES}. time without a new checkpoint in between, so it is not tried "
-                f"again. What the ranks said last:\n{launched.said}"
+                f"again. What the ranks printed last:\n{launched.errors}"
             )
         events.record(
             now, "relaunch", count, count,
@@ -203,15 +196,15 @@ class _Launch:
     config: Config
     count: int
     session: int
-    told: Mapping[str, Any]
+    summary: Mapping[str, Any]
     progress: Progress
-    said: str = ""  # the end of what stood on standard error
+    errors: str = ""  # the end of standard error
     _signals: int = 0
     _agent: subprocess.Popen | None = None
     _ranks: dict[int, psutil.Process] = field(default_factory=dict)
 
     def run(self) -> Exception | None:
-        """None after a clean end, otherwise why it ended."""
+        """Returns None after a clean end, otherwise why it ended."""
         with tempfile.TemporaryDirectory(prefix="trainbook-ranks-") as name:
             place = Path(name)
             (place / "config.yaml").write_text(to_yaml(self.config), "utf-8")
@@ -221,7 +214,7 @@ class _Launch:
                     self._watch(place)
                 finally:
                     self._end()
-            self.said = "\n".join((place / "stderr.txt").read_text("utf-8", "replace").splitlines()[-30:])
+            self.errors = "\n".join((place / "stderr.txt").read_text("utf-8", "replace").splitlines()[-30:])
             return self._verdict(place)
 
     def _start(self, place: Path, errors: Any) -> subprocess.Popen:
@@ -244,7 +237,7 @@ class _Launch:
             environment.SESSION_START: str(psutil.Process().create_time()),
             **os.environ,
             environment.SESSION: str(self.session),
-            environment.SUMMARY: json.dumps(self.told),
+            environment.SUMMARY: json.dumps(self.summary),
             "PYTHONPATH": os.pathsep.join(path),
             "PYTHONUNBUFFERED": "1",
             environment.RELAY: "1",
@@ -252,10 +245,16 @@ class _Launch:
         }
 
     def _watch(self, place: Path) -> None:
-        """Shows what the ranks say until torchrun ends; a rank that is gone or failed ends it after a moment."""
+        """Shows what the ranks print until torchrun ends; a rank that is gone or failed ends it after a moment."""
         assert self._agent and self._agent.stdout
         lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=_read, args=(self._agent.stdout, lines), daemon=True).start()
+
+        def read(stream: Any) -> None:
+            for raw in stream:
+                lines.put(raw.decode("utf-8", "replace").rstrip("\n"))
+            lines.put(None)
+
+        threading.Thread(target=read, args=(self._agent.stdout,), daemon=True).start()
         until = float("inf")
         looked = 0.0
         while time.monotonic() < until:
@@ -266,7 +265,7 @@ class _Launch:
                 self._show(line)
             if time.monotonic() - looked >= 0.2:
                 looked = time.monotonic()
-                if self._is_clear(place):
+                if self._is_settled(place):
                     return
                 if self._agent.poll() is not None or any(place.glob("failed-*.json")):
                     until = min(until, looked + GRACE_SECONDS)
@@ -278,12 +277,17 @@ class _Launch:
                 return
         self.progress.note(line)
 
-    def _is_clear(self, place: Path) -> bool:
-        """Whether it is known which rank ended all: one with an error of its own, or one gone without a word."""
-        if any(not each["lost"] for each in _read_words(place)):
+    def _is_settled(self, place: Path) -> bool:
+        """Whether it is known which rank ended all: one with an error of its own, or one gone without an error."""
+        if any(not words["lost"] for words in _read_words(place)):
             return True
         self._look_for_ranks()
-        gone = {number for number, process in self._ranks.items() if not _is_alive(process)}
+        gone = set()
+        for number, process in self._ranks.items():
+            with contextlib.suppress(psutil.Error):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    continue
+            gone.add(number)
         spoke = {int(path.stem.partition("-")[2]) for kind in ("done", "failed") for path in place.glob(f"{kind}-*")}
         return bool(gone - spoke)
 
@@ -314,13 +318,13 @@ class _Launch:
             return None
         if self._signals:
             raise KeyboardInterrupt
-        causes = sorted((each for each in words if not each["lost"]), key=lambda each: each["time"])
+        causes = sorted((error for error in words if not error["lost"]), key=lambda error: error["time"])
         done = {int(path.stem.partition("-")[2]) for path in place.glob("done-*.json")}
-        silent = set(range(self.count)) - {each["rank"] for each in words} - done
+        silent = set(range(self.count)) - {error["rank"] for error in words} - done
         if causes:
             return _error(causes[0])
         if silent and words:
-            late = [each for each in words if re.search("[Tt]imed out", each["text"])]
+            late = any(re.search("[Tt]imed out", error["text"]) for error in words)
             how = "hung" if late else "was killed or crashed"
             return _Died(f"Rank {min(silent)} {how}.")
         return _Died(f"The ranks lost each other. {words[0]['text'].splitlines()[0]}" if words else "torchrun ended.")
@@ -342,24 +346,10 @@ def _read_words(place: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text("utf-8")) for path in place.glob("failed-*.json")]
 
 
-def _read(stream: Any, lines: "queue.Queue[str | None]") -> None:
-    for raw in stream:
-        lines.put(raw.decode("utf-8", "replace").rstrip("\n"))
-    lines.put(None)
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
 def _error(words: Mapping[str, Any]) -> Exception:
-    """The exception that a rank left as its last words."""
-    if words["kind"] == "BadInput":
-        return BadInput(words["text"])
+    """Returns the exception that a rank left."""
     if words["kind"] == "OutOfMemory":
         return OutOfMemory(words["text"], words["micro_batch"])
-    if words["kind"] == "TrainingFailed":
-        return TrainingFailed(words["text"])
+    if kind := {"BadInput": BadInput, "TrainingFailed": TrainingFailed}.get(words["kind"]):
+        return kind(words["text"])
     return RankFailed(f"Rank {words['rank']} failed:\n{words['traceback']}")

@@ -125,7 +125,7 @@ def killed_in_fold_3(folder: Path) -> dict:
         code = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode
         assert code == (0 if name == "whole" else -signal.SIGKILL), code
         found = fold_queue(folder / name)
-        killed_at = [(state.state, state.step) for state in map(queue.state_of, found)]
+        killed_at = [(state.state, state.step) for state in map(queue.progress_of, found)]
         assert queue.run_queue(found) == 0
         ends.append({entry.name: end_of(entry.folder) for entry in found})
     same = [ends[0][name] == ends[1][name] for name in ends[0]]

@@ -143,7 +143,7 @@ def test_the_smoke_test_stops_above_92_percent_of_the_card(toy, monkeypatch):
     with pytest.raises(TrainingFailed, match=r'9.30 of the card\'s 10.00 GiB \(93%.*"training.micro_batch": 4'):
         smoke.test(run)
     monkeypatch.setattr(memory, "peak_bytes", lambda: int(9.1 * 2**30))
-    assert "9.10 GiB" in smoke.test(run)
+    assert "9.10" in smoke.test(run)
 
 
 def test_epochs_become_steps_and_are_printed(toy):

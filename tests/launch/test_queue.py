@@ -137,7 +137,7 @@ def test_killed_in_run_3_of_5_and_resumed_it_ends_in_the_same_bytes(config, tmp_
 
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -9
-    states = [queue.state_of(entry) for entry in queue_of(path)]
+    states = [queue.progress_of(entry) for entry in queue_of(path)]
     assert [state.state for state in states] == ["completed", "completed", "stopped", "not started", "not started"]
     assert 0 < states[2].step <= 7
     assert queue.run_queue(queue_of(path)) == 0
@@ -187,7 +187,7 @@ def test_a_run_that_fails_is_said_and_the_others_go_on(config, monkeypatch, caps
     monkeypatch.setattr(loop, "train", failing)
     assert queue.run_queue(found) == 1
     assert "1 of 3 runs failed:\n  toy-seed2: The gradient was not finite." in capsys.readouterr().out
-    assert [queue.state_of(entry).state for entry in found].count("completed") == 2
+    assert [queue.progress_of(entry).state for entry in found].count("completed") == 2
     monkeypatch.setattr(loop, "train", real)
     assert queue.run_queue(found) == 0
 
@@ -228,7 +228,7 @@ def test_runs_completed_in_a_mounted_output_come_along_without_checkpoints(confi
     mount.parent.mkdir()
     (tmp_path / "runs").rename(mount)
     monkeypatch.setattr(inputs, "mounted", lambda here: [mount])
-    assert queue.state_of(queue_of(path)[0]).state == "completed"
+    assert queue.progress_of(queue_of(path)[0]).state == "completed"
     assert queue.run_queue(queue_of(path)) == 0
     first = tmp_path / "runs" / "toy-seed1"
     assert Summary.read(first) == Summary.read(mount / "toy-seed1")

@@ -112,7 +112,7 @@ def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_t
 
 
 def words(place, rank, error):
-    torchrun._write(place / f"failed-{rank}.json", torchrun._last_words(rank, error))
+    torchrun.write_last_words(place, rank, error)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_deaths_without_progress_end_after_three_launches(toy, tmp_path, monkeyp
     class Dying(torchrun._Launch):
         def run(self):
             launches.append(self.config)
-            self.said = "the last words"
+            self.errors = "the last words"
             return torchrun._Died("Rank 1 was killed or crashed.")
 
     monkeypatch.setattr(torchrun, "_Launch", Dying)
