@@ -95,8 +95,8 @@ def _train(options: argparse.Namespace) -> int:
     summary = launch.train(run)
     if not torchrun.is_watched():
         where = f"{run.folder} and {run.output_dir / outputs.ARCHIVE}"
-        print(f"{summary['reason']} at step {summary['step']:,}: see {where}")
-    code = launch.EXIT_CODES[summary["reason"]]
+        print(f"{summary.reason} at step {summary.step:,}: see {where}")
+    code = launch.EXIT_CODES[summary.reason]
     if ranks.under_torchrun():  # for which any other code is a failure; the summary says why it stopped
         code = 0
     ranks.end()

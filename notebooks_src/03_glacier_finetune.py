@@ -56,6 +56,7 @@ from lib.launch import queue
 from lib.machine import memory
 from lib.notebook import widgets
 from lib.report import outputs
+from lib.report.summary import Summary
 
 runs = notebook.configure_queue("glacier_finetune", HOME, globals())
 print("The queue:", ", ".join(entry.name for entry in runs))
@@ -130,7 +131,7 @@ print(queue.verdict(runs))
 scores = queue.scores(runs)
 for entry in runs:
     if entry.name in scores:
-        print(f"\n{entry.name}", notebook.compare(outputs.read_summary(entry.folder)), sep="\n")
+        print(f"\n{entry.name}", notebook.compare(Summary.read(entry.folder)), sep="\n")
 
 # %%
 if scores:

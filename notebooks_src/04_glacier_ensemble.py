@@ -55,6 +55,7 @@ from lib.launch import ensemble, queue
 from lib.machine import memory
 from lib.notebook import widgets
 from lib.report import outputs
+from lib.report.summary import Summary
 
 runs = notebook.configure_queue("glacier_ensemble", HOME, globals())
 print("The queue:", ", ".join(entry.name for entry in runs))
@@ -133,7 +134,7 @@ if code == 0:
     summary, text = ensemble.vote(members, voted)
     print(text)
     for member in members:
-        print(f"{member.name:>34}: test MCC {outputs.read_summary(member)['metrics']['mcc']:.4f}")
+        print(f"{member.name:>34}: test MCC {Summary.read(member).metrics['mcc']:.4f}")
     print(notebook.compare(summary))
 
 # %%

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from unittest import mock
 
@@ -113,7 +114,7 @@ def scenario(folder: Path, config: dict, task: str = "", cut: int = 0, on: int |
         overrides["task"] = f"{__file__}:{task}"
     try:
         with mock.patch.multiple(launch, plot=mock.DEFAULT), mock.patch.object(launch, "start_session", start):
-            return launch.train(load_config(folder / "toy.yaml", overrides))
+            return asdict(launch.train(load_config(folder / "toy.yaml", overrides)))
     except (BadInput, TrainingFailed) as error:
         return {"error": str(error), "kind": type(error).__name__}
 

@@ -17,7 +17,7 @@ from lib.errors import BadInput
 from lib.launch import Run
 from lib.launch.resume import describe_resume, look_for_checkpoint
 from lib.machine import disk, hardware, memory
-from lib.report import outputs
+from lib.report.summary import Summary
 from lib.text import amount
 from lib.training.precision import choose_precision
 from lib.training.state import State, new_state, restore_state, save_state, state_tensors
@@ -88,10 +88,10 @@ def check_save_interval(config: Config) -> Finding:
 
 def check_resume(run: Run) -> Finding:
     """What `launch.find_checkpoint` would find; every file of it is verified, none is renamed."""
-    summary = outputs.read_summary(run.folder) or {}
+    summary = Summary.read(run.folder)
     total = run.config.training.max_steps
-    if summary.get("reason") == "completed" and summary["step"] >= total:
-        value = f"completed at step {summary['step']:,}: there is nothing left to do"
+    if summary and summary.reason == "completed" and summary.step >= total:
+        value = f"completed at step {summary.step:,}: there is nothing left to do"
         return Finding("resume", value, "ok", "A larger training.max_steps goes on; another run.name starts afresh.")
     try:
         found, sentences = look_for_checkpoint(run)

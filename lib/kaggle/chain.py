@@ -20,8 +20,9 @@ from lib.errors import BadInput
 from lib.kaggle import client
 from lib.kaggle.kernel import Notebook, keep_log, prepare, pushed_as, uses_gpu
 from lib.machine.facts import FACTS
-from lib.report import outputs
+from lib.report import summary
 from lib.report.metrics import read, series
+from lib.report.summary import Summary
 
 _STATE, _LOCK = "chain.json", "chain.lock"
 _SETTLING_POLLS = 3  # looks after which an end is believed that no active state preceded, or a push given up
@@ -29,7 +30,7 @@ _PATIENCE = 60  # unanswered questions in a row; a poll apart, that is an hour
 _LOST_IN_A_ROW = 2  # sessions that end without results; one more would spend quota on the same fault
 _QUOTA_MARGIN_MINUTES = 10  # start and end of a session that is cut to what is left of the quota
 _GONE_ON = " (gone on)"  # behind a reason that holds a chain up, once a person said to go on all the same
-_FILES = rf"(^|/)({outputs.SUMMARY.replace('.', '[.]')}|metrics[.]csv)$"
+_FILES = rf"(^|/)({summary.FILE.replace('.', '[.]')}|metrics[.]csv)$"
 Result = TypeVar("Result")
 
 
@@ -310,17 +311,17 @@ def _collect(chain: Chain, session: Session, state: client.Status) -> None:
     """Reads what a session left: summaries, metrics, the length of its log, the quota."""
     folder = chain.notebook.folder / "sessions" / f"{chain.sessions.index(session) + 1:02}"
     files = _asked(chain, lambda: client.output(chain.kernel, folder, _FILES))
-    runs = {path.parent: found for path in files if (found := outputs.read_summary(path.parent)) and "step" in found}
-    digest = hashlib.sha256(json.dumps(list(runs.values()), sort_keys=True).encode()).hexdigest()
+    runs = {path.parent: found for path in files if (found := Summary.read(path.parent))}
+    digest = hashlib.sha256(json.dumps([asdict(found) for found in runs.values()], sort_keys=True).encode()).hexdigest()
     is_new = digest not in {one.digest for one in chain.sessions}
     session.state, session.message = "ended", state.failure
-    session.reason = _reason(state, [found["reason"] for found in runs.values()] if is_new else [])
+    session.reason = _reason(state, [found.reason for found in runs.values()] if is_new else [])
     if session.trained:
         session.digest = digest
-        session.step = sum(found["step"] for found in runs.values())
+        session.step = sum(found.step for found in runs.values())
         session.loss = _last_loss(list(runs))
     if session.reason == "failed":
-        session.message = next((found["error"] for found in runs.values() if "error" in found), session.message)
+        session.message = next((found.error for found in runs.values() if found.error), session.message)
     session.hours = _length(folder / f"{chain.kernel.split('/')[1]}.log")
     keep_log(folder, chain.kernel)
     quota = _quota(chain)

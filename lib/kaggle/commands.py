@@ -160,9 +160,9 @@ def _fetch(options: argparse.Namespace) -> int:
     folder = Path(options.to) if options.to else kernel.HOME / name.split("/")[1] / "results"
     fetched = kernel.fetch(name, folder, options.all)
     for run, summary in fetched.summaries.items():
-        print(f"{run}: {summary['reason']} at step {summary['step']:,}")
-        for metric, value in (summary.get("metrics") or {}).items():
-            print(f"  {metric}: {value:.4f}, the trivial baseline {summary['baseline'][metric]:.4f}")
+        print(f"{run}: {summary.reason} at step {summary.step:,}")
+        for metric, value in summary.metrics.items():
+            print(f"  {metric}: {value:.4f}, the trivial baseline {summary.baseline[metric]:.4f}")
     print(f"{fetched.folder}: {fetched.files:,} files, {fetched.size / 1e6:,.1f} MB")
     for plot in fetched.plots:
         print(f"Plot: {plot}")

@@ -19,7 +19,7 @@ from lib.kaggle import client, credentials
 from lib.kaggle.kernel import HOME
 from lib.machine import disk
 from lib.machine.facts import FACTS
-from lib.report import outputs
+from lib.report.summary import Summary
 
 METADATA, README = "dataset-metadata.json", "README.md"
 TITLE, SUBTITLE = (6, 50), (20, 80)  # characters, of a title and of a slug; of a subtitle (kaggle 2.2.4)
@@ -110,14 +110,14 @@ def pack_run(run: Path, labels: Labels) -> Package:
     Raises BadInput where it is none, and for limits and credentials.
     """
     labels = labels.checked()
-    summary = outputs.read_summary(run)
+    summary = Summary.read(run)
     if summary is None or not (run / "config.yaml").is_file():
         raise BadInput(
             f"{run} is no run: it has no config.yaml with a summary.json. Give a folder such as runs/graphmer."
         )
     found, left_out = _files(run)
     about = [
-        f"The run `{run.name}` of the workload `{summary['task']}`: {summary['reason']} at step {summary['step']:,}.",
+        f"The run `{run.name}` of the workload `{summary.task}`: {summary.reason} at step {summary.step:,}.",
         "",
         f"Mounted by a notebook of that workload, it is found by itself: `{run.name}` goes on with it.",
     ]

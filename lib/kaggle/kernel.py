@@ -20,7 +20,9 @@ from lib.kaggle import client, credentials
 from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report import outputs
+from lib.report import summary as summary_file
 from lib.report.metrics import read
+from lib.report.summary import Summary
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout
 HOME = Path("runs") / "kaggle"  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
@@ -217,7 +219,7 @@ def pushed_as(kernel: str) -> str:
 
 # --- results ----------------------------------------------------------------------------------------------------------
 
-_RESULTS = rf"(^|/)({re.escape(outputs.ARCHIVE)}|{re.escape(outputs.SUMMARY)}|metrics\.csv)$"
+_RESULTS = rf"(^|/)({re.escape(outputs.ARCHIVE)}|{re.escape(summary_file.FILE)}|metrics\.csv)$"
 _ALL = r"."
 _NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
 
@@ -227,7 +229,7 @@ class Fetched:
     """What came home: the folder, the summaries by run, files and bytes, plots."""
 
     folder: Path
-    summaries: dict[str, dict[str, Any]]
+    summaries: dict[str, Summary]
     files: int
     size: int
     plots: list[Path]
@@ -280,19 +282,19 @@ def unpack(archive: Path, folder: Path) -> None:
         raise BadInput(f"{archive.name} is damaged or unsafe ({error}). Fetch again; nothing was replaced.") from None
 
 
-def _check(results: Path, loose: Path) -> dict[str, dict[str, Any]]:
+def _check(results: Path, loose: Path) -> dict[str, Summary]:
     """The summaries of the runs, each checked against what came with it. Raises BadInput."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Summary] = {}
     for run in sorted(
         {path.parent.relative_to(base) for base in (results, loose) for path in base.glob("*/summary.json")}
     ):
-        packed, beside = (outputs.read_summary(base / run) for base in (results, loose))
+        packed, beside = (Summary.read(base / run) for base in (results, loose))
         if packed is not None and beside is not None and packed != beside:
             raise BadInput(
                 _wrong(run, "the summary in the archive is not the one beside it: the packaging was cut off")
             )
         summary = beside if packed is None else packed
-        if summary is None or "step" not in summary:
+        if summary is None:
             raise BadInput(_wrong(run, "its summary.json cannot be read"))
         found[str(run)] = summary
         for base in (results, loose):
@@ -300,12 +302,12 @@ def _check(results: Path, loose: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _check_run(run: Path, summary: Mapping[str, Any]) -> None:
+def _check_run(run: Path, summary: Summary) -> None:
     """Metrics end at or before the step of the summary (at it, when completed); weights match their manifests."""
     if (run / "metrics.csv").is_file():
         last = max((int(row["step"]) for row in read(run / "metrics.csv")), default=0)
-        if last > summary["step"] or (summary["reason"] == "completed" and last < summary["step"]):
-            raise BadInput(_wrong(run.name, f"metrics.csv ends at step {last:,}, its summary at {summary['step']:,}"))
+        if last > summary.step or (summary.reason == "completed" and last < summary.step):
+            raise BadInput(_wrong(run.name, f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}"))
     for manifest in sorted(run.glob("*/step-*/manifest.json")):
         try:
             checkpoint.verify(manifest.parent)

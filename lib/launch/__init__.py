@@ -8,6 +8,7 @@ from typing import Any
 from lib import checkpoint, ranks
 from lib.checkpoint import weights
 from lib.config import Config, environment, to_yaml
+from lib.errors import TrainingFailed
 from lib.launch import torchrun
 from lib.launch.resume import bring_along, describe_resume, find_checkpoint
 from lib.launch.run import Run, prepare
@@ -15,6 +16,7 @@ from lib.machine import disk, platform
 from lib.report import outputs
 from lib.report.plot import draw_metrics
 from lib.report.progress import choose_progress
+from lib.report.summary import Reason, Summary
 from lib.training import loop
 from lib.training.evaluation import evaluate
 from lib.training.session import Session, start_session
@@ -23,19 +25,19 @@ from lib.training.state import State, checkpoint_from_first
 EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
 
 
-def train(config: Config | Run) -> dict[str, Any]:
+def train(config: Config | Run) -> Summary:
     """Trains, or goes on with, the run that a configuration names; returns its summary, which is on disk too.
 
     With several GPUs the run takes place in a process for each, below this one. A run that was completed before is left
     as it is. Raises BadInput before anything is written.
     """
     run = config if isinstance(config, Run) else prepare(config)
-    earlier = ranks.from_first(outputs.read_summary(run.folder) or {})
-    if earlier.get("reason") == "completed" and earlier["step"] >= run.config.training.max_steps:
-        print(f"{run.folder} was completed at step {earlier['step']:,}. A larger training.max_steps goes on.")
+    earlier = ranks.from_first(Summary.read(run.folder))
+    if earlier and earlier.reason == "completed" and earlier.step >= run.config.training.max_steps:
+        print(f"{run.folder} was completed at step {earlier.step:,}. A larger training.max_steps continues it.")
         return earlier
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
-    number = int(os.environ.get(environment.SESSION, 0)) or earlier.get("session", 0) + 1
+    number = int(os.environ.get(environment.SESSION, 0)) or (earlier.session if earlier else 0) + 1
     if (count := torchrun.processes(run.config)) > 1:
         return _train_below(run, count, number)
     found = None
@@ -51,7 +53,7 @@ def train(config: Config | Run) -> dict[str, Any]:
     return _finish(run, outcome, session, number)
 
 
-def _train_below(run: Run, count: int, number: int) -> dict[str, Any]:
+def _train_below(run: Run, count: int, number: int) -> Summary:
     """Trains in `count` processes of their own; the first of them writes the summary."""
     disk.check_writable(run.folder)
     try:
@@ -59,7 +61,10 @@ def _train_below(run: Run, count: int, number: int) -> dict[str, Any]:
     except BaseException as error:
         _write_failure(run, error, number)
         raise
-    return outputs.read_summary(run.folder) or {}
+    written = Summary.read(run.folder)
+    if written is None:
+        raise TrainingFailed(f"The ranks ended without a summary in {run.folder}. Run again: it resumes.")
+    return written
 
 
 def _predictions(run: Run) -> dict[str, Any]:
@@ -83,7 +88,7 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
     for kind in ("checkpoints", "best"):
         checkpoint.tidy(run.folder / kind)
     if found and (earlier := bring_along(run, found)):
-        number = earlier.get("session", 0) + 1
+        number = earlier.session + 1
     (run.folder / "config.yaml").write_text(to_yaml(run.config), "utf-8")
     return found, number
 
@@ -91,7 +96,12 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
     step = max(checkpoint.steps(run.folder / "checkpoints"), default=0)
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-        outputs.write_summary(run.folder, {"reason": "failed", "error": str(error), "step": step, "session": number})
+        _summary(run, "failed", step, number, error=str(error)).write(run.folder)
+
+
+def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> Summary:
+    config = run.config
+    return Summary(config.run.name, config.task, reason, step, config.training.max_steps, number, **more)
 
 
 def _resuming_is_lost(keep_best: int) -> str:
@@ -99,40 +109,39 @@ def _resuming_is_lost(keep_best: int) -> str:
     return f"checkpoint.keep_last is 0, so {kept}: a session that ends early cannot be resumed."
 
 
-def _finish(run: Run, outcome: loop.Outcome, session: Session, number: int) -> dict[str, Any]:
+def _finish(run: Run, outcome: loop.Outcome, session: Session, number: int) -> Summary:
     """Tests a completed run, draws, writes the summary and packs the archive."""
     scores: dict[str, float] = {}
     baseline: dict[str, float] = {}
     if outcome.reason == "completed":
         scores, baseline = test(run, outcome.state)
     if not ranks.is_first():
-        return {"reason": outcome.reason, "step": outcome.state.step}
+        return _summary(run, outcome.reason, outcome.state.step, number)
     plot(run, baseline)
-    summary = {
-        "run": run.config.run.name,
-        "task": run.config.task,
-        "reason": outcome.reason,
-        "step": outcome.state.step,
-        "max_steps": run.config.training.max_steps,
-        "metrics": {name: scores[name] for name in baseline},
-        "baseline": baseline,
-        "test_loss": scores.get("loss"),
-        "best": outcome.state.best,
-        "steps_per_second": round(outcome.steps_per_second, 4),
+    state = outcome.state
+    ended = _summary(
+        run,
+        outcome.reason,
+        state.step,
+        number,
+        metrics={name: scores[name] for name in baseline},
+        baseline=baseline,
+        test_loss=scores.get("loss"),
+        best=state.best,
+        steps_per_second=round(outcome.steps_per_second, 4),
         **_predictions(run),
-        "peak_memory_bytes": outcome.peak_bytes,
-        "micro_batch": outcome.state.micro_batch,
-        "precision": outcome.state.precision,
-        "skipped_steps": outcome.state.skipped_steps,
-        "world_size": ranks.world(),
-        "samples_seen": outcome.samples_seen,
-        "session": number,
-    }
-    outputs.write_summary(run.folder, summary)
+        peak_memory_bytes=outcome.peak_bytes,
+        micro_batch=state.micro_batch,
+        precision=state.precision,
+        skipped_steps=state.skipped_steps,
+        world_size=ranks.world(),
+        samples_seen=outcome.samples_seen,
+    )
+    ended.write(run.folder)
     with session.measured("package"):
         outputs.bundle(run.output_dir, platform.detect())
         outputs.package(run.output_dir)
-    return summary
+    return ended
 
 
 def test(run: Run, state: State) -> tuple[dict[str, float], dict[str, float]]:

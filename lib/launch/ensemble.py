@@ -17,6 +17,7 @@ from lib.config import environment, to_yaml
 from lib.errors import BadInput
 from lib.machine import disk, memory
 from lib.report import outputs
+from lib.report.summary import Summary
 from lib.task import Task, find_task, load_config, load_task
 
 
@@ -30,7 +31,7 @@ def run(archive: Path, source: Path, out: Path) -> str:
     return f"{len(found)} predictions of {len(models)} models together are in {out}."
 
 
-def vote(runs: Sequence[Path], folder: Path) -> tuple[dict[str, Any], str]:
+def vote(runs: Sequence[Path], folder: Path) -> tuple[Summary, str]:
     """Lets several completed runs vote on the test set of the first; returns a summary, which is written into `folder`
     as that of a run would be, and what to print. Raises BadInput where they do not go together.
     """
@@ -41,16 +42,16 @@ def vote(runs: Sequence[Path], folder: Path) -> tuple[dict[str, Any], str]:
     disk.check_writable(folder)
     metrics, text = task.vote(models, folder)
     baseline = task.baseline()
-    summary = {
-        "run": folder.name,
-        "task": first.config.task,
-        "reason": "completed",
-        "members": [run.name for run in runs],
-        "metrics": {name: metrics[name] for name in baseline},
-        "baseline": baseline,
-    }
+    summary = Summary(
+        folder.name,
+        first.config.task,
+        "completed",
+        members=[run.name for run in runs],
+        metrics={name: metrics[name] for name in baseline},
+        baseline=baseline,
+    )
     (folder / "config.yaml").write_text(to_yaml(first.config), "utf-8")
-    outputs.write_summary(folder, summary)
+    summary.write(folder)
     return summary, text
 
 
@@ -105,9 +106,10 @@ def load_members(runs: Sequence[Path]) -> tuple[Task, list[nn.Module]]:
 
 def _best(run: Path) -> dict[str, torch.Tensor]:
     """The best weights of a run by its summary; the newest of those kept where it names none."""
-    told = (outputs.read_summary(run) or {}).get("best") or {}
-    kept = checkpoint.steps(run / "best")
-    step = told["step"] if told.get("step") in kept else kept[-1]
+    summary = Summary.read(run)
+    best = summary.best.get("step") if summary else None
+    steps = checkpoint.steps(run / "best")
+    step = best if best in steps else steps[-1]
     return checkpoint.load(checkpoint.path_of(run / "best", step)).tensors["model"]
 
 

@@ -20,7 +20,7 @@ from lib.errors import BadInput, TrainingFailed
 from lib.launch import smoke, torchrun
 from lib.launch.run import prepare
 from lib.machine import inputs, memory, platform
-from lib.report import outputs
+from lib.report.summary import Summary
 from lib.task import load_config
 from lib.text import duration
 from lib.training.session import start_session
@@ -132,8 +132,8 @@ def find_completed(name: str, output_dir: Path) -> Path | None:
     """The folder of a completed run with its best weights: in the output folder, else in a mounted earlier output."""
     places = [output_dir, *inputs.mounted(platform.detect())]
     for folder in (place / name for place in places):
-        summary = outputs.read_summary(folder) or {}
-        if summary.get("reason") == "completed" and checkpoint.steps(folder / "best"):
+        summary = Summary.read(folder)
+        if summary and summary.reason == "completed" and checkpoint.steps(folder / "best"):
             return folder
     return None
 
@@ -142,23 +142,19 @@ def state_of(entry: Entry) -> State:
     """How far a run is, out of what lies in its folder or in a mounted earlier output."""
     places = [entry.folder, *(mount / entry.name for mount in inputs.mounted(platform.detect()))]
     for folder in places:
-        summary = outputs.read_summary(folder)
+        summary = Summary.read(folder)
         saved = checkpoint.steps(folder / "checkpoints")
         if summary is None and not saved:
             continue
-        told = summary or {}
-        step = max(told.get("step", 0), *saved, 0) if saved else told.get("step", 0)
-        reason = told.get("reason", "stopped")
-        best = told.get("best") or {}
-        metrics = told.get("metrics") or {}
+        summary = summary or Summary(entry.name, entry.config.task, "interrupted")  # killed before it could write one
         return State(
-            state=reason if reason in ("completed", "failed") else "stopped",
-            step=step,
-            max_steps=told.get("max_steps", 0),
-            score=best.get("value"),
-            test=metrics.get(best.get("metric", "")),
-            steps_per_second=told.get("steps_per_second", 0.0),
-            error=str(told.get("error", "")),
+            state=summary.reason if summary.reason in ("completed", "failed") else "stopped",
+            step=max([summary.step, *saved]),
+            max_steps=summary.max_steps,
+            score=summary.best.get("value"),
+            test=summary.metrics.get(summary.best.get("metric", "")),
+            steps_per_second=summary.steps_per_second,
+            error=summary.error,
         )
     return State("not started")
 
@@ -185,8 +181,8 @@ def run_queue(found: Sequence[Entry]) -> int:
             continue
         finally:
             memory.clear_memory()
-        if summary["reason"] != "completed":
-            return launch.EXIT_CODES[summary["reason"]]
+        if summary.reason != "completed":
+            return launch.EXIT_CODES[summary.reason]
     if failures:
         print(f"{len(failures)} of {len(found)} runs failed:", *failures, sep="\n  ")
         return launch.EXIT_CODES["failed"]
@@ -197,8 +193,8 @@ def _leave_word(entry: Entry) -> None:
     """A summary of a run that the deadline kept from beginning: whoever reads only summaries sees that work is left."""
     if state_of(entry).state == "not started":
         entry.folder.mkdir(parents=True, exist_ok=True)
-        word = {"run": entry.name, "task": entry.config.task, "reason": "deadline", "step": 0}
-        outputs.write_summary(entry.folder, word | {"max_steps": entry.config.training.max_steps})
+        pending = Summary(entry.name, entry.config.task, "deadline", max_steps=entry.config.training.max_steps)
+        pending.write(entry.folder)
 
 
 def _bring_along(entry: Entry) -> None:

@@ -4,13 +4,12 @@ import contextlib
 import glob
 import shutil
 from pathlib import Path
-from typing import Any
 
 from lib import checkpoint
 from lib.errors import BadInput
 from lib.launch.run import Run
 from lib.machine import inputs, platform
-from lib.report import outputs
+from lib.report.summary import Summary
 from lib.training import identity
 
 _OPTIMIZER_IS_LOST = "The checkpoint is lightweight: the optimizer starts anew, so the run goes on, not bit for bit."
@@ -77,7 +76,7 @@ def describe_resume(run: Run, found: checkpoint.Checkpoint | None) -> str:
     return f"Resuming {run.config.run.name} from {found.path}, step {found.step:,}: {left:,} of {total:,} steps left."
 
 
-def bring_along(run: Run, found: checkpoint.Checkpoint) -> dict[str, Any] | None:
+def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
     """Copies history and best weights of a run that is resumed from elsewhere; returns that run's summary."""
     origin = found.path.parent.parent
     if origin.resolve() == run.folder.resolve():
@@ -88,4 +87,4 @@ def bring_along(run: Run, found: checkpoint.Checkpoint) -> dict[str, Any] | None
         with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
             best = checkpoint.load(checkpoint.path_of(origin / "best", step))
             checkpoint.save(run.folder / "best", step, best.tensors, best.state)
-    return outputs.read_summary(origin)
+    return Summary.read(origin)

@@ -12,6 +12,7 @@ from lib.errors import BadInput
 from lib.launch import queue
 from lib.machine import platform
 from lib.planner import file
+from lib.report.summary import Summary
 from lib.task import load_config
 
 Parameters = Mapping[str, object]  # the names of the parameters cell
@@ -100,13 +101,13 @@ def plan(run: launch.Run) -> planner.Plan | None:
     return found
 
 
-def compare(summary: Mapping[str, Any]) -> str:
+def compare(summary: Summary) -> str:
     """Each test metric beside the strongest trivial baseline; what to do where the run is not finished."""
-    if summary["reason"] != "completed":
-        left = summary["max_steps"] - summary["step"]
-        return f"The run stopped ({summary['reason']}) with {left:,} steps left; the test comes when it is completed."
+    if summary.reason != "completed":
+        left = summary.max_steps - summary.step
+        return f"The run stopped ({summary.reason}) with {left:,} steps left; the test comes when it is completed."
     lines = [f"{'metric':>20}  {'trivial':>8}  {'model':>8}  difference"]
-    for name, value in summary["metrics"].items():
-        trivial = summary["baseline"][name]
+    for name, value in summary.metrics.items():
+        trivial = summary.baseline[name]
         lines.append(f"{name:>20}  {trivial:8.3f}  {value:8.3f}  {value - trivial:+.3f}")
     return "\n".join(lines)

@@ -1,40 +1,20 @@
-"""What a run leaves behind: summary.json, and one archive of all runs without their checkpoints."""
+"""The archive of all runs without their checkpoints, and what lies in the output folder."""
 
 import gzip
-import json
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from lib.machine import disk, platform
 from lib.machine.platform import Platform
+from lib.text import amount
 
 ARCHIVE = "outputs.tar.gz"
-SUMMARY = "summary.json"
 _LOOSE = {"checkpoints", "best", "plots"}
 _MANY = 50  # files of a folder above which it is bundled
 _SHOWN = 40  # rows of the table
-_MIB = 2**20
-
-
-def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
-    """Writes `summary.json` whole or not at all."""
-    path = folder / SUMMARY
-    aside = path.with_name(path.name + ".tmp")
-    aside.write_text(json.dumps(summary, indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
-    aside.replace(path)
-    return path
-
-
-def read_summary(folder: Path) -> dict[str, Any] | None:
-    """The summary of an earlier session, if there is one; a loss of power may have left an empty file."""
-    try:
-        return json.loads((folder / SUMMARY).read_text("utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
 
 
 def package(output_dir: Path) -> Path:
@@ -48,8 +28,8 @@ def package(output_dir: Path) -> Path:
 
 
 def _write_archive(final: Path, entries: Mapping[str, Path]) -> None:
-    aside = final.with_name(final.name + ".tmp")
     with (
+        disk.whole(final) as aside,
         aside.open("wb") as raw,
         # Level 1: weights hardly shrink at any level, and level 9 takes ten times as long.
         gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=1, filename="") as zipped,
@@ -57,7 +37,6 @@ def _write_archive(final: Path, entries: Mapping[str, Path]) -> None:
     ):
         for name, path in sorted(entries.items()):
             archive.add(path, arcname=name, filter=_anonymous)
-    aside.replace(final)
 
 
 def packed_files(output_dir: Path) -> list[Path]:
@@ -122,13 +101,13 @@ def table(output_dir: Path, here: Platform | None = None) -> str:
     archive = output_dir / ARCHIVE
     if archive.is_file():
         shown.append((f"{ARCHIVE} (all of the above but checkpoints)", archive.stat().st_size))
-    lines = [f"{_size(size):>10}  {name}" for name, size in shown]
+    lines = [f"{amount(size):>10}  {name}" for name, size in shown]
     return "\n".join([*lines, _totals(output_dir, here), _download(archive, here)])
 
 
 def _totals(output_dir: Path, here: Platform) -> str:
     size, number = disk.held(output_dir)
-    line = f"{_size(size):>10}  in {number:,} files"
+    line = f"{amount(size):>10}  in {number:,} files"
     if here.output_bytes:
         line += f", of {here.output_bytes / 1e9:g} GB"
         line += f" and {here.output_files:,} files" if here.output_files else ""
@@ -146,7 +125,3 @@ def _download(archive: Path, here: Platform) -> str:
     if here.name == "colab" and here.input_dir is None:
         return f"Download: from google.colab import files; files.download('{archive}'), or it is lost with the session."
     return f"It is at {archive.resolve()}"
-
-
-def _size(count: int) -> str:
-    return f"{count / _MIB:,.1f} MiB" if count >= _MIB else f"{count / 1024:,.1f} KiB"

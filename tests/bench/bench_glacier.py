@@ -44,10 +44,9 @@ def small_preset(folder: Path) -> dict:
     summary = launch.train(config)
     return {
         "seconds": round(time.perf_counter() - begin),
-        "steps": summary["step"],
-        **{
-            name: {key: round(summary[name][key], 4) for key in ("mcc", "mean_iou")} for name in ("metrics", "baseline")
-        },
+        "steps": summary.step,
+        "metrics": {key: round(summary.metrics[key], 4) for key in ("mcc", "mean_iou")},
+        "baseline": {key: round(summary.baseline[key], 4) for key in ("mcc", "mean_iou")},
     }
 
 

@@ -15,6 +15,7 @@ from lib.config import Checkpoint
 from lib.errors import TrainingFailed
 from lib.machine import disk
 from lib.machine.disk import Disk, remove_tree
+from lib.report.summary import Summary
 
 KEEP = Checkpoint()
 
@@ -190,7 +191,7 @@ def test_the_clock_is_told_how_long_the_whole_save_took(tmp_path, gate):
 def test_training_goes_on_when_a_save_fails_and_ends_the_same(toy, tmp_path, monkeypatch, capsys, number):
     launch.train(toy({"output_dir": str(tmp_path / "whole")}))
     monkeypatch.setattr(disk, "calls", Full("checkpoints/step-00000006", number))
-    assert launch.train(toy())["reason"] == "completed"
+    assert launch.train(toy()).reason == "completed"
     assert "Warning: The checkpoint of step 6 was not saved" in capsys.readouterr().out
     assert checkpoint.steps(tmp_path / "runs" / "toy" / "checkpoints") == [9, 12]
     one, other = (checkpoint.path_of(tmp_path / n / "toy" / "checkpoints", 12) for n in ("whole", "runs"))
@@ -201,14 +202,14 @@ def test_a_last_save_that_fails_is_an_error_that_says_so_and_running_again_mends
     monkeypatch.setattr(disk, "calls", Full("checkpoints/step-00000012"))
     with pytest.raises(TrainingFailed, match=r"step 12 was not saved.*the last save of the session"):
         launch.train(toy())
-    assert launch.outputs.read_summary(tmp_path / "runs" / "toy")["step"] == 9
+    assert Summary.read(tmp_path / "runs" / "toy").step == 9
     monkeypatch.setattr(disk, "calls", Disk())
-    assert launch.train(toy())["step"] == 12
+    assert launch.train(toy()).step == 12
 
 
 def test_best_weights_that_could_not_be_saved_end_no_run(toy, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(disk, "calls", Full("/best/"))
-    assert launch.train(toy())["reason"] == "completed"
+    assert launch.train(toy()).reason == "completed"
     out = capsys.readouterr().out
     assert "are passed over" in out and "Testing the weights of step 12" in out
 

@@ -154,7 +154,7 @@ def test_keeping_the_best_weights_alone_is_possible_and_said_once(toy, tmp_path,
     summary = launch.train(toy({"checkpoint.keep_last": 0}))
     out = capsys.readouterr().out
     assert out.count("only the best weights are kept: a session that ends early cannot be resumed") == 1
-    assert checkpoint.steps(tmp_path / "runs" / "toy" / "best") == [summary["best"]["step"]]
+    assert checkpoint.steps(tmp_path / "runs" / "toy" / "best") == [summary.best["step"]]
     assert checkpoint.steps(tmp_path / "runs" / "toy" / "checkpoints") == []
     launch.train(toy({"checkpoint.keep_last": 0, "checkpoint.keep_best": 0, "run.name": "nothing"}))
     assert "nothing is saved on the way" in capsys.readouterr().out

@@ -194,7 +194,7 @@ CELL = """
 from lib import launch
 from lib.task import load_config
 summary = launch.train(load_config("toy.yaml", {overrides}))
-print("reason:", summary["reason"], "ranks:", summary["world_size"])
+print("reason:", summary.reason, "ranks:", summary.world_size)
 """
 
 

@@ -37,7 +37,7 @@ def test_a_deterministic_run_is_the_same_twice_to_the_bit(toy):
     for name in ("first", "second"):
         summary = launch.train(toy({"run.name": name, "training.deterministic": True, "device.gpu_ids": [0]}))
         folder = platform.output_dir(toy()) / name / "checkpoints"
-        ends.append(checkpoint.load(checkpoint.path_of(folder, summary["step"])).tensors["model"])
+        ends.append(checkpoint.load(checkpoint.path_of(folder, summary.step)).tensors["model"])
     assert all(torch.equal(value, ends[1][key]) for key, value in ends[0].items())
 
 

@@ -16,7 +16,7 @@ from lib.errors import BadInput
 from lib.kaggle import dataset
 from lib.kaggle.dataset import Labels
 from lib.machine.facts import Fact
-from lib.report import outputs
+from lib.report.summary import Summary
 from tests.conftest import ROOT, SAMPLES
 from tests.kaggle.stub import KEY
 from tests.notebooks.test_notebooks import small_graph
@@ -179,7 +179,7 @@ def test_a_run_is_published_so_that_a_session_goes_on_with_it(stub, tmp_path, to
         zipfile.ZipFile(tmp_path / "toy.zip").extractall(mount)
         checkpoint.verify(mount / "checkpoints" / "step-00000003")
         config = toy({"training.max_steps": 6, "output_dir": str(root / "working")})
-        assert launch.train(config)["step"] == 6
+        assert launch.train(config).step == 6
         assert f"Resuming toy from {mount}" in capsys.readouterr().out
 
 
@@ -187,7 +187,7 @@ def test_what_is_no_run_is_not_published(stub, tmp_path, capsys):
     (tmp_path / "folder").mkdir()
     assert main(["kaggle", "dataset", "--run", "folder", "--slug", "toy-output"]) == 2
     assert "folder is no run" in capsys.readouterr().err
-    assert outputs.read_summary(tmp_path / "folder") is None
+    assert Summary.read(tmp_path / "folder") is None
 
 
 @pytest.mark.skipif(not (SAMPLES / "graphmer_kg").is_dir(), reason="the sample data is not here")

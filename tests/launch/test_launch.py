@@ -1,6 +1,5 @@
 """A run from its configuration to its archive, on the command line and over sessions."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from lib.launch import smoke
 from lib.machine import memory
 from lib.report import outputs
 from lib.report.metrics import read
+from lib.report.summary import Summary
 from lib.training.session import Session
 from tests.conftest import ROOT, TOY
 
@@ -39,10 +39,10 @@ def cut(monkeypatch):
 def test_a_run_leaves_everything_that_is_promised(toy, tmp_path):
     summary = launch.train(toy())
     folder = tmp_path / "runs" / "toy"
-    assert summary["reason"] == "completed" and summary["step"] == 12 and summary["world_size"] == 1
-    assert summary["metrics"].keys() == summary["baseline"].keys() == {"rmse"}
-    assert summary["samples_seen"] == [96] and summary["session"] == 1
-    assert json.loads((folder / "summary.json").read_text()) == summary
+    assert summary.reason == "completed" and summary.step == 12 and summary.world_size == 1
+    assert summary.metrics.keys() == summary.baseline.keys() == {"rmse"}
+    assert summary.samples_seen == [96] and summary.session == 1
+    assert Summary.read(folder) == summary
     assert (folder / "plots" / "metrics.png").is_file() and (folder / "config.yaml").is_file()
     assert checkpoint.steps(folder / "checkpoints") == [9, 12]
     with tarfile.open(tmp_path / "runs" / "outputs.tar.gz") as archive:
@@ -55,21 +55,21 @@ def test_a_run_leaves_everything_that_is_promised(toy, tmp_path):
 def test_a_completed_run_is_left_as_it_is_and_more_steps_go_on(toy, tmp_path, capsys):
     launch.train(toy())
     before = (tmp_path / "runs" / "toy" / "metrics.csv").stat().st_mtime_ns
-    assert launch.train(toy())["step"] == 12
+    assert launch.train(toy()).step == 12
     assert "was completed at step 12" in capsys.readouterr().out
     assert (tmp_path / "runs" / "toy" / "metrics.csv").stat().st_mtime_ns == before
-    assert launch.train(toy({"training.max_steps": 15}))["step"] == 15
+    assert launch.train(toy({"training.max_steps": 15})).step == 15
     assert "step 12: 3 of 15 steps left" in capsys.readouterr().out
 
 
 def test_a_deadline_ends_the_session_and_the_next_one_goes_on(toy, tmp_path, cut):
     cut(5)
     first = launch.train(toy())
-    assert (first["reason"], first["step"], first["metrics"]) == ("deadline", 5, {})
-    assert launch.EXIT_CODES[first["reason"]] == 75
+    assert (first.reason, first.step, first.metrics) == ("deadline", 5, {})
+    assert launch.EXIT_CODES[first.reason] == 75
     cut(None)
     second = launch.train(toy())
-    assert (second["reason"], second["step"], second["session"]) == ("completed", 12, 2)
+    assert (second.reason, second.step, second.session) == ("completed", 12, 2)
 
 
 @pytest.mark.parametrize("layout", ["notebooks/someone/my-run", "my-run"])
@@ -84,7 +84,7 @@ def test_a_mounted_earlier_output_is_resumed_and_never_written(toy, tmp_path, mo
     before = {p: p.read_bytes() for p in mount.rglob("*") if p.is_file()}
     cut(None)
     summary = launch.train(toy())
-    assert (summary["reason"], summary["session"]) == ("completed", 2)
+    assert (summary.reason, summary.session) == ("completed", 2)
     rows = read(tmp_path / "runs" / "toy" / "metrics.csv")
     assert [r["step"] for r in rows if r["split"] == "train"] == ["5", "10", "12"]
     assert {p: p.read_bytes() for p in mount.rglob("*") if p.is_file()} == before
@@ -95,7 +95,7 @@ def test_resume_from_names_a_folder_and_refuses_one_without_a_checkpoint(toy, tm
     launch.train(toy())
     shutil.move(tmp_path / "runs", tmp_path / "earlier")
     cut(None)
-    assert launch.train(toy({"run.resume_from": str(tmp_path / "earlier")}))["session"] == 2
+    assert launch.train(toy({"run.resume_from": str(tmp_path / "earlier")})).session == 2
     (tmp_path / "nothing").mkdir()
     with pytest.raises(BadInput, match="where no checkpoint of toy lies"):
         launch.train(toy({"run.resume_from": str(tmp_path / "nothing"), "run.name": "toy", "training.max_steps": 99}))
@@ -107,7 +107,7 @@ def test_a_damaged_newest_checkpoint_is_said_and_the_one_before_is_used(toy, tmp
     newest = tmp_path / "runs" / "toy" / "checkpoints" / "step-00000007" / "model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-3])
     cut(None)
-    assert launch.train(toy())["step"] == 12
+    assert launch.train(toy()).step == 12
     out = capsys.readouterr().out
     assert "step-00000007 is damaged" in out and "step 6: 6 of 12 steps left" in out
 
@@ -116,14 +116,15 @@ def test_a_failure_is_in_the_summary_with_the_step_that_was_saved(toy, tmp_path,
     monkeypatch.setattr(launch.loop, "train", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         launch.train(toy())
-    summary = outputs.read_summary(tmp_path / "runs" / "toy")
-    assert summary == {"reason": "failed", "error": "division by zero", "step": 0, "session": 1}
+    summary = Summary.read(tmp_path / "runs" / "toy")
+    assert (summary.reason, summary.error, summary.step, summary.session) == ("failed", "division by zero", 0, 1)
+    assert summary.run == "toy" and summary.task.endswith("toy.py:Toy") and summary.max_steps == 12
 
 
 def test_an_empty_summary_stops_no_run(toy, tmp_path):
     (tmp_path / "runs" / "toy").mkdir(parents=True)
     (tmp_path / "runs" / "toy" / "summary.json").write_text("")
-    assert launch.train(toy())["reason"] == "completed"
+    assert launch.train(toy()).reason == "completed"
 
 
 def test_the_smoke_test_measures_and_leaves_nothing(toy, tmp_path):
@@ -209,7 +210,7 @@ def test_a_lightweight_run_says_what_it_costs_and_is_a_third_of_the_size(toy, tm
     saved = checkpoint.path_of(tmp_path / "runs" / "toy" / "checkpoints", 5)
     assert not (saved / "optimizer.safetensors").exists()
     cut(None)
-    assert launch.train(toy({"checkpoint.lightweight": True}))["step"] == 12
+    assert launch.train(toy({"checkpoint.lightweight": True})).step == 12
     assert "is lightweight: the optimizer starts anew" in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ from lib import launch
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import queue, smoke
 from lib.machine import inputs
-from lib.report import outputs
+from lib.report.summary import Summary
 from lib.training import loop
 from lib.training.session import Session
 from tests.conftest import ROOT, TOY
@@ -231,7 +231,7 @@ def test_runs_completed_in_a_mounted_output_come_along_without_checkpoints(confi
     assert queue.state_of(queue_of(path)[0]).state == "completed"
     assert queue.run_queue(queue_of(path)) == 0
     first = tmp_path / "runs" / "toy-seed1"
-    assert outputs.read_summary(first) == outputs.read_summary(mount / "toy-seed1")
+    assert Summary.read(first) == Summary.read(mount / "toy-seed1")
     assert list((first / "best").iterdir()) and not (first / "checkpoints").exists()
     assert (tmp_path / "runs" / "toy-seed2" / "checkpoints").is_dir()
 

@@ -13,6 +13,7 @@ import torch
 from lib import checkpoint, launch
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import torchrun
+from lib.report.summary import Summary
 from tests import several
 from tests.conftest import ROOT, TOY
 
@@ -173,6 +174,7 @@ def test_memory_that_runs_out_under_shards_starts_again_with_half_the_micro_batc
     class Tight(torchrun._Launch):
         def run(self):
             launches.append(self.config.training.micro_batch)
+            Summary("toy", self.config.task, "completed", 12, 12).write(tmp_path / "runs" / "toy")
             return OutOfMemory("Memory ran out.", 2) if len(launches) == 1 else None
 
     monkeypatch.setattr(torchrun, "_Launch", Tight)

@@ -8,6 +8,7 @@ import torch
 from lib import notebook
 from lib.machine import memory, platform
 from lib.notebook import widgets
+from lib.report.summary import Summary
 from tests.conftest import ROOT
 
 EMPTY = {
@@ -68,7 +69,7 @@ def test_the_memory_panel_prints_where_widgets_are_missing(monkeypatch, capsys):
 
 
 def test_an_unfinished_run_says_what_is_left_and_a_finished_one_compares():
-    text = notebook.compare({"reason": "deadline", "step": 40, "max_steps": 100})
+    text = notebook.compare(Summary("toy", "toy", "deadline", 40, 100))
     assert "60 steps left" in text
-    text = notebook.compare({"reason": "completed", "metrics": {"mrr": 0.5}, "baseline": {"mrr": 0.25}})
+    text = notebook.compare(Summary("toy", "toy", "completed", metrics={"mrr": 0.5}, baseline={"mrr": 0.25}))
     assert "0.250     0.500  +0.250" in text

@@ -78,7 +78,7 @@ def test_the_table_has_sizes_totals_and_the_way_home(here, run):
     (run / "weights.bin").write_bytes(bytes(300_000))
     outputs.package(here.output_dir)
     lines = outputs.table(here.output_dir, here).splitlines()
-    assert lines[0].split() == ["293.0", "KiB", "toy/weights.bin"]  # the largest first
+    assert lines[0].split() == ["0.3", "MB", "toy/weights.bin"]  # the largest first
     assert any("and 24 smaller files" in line for line in lines)
     assert any("toy/checkpoints/ (for resuming; not in the archive)" in line for line in lines)
     assert any("outputs.tar.gz" in line for line in lines)

@@ -203,7 +203,7 @@ def test_normalisation_travels_with_the_weights_and_no_data_is_the_mean(tiny):
 def test_a_whole_run_leaves_tables_figures_and_a_verdict(tiny, capsys):
     summary = launch.train(tiny())
     run = platform.output_dir(tiny()) / "tiny"
-    assert summary["reason"] == "completed" and summary["metrics"].keys() == summary["baseline"].keys()
+    assert summary.reason == "completed" and summary.metrics.keys() == summary.baseline.keys()
     table = (run / "evaluation.csv").read_text().splitlines()
     assert table[0] == "true class,background,glacier,debris,lake" and len(table) == 5
     assert {"confusion.png", "predictions.png", "metrics.png"} <= {p.name for p in (run / "plots").iterdir()}
@@ -275,5 +275,5 @@ def test_a_real_landsat_scene_trains_on_water_and_cloud(tmp_path, tiny):
         }
     )
     summary = launch.train(config)
-    assert summary["reason"] == "completed" and "iou_water" in summary["metrics"]
-    assert summary["baseline"]["mcc"] > 0.3, "the quality band comes from these very bands"
+    assert summary.reason == "completed" and "iou_water" in summary.metrics
+    assert summary.baseline["mcc"] > 0.3, "the quality band comes from these very bands"

@@ -1,0 +1,57 @@
+"""summary.json: how a run ended and what it reached, in one shape for whoever writes or reads it."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from lib.machine import disk
+
+FILE = "summary.json"
+Reason = Literal["completed", "deadline", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One session's end of a run. What does not apply (the speed of an ensemble, the error of a good end) is empty."""
+
+    run: str
+    task: str
+    reason: Reason
+    step: int = 0
+    max_steps: int = 0
+    session: int = 1  # counted over the sessions of the run
+    error: str = ""  # why it failed
+    metrics: dict[str, float] = field(default_factory=dict)  # on the test set, once completed
+    baseline: dict[str, float] = field(default_factory=dict)  # the strongest trivial method's, by the same names
+    test_loss: float | None = None
+    best: dict[str, Any] = field(default_factory=dict)  # {"step", "metric", "value"} of the best validation
+    members: list[str] = field(default_factory=list)  # the runs of an ensemble
+    steps_per_second: float = 0.0
+    predicted_steps_per_second: float | None = None
+    peak_memory_bytes: int = 0
+    predicted_peak_bytes: int | None = None
+    micro_batch: int = 0
+    precision: str = ""
+    skipped_steps: int = 0
+    world_size: int = 1
+    samples_seen: list[int] = field(default_factory=list)  # by each rank, in this session
+
+    def write(self, folder: Path) -> None:
+        """Writes `summary.json` into a run's folder, whole or not at all. Raises OSError."""
+        with disk.whole(folder / FILE) as aside:
+            aside.write_text(json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Summary | None":
+        """Returns the summary in a run's folder; None where there is none that can be read.
+
+        A loss of power may have left an empty file. A key that an earlier version did not write has its default, and
+        one that this version does not know is left out.
+        """
+        try:
+            values = json.loads((folder / FILE).read_text("utf-8"))
+            known = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
+            return cls(**{"run": folder.name, "task": "", **known})
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
