@@ -246,9 +246,7 @@ def check_budget(here: Platform) -> Finding:
     if max(full, many) < 0.8:
         return Finding("output budget", value)
     verdict: Verdict = "bad" if full > 0.98 else "warning"  # the number of files is a soft limit
-    return Finding(
-        "output budget", value, verdict, f"Delete or pack old files in {here.output_dir}."
-    )
+    return Finding("output budget", value, verdict, f"Delete or pack old files in {here.output_dir}.")
 
 
 def check_internet(here: Platform) -> Finding:

@@ -1,6 +1,5 @@
 """Sums counts, gradients and losses over the ranks, and gives them the batch statistics of a single process."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -14,11 +13,14 @@ BUCKET_BYTES = 25 * 2**20  # gradients are summed in pieces of this size; each t
 
 
 def add_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    """Returns the sum over the ranks of each named number; a name that a rank lacks counts 0 there."""
-    total: Counter[str] = Counter()
-    for counts_of_rank in gathered(dict(counts)):
-        total.update(counts_of_rank)
-    return dict(total)
+    """Sums of numbers by name; a name that a rank lacks counts 0 there."""
+    if ranks.world() == 1:
+        return dict(counts)
+    total: dict[str, int] = {}
+    for each in gathered(dict(counts)):
+        for name, number in each.items():
+            total[name] = total.get(name, 0) + number
+    return total
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
