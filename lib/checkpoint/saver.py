@@ -105,7 +105,7 @@ class Saver:
             failure = self._failures.pop(number)
             if not isinstance(failure, CheckpointNotSaved):
                 raise failure
-            print(f"Warning: {failure} Training goes on.", flush=True)
+            print(f"Warning: {failure} Training continues.", flush=True)
 
     def _commit(
         self, number: int, begin: float, name: str, parcel: checkpoint.Parcel, then: Callable[[], None] | None
