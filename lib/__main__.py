@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from lib import doctor, launch, planner, ranks
+from lib.config import split_overrides
 from lib.doctor import findings, rehearsal
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import ensemble, torchrun
@@ -79,7 +80,7 @@ def _add_kaggle(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def _doctor(options: argparse.Namespace) -> int:
     """Exit code 2 where a finding is bad, else 0."""
     with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
-        config = load_config(options.config, _overrides(options.set)) if options.config else None
+        config = load_config(options.config, split_overrides(options.set)) if options.config else None
         sections = doctor.examine(config)
         if config:
             sections["Run"] = rehearsal.check_run(config)
@@ -88,7 +89,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    run = launch.prepare(load_config(options.config, _overrides(options.set)))
+    run = launch.prepare(load_config(options.config, split_overrides(options.set)))
     if not torchrun.is_watched():  # else the process above has said it
         print(run.task.describe_data())
         print(*run.lengths, sep="\n")
@@ -104,7 +105,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    configs = [load_config(path, _overrides(options.set)) for path in options.configs]
+    configs = [load_config(path, split_overrides(options.set)) for path in options.configs]
     cards = [planner.find_card(gpu) for gpu in options.gpu or ["t4"]]
     plans = [planner.make(config, card, options.gpus) for config in configs for card in cards]  # a process of its own
     if options.json:
@@ -117,7 +118,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _queue(options: argparse.Namespace) -> int:
-    found = entries(Path(options.config), _overrides(options.set))
+    found = entries(Path(options.config), split_overrides(options.set))
     if options.table:
         print(table(found), verdict(found), sep="\n")
         return 0
@@ -130,13 +131,6 @@ def _queue(options: argparse.Namespace) -> int:
 def _predict(options: argparse.Namespace) -> int:
     print(ensemble.run(Path(options.archive), Path(options.data), Path(options.out)))
     return 0
-
-
-def _overrides(pairs: list[str]) -> dict[str, object]:
-    for pair in pairs:
-        if "=" not in pair:
-            raise BadInput(f"--set takes key=value, for example training.max_steps=200; it was given {pair!r}.")
-    return dict(pair.split("=", 1) for pair in pairs)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""The real `kaggle` client, run as a child process.
+"""Runs the real `kaggle` client as a child process, and reads what it prints (version 2.2.4).
 
-A child rather than its Python interface, because importing that signs in and may end the process, its requests have no
-time-out, and it keeps the credential in memory: so no credential is ever in this process. What the client prints in
-version 2.2.4 is read here and nowhere else. It exits with 0 after most refusals, so success is what it says, not how it
-exits.
+A child rather than its Python interface: importing that signs in and may end the process, its requests have no
+time-out, and it keeps the credential in memory. So no credential is ever in this process. The client exits with 0 after
+most refusals, so its words decide about success, not its exit code.
 """
 
 import importlib.util
@@ -19,30 +18,28 @@ from typing import Any
 from lib.errors import BadInput
 from lib.kaggle import credentials
 
-SHORT, LONG = 300, 6 * 3600  # seconds that a question, and that a transfer of files, may take
+SHORT, LONG = 300, 6 * 3600  # seconds that a query, and that a transfer of files, may take
 ACTIVE = ("QUEUED", "RUNNING", "CANCEL_REQUESTED")
-# The client joins a file's name to the folder as it is: names that lead elsewhere are not asked for.
+# The client joins a file's name to the folder unchecked: names that lead elsewhere are not requested.
 _SAFE = r"^(?!/)(?!.*(^|/)\.\.(/|$))(?!.*[\\:])"
-_PAGE = "100"  # files of an output that are listed at once; the client's own 20 makes 25 requests for 500 files
-
-
-# What requests and urllib3 say of a connection that failed, and servers that ask for patience
+_PAGE = "100"  # files of an output in one listing; the client's default of 20 makes 25 requests for 500 files
+# What requests and urllib3 print of a connection that failed, and codes of servers that are busy
 _NETWORK = re.compile(
     r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnected|ProtocolError|Temporary failure|\b(429|5\d\d) "
 )
 
 
 class Refused(BadInput):
-    """Kaggle, or its client, said no; the message holds its words."""
+    """Kaggle or its client refused a request; the message holds its words."""
 
 
 class NoAnswer(Refused):
-    """Nothing is known of what came of a request: the network, the server or the client broke off."""
+    """A request whose outcome is not known: the network, the server or the client broke off."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """The state of a notebook's newest session; `failure` is what Kaggle says about its end."""
+    """The status of a notebook's newest session; `failure` is what Kaggle prints about its end."""
 
     word: str
     failure: str = ""
@@ -72,8 +69,8 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
     """Runs `kaggle ARGUMENTS`; returns what it printed, without credentials.
 
     `hold` is an open file that the child inherits: a lock on it lasts until the child has ended, even without us.
-    Raises Refused where it exits with another code than 0, NoAnswer where that, or its silence for `seconds`, says
-    nothing about the request itself.
+    Raises Refused for an exit code other than 0, and NoAnswer where the outcome stays unknown: after a failed
+    connection, or `seconds` without an answer.
     """
     if importlib.util.find_spec("kaggle") is None:
         raise BadInput("The `kaggle` client is missing. Install it: pip install kaggle==2.2.4 six")
@@ -88,7 +85,7 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
 
 
 def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
-    """Exit code, standard output and errors of the client."""
+    """Returns exit code, standard output and errors of the client."""
     # -P: a folder called kaggle in the working folder is not the client
     done = subprocess.run(
         [sys.executable, "-P", "-m", "kaggle", "--no-warn", *arguments],
@@ -105,34 +102,31 @@ def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tu
 
 
 def _failure(arguments: tuple[str, ...], text: str) -> Refused:
-    """What the client said about a failure, and what to do about the usual ones."""
+    """Returns the error for a command that failed: the client's last words, and what to do about the usual ones."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
-    said = "\n".join(lines[-6:]) or "nothing"
-    kind, advice = Refused, "Mend what it names."
-    if _NETWORK.search(text):
-        kind, advice = NoAnswer, "Try again later."
+    reason, advice = "\n".join(lines[-6:]) or "it printed nothing", "Correct what it names."
+    is_network = bool(_NETWORK.search(text))
+    if is_network:
+        advice = "Try again later."
     elif re.search(r"uthenticat|\b401\b", text):
-        said = "it is not signed in"
-        kind, advice = (
-            Refused,
-            "Run `kaggle auth login` once, or make a token at kaggle.com/settings and follow its text.",
-        )
+        reason = "it is not signed in"
+        advice = "Run `kaggle auth login` once, or make a token at kaggle.com/settings and follow its text."
     elif _unknown(text):
-        kind, advice = Refused, "Kaggle says so of wrong names, too: compare owner and slug with the browser's address."
-    return kind(f"`kaggle {' '.join(arguments[:2])}` failed: {said}. {advice}")
+        advice = "Kaggle answers so to wrong names, too: compare owner and slug with the browser's address."
+    return (NoAnswer if is_network else Refused)(f"`kaggle {' '.join(arguments[:2])}` failed: {reason}. {advice}")
 
 
 def _unknown(text: str) -> bool:
-    """Whether an error is about a thing that does not exist, or is not yours, which Kaggle does not tell apart."""
+    """Returns whether an error is about a thing that does not exist or is another's: Kaggle does not distinguish."""
     return bool(re.search(r"\b40[34]\b|was denied", text))
 
 
 def username() -> str:
-    """The account that the client is signed in to. Raises BadInput."""
-    found = re.search(r"^- username: (\S+)$", call("config", "view"), re.MULTILINE)
-    if not found or found[1] == "None":
+    """Returns the account that the client is signed in to. Raises BadInput."""
+    match = re.search(r"^- username: (\S+)$", call("config", "view"), re.MULTILINE)
+    if not match or match[1] == "None":
         raise BadInput("The kaggle client is not signed in. Run `kaggle auth login` once, or give --owner.")
-    return found[1]
+    return match[1]
 
 
 # --- notebooks --------------------------------------------------------------------------------------------------------
@@ -140,31 +134,31 @@ def username() -> str:
 
 def push(folder: Path, hold: int | None = None) -> Pushed:
     """Pushes the notebook in a folder with its kernel-metadata.json; a session starts. Raises Refused."""
-    said = call("kernels", "push", "-p", str(folder), hold=hold)
-    # The client says "successfully pushed" of a version without the data that the server did not know, too.
-    if left_out := re.search(r"not valid (\w+ sources).*?: (\[.*\])", said):
+    text = call("kernels", "push", "-p", str(folder), hold=hold)
+    # The client prints "successfully pushed" also where the server dropped data that it does not know.
+    if left_out := re.search(r"not valid (\w+ sources).*?: (\[.*\])", text):
         raise Refused(
             f"Kaggle pushed the notebook without some of its {left_out[1]}: {left_out[2]}. A session without them may "
             "be running: stop it in the browser, correct the names, push again."
         )
-    found = re.search(r"Kernel version (\d+) successfully pushed\.\s+Please check progress at (\S+)", said)
-    if not found:
-        raise Refused(f"Kaggle refused the notebook: {' '.join(said.split()) or 'it said nothing'}")
-    return Pushed(int(found[1]), found[2])
+    match = re.search(r"Kernel version (\d+) successfully pushed\.\s+Please check progress at (\S+)", text)
+    if not match:
+        raise Refused(f"Kaggle refused the notebook: {' '.join(text.split()) or 'it gave no reason'}")
+    return Pushed(int(match[1]), match[2])
 
 
 def status(kernel: str) -> Status:
-    """The state of the newest session of "owner/slug". Raises Refused."""
-    said = call("kernels", "status", kernel)
-    found = re.search(r'has status "(?:KernelWorkerStatus\.)?(\w+)"', said)
-    if not found:
-        raise Refused(f"The kaggle client answered the question for the status of {kernel} with {said!r}.")
-    failure = re.search(r'^Failure message: "(.*)"$', said, re.MULTILINE | re.DOTALL)
-    return Status(found[1].upper(), failure[1] if failure else "")
+    """Returns the status of the newest session of "owner/slug". Raises Refused."""
+    text = call("kernels", "status", kernel)
+    match = re.search(r'has status "(?:KernelWorkerStatus\.)?(\w+)"', text)
+    if not match:
+        raise Refused(f"The kaggle client answered the query for the status of {kernel} with {text!r}.")
+    failure = re.search(r'^Failure message: "(.*)"$', text, re.MULTILINE | re.DOTALL)
+    return Status(match[1].upper(), failure[1] if failure else "")
 
 
 def find(kernel: str) -> Status | None:
-    """The same; None where there is no such notebook. Kaggle denies access to what does not exist."""
+    """Returns the same; None where there is no such notebook, to which Kaggle denies access. Raises Refused."""
     try:
         return status(kernel)
     except Refused as refusal:
@@ -174,7 +168,7 @@ def find(kernel: str) -> Status | None:
 
 
 def source(kernel: str) -> str:
-    """The text of the newest version of a notebook."""
+    """Returns the text of the newest version of a notebook. Raises Refused."""
     with tempfile.TemporaryDirectory() as folder:
         call("kernels", "pull", kernel, "-p", folder)
         return "".join(path.read_text("utf-8") for path in sorted(Path(folder).iterdir()) if path.is_file())
@@ -194,13 +188,13 @@ def output(kernel: str, folder: Path, pattern: str) -> list[Path]:
 
 
 def log(kernel: str) -> str:
-    """What the newest session has printed so far, as text."""
+    """Returns what the newest session has printed so far, as text. Raises Refused."""
     return readable(call("kernels", "logs", kernel))
 
 
 def events(log: str) -> list[dict[str, Any]]:
-    """The events of a log as Kaggle keeps it: JSON, {stream_name, time, data} each, in a list that may be open."""
-    decoder, found, position = json.JSONDecoder(), [], 0
+    """Returns the events of Kaggle's JSON log, {stream_name, time, data} each; the list in it may be unfinished."""
+    decoder, parsed, position = json.JSONDecoder(), [], 0
     while (position := log.find("{", position)) >= 0:
         try:
             event, position = decoder.raw_decode(log, position)
@@ -208,18 +202,18 @@ def events(log: str) -> list[dict[str, Any]]:
             position += 1
             continue
         if isinstance(event, dict) and "data" in event:
-            found.append(event)
-    return found
+            parsed.append(event)
+    return parsed
 
 
 def readable(log: str) -> str:
-    """A log as text; one that is no JSON stays as it is."""
-    found = events(log)
-    return credentials.clean("".join(str(event["data"]) for event in found) if found else log)
+    """Returns a log as text without credentials; one that is no JSON stays as it is."""
+    parsed = events(log)
+    return credentials.clean("".join(str(event["data"]) for event in parsed) if parsed else log)
 
 
 def follow(kernel: str) -> int:
-    """Shows the log of a running session line by line until it ends; returns the client's exit code."""
+    """Prints the log of a running session line by line until it ends; returns the client's exit code."""
     command = [sys.executable, "-P", "-u", "-m", "kaggle", "--no-warn", "kernels", "logs", kernel, "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL) as child:
         assert child.stdout
@@ -229,7 +223,7 @@ def follow(kernel: str) -> int:
 
 
 def quota() -> Quota | None:
-    """GPU hours of this week; None where Kaggle tells none."""
+    """Returns the GPU hours of this week; None where Kaggle gives none. Raises Refused."""
     rows = re.findall(r"^GPU,([\d.]+)h,([\d.]+)h,([\d.]+)h,(\S*)$", call("quota", "--csv"), re.MULTILINE)
     return Quota(*map(float, rows[0][:3]), rows[0][3]) if rows else None
 
@@ -238,7 +232,7 @@ def quota() -> Quota | None:
 
 
 def dataset_status(dataset: str) -> str:
-    """The state of "owner/slug", such as "ready"; "" where there is no such data set."""
+    """Returns the status of "owner/slug", such as "ready"; "" where there is no such data set. Raises Refused."""
     try:
         return call("datasets", "status", dataset).strip()
     except Refused as refusal:
@@ -250,20 +244,19 @@ def dataset_status(dataset: str) -> str:
 def upload_dataset(folder: Path, notes: str, version: bool) -> str:
     """Uploads a folder with its dataset-metadata.json, as a new data set or a new version of it; returns its address.
 
-    The folder must stay as it is until this has succeeded: the client finds a broken upload by path, size and time of
-    its files and goes on with it. Raises Refused.
+    The folder must stay unchanged until this has succeeded: the client finds a broken upload by path, size and time of
+    its files, and resumes it. Raises Refused.
     """
-    # The client's default leaves folders out in silence.
-    arguments = ("-p", str(folder), "--dir-mode", "zip", "--keep-tabular")
     command = ("version", "-m", notes) if version else ("create",)
-    said = call("datasets", *command, *arguments, seconds=LONG)
-    if failed := re.findall(r"^Upload unsuccessful: (.*)$", said, re.MULTILINE):
+    # Without --dir-mode the client leaves folders out and prints nothing about it.
+    text = call("datasets", *command, "-p", str(folder), "--dir-mode", "zip", "--keep-tabular", seconds=LONG)
+    if failed := re.findall(r"^Upload unsuccessful: (.*)$", text, re.MULTILINE):
         raise Refused(
             f"The upload of {', '.join(failed)} failed, and Kaggle may have the data set without it. Run the command "
             "again: it makes a new version with all files."
         )
-    found = re.search(r"Please check progress at (\S+)", said)
-    if not found:
-        told = [line for line in said.splitlines() if "rror" in line or "not valid" in line]
-        raise Refused(f"Kaggle refused the data set: {' '.join(told) or said.strip() or 'it said nothing'}")
-    return found[1]
+    match = re.search(r"Please check progress at (\S+)", text)
+    if not match:
+        errors = [line for line in text.splitlines() if "rror" in line or "not valid" in line]
+        raise Refused(f"Kaggle refused the data set: {' '.join(errors) or text.strip() or 'it gave no reason'}")
+    return match[1]

@@ -1,4 +1,4 @@
-"""A workload's data, or a run's output, as a data set on Kaggle: validated, packed to the same bytes, uploaded."""
+"""Packs a workload's data or a run's output as a data set, always to the same bytes, and uploads it to Kaggle."""
 
 import dataclasses
 import hashlib
@@ -16,10 +16,12 @@ from lib import launch
 from lib.config import Config
 from lib.errors import BadInput
 from lib.kaggle import client, credentials
-from lib.kaggle.kernel import HOME
+from lib.kaggle.kernel import HOME, notebook_for
 from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report.summary import Summary
+from lib.task import load_config
+from lib.text import amount
 
 METADATA, README = "dataset-metadata.json", "README.md"
 TITLE, SUBTITLE = (6, 50), (20, 80)  # characters, of a title and of a slug; of a subtitle (kaggle 2.2.4)
@@ -27,15 +29,16 @@ TITLE, SUBTITLE = (6, 50), (20, 80)  # characters, of a title and of a slug; of 
 LICENSES = (
     "CC0-1.0", "CC-BY-4.0", "CC-BY-SA-4.0", "CC-BY-NC-4.0", "CC-BY-NC-SA-4.0", "apache-2.0", "MIT", "other", "unknown",
 )  # fmt: skip
-_LEVEL = 6  # of the compression, the same everywhere, so that the bytes are
-_TIME = (1980, 1, 1, 0, 0, 0)  # of every entry: the oldest that the format knows
+_LEVEL = 6  # of the compression: fixed, so that the bytes are the same everywhere
+_TIME = (1980, 1, 1, 0, 0, 0)  # of every entry: the oldest date of the format
 _LEFT_OUT = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]+\.(tmp|del|old|damaged))(/|$)")
-_SHOWN = 10
+_TEXT = (".jsonl", ".csv", ".tsv", ".txt")  # suffixes of files whose lines are counted
+_SHOWN = 10  # files that the README names
 
 
 @dataclass(frozen=True)
 class Package:
-    """A folder that is ready for upload. `left_out` names what of the source is not in it."""
+    """A folder that is ready for upload. `left_out` names the files of the source that are not in it."""
 
     folder: Path
     dataset: str  # owner/slug
@@ -43,7 +46,8 @@ class Package:
     size: int  # bytes unpacked
     packed: int  # bytes of the archive
     left_out: list[str]
-    digest: str
+    digest: str  # sha256 of the archive
+    notebook: str  # the built notebook that reads it
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Labels:
     subtitle: str = ""
 
     def checked(self) -> "Labels":
-        """With the title and subtitle that go without saying. Raises BadInput for what Kaggle would refuse."""
+        """Returns them with a title and a subtitle. Raises BadInput for what Kaggle would refuse."""
         slug = self.dataset.partition("/")[2]
         filled = dataclasses.replace(
             self,
@@ -71,7 +75,7 @@ class Labels:
             if not least <= len(text) <= most:
                 raise BadInput(f"The {what} {text!r} has {len(text)} characters; Kaggle takes {least} to {most}.")
         if self.license not in LICENSES:
-            raise BadInput(f"A data set needs one licence of {', '.join(LICENSES)}; it was given {self.license!r}.")
+            raise BadInput(f"A data set needs one licence of {', '.join(LICENSES)}, not {self.license!r}.")
         return filled
 
 
@@ -92,8 +96,7 @@ def pack_data(config: Config, labels: Labels, least: int) -> Package:
         raise BadInput(
             f"{source} has {sizes['train']:,} training samples, fewer than --least {least:,}. It was not packed."
         )
-    found, left_out = _files(source)
-    counts = {name: _lines(path) for name, path in found.items() if path.suffix in (".jsonl", ".csv", ".tsv", ".txt")}
+    files, left_out = _files(source)
     about = [
         f"Data of the workload `{config.task}`, read and validated by it before packing.",
         "",
@@ -101,13 +104,13 @@ def pack_data(config: Config, labels: Labels, least: int) -> Package:
         "",
         "Samples: " + ", ".join(f"{count:,} {name}" for name, count in sizes.items()) + ".",
     ]
-    return _pack(found, left_out, labels, about, counts, "data")
+    return _pack(files, left_out, labels, about, "data", notebook_for(config.task, config.run.name))
 
 
 def pack_run(run: Path, labels: Labels) -> Package:
-    """Packs the output of a run, checkpoints and all, so that another session can mount it and go on.
+    """Packs the output of a run, with its checkpoints, so that another session can mount it and resume.
 
-    Raises BadInput where it is none, and for limits and credentials.
+    Raises BadInput where the folder is no run's, and for limits and credentials.
     """
     labels = labels.checked()
     summary = Summary.read(run)
@@ -115,19 +118,20 @@ def pack_run(run: Path, labels: Labels) -> Package:
         raise BadInput(
             f"{run} is no run: it has no config.yaml with a summary.json. Give a folder such as runs/graphmer."
         )
-    found, left_out = _files(run)
+    task = summary.task or load_config(run / "config.yaml").task  # a failed run of an earlier version names none
+    files, left_out = _files(run)
     about = [
-        f"The run `{run.name}` of the workload `{summary.task}`: {summary.reason} at step {summary.step:,}.",
+        f"The run `{run.name}` of the workload `{task}`: {summary.reason} at step {summary.step:,}.",
         "",
-        f"Mounted by a notebook of that workload, it is found by itself: `{run.name}` goes on with it.",
+        f"Mounted by a notebook of that workload, it is found by itself: `{run.name}` resumes from it.",
     ]
     # The archive is unpacked to a folder with its name, so the run lies where one of an earlier session would.
-    return _pack(found, left_out, labels, about, {}, run.name)
+    return _pack(files, left_out, labels, about, run.name, notebook_for(task, run.name))
 
 
 def _files(source: Path) -> tuple[dict[str, Path], list[str]]:
-    """The files below a folder by relative name, sorted; and what is hidden, half written or a link."""
-    taken: dict[str, Path] = {}
+    """Returns the files below a folder by relative name, sorted, and what is left out: hidden, half written, links."""
+    files: dict[str, Path] = {}
     left_out: list[str] = []
     for parent, folders, names in os.walk(source):
         folders.sort()
@@ -139,39 +143,28 @@ def _files(source: Path) -> tuple[dict[str, Path], list[str]]:
             if _LEFT_OUT.search(relative) or path.is_symlink() or not path.is_file():
                 left_out.append(relative)
             else:
-                taken[relative] = path
-    if not taken:
+                files[relative] = path
+    if not files:
         raise BadInput(f"{source} holds no files that could be packed.")
-    return taken, left_out
-
-
-def _lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(2**20), b""))
+    return files, left_out
 
 
 def _pack(
-    found: Mapping[str, Path],
-    left_out: list[str],
-    labels: Labels,
-    about: Sequence[str],
-    counts: Mapping[str, int],
-    stem: str,
+    files: Mapping[str, Path], left_out: list[str], labels: Labels, about: Sequence[str], stem: str, notebook: str
 ) -> Package:
     """Writes archive, README and metadata into the data set's folder below runs/kaggle."""
-    credentials.refuse_in_files(found.values())
-    size = sum(path.stat().st_size for path in found.values())
+    credentials.refuse_in_files(files.values())
+    size = sum(path.stat().st_size for path in files.values())
     if size > (limit := int(FACTS["kaggle_dataset_bytes"].value)):
         raise BadInput(f"The data has {size:,} bytes; Kaggle takes {limit:,} a data set. Split it.")
-    slug = labels.dataset.partition("/")[2]
-    folder = HOME / slug / "dataset"
+    folder = HOME / labels.dataset.partition("/")[2] / "dataset"
     disk.make_folders(folder)
     archive = folder / f"{stem}.zip"
     for old in folder.iterdir():
         if old.name != archive.name:
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
-    digest = _archive(found, archive)
-    readme = _readme(labels, about, found, counts)
+            disk.remove_tree(old)
+    digest = _archive(files, archive)
+    readme = _readme(labels, about, files)
     (folder / README).write_text(readme, "utf-8")
     described = {
         "id": labels.dataset,
@@ -182,47 +175,43 @@ def _pack(
         "keywords": [],
     }
     (folder / METADATA).write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    _refuse_too_many(folder)
-    _date_by_content(folder, digest)
-    return Package(folder, labels.dataset, len(found), size, archive.stat().st_size, left_out, digest)
+    # The files are dated by the archive's content. The client resumes a broken upload of the same path, size and time
+    # in seconds: the same content must keep its time, and another content of the same size must not have it.
+    seconds = 10**9 + int(digest[:7], 16)
+    for path in folder.iterdir():
+        os.utime(path, (seconds, seconds))
+    return Package(folder, labels.dataset, len(files), size, archive.stat().st_size, left_out, digest, notebook)
 
 
-def _archive(found: Mapping[str, Path], archive: Path) -> str:
-    """A zip with the same bytes for the same content, on any machine and at any time; returns its sha256."""
-    aside = archive.with_name(archive.name + ".tmp")
-    with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as packed:
-        for name, path in sorted(found.items()):
+def _archive(files: Mapping[str, Path], archive: Path) -> str:
+    """Writes a zip with the same bytes for the same content, on any machine and at any time; returns its sha256."""
+    with (
+        disk.whole(archive) as aside,
+        zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as packed,
+    ):
+        for name, path in sorted(files.items()):
             entry = zipfile.ZipInfo(name, _TIME)
             entry.compress_type, entry.create_system, entry.external_attr = zipfile.ZIP_DEFLATED, 3, 0o644 << 16
             entry.file_size = path.stat().st_size
             with path.open("rb") as file, packed.open(entry, "w", force_zip64=True) as target:
                 shutil.copyfileobj(file, target, 2**20)
-    aside.replace(archive)
     with archive.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _date_by_content(folder: Path, digest: str) -> None:
-    """Dates the files by the archive's content. The client goes on with a broken upload of the same path, size and time
-    in seconds: the same content must keep its time, and another content of the same size must not have it."""
-    seconds = 10**9 + int(digest[:7], 16)
-    for path in folder.iterdir():
-        os.utime(path, (seconds, seconds))
-
-
-def _refuse_too_many(folder: Path) -> None:
-    limit = int(FACTS["kaggle_dataset_files"].value)
-    if (number := sum(path.name != METADATA for path in folder.iterdir())) > limit:
-        raise BadInput(f"{folder} has {number} files at the top; Kaggle takes {limit}.")
-
-
-def _readme(labels: Labels, about: Sequence[str], found: Mapping[str, Path], counts: Mapping[str, int]) -> str:
-    """What is in it, with real counts: the largest files by name, all of them by kind."""
-    sizes = {name: path.stat().st_size for name, path in found.items()}
-    kinds = Counter(Path(name).suffix or "no suffix" for name in found)
-    largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:_SHOWN]
-    rows = [f"| `{name}` | {sizes[name]:,} | {f'{counts[name]:,}' if name in counts else ''} |" for name in largest]
-    more = [f"and {len(found) - len(largest):,} smaller files."] if len(found) > len(largest) else []
+def _readme(labels: Labels, about: Sequence[str], files: Mapping[str, Path]) -> str:
+    """Describes the files with real counts: the largest by name, with the lines of text files, and all by kind."""
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    kinds = Counter(Path(name).suffix or "no suffix" for name in files)
+    rows = []
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name))[:_SHOWN]:
+        lines = ""
+        if files[name].suffix in _TEXT:
+            with files[name].open("rb") as file:
+                lines = f"{sum(1 for _ in file):,}"
+        rows.append(f"| `{name}` | {sizes[name]:,} | {lines} |")
+    if len(files) > len(rows):
+        rows.append(f"and {len(files) - len(rows):,} smaller files.")
     by_kind = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
     return "\n".join(
         [
@@ -230,12 +219,11 @@ def _readme(labels: Labels, about: Sequence[str], found: Mapping[str, Path], cou
             "",
             *about,
             "",
-            f"{len(found):,} files ({by_kind}), {sum(sizes.values()):,} bytes unpacked. Licence: {labels.license}.",
+            f"{len(files):,} files ({by_kind}), {sum(sizes.values()):,} bytes unpacked. Licence: {labels.license}.",
             "",
             "| file | bytes | lines |",
             "|---|---|---|",
             *rows,
-            *more,
             "",
         ]
     )
@@ -245,26 +233,25 @@ def _readme(labels: Labels, about: Sequence[str], found: Mapping[str, Path], cou
 
 
 def upload(package: Package, notes: str) -> str:
-    """Creates the data set, or a new version of it; returns its address. Raises BadInput."""
+    """Uploads it as a new data set, or a new version of one; returns its address. Raises BadInput."""
     return client.upload_dataset(package.folder, notes, version=bool(client.dataset_status(package.dataset)))
 
 
 def describe(package: Package) -> str:
-    """Sizes, and what was left out."""
+    """Returns sizes and digest as text, and the names of files that were left out."""
     lines = [
-        f"{package.folder}: {package.files:,} files, {package.size / 1e6:,.1f} MB, "
-        f"packed {package.packed / 1e6:,.1f} MB",
+        f"{package.folder}: {package.files:,} files, {amount(package.size)}, packed {amount(package.packed)}",
         f"sha256 of the archive: {package.digest}",
     ]
     if package.left_out:
-        shown = ", ".join(package.left_out[:_SHOWN])
-        lines.append(f"Left out ({len(package.left_out)}: hidden, links, or half written): {shown}")
+        names = ", ".join(package.left_out[:_SHOWN])
+        lines.append(f"Left out ({len(package.left_out)}: hidden, links, or half written): {names}")
     return "\n".join(lines)
 
 
-def steps(package: Package, example: str) -> str:
-    """What to do next, in the browser and on the command line."""
+def steps(package: Package) -> str:
+    """Returns what to do next, in the browser and on the command line."""
     return (
         f"In the browser: open the notebook, Add Input > Your Datasets > {package.dataset}, and run it.\n"
-        f"On the command line: python -m lib kaggle push {example} --dataset {package.dataset}"
+        f"On the command line: python -m lib kaggle push {package.notebook} --dataset {package.dataset}"
     )

@@ -1,4 +1,4 @@
-"""What Kaggle's notebook image has and has not: the one table of it. It changes with every release of the image."""
+"""The packages that Kaggle's notebook image has and lacks. The list changes with every release of the image."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,12 @@ _BASE = "Colab's base image, on which Kaggle builds (docker-python #1433, #1466)
 
 @dataclass(frozen=True)
 class Package:
-    """One package by the name that is imported: `version` "" where it was not noted, None where it is absent."""
+    """A package of the image: `version` is "" where it was not noted, None where the package is absent."""
 
     version: str | None
     source: str
     checked: str = "2026-10"
 
-
-PYTHON = Package("3.12 (3.13 is coming)", _SURVEY)
 
 PACKAGES: dict[str, Package] = {
     "torch": Package("2.10+cu128", _SURVEY),

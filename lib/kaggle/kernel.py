@@ -1,4 +1,4 @@
-"""A notebook on Kaggle: pushed with its parameters, asked for its state, its results brought home."""
+"""A notebook on Kaggle: pushes it with its parameters, and brings its results home."""
 
 import ast
 import json
@@ -10,30 +10,34 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
 from lib import checkpoint
+from lib.config import split_overrides
 from lib.errors import BadInput
 from lib.kaggle import client, credentials
 from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report import outputs
-from lib.report import summary as summary_file
 from lib.report.metrics import read
+from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Summary
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout
 HOME = Path("runs") / "kaggle"  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
 _METADATA = "kernel-metadata.json"
 _SHORTEST_TITLE = 5  # characters, of a notebook's title and of its slug (kaggle 2.2.4)
-_MARK = "# push "  # before the number by which a version is known again
+_MARK = "# push "  # before the number by which a version is recognised
+_RESULTS = rf"(^|/)({re.escape(outputs.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
+_ALL = r"."
+_NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """A built notebook, and what it is to be on Kaggle. `internet` and `gpu` None: as its source says."""
+    """A built notebook and its options on Kaggle. Where `internet` or `gpu` is None, its source decides."""
 
     path: Path
     kernel: str  # owner/slug
@@ -49,24 +53,40 @@ class Notebook:
 
 
 def find(name: str) -> Path:
-    """The built notebook of a workload ("graphmer"), of a name ("01_graphmer"), or at a path. Raises BadInput."""
+    """Returns the path of a built notebook by workload ("graphmer"), name ("01_graphmer") or path. Raises BadInput."""
     if name.endswith(".ipynb") and Path(name).is_file():
         return Path(name)
-    known = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    found = [path for path in known if name in (path.stem, re.sub(r"^\d+_", "", path.stem))]
-    if len(found) != 1:
-        names = ", ".join(path.stem for path in known)
+    built = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    matches = [path for path in built if name in (path.stem, _without_number(path))]
+    if len(matches) != 1:
+        names = ", ".join(path.stem for path in built)
         raise BadInput(f"There is no notebook {name}. There are: {names}. A path ending in .ipynb is taken, too.")
-    return found[0]
+    return matches[0]
+
+
+def notebook_for(task: str, run: str) -> str:
+    """Returns the name of the built notebook that trains a run of a task; NOTEBOOK where a task has none of its own."""
+    names = map(_without_number, sorted((ROOT / "notebooks").glob("*.ipynb")))
+    candidates = [name for name in names if name.split("_")[0] == task]
+    return next((name for name in candidates if run.startswith(name)), (candidates or ["NOTEBOOK"])[0])
+
+
+def _without_number(path: Path) -> str:
+    return re.sub(r"^\d+_", "", path.stem)
+
+
+def tagged(notebook: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
+    """Returns the cells with a tag."""
+    return [cell for cell in notebook["cells"] if tag in cell["metadata"].get("tags", [])]
 
 
 def slug_of(path: Path) -> str:
-    """notebooks/01_graphmer.ipynb -> trainbook-01-graphmer"""
+    """Returns the slug of a built notebook: trainbook-01-graphmer of notebooks/01_graphmer.ipynb."""
     return "trainbook-" + re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
 
 
 def kernel_of(name: str, owner: str = "") -> str:
-    """owner/slug of a notebook on Kaggle, given so, as a slug, or as the name of a built one. Raises BadInput."""
+    """Returns owner/slug of a notebook on Kaggle from that, a slug, or the name of a built one. Raises BadInput."""
     if re.fullmatch(r"[\w-]+/[\w-]+", name) and not name.endswith(".ipynb"):
         return name
     try:
@@ -82,52 +102,40 @@ def kernel_of(name: str, owner: str = "") -> str:
 
 
 def parameters(notebook: Mapping[str, Any]) -> dict[str, object]:
-    """Names and defaults in the cell that is tagged `parameters`."""
-    found: dict[str, object] = {}
-    for cell in notebook["cells"]:
-        if "parameters" in cell["metadata"].get("tags", []):
-            for node in ast.parse("".join(cell["source"])).body:
-                target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
-                if isinstance(target, ast.Name):
-                    found[target.id] = ast.literal_eval(node.value)  # type: ignore[attr-defined]
-    return found
+    """Returns names and defaults of the cell that is tagged `parameters`."""
+    defaults: dict[str, object] = {}
+    for cell in tagged(notebook, "parameters"):
+        for node in ast.parse("".join(cell["source"])).body:
+            target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
+            if isinstance(target, ast.Name):
+                defaults[target.id] = ast.literal_eval(node.value)  # type: ignore[attr-defined]
+    return defaults
 
 
 def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, object]:
-    """The parameters of `--param NAME=VALUE` and `--set key=value` (which goes to OVERRIDES). Raises BadInput."""
-    given = [_split(pair, "--param takes NAME=VALUE, for example MAX_STEPS=200") for pair in pairs]
-    values = {name: yaml.safe_load(text) for name, text in given}
+    """Reads `--param NAME=VALUE`, and `--set key=value`, which goes to OVERRIDES. Raises BadInput."""
+    usage = "--param takes NAME=VALUE, for example MAX_STEPS=200"
+    values = {name: yaml.safe_load(text) for name, text in split_overrides(pairs, usage).items()}
     if settings:
-        overrides = {key: yaml.safe_load(text) for key, text in map(split_setting, settings)}
+        overrides = {key: yaml.safe_load(text) for key, text in split_overrides(settings).items()}
         values["OVERRIDES"] = {**(values.get("OVERRIDES") or {}), **overrides}
     return values
 
 
-def split_setting(pair: str) -> tuple[str, str]:
-    """The dotted key and the text of `--set key=value`. Raises BadInput."""
-    return _split(pair, "--set takes key=value, for example training.max_steps=200")
-
-
-def _split(pair: str, usage: str) -> tuple[str, str]:
-    name, equals, value = pair.partition("=")
-    if not equals:
-        raise BadInput(f"{usage}; it was given {pair!r}.")
-    return name, value
-
-
 def with_parameters(path: Path, values: Mapping[str, object]) -> tuple[str, str]:
-    """The notebook's text with a cell of values after its parameters, and the mark by which this push is known.
+    """Returns the notebook's text with a cell of values after its parameters, and the mark of this push.
 
     Raises BadInput for a name or type that the parameters cell does not have: a misspelt one would change nothing.
     """
     notebook = json.loads(path.read_text("utf-8"))
-    known = parameters(notebook)
+    defaults = parameters(notebook)
     for name, value in values.items():
-        if name not in known:
-            raise BadInput(f"{path.name} has no parameter {name}. It has: {', '.join(known) or 'none'}.")
-        wanted = (int, float) if isinstance(known[name], float) or type(known[name]) is int else type(known[name])
-        if not isinstance(value, wanted) or isinstance(value, bool) is not isinstance(known[name], bool):
-            raise BadInput(f"{name} is like {known[name]!r} in {path.name}; it cannot be {value!r}.")
+        if name not in defaults:
+            raise BadInput(f"{path.name} has no parameter {name}. It has: {', '.join(defaults) or 'none'}.")
+        default = defaults[name]
+        types = (int, float) if isinstance(default, float) or type(default) is int else type(default)
+        if not isinstance(value, types) or isinstance(value, bool) is not isinstance(default, bool):
+            raise BadInput(f"{name} is like {default!r} in {path.name}; it cannot be {value!r}.")
     mark = _MARK + uuid.uuid4().hex
     lines = ["# Values given on the command line.", *(f"{name} = {value!r}" for name, value in values.items()), mark]
     cell = {
@@ -139,8 +147,8 @@ def with_parameters(path: Path, values: Mapping[str, object]) -> tuple[str, str]
         "source": "\n".join(lines),
     }
     cells = notebook["cells"]
-    places = [number for number, one in enumerate(cells) if "parameters" in one["metadata"].get("tags", [])]
-    cells.insert(places[0] + 1 if places else 0, cell)
+    after = tagged(notebook, "parameters")
+    cells.insert(cells.index(after[0]) + 1 if after else 0, cell)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", mark
 
 
@@ -148,7 +156,10 @@ def with_parameters(path: Path, values: Mapping[str, object]) -> tuple[str, str]
 
 
 def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
-    """kernel-metadata.json. The client takes a missing key as its own default (internet: on), so every key is there."""
+    """Returns the content of kernel-metadata.json, with every key: the client has defaults of its own (internet: on).
+
+    Raises BadInput for a slug that is too short.
+    """
     owner, _, slug = notebook.kernel.partition("/")
     if len(slug) < _SHORTEST_TITLE:
         raise BadInput(f"The slug {slug} has fewer than {_SHORTEST_TITLE} characters. Give a longer one with --slug.")
@@ -156,7 +167,7 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
     internet = bool(_on_kaggle(notebook).get("isInternetEnabled")) if notebook.internet is None else notebook.internet
     return {
         "id": f"{owner}/{slug}",
-        "title": slug.replace("-", " "),  # whose slug is the id's, which Kaggle wants
+        "title": slug.replace("-", " "),  # Kaggle demands that the title gives the id's slug
         "code_file": notebook.path.name,
         "language": "python",
         "kernel_type": "notebook",
@@ -173,7 +184,7 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
 
 
 def uses_gpu(notebook: Notebook) -> bool:
-    """Whether its sessions cost GPU hours."""
+    """Returns whether its sessions cost GPU hours."""
     if notebook.gpu is not None:
         return notebook.gpu
     return bool(_on_kaggle(notebook).get("isGpuEnabled"))
@@ -203,30 +214,26 @@ def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) 
 def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> client.Pushed:
     """Pushes a notebook, which starts a session. Raises BadInput where one is active, or Kaggle refuses."""
     folder, _ = prepare(notebook, values, own_output)
-    state = client.find(notebook.kernel)
-    if state and state.active:
-        raise BadInput(f"{notebook.kernel} is {state.word.lower()}: a second run at once would use the quota twice.")
-    if own_output and not state:
-        raise BadInput(f"{notebook.kernel} has no output to go on with yet. Leave --continue out of the first push.")
+    status = client.find(notebook.kernel)
+    if status and status.active:
+        raise BadInput(f"{notebook.kernel} is {status.word.lower()}: a second run at once would use the quota twice.")
+    if own_output and not status:
+        raise BadInput(f"{notebook.kernel} has no output to resume from yet. Leave --continue out of the first push.")
     return client.push(folder)
 
 
 def pushed_as(kernel: str) -> str:
-    """The mark of the newest version on Kaggle; "" where it was not pushed from here."""
-    found = re.search(rf"{_MARK}[0-9a-f]{{32}}", client.source(kernel))
-    return found[0] if found else ""
+    """Returns the mark of the newest version on Kaggle; "" where it was not pushed from here."""
+    match = re.search(rf"{_MARK}[0-9a-f]{{32}}", client.source(kernel))
+    return match[0] if match else ""
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
 
-_RESULTS = rf"(^|/)({re.escape(outputs.ARCHIVE)}|{re.escape(summary_file.FILE)}|metrics\.csv)$"
-_ALL = r"."
-_NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
-
 
 @dataclass(frozen=True)
 class Fetched:
-    """What came home: the folder, the summaries by run, files and bytes, plots."""
+    """Results that were downloaded: the folder, the summaries by run, files and bytes, plots."""
 
     folder: Path
     summaries: dict[str, Summary]
@@ -253,14 +260,25 @@ def fetch(kernel: str, folder: Path, everything: bool = False) -> Fetched:
             unpack(archive, results)
             archive.unlink()
         summaries = _check(results, loose)
-        _merge(loose, results)
-        _replace(results, folder)
+        for path in sorted(p for p in loose.rglob("*") if p.is_file()):  # what the archive does not hold
+            target = results / path.relative_to(loose)
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(target)
+        old = folder.with_name(folder.name + ".old")
+        if old.exists():
+            shutil.rmtree(old)
+        if folder.exists():
+            folder.rename(old)
+        results.rename(folder)
+        if old.exists():
+            shutil.rmtree(old)
     size, number = disk.held(folder)
     return Fetched(folder, summaries, number, size, sorted(folder.glob("*/plots/metrics.png")))
 
 
 def keep_log(folder: Path, kernel: str) -> None:
-    """The log of the session as text, session.log, without credentials, in the place of the client's JSON."""
+    """Replaces the client's JSON log in a folder by session.log: text without credentials."""
     raw = folder / f"{kernel.split('/')[1]}.log"
     if raw.is_file():
         (folder / "session.log").write_text(client.readable(raw.read_text("utf-8")), "utf-8")
@@ -268,7 +286,7 @@ def keep_log(folder: Path, kernel: str) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpacks an archive of results; nothing in it can be written elsewhere. Raises BadInput."""
+    """Unpacks an archive of results into a folder, and nothing outside it. Raises BadInput."""
     limit = int(FACTS["kaggle_output_bytes"].value)
     try:
         with tarfile.open(archive, "r:gz") as packed:
@@ -283,56 +301,33 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _check(results: Path, loose: Path) -> dict[str, Summary]:
-    """The summaries of the runs, each checked against what came with it. Raises BadInput."""
-    found: dict[str, Summary] = {}
-    for run in sorted(
-        {path.parent.relative_to(base) for base in (results, loose) for path in base.glob("*/summary.json")}
-    ):
+    """Returns the summaries of the runs, each checked against what came with it. Raises BadInput.
+
+    Metrics end at or before the step of the summary (at it, when completed); weights match their manifests.
+    """
+
+    def refuse(run: str, what: str) -> NoReturn:
+        raise BadInput(
+            f"The results of {run} do not fit together: {what}. Fetch again; what was fetched before is untouched."
+        )
+
+    summaries: dict[str, Summary] = {}
+    for run in sorted({path.parent.name for base in (results, loose) for path in base.glob(f"*/{SUMMARY}")}):
         packed, beside = (Summary.read(base / run) for base in (results, loose))
         if packed is not None and beside is not None and packed != beside:
-            raise BadInput(
-                _wrong(run, "the summary in the archive is not the one beside it: the packaging was cut off")
-            )
-        summary = beside if packed is None else packed
+            refuse(run, "the summary in the archive is not the one beside it: the packaging was cut off")
+        summary = packed or beside
         if summary is None:
-            raise BadInput(_wrong(run, "its summary.json cannot be read"))
-        found[str(run)] = summary
-        for base in (results, loose):
-            _check_run(base / run, summary)
-    return found
-
-
-def _check_run(run: Path, summary: Summary) -> None:
-    """Metrics end at or before the step of the summary (at it, when completed); weights match their manifests."""
-    if (run / "metrics.csv").is_file():
-        last = max((int(row["step"]) for row in read(run / "metrics.csv")), default=0)
-        if last > summary.step or (summary.reason == "completed" and last < summary.step):
-            raise BadInput(_wrong(run.name, f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}"))
-    for manifest in sorted(run.glob("*/step-*/manifest.json")):
-        try:
-            checkpoint.verify(manifest.parent)
-        except checkpoint.DamagedCheckpoint as damage:
-            raise BadInput(_wrong(run.name, f"{manifest.parent.name} is damaged: {damage}")) from None
-
-
-def _wrong(run: Path | str, what: str) -> str:
-    return f"The results of {run} do not fit together: {what}. Fetch again; what was fetched before is untouched."
-
-
-def _merge(loose: Path, results: Path) -> None:
-    for path in sorted(p for p in loose.rglob("*") if p.is_file()):
-        target = results / path.relative_to(loose)
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)
-
-
-def _replace(new: Path, folder: Path) -> None:
-    old = folder.with_name(folder.name + ".old")
-    if old.exists():
-        shutil.rmtree(old)
-    if folder.exists():
-        folder.rename(old)
-    new.rename(folder)
-    if old.exists():
-        shutil.rmtree(old)
+            refuse(run, f"its {SUMMARY} cannot be read")
+        summaries[run] = summary
+        for folder in (results / run, loose / run):
+            if (folder / "metrics.csv").is_file():
+                last = max((int(row["step"]) for row in read(folder / "metrics.csv")), default=0)
+                if last > summary.step or (summary.reason == "completed" and last < summary.step):
+                    refuse(run, f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}")
+            for manifest in sorted(folder.glob("*/step-*/manifest.json")):
+                try:
+                    checkpoint.verify(manifest.parent)
+                except checkpoint.DamagedCheckpoint as damage:
+                    refuse(run, f"{manifest.parent.name} is damaged: {damage}")
+    return summaries

@@ -1,186 +1,144 @@
-"""What the checklists of the field ask a person to tick before quota is spent, as one command. Every line says what to
-do, also where that is nothing."""
+"""Checks to pass before a push spends quota; each one that does not pass says what to do."""
 
 import ast
+import base64
 import http.client
-import importlib.util
+import importlib
 import json
 import math
 import re
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal
+from typing import Any
+
+import torch
 
 from lib import launch, planner
 from lib.config import Config
+from lib.doctor.findings import Finding
 from lib.errors import BadInput, TrainingFailed
 from lib.kaggle import client, credentials, image, kernel
 from lib.machine.facts import CARDS, FACTS
 from lib.task import load_config
+from lib.text import amount
+from lib.training.state import new_state, state_tensors
 
 _SECONDS = 10  # that an address may take to answer
 _LOCAL_PATH = re.compile(
     r"(?<![\w.:/$~-])(/(home|Users|mnt|media|root|data|opt|srv|scratch)/[^\s'\"`)]*|[A-Za-z]:\\\\?\w[^\s'\"`)]*)"
 )
-_ADDRESS = re.compile(r"https?://[^\s'\"`)>\]]+")
-_NOTHING = "Nothing to do."
-# fp32 weights and AdamW's two moments in a checkpoint; weights alone in the best ones and in the archive
-_CHECKPOINT_BYTES, _WEIGHT_BYTES = 12, 4
-
-
-@dataclass(frozen=True)
-class Line:
-    """One thing that was looked at. `wrong` would spend quota for nothing; `look` could not be decided from here."""
-
-    verdict: Literal["fine", "look", "wrong"]
-    what: str
-    advice: str = _NOTHING
+# An address is data to a program, rather than a link in a sentence, where it stands in quotes or as a value.
+_ADDRESS = re.compile(r"(?:(?<=['\"])|(?<=: ))https?://[^\s'\"`)>\]]+")
+_CORRECT = "Correct what the message names."
 
 
 def check(
     path: Path, settings: Mapping[str, object], data: str = "", steps_per_second: float = 0.0, urls: Sequence[str] = ()
-) -> list[Line]:
-    """Looks at a built notebook, the Kaggle-size configuration that it carries, data and account."""
+) -> dict[str, list[Finding]]:
+    """Checks a built notebook, the Kaggle-size configurations that it carries, their data, addresses and the account.
+
+    A finding is `bad` where a push would spend quota for nothing, a `warning` where that cannot be decided from here.
+    """
     notebook = json.loads(path.read_text("utf-8"))
     carried = carried_files(notebook)
     on_kaggle = notebook["metadata"].get("kaggle", {})
-    lines = [_fresh(path), _size(path), _carried(carried), _credentials(path)]
-    lines += [_local_paths(notebook, carried), _imports(notebook, carried)]
-    configs = [name for name in carried if name.startswith("configs/") and not name.endswith("_small.yaml")]
+    texts = {"the notebook": _text(notebook, "code", "markdown")}
+    texts |= {name: text for name, text in carried.items() if name.startswith("configs/")}
+    sections = {"Notebook": [_freshness(path), *_contents(path, carried, texts), _imports(notebook, carried)]}
+    configs = [name for name in texts if name.startswith("configs/") and not name.endswith("_small.yaml")]
     for name in configs:
-        lines += _configuration(kernel.ROOT / name, settings, data, steps_per_second, on_kaggle)
+        sections[Path(name).name] = _configuration(kernel.ROOT / name, settings, data, steps_per_second, on_kaggle)
     if not configs:
-        lines.append(Line("fine", "The notebook carries no configuration of Kaggle size: it trains nothing there."))
-    texts = [_code(notebook), *(text for name, text in carried.items() if name.startswith("configs/"))]
-    addresses = sorted(
-        {*urls, *(found for text in texts for found in _ADDRESS.findall(text) if _downloads(found, text))}
-    )
-    lines += _addresses(addresses, bool(on_kaggle.get("isInternetEnabled")))
-    return [*lines, *_account()]
-
-
-def show(lines: Sequence[Line]) -> str:
-    """A line each: the verdict, what was found, what to do; and how many are wrong."""
-    wrong = sum(line.verdict == "wrong" for line in lines)
-    looks = sum(line.verdict == "look" for line in lines)
-    rows = [f"{line.verdict:>5}  {line.what} {line.advice}" for line in lines]
-    total = f"{len(lines)} checks: {wrong} wrong, {looks} to look at." + ("" if wrong else " Ready to push.")
-    return "\n".join([*rows, total])
+        sections["Notebook"].append(Finding("configuration", "none of Kaggle size is carried: nothing is trained"))
+    addresses = sorted({*urls, *(address for text in texts.values() for address in _ADDRESS.findall(text))})
+    sections["Addresses"] = _addresses(addresses, bool(on_kaggle.get("isInternetEnabled")))
+    return {**sections, "Account": _account()}
 
 
 # --- the notebook -----------------------------------------------------------------------------------------------------
 
 
 def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
-    """The files in the carrier cell, by path; none where there is no such cell."""
-    for cell in notebook["cells"]:
-        if "carrier" in cell["metadata"].get("tags", []):
-            for node in ast.parse("".join(cell["source"])).body:
-                if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "FILES":
-                    return ast.literal_eval(node.value)
+    """Returns the texts of the files packed into the carrier cell, by path; none where there is no such cell."""
+    for cell in kernel.tagged(notebook, "carrier"):
+        if packed := re.search(r'^HOME = library\("""\n([^"]+)"""\)$', "".join(cell["source"]), re.MULTILINE):
+            return json.loads(zlib.decompress(base64.b85decode("".join(packed[1].split()))))
     return {}
 
 
-def _code(notebook: Mapping[str, Any]) -> str:
-    """All cells but the carrier's."""
-    cells = [one for one in notebook["cells"] if "carrier" not in one["metadata"].get("tags", [])]
-    return "\n".join("".join(one["source"]) for one in cells)
+def _text(notebook: Mapping[str, Any], *kinds: str) -> str:
+    """Returns the text of all cells of some kinds ("code", "markdown") but the carrier's."""
+    carrier = kernel.tagged(notebook, "carrier")
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] in kinds and cell not in carrier]
+    return "\n".join("".join(cell["source"]) for cell in cells)
 
 
-def _builder() -> ModuleType | None:
-    spec = importlib.util.spec_from_file_location("build_notebooks", kernel.ROOT / "build_notebooks.py")
-    if spec is None or spec.loader is None or importlib.util.find_spec("jupytext") is None:
-        return None
+def _freshness(path: Path) -> Finding:
+    source = kernel.ROOT / "notebooks_src" / f"{path.stem}.py"
     if str(kernel.ROOT) not in sys.path:
         sys.path.append(str(kernel.ROOT))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _fresh(path: Path) -> Line:
-    source = kernel.ROOT / "notebooks_src" / f"{path.stem}.py"
-    builder = _builder()
-    if not source.is_file() or builder is None:
-        return Line("look", f"{path.name} has no source here to compare it with.", "See that it is the one you mean.")
+    try:
+        builder = importlib.import_module("build_notebooks")
+    except ImportError:  # jupytext is missing, or this is no checkout
+        builder = None
+    if builder is None or not source.is_file():
+        value = f"{path.name} has no source here to compare it with"
+        return Finding("freshness", value, "warning", "See that it is the notebook you mean.")
     if builder.notebook_text(source) != path.read_text("utf-8"):
-        return Line(
-            "wrong", f"{path.name} is not what its source, lib and configs would give now.", "Run: make notebooks"
-        )
-    return Line("fine", f"{path.name} is fresh.")
+        value = f"{path.name} is not what its source, lib and configs would give now"
+        return Finding("freshness", value, "bad", "Run: make notebooks")
+    return Finding("freshness", f"{path.name} is what its source, lib and configs give")
 
 
-def _size(path: Path) -> Line:
+def _contents(path: Path, carried: Mapping[str, str], texts: Mapping[str, str]) -> list[Finding]:
+    """Checks the size, the carrier, and that neither a credential nor a path of one machine stands in the notebook."""
     size, limit = path.stat().st_size, int(FACTS["kaggle_notebook_bytes"].value)
+    findings = [Finding("size", f"{size:,} of {limit:,} bytes")]
     if size >= limit:
-        return Line(
-            "wrong", f"{path.name} has {size:,} bytes; Kaggle has refused {limit:,}.", "Carry less, see its header."
-        )
-    return Line("fine", f"{path.name} has {size:,} bytes of {limit:,}.")
-
-
-def _carried(carried: Mapping[str, str]) -> Line:
-    if "lib/__init__.py" not in carried:
-        return Line(
-            "wrong", "The notebook does not carry lib.", "Tag a cell of its source `carrier`, then: make notebooks"
-        )
-    size = sum(len(text.encode()) for text in carried.values())
-    return Line("fine", f"It carries {len(carried)} files of lib and configs, {size:,} bytes.")
-
-
-def _credentials(path: Path) -> Line:
+        value = f"{size:,} bytes; Kaggle has refused {limit:,}"
+        findings = [Finding("size", value, "bad", "Carry less: see the header of the notebook's source.")]
+    if "lib/__init__.py" in carried:
+        total = sum(len(text.encode()) for text in carried.values())
+        findings.append(Finding("carrier", f"{len(carried)} files of lib and configs, {total:,} bytes"))
+    else:
+        advice = "Tag a cell of its source `carrier`, then run: make notebooks"
+        findings.append(Finding("carrier", "the notebook does not carry lib", "bad", advice))
     try:
         credentials.refuse_in_files([path])
+        findings.append(Finding("credentials", "the notebook holds none of your environment"))
     except BadInput as refusal:
-        return Line("wrong", str(refusal), "Use Add-ons > Secrets on Kaggle instead, and renew the credential.")
-    return Line("fine", "No credential of your environment stands in the notebook.")
+        advice = "Use Add-ons > Secrets on Kaggle instead, and renew the credential."
+        findings.append(Finding("credentials", str(refusal), "bad", advice))
+    local = [f"{match[0]} in {name}" for name, text in texts.items() for match in _LOCAL_PATH.finditer(text)]
+    if local:
+        advice = "Remove them: data is found by itself, or named as owner/slug in DATA_DIR."
+        return [*findings, Finding("paths", f"of one machine: {', '.join(local)}", "bad", advice)]
+    return [*findings, Finding("paths", "no path of one machine in the notebook and its configurations")]
 
 
-def _local_paths(notebook: Mapping[str, Any], carried: Mapping[str, str]) -> Line:
-    texts = {"the notebook": _code(notebook), **{n: t for n, t in carried.items() if n.startswith("configs/")}}
-    found = [f"{match[0]} in {name}" for name, text in texts.items() for match in _LOCAL_PATH.finditer(text)]
-    if found:
-        advice = "Take them out: data is found by itself, or named as owner/slug in DATA_DIR."
-        return Line("wrong", f"Paths of one machine: {', '.join(found)}.", advice)
-    return Line("fine", "No path of one machine in the notebook and its configurations.")
-
-
-def _imports(notebook: Mapping[str, Any], carried: Mapping[str, str]) -> Line:
-    texts = [_code_only(notebook), *(text for name, text in carried.items() if name.endswith(".py"))]
-    names = {name for text in texts for name in _imported(text)} - set(sys.stdlib_module_names) - {"lib", "__future__"}
-    absent = sorted(n for n in names if n in image.PACKAGES and image.PACKAGES[n].version is None)
-    unknown = sorted(names - set(image.PACKAGES))
-    if absent:
-        return Line(
-            "wrong", f"Kaggle's image lacks {', '.join(absent)}.", "Switch the internet on, or mount their wheels."
-        )
-    if unknown:
-        advice = "See on Kaggle, and add them to lib/kaggle/image.py."
-        return Line("look", f"Whether Kaggle's image has {', '.join(unknown)} is not in the table.", advice)
-    dates = {image.PACKAGES[name].checked for name in names}
-    return Line(
-        "fine", f"Kaggle's image has all {len(names)} packages that are imported (checked {max(dates, default='-')})."
-    )
-
-
-def _code_only(notebook: Mapping[str, Any]) -> str:
-    cells = [one for one in notebook["cells"] if one["cell_type"] == "code"]
-    return "\n".join("".join(one["source"]) for one in cells if "carrier" not in one["metadata"].get("tags", []))
-
-
-def _imported(text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.split(".")[0]
+def _imports(notebook: Mapping[str, Any], carried: Mapping[str, str]) -> Finding:
+    """Compares the packages that the notebook and the carried files import with those of Kaggle's image."""
+    names: set[str] = set()
+    for text in (_text(notebook, "code"), *(text for name, text in carried.items() if name.endswith(".py"))):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.split(".")[0])
+    names -= {*sys.stdlib_module_names, "lib", "__future__"}
+    if absent := sorted(name for name in names & image.PACKAGES.keys() if image.PACKAGES[name].version is None):
+        advice = "Switch the internet on, or mount their wheels."
+        return Finding("imports", f"Kaggle's image lacks {', '.join(absent)}", "bad", advice)
+    if unknown := sorted(names - image.PACKAGES.keys()):
+        advice = "Look on Kaggle, and add them to lib/kaggle/image.py."
+        return Finding("imports", f"whether Kaggle's image has {', '.join(unknown)} is not known", "warning", advice)
+    newest = max((image.PACKAGES[name].checked for name in names), default="-")
+    return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported (checked {newest})")
 
 
 # --- the configuration, its data, time and space ----------------------------------------------------------------------
@@ -188,174 +146,174 @@ def _imported(text: str) -> Iterator[str]:
 
 def _configuration(
     path: Path, settings: Mapping[str, object], data: str, steps_per_second: float, on_kaggle: Mapping[str, Any]
-) -> list[Line]:
+) -> list[Finding]:
+    """Checks a configuration, its data, and the memory, time and space that its run takes."""
     overrides = {**settings, **({"data.dir": data} if data else {})}
     try:
         config = load_config(path, overrides)
     except BadInput as refusal:
-        return [Line("wrong", f"{path.name} is refused: {refusal}", "Mend what the message names.")]
-    lines = [Line("fine", f"{path.name} is valid.")]
-    lines += [_gpu(config, on_kaggle), _precision(config), _saves(config)]
+        return [Finding("configuration", f"{path.name} is refused: {refusal}", "bad", _CORRECT)]
+    findings = [Finding("configuration", f"{path.name} is valid"), *_options(config, on_kaggle)]
     try:
         run = launch.prepare(config if data else load_config(path, {**overrides, "data.dir": ""}))
     except BadInput as refusal:
-        return [*lines, Line("wrong", f"The data is refused: {refusal}", "Mend what the message names.")]
-    planned, expected = _memory(run.config)
-    lines += [_data(config, run, data), planned, _time(run.config, steps_per_second, expected)]
-    return [*lines, _space(run)]
-
-
-def _gpu(config: Config, on_kaggle: Mapping[str, Any]) -> Line:
-    cards, slots = int(FACTS["kaggle_gpus"].value), config.training.micro_batch_slots
-    if not on_kaggle.get("isGpuEnabled"):
-        return Line("wrong", "The notebook does not ask for a GPU.", "Write `gpu: true` into its source's header.")
-    if slots % cards:
-        advice = f"Set training.micro_batch_slots to {cards}, or a multiple of it."
-        return Line("wrong", f"{slots} slots cannot be dealt to {cards} T4s: one would idle.", advice)
-    return Line("fine", f"GPU T4 x{cards} is asked for, and {slots} slots keep {cards} cards busy.")
-
-
-def _precision(config: Config) -> Line:
-    asked = config.training.precision
-    if asked == "bf16":
-        return Line("wrong", "training.precision is bf16, which a T4 only emulates.", "Set it to auto (fp16 on a T4).")
-    if asked == "fp32":
-        t4 = CARDS["t4"]
-        advice = f"Set it to auto, unless fp16 fails: {t4.fp16_tflops:.0f} TFLOP/s at best against {t4.fp32_tflops}."
-        return Line("look", "training.precision is fp32.", advice)
-    return Line("fine", f"training.precision is {asked}: fp16 on a T4.")
-
-
-def _saves(config: Config) -> Line:
-    saved, limit = config.checkpoint, float(FACTS["kaggle_run_minutes"].value)
-    if not saved.keep_last:
-        return Line("wrong", "checkpoint.keep_last is 0: nothing to go on with.", "Set it to 1 or more.")
-    if config.session.minutes > limit:
-        advice = "Set it to 0, which is the platform's limit."
-        return Line(
-            "wrong", f"session.minutes {config.session.minutes:g} is longer than the {limit:.0f} there are.", advice
-        )
-    return Line("fine", f"Checkpoints are kept ({saved.keep_last} and {saved.keep_best} best), and the clock is on.")
-
-
-def _data(config: Config, run: launch.Run, data: str) -> Line:
+        return [*findings, Finding("data", f"refused: {refusal}", "bad", _CORRECT)]
     sizes = ", ".join(f"{len(part):,} {name}" for name, part in run.task.datasets().items())
     if data:
-        return Line(
-            "fine", f"{data} is valid: {sizes}.", "Upload it: python -m lib kaggle dataset, and --dataset when pushing."
-        )
-    if config.data.dir:
+        findings.append(Finding("data", f"{data} is valid: {sizes}"))
+    elif config.data.dir:
         advice = "Give the folder here with --data to have it validated."
-        return Line("look", f"data.dir is {config.data.dir}, which is read on Kaggle only.", advice)
-    return Line(
-        "look", f"No data is given: the embedded default is used ({sizes}).", "Give your own with --data, or leave it."
-    )
+        findings.append(
+            Finding("data", f"data.dir is {config.data.dir}, which is read on Kaggle only", "warning", advice)
+        )
+    else:
+        advice = "Give your own with --data, unless this is what you want."
+        findings.append(Finding("data", f"none is given: the embedded default is used ({sizes})", "warning", advice))
+    return [*findings, *_speed(run.config, steps_per_second), _space(run)]
 
 
-def _memory(config: Config) -> tuple[Line, float]:
-    """Whether the step fits a T4 by the planner's tracing, and the steps/s that it expects there (0: none)."""
+def _options(config: Config, on_kaggle: Mapping[str, Any]) -> list[Finding]:
+    """Checks the keys of a configuration on which the use of a session depends: GPUs, precision, checkpoints."""
+    cards, slots = int(FACTS["kaggle_gpus"].value), config.training.micro_batch_slots
+    gpu = Finding("GPU", f"T4 x{cards} is asked for, and {slots} slots keep {cards} cards busy")
+    if not on_kaggle.get("isGpuEnabled"):
+        advice = "Write `gpu: true` into the header of its source."
+        gpu = Finding("GPU", "the notebook does not ask for one", "bad", advice)
+    elif slots % cards:
+        advice = f"Set training.micro_batch_slots to {cards}, or a multiple of it."
+        gpu = Finding("GPU", f"{slots} slots cannot be divided among {cards} T4s: one would idle", "bad", advice)
+
+    name = config.training.precision
+    precision = Finding("precision", f"training.precision is {name}: fp16 on a T4")
+    if name == "bf16":
+        value = "training.precision is bf16, which a T4 only emulates"
+        precision = Finding("precision", value, "bad", "Set it to auto (fp16 on a T4).")
+    elif name == "fp32":
+        t4 = CARDS["t4"]
+        advice = f"Set it to auto, unless fp16 fails: {t4.fp16_tflops:.0f} TFLOP/s at best against {t4.fp32_tflops}."
+        precision = Finding("precision", "training.precision is fp32", "warning", advice)
+
+    last, best, limit = config.checkpoint.keep_last, config.checkpoint.keep_best, FACTS["kaggle_run_minutes"].value
+    saves = Finding("checkpoints", f"the last {last} and the best {best} are kept, and the clock is on")
+    if not last:
+        value = "checkpoint.keep_last is 0: there would be nothing to resume from"
+        saves = Finding("checkpoints", value, "bad", "Set it to 1 or more.")
+    elif config.session.minutes > float(limit):
+        value = f"session.minutes {config.session.minutes:g} is longer than the {limit:.0f} that a run may use"
+        saves = Finding("session", value, "bad", "Set it to 0, which takes the platform's limit.")
+    return [gpu, precision, saves]
+
+
+def _speed(config: Config, measured: float) -> list[Finding]:
+    """Checks by the planner's tracing that a step fits a T4; counts the run in sessions and weeks.
+
+    `measured` is in steps/s; where it is 0, the planner's estimate is taken.
+    """
+    speed, origin = measured, "as you measured"
     try:
         plan = planner.plan(config, "t4")
-    except BadInput as refusal:
-        return Line("wrong", f"The step does not fit a T4: {refusal}", "Change what the message names."), 0.0
-    except TrainingFailed as failure:
-        last = str(failure).splitlines()[-1]
-        return Line("wrong", f"A training step fails: {last}.", "See `python -m lib plan` with the same keys."), 0.0
-    peak = plan.chosen.prediction.peak_bytes / 2**30
-    what = f"Micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {plan.usable_bytes / 2**30:.2f} GiB of a T4."
-    return Line("fine", what), 1 / plan.chosen.expected_seconds
-
-
-def _time(config: Config, measured: float, expected: float) -> Line:
-    steps, session = config.training.max_steps, float(FACTS["kaggle_run_minutes"].value) / 60
-    speed, origin = (measured, "as you measured") if measured else (expected, "as the planner expects")
-    if not speed:
-        needed = steps / session / 3600
-        advice = "Read the smoke test's line, then give it here as --steps-per-second."
-        return Line(
-            "look", f"{steps:,} steps fit one session from {needed:.2f} steps/s on; the speed is not known.", advice
+        peak, usable = plan.chosen.prediction.peak_bytes / 2**30, plan.usable_bytes / 2**30
+        memory = Finding(
+            "memory", f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a T4"
         )
+        if not measured:
+            speed, origin = 1 / plan.chosen.expected_seconds, "as the planner expects"
+    except BadInput as refusal:
+        memory = Finding("memory", f"the step does not fit a T4: {refusal}", "bad", "Change what the message names.")
+    except TrainingFailed as failure:
+        value = f"a training step fails: {str(failure).splitlines()[-1]}"
+        memory = Finding("memory", value, "bad", "See `python -m lib plan` with the same keys.")
+    steps, session = config.training.max_steps, float(FACTS["kaggle_run_minutes"].value) / 60
+    if not speed:
+        value = f"{steps:,} steps fit one session from {steps / session / 3600:.2f} steps/s on; the speed is not known"
+        advice = "Read the smoke test's line, and give its speed here as --steps-per-second."
+        return [memory, Finding("time", value, "warning", advice)]
     hours = steps / speed / 3600
-    sessions, weeks = (
-        math.ceil(hours / session),
-        math.ceil(hours / float(FACTS["kaggle_gpu_quota_hours"].value)),
-    )
-    what = (
-        f"{steps:,} steps at {speed:.3g} steps/s, {origin}, take {hours:.1f} h: {sessions} session(s), {weeks} week(s) "
-        "of quota."
-    )
+    sessions, weeks = (math.ceil(hours / each) for each in (session, float(FACTS["kaggle_gpu_quota_hours"].value)))
+    value = f"{steps:,} steps at {speed:.3g} steps/s, {origin}, take {hours:.1f} h: {sessions} session(s)"
+    value += f", {weeks} week(s) of quota"
     if sessions > 1:
-        return Line("look", what, "Let `python -m lib kaggle chain` go from session to session.")
-    return Line("fine", what)
+        advice = "`python -m lib kaggle chain` runs one session after another."
+        return [memory, Finding("time", value, "warning", advice)]
+    return [memory, Finding("time", value)]
 
 
-def _space(run: launch.Run) -> Line:
-    count = sum(p.numel() for p in run.task.model().parameters())
-    kept, best = run.config.checkpoint.keep_last, run.config.checkpoint.keep_best
+def _space(run: launch.Run) -> Finding:
+    """Compares what the run keeps at most with what Kaggle keeps of an output."""
+    checkpoint, weights = saved_bytes(run)
+    last, best = run.config.checkpoint.keep_last, run.config.checkpoint.keep_best
     # One more than is kept, while a new one is written; the archive holds the best weights once more.
-    size = count * (_CHECKPOINT_BYTES * (kept + 1) + _WEIGHT_BYTES * (best + min(1, best) + best))
+    size = (last + 1) * checkpoint + (2 * best + min(1, best)) * weights
     limit = int(FACTS["kaggle_output_bytes"].value)
-    what = (
-        f"{count / 1e6:.1f} M parameters: {kept} + 1 checkpoints of {_CHECKPOINT_BYTES * count / 1e9:.2f} GB, best "
-        f"weights and archive take at most {size / 1e9:.1f} GB of {limit / 1e9:.0f}."
+    value = (
+        f"{last} + 1 checkpoints of {amount(checkpoint)}, the best weights ({amount(weights)} each) and the archive "
+        f"take at most {amount(size)} of {amount(limit)}"
     )
     if size > limit:
-        return Line("wrong", what, "Lower checkpoint.keep_last or checkpoint.keep_best.")
-    return Line("fine", what)
+        return Finding("space", value, "bad", "Lower checkpoint.keep_last or checkpoint.keep_best.")
+    return Finding("space", value)
+
+
+def saved_bytes(run: launch.Run) -> tuple[int, int]:
+    """Returns the bytes of the tensors in a checkpoint of a run, and of those in its best weights.
+
+    They are counted after an update on the `meta` device, so the optimizer's tensors and the average take no memory.
+    """
+    state = new_state(run.task, run.config, torch.device("meta"), "fp32")
+    for parameter in state.parameters:
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+    state.optimizer.step()
+    groups = state_tensors(state, run.config)
+    sizes = {
+        group: sum(value.numel() * value.element_size() for value in named.values()) for group, named in groups.items()
+    }
+    return sum(sizes.values()), sizes["model"]
 
 
 # --- addresses and account --------------------------------------------------------------------------------------------
 
 
-def _downloads(address: str, text: str) -> bool:
-    """Whether an address is data to a program rather than a link in a sentence: it stands in quotes, or as a value."""
-    before = text[: text.index(address)]
-    return before.endswith(("'", '"', ": "))
-
-
-def _addresses(addresses: Sequence[str], internet: bool) -> list[Line]:
+def _addresses(addresses: Sequence[str], internet: bool) -> list[Finding]:
     if not addresses:
-        return [Line("fine", "Nothing is downloaded from an address.")]
-    lines = []
-    if not internet:
-        what = f"{len(addresses)} addresses are to be read, and the notebook's internet is off."
-        lines.append(Line("wrong", what, "Push with --internet, or mount the data."))
+        return [Finding("download", "nothing is downloaded from an address")]
     with ThreadPoolExecutor(8) as pool:
-        return [*lines, *pool.map(answers, addresses)]
+        findings = list(pool.map(check_address, addresses))
+    if internet:
+        return findings
+    value = f"{len(addresses)} addresses are to be read, and the notebook's internet is off"
+    return [Finding("internet", value, "bad", "Push with --internet, or mount the data."), *findings]
 
 
-def answers(address: str, seconds: float = _SECONDS) -> Line:
-    """Whether an address answers a HEAD request (or a GET, where HEAD is not allowed) in time."""
+def check_address(address: str, seconds: float = _SECONDS) -> Finding:
+    """Checks whether an address answers a HEAD request (or a GET, where HEAD is not allowed) within some seconds."""
     shown = credentials.clean(address)
     for method in ("HEAD", "GET"):
         try:
             request = urllib.request.Request(address, method=method, headers={"User-Agent": "trainbook-preflight"})
             with urllib.request.urlopen(request, timeout=seconds) as response:
                 size = response.headers.get("Content-Length")
-                return Line("fine", f"{shown} answers" + (f", {int(size):,} bytes." if size else "."))
+                return Finding("download", f"{shown} answers" + (f", {int(size):,} bytes" if size else ""))
         except urllib.error.HTTPError as error:
             if method == "GET" or error.code not in (403, 405, 501):
-                what = f"{shown} answers {error.code} {error.reason}."
-                return Line("wrong", what, "Correct it, or mount the data instead.")
+                value = f"{shown} answers {error.code} {error.reason}"
+                return Finding("download", value, "bad", "Correct it, or mount the data instead.")
         except (OSError, ValueError, http.client.HTTPException) as error:
-            what = f"{shown} does not answer in {seconds:g} s ({getattr(error, 'reason', error)})."
-            return Line("wrong", what, "Try it in a browser; mount the data instead.")
+            value = f"{shown} does not answer in {seconds:g} s ({getattr(error, 'reason', error)})"
+            return Finding("download", value, "bad", "Try it in a browser; mount the data instead.")
     raise AssertionError("unreachable")
 
 
-def _account() -> list[Line]:
+def _account() -> list[Finding]:
     try:
-        name = client.username()
-        quota = client.quota()
+        name, quota = client.username(), client.quota()
     except BadInput as refusal:
-        return [Line("look", f"Your account was not asked: {refusal}", "The browser needs none of this.")]
-    lines = [Line("fine", f"The kaggle client is signed in as {name}.")]
+        return [Finding("account", f"not asked: {refusal}", "warning", "The browser needs none of this.")]
+    account = Finding("account", f"the kaggle client is signed in as {name}")
     if quota is None:
-        return [
-            *lines,
-            Line("look", "Kaggle told no quota.", "See kaggle.com/settings; GPUs need a verified phone number."),
-        ]
-    left = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week."
+        advice = "See kaggle.com/settings; GPUs need a verified phone number."
+        return [account, Finding("quota", "Kaggle tells none", "warning", advice)]
+    left = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week"
     if quota.remaining < 1:
-        return [*lines, Line("wrong", left, f"Wait for {quota.refreshes or 'the next week'}.")]
-    return [*lines, Line("fine", left)]
+        return [account, Finding("quota", left, "bad", f"Wait for {quota.refreshes or 'the next week'}.")]
+    return [account, Finding("quota", left)]

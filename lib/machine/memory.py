@@ -46,11 +46,6 @@ def clear_memory() -> None:
     Call it outside an `except` block: there the traceback still holds the activations.
     """
     gc.collect()
-    empty_cache()
-
-
-def empty_cache() -> None:
-    """Returns PyTorch's cached blocks to the driver, which waits for the GPU."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

@@ -20,10 +20,15 @@ EVENT_COLUMNS = ["step", "kind", "before", "after", "text"]
 
 
 class MetricsLog:
-    """Appends rows to metrics.csv. Rows past `step`, written by a session whose checkpoint was lost, are dropped."""
+    """Appends rows to metrics.csv (None: nowhere, on ranks that are not the first).
 
-    def __init__(self, path: Path, step: int):
+    Rows past `step`, written by a session whose checkpoint was lost, are dropped.
+    """
+
+    def __init__(self, path: Path | None, step: int):
         self.path = path
+        if path is None:
+            return
         rows = [row for row in read(path) if int(row["step"]) <= step] if path.exists() else []
         self.columns = _columns(rows)
         self._rewrite(rows)
@@ -36,6 +41,8 @@ class MetricsLog:
 
         A full disk costs a warning, not the run: the row waits for the next one.
         """
+        if self.path is None:
+            return
         self._waiting.append({name: str(value) for name, value in row.items()})
         try:
             if not set().union(*self._waiting) <= set(self.columns):
@@ -76,7 +83,8 @@ class MetricsLog:
         return self
 
     def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._file.close()
+        if self.path:
+            self._file.close()
 
 
 def read(path: Path) -> list[Row]:

@@ -18,6 +18,7 @@ from lib.config import environment
 from lib.machine import platform
 
 Reason = Literal["completed", "deadline", "interrupted"]
+_STOPS: tuple[Reason | None, ...] = (None, "deadline", "interrupted")  # the later one wins
 
 # Reserves: how much longer than the longest of the last eight a save or an evaluation may take. With a margin of 120 s
 # on top none of 10,000 simulated sessions was late (tests/bench/bench_session.py).
@@ -60,21 +61,29 @@ class Session:
         """Seconds to keep free for the next `name`, from the longest of the last eight."""
         return _FACTOR[name] * self._longest[name] + _CONSTANT_SECONDS[name]
 
-    def stop_reason(self, evaluating: bool = False) -> Reason | None:
-        """Why the run must stop at this step's end: a signal came, or a further step leaves no time for the rest.
+    def stop_reason(self, evaluates_next: bool = False) -> Reason | None:
+        """Returns why the run must stop now: a signal came, or a further step leaves no time for saving and packing.
 
-        `evaluating` says that an evaluation follows the next step.
+        `evaluates_next`: an evaluation follows the next step.
         """
         if self._signal:
             return "interrupted"
-        next_ones = ("step", "save", "package", *(("evaluate",) if evaluating else ()))
+        next_ones = ("step", "save", "package", *(("evaluate",) if evaluates_next else ()))
         needed = self.margin_seconds + sum(self.reserve(name) for name in next_ones)
         return "deadline" if self.remaining() < needed else None
 
-    def agree(self, reason: Reason | None) -> None:
-        """Notes what the ranks decided together: an interrupt may have come to another one."""
-        if reason == "interrupted":
+    def decide(self, evaluates_next: bool, save: bool, last: bool) -> tuple[Reason | None, bool]:
+        """Returns why to stop after this step (None: it continues) and whether to save, for all ranks alike.
+
+        One rank that must stop stops all. `last` is the run's last step, after which nothing has to be stopped.
+        """
+        stop = None if last else self.stop_reason(evaluates_next)
+        if ranks.world() > 1:
+            number, due = ranks.highest(_STOPS.index(stop), save)
+            stop, save = _STOPS[int(number)], bool(due)
+        if stop == "interrupted":  # the signal may have come to another rank
             self._signal = self._signal or "SIGINT"
+        return stop, save
 
     @contextmanager
     def catching_signals(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lib.__main__ import main
-from lib.errors import BadInput
+from lib.errors import BadInput, TrainingFailed
 from lib.kaggle import image, preflight
 from tests.conftest import ROOT
 from tests.kaggle.stub import KEY
@@ -18,10 +18,17 @@ NOTEBOOK = ROOT / "notebooks" / "01_graphmer.ipynb"
 KEYS = PARAMETERS["01_graphmer"]["OVERRIDES"]
 
 
+TRACED = preflight.planner.plan
+
+
+def not_traced(config, card):
+    raise TrainingFailed("A made-up failure.")
+
+
 @pytest.fixture(autouse=True)
 def planned(monkeypatch):
     """The plan as if it had been traced, which takes seconds; one test traces."""
-    monkeypatch.setattr(preflight, "_memory", lambda config: (preflight.Line("fine", "It fits."), 0.0))
+    monkeypatch.setattr(preflight.planner, "plan", not_traced)
 
 
 @pytest.fixture

@@ -51,13 +51,13 @@ def test_the_statistics_of_ranks_in_a_chain_are_those_of_one_process(monkeypatch
 def test_one_process_adds_nothing():
     tensor = torch.ones(2)
     add_up([tensor])
-    assert tensor.tolist() == [1, 1] and add_counts({"a": 3}) == {"a": 3}
+    assert tensor.tolist() == [1, 1] and add_counts([{"a": 1}, {"a": 2, "b": 1.0}]) == {"a": 3, "b": 1}
 
 
 def test_counts_are_added_by_name_and_a_missing_one_is_0(monkeypatch):
     monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2))
     monkeypatch.setattr(sums, "gathered", lambda counts: [counts, {"b": 2, "a": 1}])
-    assert add_counts({"a": 3}) == {"a": 4, "b": 2}
+    assert add_counts([{"a": 3}]) == {"a": 4, "b": 2}
 
 
 def test_a_notice_about_batch_norms_is_for_models_that_have_one():

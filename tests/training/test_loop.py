@@ -7,9 +7,9 @@ import torch
 
 from lib import checkpoint, launch
 from lib.checkpoint import weights
-from lib.config import with_changes
+from lib.config import Training, with_changes
 from lib.errors import BadInput, TrainingFailed
-from lib.machine import memory
+from lib.ranks.sums import add_counts
 from lib.report.meter import Meter
 from lib.report.metrics import read
 from lib.report.progress import Plain
@@ -17,9 +17,10 @@ from lib.task import Task, find_task, load_task
 from lib.training import data, loop
 from lib.training.optimization import learning_rate
 from lib.training.order import Order
+from lib.training.precision import set_determinism
 from lib.training.session import Session
 from lib.training.state import new_state
-from lib.training.step import _counted, _gradients
+from lib.training.step import _gradients
 from tests.conftest import VOLATILE_COLUMNS
 
 
@@ -53,7 +54,7 @@ def gradient(config, micro_batch):
     slots = config.training.micro_batch_slots
     order = Order(config.workload.samples, config.seed, config.training.effective_batch, slots)
     _, batches = next(data.train_batches(task, task.datasets()["train"], order, range(1), config.data))
-    _gradients(state, task, config, batches, _counted(task, batches), 0, Meter({}, state.device))
+    _gradients(state, task, config, batches, add_counts(map(task.count, batches)), 0, Meter({}, state.device))
     return torch.cat([p.grad.flatten() for p in state.model.parameters()]), batches, state
 
 
@@ -94,7 +95,7 @@ class StopAfter(Session):
         super().__init__(None, 0, 0)
         self.steps = steps
 
-    def stop_reason(self, evaluating=False):
+    def stop_reason(self, evaluates_next=False):
         self.steps -= 1
         return "deadline" if self.steps == 0 else None
 
@@ -285,7 +286,7 @@ def test_weights_of_another_shape_are_refused_with_what_differs(toy, tmp_path):
 
 def test_backward_passes_add_up_in_one_order_on_a_cpu():
     """Without the trainer's switch the backward pass of `table[index]` differs from run to run with two threads."""
-    loop._be_deterministic(False)
+    set_determinism(Training(effective_batch=1))
     index = torch.randint(16, (20_000,), generator=torch.Generator().manual_seed(0))
     weight = torch.randn(20_000, 64, generator=torch.Generator().manual_seed(1))
 
@@ -323,11 +324,3 @@ def test_compiling_and_benchmarking_are_switches(toy, tmp_path, monkeypatch):
     switches = {"training.compile": True, "training.cudnn_benchmark": True}
     launch.train(toy({"training.max_steps": 1, "run.name": "other", **switches}))
     assert len(compiled) == 1 and torch.backends.cudnn.benchmark
-
-
-@pytest.mark.parametrize("every, calls", [(0, 0), (5, 2), (1, 12)])
-def test_the_cache_is_emptied_as_often_as_asked(toy, tmp_path, monkeypatch, every, calls):
-    made = []
-    monkeypatch.setattr(memory, "empty_cache", lambda: made.append(1))
-    fit(toy({"memory.empty_cache_every_steps": every}), tmp_path / "run")
-    assert len(made) == calls
