@@ -93,9 +93,7 @@ def check_resume(run: Run) -> Finding:
     total = run.config.training.max_steps
     if summary and summary.reason == "completed" and summary.step >= total:
         value = f"completed at step {summary.step:,}: there is nothing left to do"
-        return Finding(
-            "resume", value, "ok", "A larger training.max_steps continues; another run.name starts afresh."
-        )
+        return Finding("resume", value, "ok", "A larger training.max_steps continues; another run.name starts afresh.")
     try:
         newest, sentences = look_for_checkpoint(run)
     except BadInput as refused:
