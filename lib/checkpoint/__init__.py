@@ -1,10 +1,10 @@
-"""Checkpoints: directories of safetensors and JSON with a hashed manifest; written aside, renamed, verified on load.
+"""Saves and loads checkpoints: folders with a hashed manifest, written aside, renamed, and verified on load.
 
     step-00000500/  model.safetensors  optimizer.safetensors  state.json  manifest.json
 
-There is no pickle in them, so loading one never runs code. Beside them a killed or failing run may leave
-`step-00000500.tmp` (not yet committed), `.old` (being replaced by one of the same step), `.del` (being deleted) and
-`.damaged` (set aside because it did not verify).
+They contain no pickle, so loading one never runs code. A killed or failing run may leave `step-00000500.tmp` (not yet
+committed), `.old` (being replaced by one of the same step), `.del` (being deleted) and `.damaged` (did not verify)
+beside them.
 """
 
 import contextlib
@@ -40,11 +40,11 @@ _DTYPES = {
 
 
 class DamagedCheckpoint(Exception):
-    """A checkpoint that does not match its manifest; says which file and how."""
+    """A checkpoint does not match its manifest; the message names the file and the difference."""
 
 
 class NewerFormat(BadInput):
-    """A checkpoint of a later version of this program, which is left as it is."""
+    """A checkpoint was written by a later version of this program. It is left as it is."""
 
 
 class CheckpointNotSaved(RuntimeError):
@@ -53,7 +53,7 @@ class CheckpointNotSaved(RuntimeError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was saved: named groups of tensors ("model", "optimizer"), and a JSON state with the step."""
+    """A loaded checkpoint: groups of named tensors on the CPU ("model", "optimizer"), and a JSON state."""
 
     path: Path
     step: int
@@ -63,29 +63,31 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Parcel:
-    """What is about to be written: for each file its bytes, as views of the tensors' memory."""
+    """A checkpoint to be written: the bytes of each file, as views of the tensors' memory."""
 
     step: int
     contents: dict[str, list[memoryview]]
 
     @property
     def size(self) -> int:
-        """Bytes that writing it takes on the disk, a little rounded up."""
+        """The bytes that it takes on the disk, a little rounded up."""
         return _SLACK + sum(len(part) for parts in self.contents.values() for part in parts)
 
 
 def steps(folder: Path) -> list[int]:
-    """The committed steps in `folder`, ascending by number and not by name."""
+    """Lists the committed steps in `folder`, ascending by number and not by name."""
     if not folder.is_dir():
         return []
     return sorted(int(m[1]) for p in folder.iterdir() if p.is_dir() and (m := _NAME.fullmatch(p.name)))
 
 
 def path_of(folder: Path, step: int) -> Path:
+    """Returns the folder of a step's checkpoint."""
     return folder / f"step-{step:08d}"
 
 
 def has_manifest(path: Path) -> bool:
+    """Says whether a folder has a manifest, which a saved checkpoint always has."""
     return (path / _MANIFEST).is_file()
 
 
@@ -93,16 +95,20 @@ def has_manifest(path: Path) -> bool:
 
 
 def save(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-    """Commits a checkpoint. Raises CheckpointNotSaved, leaving all others alone."""
+    """Commits a checkpoint of tensors of any shape. Raises CheckpointNotSaved, and then changes no other one."""
     return write(folder, pack(step, tensors, to_json({**state, "step": step})))
 
 
 def to_json(value: Mapping[str, Any]) -> str:
+    """Writes JSON with sorted keys. Raises ValueError for a number that is not finite."""
     return json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def pack(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: str) -> Parcel:
-    """Lays out the files of a checkpoint. The tensors must not change until it is written."""
+    """Lays out the files of a checkpoint. The tensors, of any shape, must not change until it is written.
+
+    Raises TypeError for a dtype that safetensors does not have.
+    """
     contents = {f"{name}.safetensors": _safetensors(group) for name, group in tensors.items()}
     return Parcel(step, {**contents, _STATE: [memoryview(state.encode())]})
 
@@ -110,8 +116,8 @@ def pack(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: str) -> 
 def write(folder: Path, parcel: Parcel) -> Path:
     """Commits a checkpoint: whole after the last rename, absent before it. Raises CheckpointNotSaved.
 
-    Written aside, every file and the folder synced, renamed, the parent synced: after any kill or loss of power it is
-    either whole or not there.
+    Files are written aside and synced with their folder, which is then renamed, and its parent synced: after any kill
+    or loss of power the checkpoint is either whole or not there.
     """
     final = path_of(folder, parcel.step)
     aside = final.with_name(final.name + ".tmp")
@@ -130,13 +136,13 @@ def write(folder: Path, parcel: Parcel) -> Path:
             disk.remove_tree(aside)
         raise CheckpointNotSaved(
             f"The checkpoint of step {parcel.step:,} was not saved in {folder}: {error.strerror or error}. Those saved "
-            "before are untouched. See that there is room on a disk that works."
+            "before are untouched. See that the disk works and has room."
         ) from error
     return final
 
 
 def _put_in_place(aside: Path, final: Path) -> None:
-    """Renames. A checkpoint of the same step stays as `.old` until the new one is there for good."""
+    """Renames `aside` to `final`. A checkpoint of the same step stays as `.old` until the new one is synced."""
     old = final.with_name(final.name + ".old")
     if disk.exists(final):
         if disk.exists(old):
@@ -154,13 +160,15 @@ def _put_in_place(aside: Path, final: Path) -> None:
 
 
 def _safetensors(group: Mapping[str, Tensor]) -> list[memoryview]:
-    """One file: the header's length, the header, then the tensors' bytes without a gap, widest elements first."""
+    """Lays out one file: the header's length, the header, the tensors' bytes without a gap, widest elements first."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     views, end = [], 0
     for name, value in sorted(group.items(), key=lambda item: (-item[1].element_size(), item[0])):
         if value.dtype not in _DTYPES:
             raise TypeError(f"The tensor {name} is of {value.dtype}, which a checkpoint cannot hold.")
-        view = _bytes_of(value)
+        view = memoryview(b"")
+        if value.numel():
+            view = memoryview(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
         header[name] = {"dtype": _DTYPES[value.dtype], "shape": [*value.shape], "data_offsets": [end, end + len(view)]}
         views.append(view)
         end += len(view)
@@ -169,14 +177,8 @@ def _safetensors(group: Mapping[str, Tensor]) -> list[memoryview]:
     return [memoryview(struct.pack("<Q", len(text)) + text), *views]
 
 
-def _bytes_of(value: Tensor) -> memoryview:
-    if not value.numel():
-        return memoryview(b"")
-    return memoryview(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-
-
 def _sealed(body: Mapping[str, Any]) -> bytes:
-    """The manifest's bytes with the sha256 of its own body in them."""
+    """Returns the manifest's bytes with the sha256 of its own body in them."""
     digest = hashlib.sha256(to_json(body).encode()).hexdigest()
     return to_json({**body, "sha256": digest}).encode()
 
@@ -185,7 +187,7 @@ def _sealed(body: Mapping[str, Any]) -> bytes:
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint whose every file matches it. Raises DamagedCheckpoint or NewerFormat."""
+    """Returns the manifest of a checkpoint after comparing every file. Raises DamagedCheckpoint or NewerFormat."""
     try:
         manifest = _manifest(path)
         for name, expected in manifest["files"].items():
@@ -204,7 +206,7 @@ def verify(path: Path) -> dict[str, Any]:
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """The manifest, byte for byte as `_sealed` wrote it. Its seal is the same in every format to come."""
+    """Reads a manifest that is byte for byte what `_sealed` wrote. Every format to come keeps this seal."""
     raw = (path / _MANIFEST).read_bytes()
     manifest = json.loads(raw)
     del manifest["sha256"]
@@ -221,7 +223,7 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path) -> Checkpoint:
-    """Reads a checkpoint after verifying it. Raises DamagedCheckpoint or NewerFormat."""
+    """Reads a checkpoint after verifying it; tensors on the CPU. Raises DamagedCheckpoint or NewerFormat."""
     manifest = verify(path)
     try:
         tensors = {
@@ -236,38 +238,30 @@ def load(path: Path) -> Checkpoint:
 
 
 def load_newest(folder: Path, quarantine: bool = False) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that verifies, and one sentence for each damaged one that was passed over.
+    """Returns the newest checkpoint that verifies, and one sentence for each damaged one that was passed over.
 
-    With `quarantine`, for the run's own folder, damaged ones are renamed as soon as a good one is found. Where there is
-    none, all stay as they are, and those that were set aside earlier are named too. Raises NewerFormat.
+    With `quarantine`, for the run's own folder, it renames damaged ones once it has read a good one. Without a good
+    one all stay as they are, and the sentences name those renamed earlier too. Raises NewerFormat.
     """
+    paths = list(folder.iterdir()) if folder.is_dir() else []
+    # a `.old` counts where the one to replace it is not there
+    old = {int(m[1]): p for p in paths if (m := _NAME.fullmatch(p.name.removesuffix(".old")))}
+    named = {int(m[1]): p for p in paths if (m := _NAME.fullmatch(p.name))}
     damaged: list[tuple[Path, str]] = []
-    for path in reversed(_candidates(folder)):
+    for _, path in sorted({**old, **named}.items(), reverse=True):
         try:
-            found = load(path)
+            newest = load(path)
         except DamagedCheckpoint as damage:
             damaged.append((path, str(damage)))
             continue
-        return found, [_passed_over(path, reason, quarantine) for path, reason in damaged]
+        return newest, [_passed_over(path, reason, quarantine) for path, reason in damaged]
+    earlier = sorted(path for path in paths if _QUARANTINED.fullmatch(path.name))
     sentences = [f"Checkpoint {path} is damaged ({reason})." for path, reason in damaged]
-    return None, sentences + [f"Checkpoint {path} was found damaged earlier." for path in _quarantined(folder)]
-
-
-def _candidates(folder: Path) -> list[Path]:
-    """What carries a checkpoint's name, ascending by step; a `.old` counts where the one to replace it is not there."""
-    if not folder.is_dir():
-        return []
-    named = {int(m[1]): p for p in folder.iterdir() if (m := _NAME.fullmatch(p.name.removesuffix(".old")))}
-    plain = {int(m[1]): p for p in folder.iterdir() if (m := _NAME.fullmatch(p.name))}
-    return [path for _, path in sorted({**named, **plain}.items())]
-
-
-def _quarantined(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if _QUARANTINED.fullmatch(p.name)) if folder.is_dir() else []
+    return None, sentences + [f"Checkpoint {path} was found damaged earlier." for path in earlier]
 
 
 def _passed_over(path: Path, reason: str, quarantine: bool) -> str:
-    """Sets a damaged checkpoint aside if it may, and says so."""
+    """Renames a damaged checkpoint if `quarantine` allows it; returns a sentence about it."""
     sentence = f"Checkpoint {path} is damaged ({reason}); the one before it is used."
     if not quarantine:
         return sentence
@@ -281,8 +275,10 @@ def _passed_over(path: Path, reason: str, quarantine: bool) -> str:
 
 
 def tidy(folder: Path) -> None:
-    """Removes what killed saves and deletions left in the run's own folder; a replaced checkpoint without successor
-    gets its name back."""
+    """Removes what killed saves and deletions left in the run's own folder.
+
+    A replaced checkpoint whose successor was not committed gets its name back.
+    """
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if not (leftover := _LEFTOVER.fullmatch(path.name)):
             continue

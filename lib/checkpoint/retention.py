@@ -1,4 +1,4 @@
-"""What a run keeps of its checkpoints, and whether there is room for another one."""
+"""Keeps the checkpoints that a run is to keep, and makes room for another one."""
 
 import shutil
 from collections.abc import Callable, Collection
@@ -8,14 +8,13 @@ from lib import checkpoint
 from lib.checkpoint import CheckpointNotSaved
 from lib.config import Checkpoint
 from lib.machine import disk, platform
-
-_MB = 1e6
+from lib.text import amount
 
 
 class Retention:
     """Keeps the newest checkpoints and the best weights of the run in `folder`, within the platform's limits.
 
-    Deletes only folders that are named like a checkpoint and have a manifest; never the last good one.
+    It deletes only folders that are named like a checkpoint and have a manifest, and never the last good one.
     """
 
     def __init__(self, folder: Path, options: Checkpoint):
@@ -27,7 +26,7 @@ class Retention:
         self._kept_bytes, self._kept_files = options.keep_bytes or here.output_bytes, here.output_files
 
     def make_room(self, name: str, parcel: checkpoint.Parcel) -> None:
-        """Deletes what this save makes superfluous, if it does not fit otherwise. Raises CheckpointNotSaved."""
+        """Deletes what this save replaces, if it does not fit otherwise. Raises CheckpointNotSaved if it cannot fit."""
         if parcel.size > self.available():
             checkpoint.tidy(self.folder / name)  # a failed save may have left its own
         if parcel.size > self.available() and name == "checkpoints":
@@ -36,13 +35,12 @@ class Retention:
         if parcel.size > (available := self.available()):
             raise CheckpointNotSaved(
                 f"The checkpoint of step {parcel.step:,} was not saved in {self.folder / name}: it needs "
-                f"{parcel.size / _MB:,.1f} MB, and {max(0, available) / _MB:,.1f} MB are available in "
-                f"{self._output_dir}. Delete files there, or lower checkpoint.keep_last or checkpoint.keep_best. Those "
-                "saved before are untouched."
+                f"{amount(parcel.size)}, and {amount(max(0, available))} are available in {self._output_dir}. Delete "
+                "files there, or lower checkpoint.keep_last or checkpoint.keep_best. Those saved before are untouched."
             )
 
     def available(self) -> int:
-        """Bytes that can be written: what the disk has, and what the platform leaves of the output folder."""
+        """Returns the bytes that can be written, by the disk and by the platform's limit on the output folder."""
         folder = next(p for p in (self.folder, *self.folder.absolute().parents) if p.is_dir())
         free = shutil.disk_usage(folder).free
         if self._output_bytes is None:
@@ -50,7 +48,7 @@ class Retention:
         return min(free, self._output_bytes - disk.held(self._output_dir)[0])
 
     def after_checkpoint(self, step: int, best: Collection[int]) -> None:
-        """After step's successful save: the last ones, the best ones, and all of them within the budget."""
+        """Deletes, after a step was saved, all but the last and the best ones, and more to stay within the budget."""
         try:
             # What was just saved counts as the newest, also in a run that was taken back to an earlier step.
             steps = [s for s in self._written("checkpoints") if s != step] + [step]
@@ -72,8 +70,10 @@ class Retention:
         return size <= (self._kept_bytes or size) and number <= (self._kept_files or number)
 
     def _drop_oldest(self, steps: list[int], keep: int, enough: Callable[[], bool], check: bool = False) -> None:
-        """Deletes checkpoints, oldest first, until there is `enough` or `keep` are left. `check`: one of those must be
-        good."""
+        """Deletes checkpoints, oldest first, until there is `enough` room or `keep` are left.
+
+        With `check` it deletes none unless one of those it keeps is good.
+        """
         doomed, kept = steps[:-keep], steps[-keep:]
         if check and doomed and not any(self._is_good(step) for step in reversed(kept)):
             return
@@ -90,6 +90,6 @@ class Retention:
         return True
 
     def _written(self, name: str) -> list[int]:
-        """Steps whose folder has a manifest: what a run wrote."""
+        """Lists the steps whose folder has a manifest, which only a run writes."""
         folder = self.folder / name
         return [s for s in checkpoint.steps(folder) if checkpoint.has_manifest(checkpoint.path_of(folder, s))]

@@ -1,4 +1,4 @@
-"""Saving in the background: training stands still for the copy into kept buffers, a thread does the rest."""
+"""Saves in the background: training waits for a copy into buffers that are kept, and a thread does the rest."""
 
 import math
 import threading
@@ -24,27 +24,27 @@ Tensors = Mapping[str, Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class _Source:
-    """Which tensor was copied, in which state: the best weights of a step and its checkpoint share one copy."""
+    """The identity of a copied tensor, so that the best weights of a step and its checkpoint share one copy."""
 
     step: int
     address: int
     version: int
-    storage: StorageWeakRef  # an address says nothing once its memory was given back
+    storage: StorageWeakRef  # an address may be used again once its memory is freed
 
     @classmethod
     def of(cls, step: int, value: Tensor) -> "_Source":
         return cls(step, value.data_ptr(), value._version, StorageWeakRef(value.untyped_storage()))
 
     def is_still(self, step: int, value: Tensor) -> bool:
-        """Whether `value` holds the bytes that were copied then."""
+        """Says whether `value` still holds the bytes that were copied."""
         same = (self.step, self.address, self.version) == (step, value.data_ptr(), value._version)
         return same and not self.storage.expired()
 
 
 class Saver:
-    """One save in flight at a time. What fails surfaces at the next save, as a warning, or in `wait`, as an error.
+    """Saves one checkpoint at a time. A failure is a warning at the next save, or an error in `wait`.
 
-    `record` is told the seconds from the call of `save` until everything is on the disk.
+    It calls `record` with the seconds from the call of `save` until everything is on the disk.
     """
 
     def __init__(self, folder: Path, retention: Retention, record: Callable[[float], None] = lambda seconds: None):
@@ -58,31 +58,40 @@ class Saver:
 
     def prepare(self, tensors: Tensors) -> None:
         """Makes the buffers in the background: the first touch of memory can take ten times as long as a copy."""
-        each = _each(tensors)
-        self._in_use |= {(group, key) for group, key, _ in each}
-        self._start(lambda: [self._buffer(group, key, value).zero_() for group, key, value in each])
+        items = _items(tensors)
+        self._in_use |= {(group, key) for group, key, _ in items}
+        self._start(lambda: [self._buffer(group, key, value).zero_() for group, key, value in items])
 
     def save(
         self, name: str, step: int, tensors: Tensors, state: Mapping[str, Any], then: Callable[[], None] | None = None
     ) -> None:
-        """Copies now, and commits the checkpoint into the run's folder `name` in the background; `then` follows."""
+        """Copies the tensors, of any shape, now, and commits the checkpoint into `folder / name` in the background.
+
+        The thread calls `then` afterwards.
+        """
         begin = time.perf_counter()
         text = checkpoint.to_json({**state, "step": step})
-        if any(self._is_taken((group, key), step, value) for group, key, value in _each(tensors)):
+        if any(self._is_taken((group, key), step, value) for group, key, value in _items(tensors)):
             self._join()
         copies = self._copied(tensors, step)
-        self._in_use |= {(group, key) for group, key, _ in _each(tensors)}
+        self._in_use |= {(group, key) for group, key, _ in _items(tensors)}
         self._saves += 1
         work = partial(self._commit, self._saves, begin, name, checkpoint.pack(step, copies, text), then)
         self._start(work)
 
     def _start(self, work: Callable[[], object]) -> None:
-        """Has the thread do something after what it is doing."""
-        self._thread = threading.Thread(target=_in_turn, args=(self._thread, work), name="checkpoint")
+        """Starts a thread that does `work` when the one before it has ended."""
+
+        def run(before: threading.Thread | None = self._thread) -> None:
+            if before:
+                before.join()
+            work()
+
+        self._thread = threading.Thread(target=run, name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Returns when everything is on the disk. Raises CheckpointNotSaved where the last save failed."""
+        """Waits until everything is on the disk. Raises CheckpointNotSaved if the last save failed."""
         self._join(warn_before=self._saves)
         if self._failures:
             raise self._failures.pop(self._saves)
@@ -97,7 +106,7 @@ class Saver:
             ) from error
 
     def _join(self, warn_before: float = math.inf) -> None:
-        """Waits for the thread and warns of saves that failed; anything else that went wrong is raised."""
+        """Waits for the thread and warns of failed saves. Raises any other error of the thread."""
         if self._thread:
             self._thread.join()
         self._thread = None
@@ -106,16 +115,16 @@ class Saver:
             failure = self._failures.pop(number)
             if not isinstance(failure, CheckpointNotSaved):
                 raise failure
-            print(f"Warning: {failure} Training goes on.", flush=True)
+            print(f"Warning: {failure} Training continues.", flush=True)
 
     def _commit(
         self, number: int, begin: float, name: str, parcel: checkpoint.Parcel, then: Callable[[], None] | None
     ) -> None:
-        """In the thread: makes room, writes, and deletes what is no longer kept."""
+        """Makes room and writes the checkpoint, on the thread; then calls `then`."""
         try:
             try:
                 self._write(name, parcel)
-            except CheckpointNotSaved:  # once more, from the same buffers: what the disk refuses may pass
+            except CheckpointNotSaved:  # once more, from the same buffers: an error of the disk may be a passing one
                 self._write(name, parcel)
             self.record(time.perf_counter() - begin)
             if then:
@@ -126,19 +135,19 @@ class Saver:
     def _write(self, name: str, parcel: checkpoint.Parcel) -> None:
         try:
             self.retention.make_room(name, parcel)
-        except OSError as error:  # the disk cannot even be asked
+        except OSError as error:  # of asking for the free space
             raise CheckpointNotSaved(f"The checkpoint of step {parcel.step:,} was not saved: {error}.") from error
         checkpoint.write(self.folder / name, parcel)
 
     def _is_taken(self, key: tuple[str, str], step: int, value: Tensor) -> bool:
-        """Whether the thread is still writing other content from this tensor's buffer."""
+        """Says whether the thread is still writing other content from this tensor's buffer."""
         source = self._sources.get(key)
         return key in self._in_use and not (source and source.is_still(step, value))
 
     def _copied(self, tensors: Tensors, step: int) -> dict[str, dict[str, Tensor]]:
         copies: dict[str, dict[str, Tensor]] = {group: {} for group in tensors}
         on_gpu = False
-        for group, key, value in _each(tensors):
+        for group, key, value in _items(tensors):
             source = self._sources.get((group, key))
             if source is None or not source.is_still(step, value):
                 self._buffer(group, key, value).copy_(value, non_blocking=True)
@@ -150,10 +159,17 @@ class Saver:
         return copies
 
     def _buffer(self, group: str, key: str, value: Tensor) -> Tensor:
-        """The buffer kept for this tensor."""
+        """Returns the buffer kept for this tensor, on the CPU, in its shape and dtype.
+
+        For a GPU's tensor it is pinned, so that all copies are queued and one wait is enough.
+        """
         buffer = self._buffers.get((group, key))
         if buffer is None or (buffer.shape, buffer.dtype) != (value.shape, value.dtype):
-            buffer = self._buffers[group, key] = _new_buffer(value)
+            try:
+                buffer = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+            except RuntimeError:  # the system allows no more pinned memory
+                buffer = torch.empty(value.shape, dtype=value.dtype)
+            self._buffers[group, key] = buffer
         return buffer
 
     def __enter__(self) -> "Saver":
@@ -163,19 +179,5 @@ class Saver:
         self._join()
 
 
-def _in_turn(before: threading.Thread | None, work: Callable[[], object]) -> None:
-    if before:
-        before.join()
-    work()
-
-
-def _each(tensors: Tensors) -> list[tuple[str, str, Tensor]]:
+def _items(tensors: Tensors) -> list[tuple[str, str, Tensor]]:
     return [(group, key, value.detach()) for group, named in tensors.items() for key, value in named.items()]
-
-
-def _new_buffer(value: Tensor) -> Tensor:
-    """Memory on the CPU; pinned for a GPU's tensor, so that all copies are queued and one wait is enough."""
-    try:
-        return torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
-    except RuntimeError:  # the system allows no more pinned memory
-        return torch.empty(value.shape, dtype=value.dtype)

@@ -1,4 +1,4 @@
-"""Weights by name: out of a model, back into it, and into a model of another shape."""
+"""Takes weights out of a model by name, puts them back, and transfers them to a model of another shape."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +12,15 @@ from lib import checkpoint
 from lib.errors import BadInput
 from lib.ranks import sharding
 
-# What DistributedDataParallel and torch.compile put in front of every name.
+# Prefixes that DistributedDataParallel and torch.compile add to every name.
 _PREFIXES = ("module.", "_orig_mod.")
 
 
 def of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name; tied tensors once, under their first name (safetensors refuses shared memory)."""
+    """Returns a model's parameters and buffers by name, in their own shapes and without copying them.
+
+    Tied tensors are there once, under their first name, because safetensors refuses shared memory.
+    """
     named: dict[str, Tensor] = {}
     seen: set[tuple[int, torch.Size]] = set()
     for name, value in model.state_dict(keep_vars=True).items():
@@ -30,7 +33,7 @@ def of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def plain(name: str) -> str:
-    """A name without the prefixes of wrappers, wherever and however often they stand."""
+    """Returns a name without the prefixes of wrappers, wherever and however often they stand."""
     for prefix in _PREFIXES:
         while name.startswith(prefix) or f".{prefix}" in name:
             name = name.removeprefix(prefix).replace(f".{prefix}", ".")
@@ -38,31 +41,31 @@ def plain(name: str) -> str:
 
 
 def put_back(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Puts saved weights back. Raises BadInput unless every tensor of the model is there in its shape."""
+    """Copies saved weights into a model. Raises BadInput unless they are exactly its tensors, in its shapes."""
     expected = of(model)
-    given = {plain(name): value for name, value in tensors.items()}
-    wrong = [name for name, value in expected.items() if name not in given or given[name].shape != value.shape]
-    extra = sorted(set(given) - set(expected))
+    saved = {plain(name): value for name, value in tensors.items()}
+    wrong = [name for name, value in expected.items() if name not in saved or saved[name].shape != value.shape]
+    extra = sorted(set(saved) - set(expected))
     if wrong or extra:
         raise BadInput(
             f"The saved weights do not fit the model: {len(wrong)} of {len(expected)} tensors are missing or of "
             f"another shape ({', '.join(wrong[:3])}), {len(extra)} are unknown ({', '.join(extra[:3])}). The workload "
             "settings differ from those of the saved run; compare with config.yaml in its folder."
         )
-    _copy(expected, given, list(expected))
+    _copy(expected, saved, list(expected))
 
 
 def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float) -> str:
-    """Starts a model from the weights of another one: what has the same name and shape is taken, the rest stays new.
+    """Copies the tensors of another model that have the same name and shape; the others of this model stay new.
 
-    Returns one sentence with the counts. Raises BadInput where less than `least_share` of the model's tensors match: a
+    Returns one sentence with the counts. Raises BadInput if less than `least_share` of the model's tensors match: a
     silent mismatch of names would load nothing and look like success.
     """
     expected = of(model)
-    given = {plain(name): value for name, value in tensors.items()}
-    matched = [name for name, value in expected.items() if name in given and given[name].shape == value.shape]
-    reshaped = [name for name in expected if name in given and given[name].shape != expected[name].shape]
-    absent = [name for name in expected if name not in given]
+    source = {plain(name): value for name, value in tensors.items()}
+    matched = [name for name, value in expected.items() if name in source and source[name].shape == value.shape]
+    reshaped = [name for name in expected if name in source and source[name].shape != expected[name].shape]
+    absent = [name for name in expected if name not in source]
     counts = (
         f"{len(matched)} of {len(expected)} tensors match; {len(reshaped)} have another shape "
         f"({', '.join(reshaped[:3]) or 'none'}), {len(absent)} are not there ({', '.join(absent[:3]) or 'none'})"
@@ -70,22 +73,32 @@ def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float
     if len(matched) < least_share * len(expected):
         raise BadInput(
             f"The initial weights hardly fit the model: {counts}. That is less than {least_share:.0%}, the "
-            "run.initial_weights_share of the configuration. Give other weights, or lower it if this is meant."
+            "run.initial_weights_share of the configuration. Give other weights, or lower it if this is intended."
         )
-    _copy(expected, given, matched)
+    _copy(expected, source, matched)
     return f"Initial weights: {counts}."
 
 
-def _copy(into: Mapping[str, Tensor], given: Mapping[str, Tensor], names: list[str]) -> None:
+def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor], names: list[str]) -> None:
     with torch.no_grad():
         for name in names:
-            into[name].copy_(sharding.sharded_like(into[name], given[name]))
+            into[name].copy_(sharding.sharded_like(into[name], source[name]))
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """Weights from a .safetensors file, a checkpoint, or a folder of checkpoints (the newest). Raises BadInput."""
+    """Reads weights by name, onto the CPU, from a .safetensors file, a checkpoint, or a run (its best, or newest).
+
+    Raises BadInput for any other file or folder, and DamagedCheckpoint or NewerFormat.
+    """
     if path.is_dir():
-        return _read_folder(path)
+        for folder in (path, path / "best", path / "checkpoints"):
+            if steps := checkpoint.steps(folder):
+                return checkpoint.load(checkpoint.path_of(folder, steps[-1])).tensors["model"]
+        if (path / "model.safetensors").is_file():
+            return checkpoint.load(path).tensors["model"]
+        raise BadInput(
+            f"There are no weights in {path}. Give a .safetensors file, a checkpoint or the folder of a run."
+        )
     if path.suffix != ".safetensors":
         raise BadInput(
             f"{path} is no .safetensors file. Pickled weights (.pt, .pth, .bin) can run code when they are loaded, so "
@@ -95,12 +108,3 @@ def read(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise BadInput(f"The weights {path} cannot be read: {error}. Download or copy them again.") from None
-
-
-def _read_folder(folder: Path) -> dict[str, Tensor]:
-    for place in (folder, folder / "best", folder / "checkpoints"):
-        if found := checkpoint.steps(place):
-            return checkpoint.load(checkpoint.path_of(place, found[-1])).tensors["model"]
-    if (folder / "model.safetensors").is_file():
-        return checkpoint.load(folder).tensors["model"]
-    raise BadInput(f"There are no weights in {folder}. Give a .safetensors file, a checkpoint or the folder of a run.")

@@ -1,4 +1,4 @@
-"""The doctor: what a machine has for training, each finding with a verdict and what to do about it."""
+"""Examines what a machine has for training; each finding has a verdict and advice."""
 
 from lib.config import Config
 from lib.doctor.findings import Finding, table
@@ -7,13 +7,13 @@ from lib.errors import BadInput
 
 
 def examine(config: Config | None = None) -> dict[str, list[Finding]]:
-    """Machine and versions; `config` gives output folder, session and loader workers. Raises BadInput on a TPU."""
+    """Checks machine and versions, for the output folder, session and workers of `config`. Raises BadInput on a TPU."""
     return {"Machine": check_machine(config), "Versions": check_versions()}
 
 
 def admit(config: Config) -> None:
-    """The GPU check of a notebook: prints the findings. Raises BadInput, which stops "run all", on what is bad."""
+    """Prints the findings. Raises BadInput, which stops a notebook's "run all", if one is bad."""
     sections = examine(config)
     print(table(sections))
-    if bad := [check for checks in sections.values() for check in checks if check.verdict == "bad"]:
-        raise BadInput("\n".join(f"{check.name}: {check.value}. {check.advice}" for check in bad))
+    if bad := [finding for findings in sections.values() for finding in findings if finding.verdict == "bad"]:
+        raise BadInput("\n".join(f"{finding.name}: {finding.value}. {finding.advice}" for finding in bad))

@@ -1,8 +1,9 @@
-"""Checks of what the machine and its platform have for training, and of the versions installed.
+"""Checks what the machine and its platform have for training, and the installed versions.
 
 Nothing here runs a kernel, asks a host for anything or prints the value of an environment variable.
 """
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 import torch
 
 from lib import dependencies
-from lib.config import Config, Session
+from lib.config import Config, Session, environment
 from lib.doctor.findings import Finding, Verdict, run_check
 from lib.machine import disk, hardware, inputs, memory, platform
 from lib.machine.facts import FACTS, GB
@@ -39,11 +40,11 @@ _INTERNET_SECONDS = 2.0
 
 
 def check_machine(config: Config | None = None) -> list[Finding]:
-    """What the machine has; quick, without a kernel, on any machine. Raises BadInput on a TPU runtime."""
+    """Checks any machine, quickly and without running a kernel. Raises BadInput on a TPU runtime."""
     here = platform.detect()
     hardware.refuse_tpu()
     output = platform.output_dir(config) if config else here.output_dir
-    asked = [
+    checks = [
         ("platform", lambda: check_platform(here)),
         ("GPU", lambda: check_gpu(here)),
         *_gpu_checks(),
@@ -57,97 +58,98 @@ def check_machine(config: Config | None = None) -> list[Finding]:
         ("inputs", lambda: check_inputs(here)),
         ("session", lambda: check_session(config)),
     ]
-    return [run_check(name, check) for name, check in asked]
+    return [run_check(name, check) for name, check in checks]
 
 
 def check_platform(here: Platform) -> Finding:
+    """Names the platform and its session limit."""
     limit = f"{here.session_minutes:.0f} minutes a session" if here.session_minutes else "no session limit"
     return Finding("platform", f"{here.name}{' (batch run)' if here.batch else ''}, {limit}")
 
 
 def check_gpu(here: Platform) -> Finding:
-    """The cards that torch can use, or why there is none although the driver sees some."""
-    if found := hardware.gpus():
-        counted = Counter(map(str, found))
-        return Finding("GPU", ", ".join(f"{number} x {card}" for card, number in counted.items()))
-    seen = hardware.driver()
-    if seen and seen.names:
-        return _unusable_gpu(seen)
+    """Checks which GPUs torch can use, or why it can use none although the driver sees some."""
+    if gpus := hardware.gpus():
+        counts = Counter(map(str, gpus))
+        return Finding("GPU", ", ".join(f"{number} x {gpu}" for gpu, number in counts.items()))
+    driver = hardware.driver()
+    if driver and driver.names:
+        return _unusable_gpu(driver)
     advice = {
         "kaggle": "Choose Settings > Accelerator > GPU T4 x2 and run again.",
         "colab": "Choose Runtime > Change runtime type > T4 GPU and run again.",
-        "local": "The _small configurations are made for this; with a card, see that its driver is installed.",
+        "local": "The _small configurations are made for this. If there is a GPU, install its driver.",
     }
     return Finding("GPU", "none: training runs on the CPU", "warning", advice[here.name])
 
 
-def _unusable_gpu(seen: hardware.Driver) -> Finding:
-    value = f"the driver sees {', '.join(seen.names)}, PyTorch cannot use it"
+def _unusable_gpu(driver: hardware.Driver) -> Finding:
+    value = f"the driver sees {', '.join(driver.names)}, PyTorch cannot use it"
     if torch.version.cuda is None:
         advice = f"PyTorch {torch.__version__} is built without CUDA. Install a CUDA build by the steps on pytorch.org."
         return Finding("GPU", value, "warning", advice)
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return Finding("GPU", value, "warning", "CUDA_VISIBLE_DEVICES is set, and may hide it. Unset it.")
+        return Finding("GPU", value, "warning", "CUDA_VISIBLE_DEVICES is set, and may hide the GPU. Unset it.")
     advice = (
-        f"PyTorch {torch.__version__} is built for CUDA {torch.version.cuda}, and driver {seen.version} runs CUDA up "
-        f"to {hardware.dotted(seen.cuda)}. Install a newer driver, or a PyTorch build for an older CUDA."
+        f"PyTorch {torch.__version__} is built for CUDA {torch.version.cuda}, and driver {driver.version} runs CUDA up "
+        f"to {hardware.dotted(driver.cuda)}. Install a newer driver, or a PyTorch build for an older CUDA."
     )
     return Finding("GPU", value, "bad", advice)
 
 
 def _gpu_checks() -> list[tuple[str, Callable[[], Finding]]]:
-    """What is asked of cards only."""
     try:
         count = len(hardware.gpus())
-    except Exception:  # `check_gpu` asks again, and says it
+    except Exception:  # `check_gpu` asks again, and reports it
         return []
     if not count:
         return []
-    each = [(f"GPU {index} memory", lambda index=index: check_gpu_memory(index)) for index in range(count)]
-    return [("kernels", check_kernels), ("bf16", check_bf16), ("driver", check_driver), *each]
+    memories = [(f"GPU {index} memory", lambda index=index: check_gpu_memory(index)) for index in range(count)]
+    return [("kernels", check_kernels), ("bf16", check_bf16), ("driver", check_driver), *memories]
 
 
 def check_kernels() -> Finding:
-    """Whether this build of torch has kernels for each card: asked by name, before the first one would fail."""
+    """Checks by name whether this build of torch has kernels for each GPU, before the first one would fail."""
     built = torch.cuda.get_arch_list()
-    cards = {gpu.capability: gpu for gpu in hardware.gpus()}
-    found = {capability: hardware.fitting_kernel(capability, built) for capability in cards}
+    gpus = {gpu.capability: gpu for gpu in hardware.gpus()}
+    fitting = {capability: hardware.fitting_kernel(capability, built) for capability in gpus}
     has = f"PyTorch {torch.__version__} has {', '.join(built) or 'none'}"
-    if missing := [capability for capability, kernel in found.items() if kernel is None]:
-        names = " and ".join(f"{cards[c].name} (capability {hardware.dotted(c)})" for c in missing)
-        wanted = " and ".join(f"sm_{c[0]}{c[1]}" for c in missing)
+    if missing := [capability for capability, kernel in fitting.items() if kernel is None]:
+        names = " and ".join(f"{gpus[c].name} (capability {hardware.dotted(c)})" for c in missing)
+        needed = " and ".join(f"sm_{c[0]}{c[1]}" for c in missing)
         advice = (
             "The first kernel would fail with 'no kernel image is available'. On Kaggle choose Settings > Accelerator "
-            f"> GPU T4 x2; elsewhere install a PyTorch build whose torch.cuda.get_arch_list() names {wanted}."
+            f"> GPU T4 x2; elsewhere install a PyTorch build whose torch.cuda.get_arch_list() names {needed}."
         )
         return Finding("kernels", f"none for {names}: {has}", "bad", advice)
-    kernels = ", ".join(f"{kernel} for capability {hardware.dotted(c)}" for c, kernel in found.items())
-    if any(str(kernel).startswith("compute") for kernel in found.values()):
+    kernels = ", ".join(f"{kernel} for capability {hardware.dotted(c)}" for c, kernel in fitting.items())
+    if any(str(kernel).startswith("compute") for kernel in fitting.values()):
         advice = f"{has}: the driver compiles every kernel on its first use. A build for this card starts faster."
         return Finding("kernels", kernels, "warning", advice)
     return Finding("kernels", kernels)
 
 
 def check_bf16() -> Finding:
-    """True bf16 units, which `torch.cuda.is_bf16_supported()` does not tell: it counts emulation in."""
-    have = [f"{gpu.name}: {'yes' if gpu.capability >= (8, 0) else 'emulated only'}" for gpu in hardware.gpus()]
+    """Checks for true bf16 units; `torch.cuda.is_bf16_supported()` includes emulation."""
+    units = [f"{gpu.name}: {'yes' if gpu.capability >= (8, 0) else 'emulated only'}" for gpu in hardware.gpus()]
     trains = choose_precision("auto", torch.device("cuda", 0))
-    return Finding("bf16", f"{', '.join(dict.fromkeys(have))}; precision auto trains in {trains}")
+    return Finding("bf16", f"{', '.join(dict.fromkeys(units))}; precision auto trains in {trains}")
 
 
 def check_driver() -> Finding:
-    seen = hardware.driver()
-    if seen is None:
+    """Checks that NVML answers."""
+    driver = hardware.driver()
+    if driver is None:
         value = "NVML does not answer; free memory is read through PyTorch"
         has_package = importlib.util.find_spec("pynvml") is not None
         advice = "The container lacks libnvidia-ml.so.1." if has_package else "pip install nvidia-ml-py."
         return Finding("driver", value, "warning", f"{advice} Nothing but the use of the GPU in metrics.csv is lost.")
-    value = f"{seen.version}, for CUDA up to {hardware.dotted(seen.cuda)}; PyTorch has {torch.version.cuda}"
+    value = f"{driver.version}, for CUDA up to {hardware.dotted(driver.cuda)}; PyTorch has {torch.version.cuda}"
     return Finding("driver", value)
 
 
 def check_gpu_memory(index: int) -> Finding:
-    """Free memory of a card, whoever took the rest."""
+    """Checks the free memory of a GPU, with what other processes use."""
     reading = memory.readings()[1 + index]
     value = f"{(reading.total - reading.used) / GIB:.2f} of {reading.total / GIB:.2f} GiB free"
     if reading.share <= 0.2:
@@ -155,16 +157,17 @@ def check_gpu_memory(index: int) -> Finding:
     if torch.cuda.memory_reserved(index) > reading.used / 2:
         advice = f"This process has {reading.detail}. Call memory.clear_memory(), or restart this kernel."
     else:
-        advice = f"This process has {reading.detail}. Restart other kernels, and end other programs that use the card."
+        advice = f"This process has {reading.detail}. Restart other kernels, and end other programs that use the GPU."
     return Finding(f"GPU {index} memory", value, "bad" if reading.share > 0.9 else "warning", advice)
 
 
 def check_ram() -> Finding:
-    found = hardware.ram()
-    of = "the container's" if found.limited else "the machine's"
-    value = f"{found.available / GIB:.2f} of {of} {found.total / GIB:.2f} GiB free"
-    advice = "Close other notebooks and programs; at its end the system kills the run."
-    return Finding("RAM", value, *_short_of(found.available, _RAM_BYTES, advice))
+    """Checks the free memory of the machine, or of the container."""
+    ram = hardware.ram()
+    of = "the container's" if ram.limited else "the machine's"
+    value = f"{ram.available / GIB:.2f} of {of} {ram.total / GIB:.2f} GiB free"
+    advice = "Close other notebooks and programs; when it is full the system kills the run."
+    return Finding("RAM", value, *_short_of(ram.available, _RAM_BYTES, advice))
 
 
 def _short_of(bytes_free: int, limits: tuple[int, int], advice: str) -> tuple[Verdict, str]:
@@ -175,13 +178,13 @@ def _short_of(bytes_free: int, limits: tuple[int, int], advice: str) -> tuple[Ve
 
 
 def check_cpus(config: Config | None) -> Finding:
-    """CPUs beside the loader workers that the configuration asks for."""
-    usable, whole = hardware.cpus(), os.cpu_count() or 1
-    of = f" of the machine's {whole}" if usable < whole else ""
+    """Checks that there are CPUs for the loader workers and threads that are configured."""
+    usable, total = hardware.cpus(), os.cpu_count() or 1
+    of = f" of the machine's {total}" if usable < total else ""
     value = f"{usable:g}{of}; PyTorch computes in {torch.get_num_threads()} threads"
     workers = config.data.num_workers if config else 0
     if workers > usable:
-        advice = f"data.num_workers is {workers}. Write {max(0, int(usable) - 1)}, or they wait for each other."
+        advice = f"data.num_workers is {workers}. Write {max(0, int(usable) - 1)}: more workers wait for each other."
         return Finding("CPUs", value, "warning", advice)
     if torch.get_num_threads() > max(1.0, usable):
         return Finding("CPUs", value, "warning", f"Set OMP_NUM_THREADS to {max(1, int(usable))} before Python starts.")
@@ -189,13 +192,13 @@ def check_cpus(config: Config | None) -> Finding:
 
 
 def check_shm(config: Config | None) -> Finding:
-    """The shared memory through which loader workers hand over batches."""
+    """Checks the shared memory through which loader workers pass batches."""
     workers = config.data.num_workers if config else None
     if sys.platform != "linux" or workers == 0:
         return Finding("/dev/shm", "not needed: " + ("data.num_workers is 0" if workers == 0 else "this is no Linux"))
     advice = "Set data.num_workers to 0, or give the container more (docker run --shm-size=2g)."
     if not _SHM.is_dir():
-        value = "not there: loader workers cannot hand over their batches"
+        value = "not there: loader workers cannot pass their batches"
         return Finding("/dev/shm", value, "bad" if workers else "warning", advice)
     free = shutil.disk_usage(_SHM).free
     value = f"{free / GIB:.2f} GiB free"
@@ -205,18 +208,18 @@ def check_shm(config: Config | None) -> Finding:
 
 
 def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
-    """Room in a folder that may not be there yet, and whether it can be written to; nothing is left behind."""
+    """Checks that a folder, which need not exist yet, can be written to and has room; leaves nothing behind."""
     existing = next(path for path in (folder, *folder.absolute().parents) if disk.exists(path))
     if problem := unwritable(existing):
-        advice = "Give another folder: " + ("TRAINBOOK_CACHE." if name.startswith("scratch") else "output_dir.")
+        advice = "Give another folder: " + (f"{environment.CACHE}." if name.startswith("scratch") else "output_dir.")
         return Finding(name, f"{folder} cannot be written to ({problem})", "bad", advice)
     free = shutil.disk_usage(existing).free
-    advice = f"Delete what is no longer needed on the disk of {existing}."
+    advice = f"Delete files that you no longer need on the disk of {existing}."
     return Finding(name, f"{folder}, {amount(free)} free", *_short_of(free, limits, advice))
 
 
 def unwritable(folder: Path) -> str:
-    """Why a folder cannot be written to, or nothing: by a file without a name, which is gone when it is closed."""
+    """Returns why a folder cannot be written to, or nothing; tries with a file that is gone when it is closed."""
     if not folder.is_dir():
         return f"{folder} is no folder"
     try:
@@ -230,7 +233,7 @@ def unwritable(folder: Path) -> str:
 
 
 def check_budget(here: Platform) -> Finding:
-    """What the platform allows in its output folder: bytes, and a number of files."""
+    """Checks how much of its limits on bytes and files the platform's output folder has left."""
     if here.output_bytes is None and here.output_files is None:
         return Finding("output budget", f"no limit of bytes or files ({here.name})")
     size, number = disk.held(here.output_dir)
@@ -238,18 +241,18 @@ def check_budget(here: Platform) -> Finding:
     of_files = f" of {here.output_files}" if here.output_files else ""
     value = f"{size / GB:.2f}{of_bytes} GB in {number:,}{of_files} files"
     full, many = (
-        had / (limit or float("inf")) for had, limit in ((size, here.output_bytes), (number, here.output_files))
+        used / (limit or float("inf")) for used, limit in ((size, here.output_bytes), (number, here.output_files))
     )
     if max(full, many) < 0.8:
         return Finding("output budget", value)
     verdict: Verdict = "bad" if full > 0.98 else "warning"  # the number of files is a soft limit
-    return Finding("output budget", value, verdict, f"Delete or pack what is no longer needed in {here.output_dir}.")
+    return Finding("output budget", value, verdict, f"Delete or pack old files in {here.output_dir}.")
 
 
 def check_internet(here: Platform) -> Finding:
-    """Whether packages could be installed. No host is asked: training needs none, and `pip` says it best itself.
+    """Checks whether packages could be installed, without asking a host: training needs none.
 
-    Only Kaggle has a switch; there its own name is looked up, because it is not resolved while the switch is off.
+    Only Kaggle has a switch; there its own name is looked up, which is not resolved while the switch is off.
     """
     advice = "Nothing here needs it."
     if here.name == "kaggle":
@@ -262,7 +265,7 @@ def check_internet(here: Platform) -> Finding:
 
 
 def check_inputs(here: Platform) -> Finding:
-    """Names of the mounted inputs."""
+    """Lists the names of the mounted inputs."""
     if here.input_dir is None:
         return Finding("inputs", f"nothing is mounted on {here.name}; data.dir names the data")
     names = [str(path.relative_to(here.input_dir)) for path in inputs.mounted(here)]
@@ -272,7 +275,7 @@ def check_inputs(here: Platform) -> Finding:
 
 
 def check_session(config: Config | None) -> Finding:
-    """The time that is left, by the clock that ends the run."""
+    """Checks the time that is left, by the clock that ends the run."""
     options = config.session if config else Session()
     session = start_session(options.minutes, options.margin_seconds)
     left = session.remaining()
@@ -282,16 +285,21 @@ def check_session(config: Config | None) -> Finding:
     if left >= _SHORT_SESSION_SECONDS:
         return Finding("session", value)
     verdict: Verdict = "bad" if left <= options.margin_seconds else "warning"
-    advice = "Start a new session (restart the machine, not only the kernel); a run goes on where it stopped."
+    advice = "Start a new session (restart the machine, not only the kernel); a run resumes where it stopped."
     return Finding("session", value, verdict, advice)
 
 
 def check_versions() -> list[Finding]:
-    """Python and packages against what the project supports."""
-    return [check_python(), *(check_package(*item) for item in dependencies.OLDEST.items()), *_beside()]
+    """Checks Python and packages against the supported versions, and lists others that bug reports name."""
+    findings = [check_python(), *(check_package(*item) for item in dependencies.OLDEST.items())]
+    for project in ("transformers", "torchvision", "IPython"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            findings.append(Finding(project, f"{importlib.metadata.version(project)} (not needed)"))
+    return findings
 
 
 def check_python() -> Finding:
+    """Checks the version of Python."""
     oldest, newest = dependencies.PYTHON
     value = (
         f"{hardware.dotted(sys.version_info[:3])} (supported: {hardware.dotted(oldest)} to {hardware.dotted(newest)})"
@@ -299,39 +307,26 @@ def check_python() -> Finding:
     if oldest <= sys.version_info[:2] <= newest:
         return Finding("Python", value)
     verdict: Verdict = "bad" if sys.version_info[:2] < oldest else "warning"
-    return Finding(
-        "Python", value, verdict, f"Take Python {hardware.dotted(newest)}; with this one nothing was tested."
-    )
+    return Finding("Python", value, verdict, f"Install Python {hardware.dotted(newest)}; this one was not tested.")
 
 
 def check_package(project: str, oldest: str) -> Finding:
-    """The version that is installed, which is read from its metadata: nothing is imported."""
+    """Checks an installed version by its metadata, without importing the package."""
     supported = f"(supported: {oldest} and later)"
     install = f"pip install '{project}>={oldest}'."
     try:
-        found = importlib.metadata.version(project)
+        version = importlib.metadata.version(project)
     except importlib.metadata.PackageNotFoundError:
         verdict: Verdict = "bad" if project in dependencies.PACKAGES.values() else "warning"
         return Finding(project, f"missing {supported}", verdict, install)
     if project == "torch":  # never by pip: that would replace the platform's CUDA build
         install = "Choose a newer image, or install it by the steps on pytorch.org."
         supported = f"{f'with CUDA {torch.version.cuda}' if torch.version.cuda else 'without CUDA'} {supported}"
-    if _parts(found) >= _parts(oldest):
-        return Finding(project, f"{found} {supported}")
-    return Finding(project, f"{found} {supported}", "warning", f"It is older than what was tested. {install}")
+    if _parts(version) >= _parts(oldest):
+        return Finding(project, f"{version} {supported}")
+    return Finding(project, f"{version} {supported}", "warning", f"It is older than any tested version. {install}")
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    """The numbers that a version starts with: (2, 13, 0) of 2.13.0+cpu."""
+    """Returns the numbers that a version starts with: (2, 13, 0) of 2.13.0+cpu."""
     return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[^\d.]", version)[0]))
-
-
-def _beside() -> list[Finding]:
-    """Packages that lib does not need, and that bug reports name."""
-    found = []
-    for project in ("transformers", "torchvision", "IPython"):
-        try:
-            found.append(Finding(project, f"{importlib.metadata.version(project)} (not needed)"))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

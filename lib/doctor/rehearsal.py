@@ -1,4 +1,4 @@
-"""A run looked at before it starts: its numbers, its room on the disk, and one real save and resume."""
+"""Examines a run before it starts: its numbers, its room on the disk, and one real save and resume."""
 
 import tempfile
 import time
@@ -26,12 +26,12 @@ Groups = dict[str, dict[str, Tensor]]
 
 
 def check_run(config: Config) -> list[Finding]:
-    """What a configuration will do on this machine. Validates its data; writes nothing in the run's folder."""
+    """Checks what a configuration will do on this machine, its data included. Writes nothing in the run's folder."""
     try:
         run = launch.prepare(config)
     except BadInput as refused:
         return [Finding("configuration", "refused", "bad", str(refused))]
-    asked = [
+    checks = [
         ("data", lambda: Finding("data", run.task.describe_data())),
         ("length", lambda: check_length(run)),
         ("precision", lambda: check_precision(run.config)),
@@ -40,22 +40,23 @@ def check_run(config: Config) -> list[Finding]:
         ("resume", lambda: check_resume(run)),
         ("output path", lambda: check_output(run)),
     ]
-    return [*(findings.run_check(name, check) for name, check in asked), *_state_checks(run)]
+    return [*(findings.run_check(name, check) for name, check in checks), *_state_checks(run)]
 
 
 def check_length(run: Run) -> Finding:
+    """Lists the steps of the run and of its parts."""
     return Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths]))
 
 
 def check_precision(config: Config) -> Finding:
-    """By what the card can do in hardware; `launch.prepare` has refused what it cannot."""
-    asked, on = config.training.precision, memory.device()
-    where = str(hardware.gpus()[0]) if on.type == "cuda" else "the CPU"
-    return Finding("precision", f"{choose_precision(asked, on)} on {where}; training.precision is {asked}")
+    """Names the number format of training; `launch.prepare` has refused one that the GPU does not have."""
+    setting, device = config.training.precision, memory.device()
+    where = str(hardware.gpus()[0]) if device.type == "cuda" else "the CPU"
+    return Finding("precision", f"{choose_precision(setting, device)} on {where}; training.precision is {setting}")
 
 
 def check_accumulation(config: Config) -> Finding:
-    """How the effective batch is worked off."""
+    """Shows how the effective batch is cut into slots and micro-batches."""
     training = config.training
     slots = training.micro_batch_slots
     slot = training.effective_batch // slots
@@ -72,10 +73,10 @@ def check_accumulation(config: Config) -> Finding:
 
 
 def check_save_interval(config: Config) -> Finding:
-    """How often the run is saved, which is how much a killed session can lose."""
+    """Checks how often the run is saved, which is how much a killed session can lose."""
     options, total = config.checkpoint, config.training.max_steps
     if not options.keep_last:
-        advice = "A session that ends early starts again at step 0. Set checkpoint.keep_last to 2."
+        advice = "A run whose session ends early starts again at step 0. Set checkpoint.keep_last to 2."
         return Finding("save interval", "no checkpoint is kept (checkpoint.keep_last is 0)", "warning", advice)
     intervals = [f"{options.every_minutes:g} minutes"] if options.every_minutes else []
     intervals += [f"{options.every_steps:,} steps"] if 0 < options.every_steps < total else []
@@ -87,20 +88,21 @@ def check_save_interval(config: Config) -> Finding:
 
 
 def check_resume(run: Run) -> Finding:
-    """What `launch.find_checkpoint` would find; every file of it is verified, none is renamed."""
+    """Checks where the run would resume: verifies every file of that checkpoint, and renames none."""
     summary = Summary.read(run.folder)
     total = run.config.training.max_steps
     if summary and summary.reason == "completed" and summary.step >= total:
         value = f"completed at step {summary.step:,}: there is nothing left to do"
-        return Finding("resume", value, "ok", "A larger training.max_steps goes on; another run.name starts afresh.")
+        return Finding("resume", value, "ok", "A larger training.max_steps continues; another run.name starts afresh.")
     try:
-        found, sentences = look_for_checkpoint(run)
+        newest, sentences = look_for_checkpoint(run)
     except BadInput as refused:
-        return Finding("resume", "the run cannot go on", "bad", str(refused))
-    return Finding("resume", describe_resume(run, found), "warning" if sentences else "ok", "\n".join(sentences))
+        return Finding("resume", "the run cannot be resumed", "bad", str(refused))
+    return Finding("resume", describe_resume(run, newest), "warning" if sentences else "ok", "\n".join(sentences))
 
 
 def check_output(run: Run) -> Finding:
+    """Checks that the run's folder can be written to."""
     existing = next(path for path in (run.folder, *run.folder.absolute().parents) if disk.exists(path))
     if problem := machine.unwritable(existing):
         return Finding(
@@ -110,25 +112,25 @@ def check_output(run: Run) -> Finding:
     return Finding("output path", f"{run.folder}{new}: writable")
 
 
-# --- what needs the model and its optimizer ---------------------------------------------------------------------------
+# --- with the model and its optimizer ---------------------------------------------------------------------------------
 
 
 def _state_checks(run: Run) -> list[Finding]:
-    """Recomputation, size and one save with the run's own model, unless the card cannot run it at all."""
+    """Checks recomputation, size and one save with the run's own model, unless the GPU has no kernels for it."""
     name = "save and resume"
     if torch.cuda.is_available() and machine.check_kernels().verdict == "bad":
-        return [Finding(name, "not tried: this build of PyTorch has no kernels for the card", "warning")]
+        return [Finding(name, "not tried: this build of PyTorch has no kernels for the GPU", "warning")]
     try:
         state = _after_one_update(run)
     except BadInput as refused:
         return [Finding("model", "refused", "bad", str(refused))]
     except OSError as error:  # torch itself needs a temporary folder for its first optimizer
-        advice = "See that the files which it reads are there, and a temporary folder that can be written to (TMPDIR)."
+        advice = "See that the files it reads exist, and a temporary folder that can be written to (TMPDIR)."
         return [Finding("model", f"could not be made ({error})", "bad", advice)]
     except Exception as error:
         if not memory.is_oom(error):
-            raise  # a mistake in the task is best told by its own traceback
-        advice = "Make the model smaller, or take a machine with more memory. Activations come on top."
+            raise  # a mistake in the task is best explained by its own traceback
+        advice = "Make the model smaller, or use a machine with more memory. Activations need more on top."
         return [Finding("model", "its weights and the optimizer's states do not fit into memory", "bad", advice)]
     return [
         findings.run_check("recomputation", lambda: check_recomputation(run, state)),
@@ -138,7 +140,7 @@ def _state_checks(run: Run) -> list[Finding]:
 
 
 def _after_one_update(run: Run) -> State:
-    """The run's model, whose optimizer has its tensors: one update from a made-up gradient, without data."""
+    """Returns the run's state with the optimizer's tensors, after one update from a made-up gradient, without data."""
     state = new_state(run.task, run.config)
     for parameter in state.parameters:
         if parameter.requires_grad:
@@ -150,15 +152,16 @@ def _after_one_update(run: Run) -> State:
 
 
 def check_recomputation(run: Run, state: State) -> Finding:
-    asked = run.config.training.gradient_checkpointing
+    """Counts the model's blocks that are recomputed in the backward pass."""
+    layers = run.config.training.gradient_checkpointing
     blocks = getattr(state.model, "blocks", None)
     if blocks is None:
         return Finding("recomputation", "none; the model has no `blocks`")
-    return Finding("recomputation", f"{len(blocks) if asked == 'all' else asked} of {len(blocks)} blocks")
+    return Finding("recomputation", f"{len(blocks) if layers == 'all' else layers} of {len(blocks)} blocks")
 
 
 def check_room(run: Run, state: State) -> Finding:
-    """Bytes of a checkpoint, and of all that retention keeps, beside what the disk and the platform leave."""
+    """Checks that disk and platform have room for the checkpoints that the run keeps."""
     options = run.config.checkpoint
     if not options.keep_last:
         return Finding("checkpoints", "none is kept")
@@ -174,9 +177,9 @@ def check_room(run: Run, state: State) -> Finding:
     if room >= most:
         return Finding("checkpoints", value)
     if room < least:
-        advice = f"A save is written beside the one before it: {amount(least)}. Make room in {run.output_dir}."
+        advice = f"A save needs room beside the one before it: {amount(least)}. Make room in {run.output_dir}."
         return Finding("checkpoints", value, "bad", advice)
-    advice = "Older ones are deleted sooner than asked for. Make room, or lower checkpoint.keep_last."
+    advice = "Older ones are deleted before checkpoint.keep_last is reached. Make room, or lower it."
     return Finding("checkpoints", value, "warning", advice)
 
 
@@ -199,7 +202,10 @@ def check_round_trip(run: Run, state: State) -> Finding:
         saved = checkpoint.load(checkpoint.path_of(folder / "checkpoints", state.step))
         scaler = state.scaler.state_dict()
         different = differences(saved.tensors, state_tensors(state, run.config))
-        _wipe(state, run.config)
+        for named in state_tensors(state, run.config).values():  # so that the next comparison is of the disk alone
+            for value in named.values():
+                value.zero_()
+        state.optimizer.state.clear()
         begin = time.perf_counter()
         restore_state(state, saved)
         restored = time.perf_counter() - begin
@@ -213,26 +219,19 @@ def check_round_trip(run: Run, state: State) -> Finding:
     return Finding(name, f"{amount(size)} saved in {seconds:.1f} s, restored in {restored:.1f} s: the same bit for bit")
 
 
-def _wipe(state: State, config: Config) -> None:
-    """So that what is compared afterwards can only have come from the disk."""
-    for group in state_tensors(state, config).values():
-        for value in group.values():
-            value.zero_()
-    state.optimizer.state.clear()
-
-
 def differences(one: Groups, other: Groups) -> list[str]:
-    """Names of the tensors that are not in both, or not the same in shape, type and every bit."""
-    first, second = _flat(one), _flat(other)
-    return sorted(name for name in first.keys() | second.keys() if not _same(first.get(name), second.get(name)))
+    """Lists the tensors that are not in both, or differ in shape, dtype or any bit."""
+    first, second = (
+        {f"{group}/{key}": value for group, named in groups.items() for key, value in named.items()}
+        for groups in (one, other)
+    )
+    different = first.keys() ^ second.keys()
+    for name in first.keys() & second.keys():
+        a, b = (tensors[name].detach().cpu().contiguous() for tensors in (first, second))
+        if (a.shape, a.dtype) != (b.shape, b.dtype) or not torch.equal(_bits(a), _bits(b)):
+            different.add(name)
+    return sorted(different)
 
 
-def _flat(groups: Groups) -> dict[str, Tensor]:
-    return {f"{group}/{key}": value for group, named in groups.items() for key, value in named.items()}
-
-
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
-        return False
-    first, second = (value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for value in (one, other))
-    return torch.equal(first, second)
+def _bits(value: Tensor) -> Tensor:
+    return value.reshape(-1).view(torch.uint8)

@@ -1,11 +1,11 @@
-"""Several processes that train one run: who they are, what they decide together, and how their gradients become one.
+"""Joins the processes that train one run: who they are, and what they decide together.
 
-torchrun starts a process for each card and numbers them; `start` joins them. In one process, which is what a notebook's
-kernel or a plain `python -m lib` is, every function here is a no-op.
+torchrun starts a process for each GPU and numbers them; `start` joins them. In a single process, such as a notebook's
+kernel or a plain `python -m lib`, every function here is a no-op.
 
 Numbers and decisions go over gloo on the CPU, gradients over nccl between GPUs and over gloo between CPU processes. Two
 addends commute, so the sum over two ranks has the bits of the sum in one process; of more addends the backend chooses
-the order, and the sum is the same up to rounding. It has the same bits on every rank in either case.
+the order, and the sum is the same up to rounding. In either case it has the same bits on every rank.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ Groups = Mapping[str, Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class _Place:
-    """This process among all of them, and among those on its machine."""
+    """The place of this process among all ranks, and how many of them are on its machine."""
 
     rank: int = 0
     size: int = 1
@@ -47,47 +47,46 @@ _here = _Place()
 
 
 def world() -> int:
-    """The number of processes that train this run."""
+    """Returns the number of processes that train this run."""
     return _here.size
 
 
 def local_world() -> int:
-    """The number of them on this machine."""
+    """Returns the number of them on this machine."""
     return _here.local_size
 
 
 def rank() -> int:
+    """Returns the number of this process, from 0."""
     return _here.rank
 
 
 def is_first() -> bool:
-    """Whether this is the one process that writes files and speaks to the person."""
+    """Says whether this is the one process that writes files and prints."""
     return _here.rank == 0
 
 
 def under_torchrun() -> bool:
+    """Says whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def cards(options: Device) -> list[int]:
-    """The GPUs that `device.gpu_ids` allows, by torch's numbers; none where there is none. Raises BadInput."""
-    there = torch.cuda.device_count()
-    missing = [number for number in options.gpu_ids if number >= there]
-    if missing:
+    """Returns the GPUs that `device.gpu_ids` allows, by torch's numbers; none on a CPU. Raises BadInput."""
+    count = torch.cuda.device_count()
+    if missing := [number for number in options.gpu_ids if number >= count]:
+        gpus = "there is 1 (0)" if count == 1 else f"there are {count} (0 to {count - 1})"
         raise BadInput(
-            f"device.gpu_ids asks for GPU {missing[0]}, but {_gpus(there)}. Leave it empty for all there are."
+            f"device.gpu_ids asks for GPU {missing[0]}, but {gpus if count else 'there is no GPU'}. Leave it empty for "
+            "all there are."
         )
     if len(set(options.gpu_ids)) < len(options.gpu_ids):
         raise BadInput(f"device.gpu_ids names a GPU twice: {[*options.gpu_ids]}. Each is used by one process.")
-    return list(options.gpu_ids or range(there))
-
-
-def _gpus(there: int) -> str:
-    return f"there are {there} (0 to {there - 1})" if there > 1 else "there is 1 (0)" if there else "there is no GPU"
+    return list(options.gpu_ids or range(count))
 
 
 def check_count(processes: int, on: Sequence[int]) -> None:
-    """Raises BadInput where there are more processes than GPUs; without a GPU they share the CPU."""
+    """Raises BadInput for more processes than GPUs; without a GPU they share the CPU."""
     if torch.cuda.is_available() and processes > len(on):
         raise BadInput(
             f"{processes} processes are asked for on a machine whose run may use {len(on)} GPU(s). One process a GPU: "
@@ -96,9 +95,9 @@ def check_count(processes: int, on: Sequence[int]) -> None:
 
 
 def start(options: Device) -> None:
-    """Joins the ranks that torchrun started, and takes this process's card.
+    """Joins the ranks that torchrun started, and chooses this process's GPU.
 
-    Raises BadInput where there are more processes than GPUs or where the ranks do not find each other.
+    Raises BadInput if there are more processes than GPUs, or if the ranks do not find each other.
     """
     global _here
     size, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
@@ -110,7 +109,7 @@ def start(options: Device) -> None:
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if size > 1:
         check_count(local_size, on)
-    if on and on[local] != 0:  # the first is torch's own choice, and the card need not be touched yet
+    if on and on[local] != 0:  # the first is torch's default, and choosing it would touch the GPU early
         torch.cuda.set_device(on[local])
     if size == 1:
         return
@@ -132,14 +131,14 @@ def _join() -> None:
             ) from error
         first = str(error).strip().splitlines()[0]
         raise BadInput(
-            f"This process did not find the other ranks at {where} within {JOIN_SECONDS} s: are all of them started, "
-            f"with the same address, and can they reach it? torch said: {first}"
+            f"This process did not find the other ranks at {where} within {JOIN_SECONDS} s. See that all of them are "
+            f"started with this address and can reach it. torch's message: {first}"
         ) from error
     _expect(PATIENT_SECONDS)
 
 
 def end() -> None:
-    """Leaves the others. What follows runs in each process alone."""
+    """Leaves the group. Each process then runs alone."""
     global _here
     if _here.size > 1:
         dist.destroy_process_group()
@@ -147,7 +146,7 @@ def end() -> None:
 
 
 def keep_pace() -> None:
-    """From now on a rank that lets the others wait for HANG_SECONDS counts as hung: they end with an error."""
+    """Shortens the wait for other ranks to HANG_SECONDS: after that they end with an error."""
     if _here.size > 1:
         _expect(HANG_SECONDS)
 
@@ -158,7 +157,7 @@ def _expect(seconds: float) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Has the system kill this process as soon as `parent` is gone, also by kill -9: no orphan keeps a GPU. Linux."""
+    """Has Linux kill this process as soon as `parent` is gone, even by kill -9, so that no orphan keeps a GPU."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it ended before the call
@@ -166,7 +165,7 @@ def die_with(parent: int) -> None:
 
 
 def highest(*values: float) -> list[float]:
-    """The highest of each value over the ranks; whole numbers up to 2**53 stay exact."""
+    """Returns the highest of each value over the ranks; whole numbers up to 2**53 stay exact."""
     if _here.size == 1:
         return list(values)
     numbers = torch.tensor(values, dtype=torch.float64)
@@ -175,21 +174,21 @@ def highest(*values: float) -> list[float]:
 
 
 def anywhere(flag: bool) -> bool:
-    """Whether it is so on any rank."""
+    """Says whether `flag` is true on any rank."""
     return flag if _here.size == 1 else bool(highest(flag)[0])
 
 
 def gathered(value: Value) -> list[Value]:
-    """The value of every rank, in their order."""
+    """Returns the values of all ranks, in their order."""
     if _here.size == 1:
         return [value]
-    found: list[Any] = [None] * _here.size
-    dist.all_gather_object(found, value, group=_here.flags)
-    return found
+    values: list[Any] = [None] * _here.size
+    dist.all_gather_object(values, value, group=_here.flags)
+    return values
 
 
 def from_first(value: Value) -> Value:
-    """The first rank's value, on every rank."""
+    """Returns the first rank's value on every rank."""
     if _here.size == 1:
         return value
     box = [value]
@@ -198,33 +197,30 @@ def from_first(value: Value) -> Value:
 
 
 def tensors_from_first(groups: Groups | None) -> Groups | None:
-    """The first rank's tensors, on every rank (on the CPU of the others, who give None)."""
+    """Returns the first rank's tensors, of any shapes, on every rank; the other ranks get them on the CPU.
+
+    It returns None on all of them if the first rank gives None; what the others give is not used.
+    """
     if _here.size == 1:
         return groups
     shapes = {group: {k: (v.shape, v.dtype) for k, v in named.items()} for group, named in (groups or {}).items()}
     shapes = from_first(shapes if groups is not None else None)
     if shapes is None:
         return None
-    return {
-        group: {
-            name: _broadcast(groups[group][name] if is_first() and groups else torch.empty(shape, dtype=dtype))
-            for name, (shape, dtype) in named.items()
-        }
-        for group, named in shapes.items()
-    }
-
-
-def _broadcast(tensor: Tensor) -> Tensor:
-    """As bytes: not every kind of number is known to gloo."""
-    whole = tensor.detach().cpu().contiguous()
-    if whole.numel():
-        dist.broadcast(whole.reshape(-1).view(torch.uint8), 0, group=_here.flags)
-    return tensor if is_first() else whole
+    received: dict[str, dict[str, Tensor]] = {group: {} for group in shapes}
+    for group, named in shapes.items():
+        for name, (shape, dtype) in named.items():
+            tensor = groups[group][name] if is_first() and groups else torch.empty(shape, dtype=dtype)
+            copy = tensor.detach().cpu().contiguous()
+            if copy.numel():  # as bytes: not every dtype is known to gloo
+                dist.broadcast(copy.reshape(-1).view(torch.uint8), 0, group=_here.flags)
+            received[group][name] = tensor if is_first() else copy
+    return received
 
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """What one rank cannot do is refused on all of them, with the name of that rank: none waits for one that is gone.
+    """Refuses on all ranks what one rank refuses, with the name of that rank, so that none waits for one that is gone.
 
     Raises BadInput or TrainingFailed, as that rank did.
     """
@@ -233,15 +229,15 @@ def together() -> Iterator[None]:
         yield
     except (BadInput, TrainingFailed) as error:
         failure = error
-    said = gathered((type(failure), f"{failure}") if failure else None)
-    found = {rank: each for rank, each in enumerate(said) if each}
-    if not found:
+    answers = gathered((type(failure), f"{failure}") if failure else None)
+    failures = {rank: answer for rank, answer in enumerate(answers) if answer}
+    if not failures:
         return
     if _here.size == 1:
         raise failure  # type: ignore[misc]
-    kind = next(iter(found.values()))[0]
-    texts = dict.fromkeys(text for _, text in found.values())
-    if len(found) == _here.size and len(texts) == 1:
+    kind = next(iter(failures.values()))[0]
+    texts = dict.fromkeys(text for _, text in failures.values())
+    if len(failures) == _here.size and len(texts) == 1:
         raise kind(*texts) from failure
     hosts = gathered(socket.gethostname())
-    raise kind("\n".join(f"Rank {n} on {hosts[n]}: {text}" for n, (_, text) in found.items())) from failure
+    raise kind("\n".join(f"Rank {n} on {hosts[n]}: {text}" for n, (_, text) in failures.items())) from failure

@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizer divided among the ranks by FSDP2, for states that do not fit one card.
+"""Divides weights, gradients and optimizer states among the ranks by FSDP2, for states that do not fit one GPU.
 
 A checkpoint holds whole tensors either way, so a run moves freely between one process, several, and sharded ones.
 """
@@ -12,9 +12,9 @@ from lib import ranks
 
 
 def shard(model: nn.Module, device: torch.device) -> None:
-    """Divides the parameters of each of `model.blocks`, and then what is left, among the ranks; moves them to `device`.
+    """Divides the parameters of each of `model.blocks`, and then the others, among the ranks; moves them to `device`.
 
-    Gradients are summed, as everywhere here, and not averaged.
+    Each parameter, of any shape, is cut along its first dimension. Gradients are summed over the ranks, not averaged.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -31,34 +31,34 @@ def shard(model: nn.Module, device: torch.device) -> None:
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Whether this rank holds a part of the tensor (torch's DTensor) and not the whole."""
+    """Says whether the tensor is torch's DTensor, of which this rank holds a part."""
     return hasattr(tensor, "full_tensor")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part, or the tensor itself."""
+    """Returns this rank's part, a slice along the first dimension, or the tensor itself if it is no shard."""
     return tensor.to_local() if is_shard(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The tensor put together from all ranks, or itself. All ranks must call it."""
+    """Returns the tensor in its full shape, gathered from all ranks, which must all call this; or itself."""
     return tensor.full_tensor() if is_shard(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def on_first(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The whole tensors, those that were shards on the first rank's CPU; the other ranks hold none of them back."""
-    found = {}
+    """Returns the tensors in their full shapes: shards on the first rank's CPU alone, the others unchanged."""
+    tensors = {}
     for name, tensor in named.items():
         full = whole(tensor.detach())
         if not is_shard(tensor):
-            found[name] = tensor
+            tensors[name] = tensor
         elif ranks.is_first():
-            found[name] = full.cpu()
-    return found
+            tensors[name] = full.cpu()
+    return tensors
 
 
 def sharded_like(shard: Tensor, full: Tensor) -> Tensor:
-    """`full` divided as `shard` is, without a message: every rank has the whole and keeps its part."""
+    """Slices `full` the way `shard` is sharded; no communication. Both have the same full shape."""
     if not is_shard(shard):
         return full
     from torch.distributed.tensor import distribute_tensor
@@ -68,8 +68,8 @@ def sharded_like(shard: Tensor, full: Tensor) -> Tensor:
 
 
 def update_scale(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, finite: bool) -> None:
-    """`scaler.update`, after telling it what the ranks found together: each alone sees its own shard."""
+    """Updates the loss scale by `finite`, which all ranks agreed on: each rank alone sees only its own shard."""
     if ranks.world() > 1 and scaler.is_enabled() and not finite:
-        for found in scaler._found_inf_per_device(optimizer).values():
-            found.fill_(1.0)
+        for infinite in scaler._found_inf_per_device(optimizer).values():
+            infinite.fill_(1.0)
     scaler.update()

@@ -1,4 +1,4 @@
-"""Sums over the ranks: counts, gradients and losses, and the batch statistics of one process."""
+"""Sums counts, gradients and losses over the ranks, and gives them the batch statistics of a single process."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
-    """Puts the sum over the ranks into each of these tensors, which must be alike on all of them."""
+    """Replaces each tensor by its sum over the ranks. Shapes and dtypes, of any kind, must be the same on all ranks."""
     if ranks.world() == 1:
         return
     for bucket in _buckets(tensors):
@@ -38,15 +38,15 @@ def add_up(tensors: Sequence[Tensor]) -> None:
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one kind of number, BUCKET_BYTES at most together; a larger one alone."""
+    """Groups neighbours of one dtype, at most BUCKET_BYTES together; a larger tensor stands alone."""
     bucket: list[Tensor] = []
-    held = 0
+    size = 0
     for tensor in tensors:
-        if bucket and (held + tensor.nbytes > BUCKET_BYTES or tensor.dtype != bucket[0].dtype):
+        if bucket and (size + tensor.nbytes > BUCKET_BYTES or tensor.dtype != bucket[0].dtype):
             yield bucket
-            bucket, held = [], 0
+            bucket, size = [], 0
         bucket.append(tensor)
-        held += tensor.nbytes
+        size += tensor.nbytes
     if bucket:
         yield bucket
 
@@ -58,11 +58,15 @@ def over_ranks(
     buffers: Sequence[Mapping[str, Tensor]],
     sharded: bool,
 ) -> None:
-    """Turns each rank's gradients and losses into those of the whole effective batch, and batch statistics too."""
+    """Turns each rank's gradients, losses and batch statistics into those of the whole effective batch, in place.
+
+    `means` has a scalar for each loss term; `buffers` has, for each of the modules `with_buffers`, copies of its
+    buffers from before this step. Gradients have the shapes of `parameters`; if `sharded`, they are summed already.
+    """
     if ranks.world() == 1:
         return
     summed = list(means.values())
-    if not sharded:  # there the backward pass has added them up already
+    if not sharded:  # else the backward pass has summed them already
         used = ranks.highest(*(parameter.grad is not None for parameter in parameters))
         for parameter, somewhere in zip(parameters, used, strict=True):
             if somewhere and parameter.grad is None:  # -0.0 is what leaves every addend its bits
@@ -73,7 +77,7 @@ def over_ranks(
 
 
 def _chain_statistics(modules: Sequence[nn.Module], before: Sequence[Mapping[str, Tensor]]) -> None:
-    """Batch statistics become what one process has after the slots of all ranks in turn.
+    """Sets batch statistics, each of shape (channels,), to those of one process after the slots of all ranks in turn.
 
     A rank's update is r -> D r + u, where D is the decay over its micro-batches; one after another they are
     D^n r + the sum over the ranks i of D^(n - 1 - i) u_i.
@@ -97,14 +101,15 @@ def _chain_statistics(modules: Sequence[nn.Module], before: Sequence[Mapping[str
 
 
 def decays(momentum: float | None, passes: int, seen: int) -> tuple[float, float, float]:
-    """Of a batch norm's statistics: the decay over a rank's passes, over those of all, and the factor of its update.
+    """Returns (decay of one rank, decay of all ranks, weight of this rank's update) for a batch norm's statistics.
 
-    Without a momentum they are the mean over all passes so far.
+    Each rank makes `passes` after the `seen` ones of before. Without a momentum, statistics are the mean over all
+    passes so far.
     """
     world, rank = ranks.world(), ranks.rank()
     if momentum is None:
-        alone, all_of_them = seen + passes, max(1, seen + passes * world)
-        return seen / max(1, alone), seen / all_of_them, alone / all_of_them
+        here, everywhere = seen + passes, max(1, seen + passes * world)
+        return seen / max(1, here), seen / everywhere, here / everywhere
     decay = (1 - momentum) ** passes
     return decay, decay**world, decay ** (world - 1 - rank)
 
@@ -114,7 +119,7 @@ def _has_statistics(module: nn.Module) -> bool:
 
 
 def about_norms(modules: Sequence[nn.Module]) -> str:
-    """What is to be said of batch norms on several ranks; nothing for a model without."""
+    """Returns a notice about batch norms on several ranks; empty for a model without one."""
     if not any(map(_has_statistics, modules)):
         return ""
     return (

@@ -1,4 +1,4 @@
-"""Mean losses, speed and memory between two logged rows."""
+"""Measures mean losses, speed and memory between two logged rows."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,9 +14,9 @@ Item = TypeVar("Item")
 
 
 class Meter:
-    """Adds up losses on the device, so that only a logged row waits for it; times training and nothing else.
+    """Sums losses on the device, so that only a logged row waits for it, and times training without its pauses.
 
-    `pending` goes through checkpoints: a row that began before a resume comes out as if there had been none.
+    `pending` is part of a checkpoint: a row that began before a resume is the same as without one.
     """
 
     def __init__(self, pending: Mapping[str, float], device: torch.device):
@@ -30,12 +30,12 @@ class Meter:
         memory.reset_peak()
 
     def allocated_at(self, moment: str) -> None:
-        """Notes the bytes allocated now, the first time that `moment` comes by."""
+        """Notes the bytes allocated now, at the first call for this `moment`."""
         if moment not in self.allocated:
             self.allocated[moment] = memory.allocated_bytes()
 
     def add(self, losses: Mapping[str, Tensor]) -> None:
-        """Counts a step that has just ended."""
+        """Counts a step that has just ended, with its losses as scalars, or none if it was skipped."""
         now = time.perf_counter()
         self._window_seconds += now - self._mark
         self._mark = now
@@ -46,13 +46,13 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What happens inside (evaluating, saving) does not count as training time."""
+        """Leaves the time of the block, such as an evaluation, out of training time."""
         yield
         self._mark = time.perf_counter()
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """A pause whose peak of memory the next row shows: a save that copies the states may stand above all else."""
+        """Pauses for a save and measures its peak of memory for the next row: it may be the highest of all."""
         self._peak = self.peak_bytes()
         memory.reset_peak()
         yield
@@ -60,7 +60,7 @@ class Meter:
         self._mark = time.perf_counter()
 
     def waiting(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """The same batches; the time until each comes counts as waiting for data."""
+        """Yields the same batches, and counts the time until each one comes as waiting for data."""
         iterator = iter(batches)
         while True:
             begin = time.perf_counter()
@@ -72,15 +72,15 @@ class Meter:
             yield batch
 
     def peak_bytes(self) -> int:
-        """Highest bytes since this meter was made."""
+        """Returns the most bytes since this meter was made."""
         return max(self._peak, memory.peak_bytes())
 
     def pending(self) -> dict[str, float]:
-        """What `__init__` takes to go on in the middle of a row; fp32 sums survive JSON exactly."""
+        """Returns what `__init__` needs to resume in the middle of a row; fp32 sums survive JSON exactly."""
         return {"steps": self._steps, **{term: float(value) for term, value in self._sums.items()}}
 
     def row(self, effective_batch: int) -> dict[str, float]:
-        """Means since the last row: `loss`, `loss_<term>` (left out if every step was skipped), speed and memory."""
+        """Returns means since the last row, speed and memory; no `loss` and `loss_<term>` if every step was skipped."""
         terms = {f"loss_{term}": float(value) / self._steps for term, value in self._sums.items()}
         means = {"loss": sum(terms.values()), **terms} if terms else {}
         rate = self._window_steps / self._window_seconds
@@ -100,5 +100,5 @@ class Meter:
         }
 
     def steps_per_second(self) -> float:
-        """Over all rows of this session; 0 before the first."""
+        """Returns the mean speed over all rows of this session; 0 before the first."""
         return self._timed_steps / self._seconds if self._seconds else 0.0

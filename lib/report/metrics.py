@@ -50,7 +50,9 @@ class MetricsLog:
             self._write_waiting()
         except OSError as error:
             if not self._warned:
-                print(f"Warning: {self.path} cannot be written ({error}); its rows wait. Training goes on.", flush=True)
+                print(
+                    f"Warning: {self.path} cannot be written ({error}); its rows wait. Training continues.", flush=True
+                )
             self._warned = True
 
     def _widen(self) -> None:

@@ -1,4 +1,4 @@
-"""Progress that a person sees: a bar in a terminal, one updating line in a notebook, plain lines in a batch run."""
+"""Shows progress: a bar in a terminal, one updating line in a notebook, plain lines in a batch run."""
 
 import json
 import os
@@ -16,18 +16,20 @@ MARK = "\x1e"  # ASCII's record separator: before a line of standard output that
 
 
 class Progress(Protocol):
+    """One way to show progress."""
+
     def update(self, done: int, total: int, text: str) -> None:
-        """Shows that `done` of `total` are done; calls may come as often as they like."""
+        """Shows that `done` of `total` are done; may be called as often as you like."""
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
 
     def close(self) -> None:
-        """Ends the updating line, with its last state standing."""
+        """Ends the updating line, which keeps its last text."""
 
 
 def choose_progress() -> Progress:
-    """The form that fits where this process writes to."""
+    """Returns the form that fits the output of this process."""
     if environment.RELAY in os.environ:
         return Relayed()
     if platform.in_notebook() and not platform.detect().batch:
@@ -60,7 +62,7 @@ class _Throttled:
 
 
 class Plain(_Throttled):
-    """A flushed line every so often: what a log file or Kaggle's batch run keeps."""
+    """Prints a flushed line every 15 seconds, which a log file or Kaggle's batch run keeps."""
 
     interval = _PLAIN_SECONDS
 
@@ -72,7 +74,7 @@ class Plain(_Throttled):
 
 
 class Relayed(Plain):
-    """Marked lines for the process that started this one, which shows them in its own way."""
+    """Prints marked lines for the process that started this one, which shows them in its own way."""
 
     interval = _LIVE_SECONDS
 
@@ -84,7 +86,7 @@ class Relayed(Plain):
 
 
 class Terminal(_Throttled):
-    """A bar on one line of a terminal."""
+    """Draws a bar on one line of a terminal."""
 
     def _show(self, line: str, share: float) -> None:
         filled = round(24 * share)
@@ -100,7 +102,7 @@ class Terminal(_Throttled):
 
 
 class Notebook(_Throttled):
-    """One line that updates in place; it survives in the saved notebook, where a tqdm bar freezes at 0 %."""
+    """Updates one line in place; it survives in the saved notebook, where a tqdm bar freezes at 0 %."""
 
     interval = 1.0
 
@@ -111,11 +113,10 @@ class Notebook(_Throttled):
     def _show(self, line: str, share: float) -> None:
         from IPython.display import Pretty, display
 
-        shown = Pretty(line)
         if self._handle is None:
-            self._handle = display(shown, display_id=True)
+            self._handle = display(Pretty(line), display_id=True)
         else:
-            self._handle.update(shown)
+            self._handle.update(Pretty(line))
 
     def note(self, text: str) -> None:
         print(text, flush=True)

@@ -11,7 +11,7 @@ import torch
 from lib import ranks
 from lib.machine import hardware
 
-SECONDS = 1.0  # a reading takes about 0.1 ms, so a ten-thousandth of one core
+SECONDS = 1.0  # a reading takes 0.15 ms of CPU, so a seven-thousandth of one core
 WAIT_LIMIT = 0.2  # share of the time that waiting for data may take
 WAIT_ROWS = 3  # rows in a row above it; one alone may be an epoch's end or a neighbour on the machine
 RAM_LIMIT = 0.8

@@ -148,7 +148,7 @@ def test_a_failed_save_warns_at_the_next_one_and_raises_when_it_was_the_last(tmp
     saver.wait()
     out = capsys.readouterr().out
     assert "Warning: The checkpoint of step 1 was not saved" in out and "No space left" in out
-    assert out.endswith("Training goes on.\n") and checkpoint.steps(tmp_path / "checkpoints") == [2]
+    assert out.endswith("Training continues.\n") and checkpoint.steps(tmp_path / "checkpoints") == [2]
     monkeypatch.setattr(disk, "calls", Full("step-00000003", errno.EIO))
     saver.save("checkpoints", 3, weights(3), {})
     with pytest.raises(CheckpointNotSaved, match="step 3 was not saved.*Input/output error"):

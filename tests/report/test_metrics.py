@@ -60,7 +60,7 @@ def test_rows_wait_while_the_disk_is_full_and_none_is_torn_or_lost(tmp_path, cap
     assert [(r["step"], r["loss"], r["mrr"]) for r in read(path)] == [
         ("1", "1.0", ""), ("2", "2.0", ""), ("3", "3.0", ""), ("4", "4.0", "0.5"),
     ]  # fmt: skip
-    assert capsys.readouterr().out.count("its rows wait. Training goes on.") == 1
+    assert capsys.readouterr().out.count("its rows wait. Training continues.") == 1
 
 
 def test_events_of_several_sessions_stand_under_one_header_and_a_full_disk_only_warns(tmp_path, monkeypatch, capsys):

@@ -180,11 +180,11 @@ def test_what_concerns_the_loader_reaches_it(toy, monkeypatch):
     def options(**changes):
         config = toy({f"data.{key}": value for key, value in changes.items()})
         list(data.train_batches(None, None, Order(8, 0, 8, 1), range(0), config.data))
-        return asked["pin_memory"], asked["prefetch_factor"], asked["persistent_workers"]
+        return asked["pin_memory"], asked["prefetch_factor"]
 
-    assert options(num_workers=2, prefetch_factor=3) == (True, 3, False)
-    assert options(num_workers=2, pin_memory=False, persistent_workers=True) == (False, 2, True)
-    assert options(num_workers=0, persistent_workers=True) == (True, None, False)
+    assert options(num_workers=2, prefetch_factor=3) == (True, 3)
+    assert options(num_workers=2, pin_memory=False) == (False, 2)
+    assert options(num_workers=0) == (True, None)
 
 
 def test_every_slot_is_dealt_to_one_rank():
