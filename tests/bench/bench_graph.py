@@ -66,8 +66,8 @@ def cached_seconds(folder: Path) -> float:
 
 
 def statistics(built: records.Graph) -> dict:
-    """Shares are between 0 and 1, of unique edges whose tail is defined in the tree. Calls are `calls` and `instantiates`
-    together; `two_hop_paths` counts distinct a -> b -> c of them with c != a."""
+    """Shares are between 0 and 1, of unique edges whose tail is defined in the tree. Calls are `calls` and
+    `instantiates` together; `two_hop_paths` counts distinct a -> b -> c of them with c != a."""
     defined = {triple.tail for triple in built.triples if triple.relation in ("defines", "contains", "declares")}
     calls = [triple for triple in built.triples if triple.relation in ("calls", "instantiates")]
     bases = [triple for triple in built.triples if triple.relation == "inherits_from"]

@@ -58,7 +58,7 @@ class Resolver:
         self._depth = 0
 
     def path(self, facts: Facts, scope: int, path: Path, receiver: str = "", excluded: str = "") -> Target | None:
-        """Returns the meaning of `path` in a scope of `facts`, without the definition `excluded`, whose header it is."""
+        """Returns the meaning of `path` in a scope of `facts`, the definition `excluded` left out (in its header)."""
         key = (facts.module, scope, path, receiver, excluded)
         if key in self._paths:
             return self._paths[key]
