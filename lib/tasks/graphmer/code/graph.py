@@ -37,7 +37,7 @@ def files(root: Path) -> list[str]:
         inner[:] = [name for name in inner if not any(fnmatchcase(name, pattern) for pattern in EXCLUDED)]
         paths += [Path(folder, name).relative_to(root).as_posix() for name in names if name.endswith(".py")]
     if not paths:
-        raise BadInput(f"There is no .py file under {root}, folders of tests aside. Give a tree of Python files.")
+        raise BadInput(f"There is no .py file under {root} outside of folders of tests. Give a tree of Python files.")
     return sorted(paths)
 
 

@@ -58,7 +58,10 @@ class Resolver:
         self._depth = 0
 
     def path(self, facts: Facts, scope: int, path: Path, receiver: str = "", excluded: str = "") -> Target | None:
-        """Returns the meaning of `path` in a scope of `facts`, the definition `excluded` left out (in its header)."""
+        """Returns the meaning of `path` in a scope of `facts`.
+
+        `excluded` is a definition that its own header cannot mean.
+        """
         key = (facts.module, scope, path, receiver, excluded)
         if key in self._paths:
             return self._paths[key]
@@ -235,9 +238,8 @@ class Resolver:
             return Target("builtin", step) if is_builtin else Target("external", f"{target.id}.{step}")
         if target.kind in ("builtin", "literal"):
             value = getattr(builtins, target.id, None)
-            return (
-                Target("builtin", f"{target.id}.{step}") if isinstance(value, type) and hasattr(value, step) else None
-            )
+            is_attribute = isinstance(value, type) and hasattr(value, step)
+            return Target("builtin", f"{target.id}.{step}") if is_attribute else None
         if step == "__class__" and target.kind == "instance":
             return Target("class", target.id)
         return self._member(target, step) if target.kind in ("class", "instance", "super") else None
