@@ -1,1 +1,1 @@
-"""From Python sources to a knowledge graph."""
+"""Builds a knowledge graph from Python sources, and reads and checks one."""

@@ -19,23 +19,23 @@ class Edge(NamedTuple):
 
 
 def edges(resolver: Resolver, facts: Facts) -> Iterator[Edge]:
-    """All edges of one file, repeated ones included, in the order of the source."""
+    """Yields all edges of one file, repeated ones included, in the order of the source."""
     yield Edge(f"file::{facts.file}", "defines", facts.module, "Module", 1)
     package = facts.module.rpartition(".")[0]
     if package in resolver.modules:
         yield Edge(package, "contains", facts.module, "Module", 1)
     for definition in facts.definitions:
-        yield from _structure(resolver, facts, definition)
-        yield from _headers(resolver, facts, definition)
+        yield from _of_definition(resolver, facts, definition)
         yield from _returns(resolver, facts, definition)
     for owner, attributes in facts.attributes.items():
-        for name, found in attributes.items():
-            yield Edge(owner, "has_attribute", f"attr::{name}", "Attribute", found[0].line)
+        for name, bindings in attributes.items():
+            yield Edge(owner, "has_attribute", f"attr::{name}", "Attribute", bindings[0].line)
     for reference in facts.references:
         yield from _REFERENCES[reference.relation](resolver, facts, reference)
 
 
-def _structure(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
+def _of_definition(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
+    """Yields where a definition stands, what it holds and hides, and its header, read in the scope around it."""
     relation = "defines" if definition.outer == 0 else "contains"
     kind = resolver.definitions[definition.id][0].kind
     yield Edge(definition.parent, relation, definition.id, kind, definition.first_line)
@@ -50,10 +50,6 @@ def _structure(resolver: Resolver, facts: Facts, definition: Definition) -> Iter
         hidden = resolver.overridden(definition.parent, definition.name)
         if hidden is not None:
             yield Edge(definition.id, "overrides", hidden, "Method", definition.first_line)
-
-
-def _headers(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
-    """Decorators and bases, which are read in the scope around the definition."""
     for path, line in definition.decorators:
         target = resolver.path(facts, definition.outer, path, excluded=definition.id)
         yield from _edge(resolver, definition.id, "annotated_with", target, path, line)
@@ -62,13 +58,13 @@ def _headers(resolver: Resolver, facts: Facts, definition: Definition) -> Iterat
         if target is not None and target.kind == "class" and definition.id in resolver.ancestors(target.id):
             continue  # bound in a circle by two definitions of one name
         if target == Target("builtin", "object"):
-            continue  # every class does; whether it is written says something of the file's age only
+            continue  # every class does; writing it is a matter of the file's age
         is_class = target is not None and (target.kind in ("class", "external") or _builtin_type(target) is not None)
         yield from _edge(resolver, definition.id, "inherits_from", target if is_class else None, path, line)
 
 
 def _edge(resolver: Resolver, head: str, relation: str, target: Target | None, path: Path, line: int) -> Iterator[Edge]:
-    """One edge to what is resolved, or to the last name of the path where nothing is."""
+    """Yields one edge to the target, or to the last name of the path where nothing is resolved."""
     if target is not None and target.kind in ("class", "function"):
         yield Edge(head, relation, target.id, resolver.definitions[target.id][0].kind, line)
     elif target is not None and target.kind == "external":
@@ -82,15 +78,15 @@ def _edge(resolver: Resolver, head: str, relation: str, target: Target | None, p
 
 
 def _returns(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
-    found = [] if definition.deferred else [(definition.inner, path, line) for path, line in definition.returns]
+    results = [] if definition.deferred else [(definition.inner, path, line) for path, line in definition.returns]
     if definition.annotation is not None:
         path, line = definition.annotation, definition.first_line
-        found = [(definition.outer, path, line)]
+        results = [(definition.outer, path, line)]
         if path[-1] == INSTANCE:
             target = resolver.path(facts, definition.outer, path[:-1])
             if target is not None and target.kind == "external":
                 yield Edge(definition.id, "returns", target.id, "API", line)
-    for scope, path, line in found:
+    for scope, path, line in results:
         target = resolver.path(facts, scope, path)
         if target is not None and target.kind == "instance":
             yield Edge(definition.id, "returns", target.id, "Class", line)
@@ -109,7 +105,7 @@ def _calls(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[E
 
 
 def _exceptions(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
-    """Only what is certain: `raise error` of a parameter says nothing of a class."""
+    """Yields only what is certain: `raise error` of a parameter says nothing of a class."""
     path = reference.path[:-1] if reference.path[-1] in (CALL, INSTANCE) else reference.path
     target = resolver.path(facts, reference.scope, path)
     if target is not None and target.kind == "function":  # a function that makes the exception
@@ -144,13 +140,13 @@ _REFERENCES = {"calls": _calls, "raises": _exceptions, "catches": _exceptions, "
 
 
 def _builtin_type(target: Target) -> type | None:
-    held = getattr(builtins, target.id, None) if target.kind == "builtin" else None
-    return held if isinstance(held, type) else None
+    value = getattr(builtins, target.id, None) if target.kind == "builtin" else None
+    return value if isinstance(value, type) else None
 
 
 def builtin_kind(name: str) -> str:
-    """The entity type of `builtins.<name>`; a method such as "str.join" is an API."""
-    held = type(None) if name == "NoneType" else getattr(builtins, name, None)
-    if not isinstance(held, type):
+    """Returns the entity type of `builtins.<name>`; a method such as "str.join" is an API."""
+    value = type(None) if name == "NoneType" else getattr(builtins, name, None)
+    if not isinstance(value, type):
         return "API"
-    return "ExceptionType" if issubclass(held, BaseException) else "Type"
+    return "ExceptionType" if issubclass(value, BaseException) else "Type"

@@ -1,6 +1,6 @@
-"""The facts that one Python file gives, and the paths in which its expressions are kept.
+"""The facts of one Python file, and the paths that stand for its expressions.
 
-A path is a tuple of steps: `a.b().c` is ("a", "b", "()", "c"). The first step is a name, "?" (not known), "<str>" (a
+A path is a tuple of steps: `a.b().c` is ("a", "b", "()", "c"). The first step is a name, "?" (unknown), "<str>" (a
 literal of that builtin type) or "super:Name"; a later one is an attribute, or CALL, INSTANCE or ENTER.
 """
 
@@ -21,7 +21,7 @@ _TRANSPARENT_TYPES = {"Optional", "Union", "ClassVar", "Final", "Annotated", "Re
 
 @dataclass(slots=True)
 class Binding:
-    """What a name may stand for. `kind`: definition, import, value (the path, read in `scope`), self or cls."""
+    """One meaning of a name. `kind`: definition, import, value (the path, read in `scope`), self or cls."""
 
     kind: str
     path: Path
@@ -71,8 +71,11 @@ class Reference:
 
 @dataclass(slots=True)
 class Facts:
-    """All that is known of one file. `exports` is `__all__` where it is a literal, `package` what relative imports
-    start from, `attributes` what methods assign to their receiver, by class and name."""
+    """All that one file says.
+
+    `exports` is `__all__` where it is a literal, `package` what relative imports start from, `attributes` what methods
+    assign to their receiver, by class and name.
+    """
 
     file: str
     module: str
@@ -95,7 +98,7 @@ class Unreadable:
 
 
 def path_of(node: ast.expr | None, hidden: frozenset[str] = frozenset()) -> Path:
-    """The steps of an expression; `hidden` names belong to a comprehension or a lambda and are not known."""
+    """Returns the steps of an expression. `hidden` names belong to a comprehension or a lambda and are unknown."""
     steps: list[str] = []
     while True:
         if isinstance(node, ast.Attribute):
@@ -133,7 +136,7 @@ def _root(node: ast.expr | None, hidden: frozenset[str]) -> str:
 
 
 def annotation_path(node: ast.expr | None, hidden: frozenset[str] = frozenset()) -> Path:
-    """What an annotated name holds: `Foo`, `"Foo"`, `Foo | None` and `Optional[Foo]` give an instance of Foo."""
+    """Returns what an annotated name holds: an instance of Foo for `Foo`, `"Foo"`, `Foo | None`, `Optional[Foo]`."""
     if isinstance(node, ast.Constant):
         if not isinstance(node.value, str):
             return path_of(node) if node.value is None else UNKNOWN

@@ -1,6 +1,6 @@
-"""What a path means: names looked up through scopes, imports, re-exports, classes and inferred types.
+"""Looks up what a path means, through scopes, imports, re-exports, classes and inferred types.
 
-A name counts as resolved only where all that it is bound to agree; where a type is not certain, nothing is said.
+A name is resolved only where all its bindings agree, and a type only where it is certain.
 """
 
 import builtins
@@ -22,9 +22,12 @@ _SAME_RESULT = _PROPERTIES | {
 
 
 class Target(NamedTuple):
-    """What a path means. `kind`: module, class, function, instance (of the class `id`), external, builtin (an object
-    of `builtins`, by dotted name), literal (an instance of the builtin type `id`) or super (of the class `id`).
-    `receiver` is the class through which a method was reached."""
+    """The meaning of a path.
+
+    `kind`: module, class, function, instance (of the class `id`), external, builtin (an object of `builtins`, by dotted
+    name), literal (an instance of the builtin type `id`) or super (of the class `id`). `receiver` is the class through
+    which a method was reached.
+    """
 
     kind: str
     id: str
@@ -32,20 +35,22 @@ class Target(NamedTuple):
 
 
 class Resolver:
-    """Looks paths up in the facts of a whole tree. Facts must come in one order: circular bindings are cut where they
-    are met first."""
+    """Looks paths up in the facts of a whole tree.
+
+    Facts must come in one order: circular bindings are cut where they are met first.
+    """
 
     def __init__(self, facts: Iterable[Facts]) -> None:
-        self.modules = {one.module: one for one in facts}
+        self.modules = {source.module: source for source in facts}
         self.definitions: dict[str, list[Definition]] = {}
         self.home: dict[str, Facts] = {}
-        for one in self.modules.values():
-            for definition in one.definitions:
+        for source in self.modules.values():
+            for definition in source.definitions:
                 self.definitions.setdefault(definition.id, []).append(definition)
-                self.home[definition.id] = one
+                self.home[definition.id] = source
         self.folders = {name[:i] for name in self.modules for i in range(len(name)) if name[i] == "."} | {*self.modules}
-        packages = [one for one in self.modules.values() if one.package == one.module]
-        parents = {one.module.rpartition(".")[0] for one in packages}
+        packages = [name for name, source in self.modules.items() if source.package == name]
+        parents = {name.rpartition(".")[0] for name in packages}
         self.source_roots = sorted(parents - {*self.modules} - {""})  # `src` in a tree with src/package/__init__.py
         self._paths: dict[tuple[str, int, Path, str, str], Target | None] = {}
         self._names: dict[tuple[str, str], Target | None] = {}
@@ -53,7 +58,10 @@ class Resolver:
         self._depth = 0
 
     def path(self, facts: Facts, scope: int, path: Path, receiver: str = "", excluded: str = "") -> Target | None:
-        """The meaning of `path` in a scope of `facts`; `excluded` is a definition that its own header cannot mean."""
+        """Returns the meaning of `path` in a scope of `facts`.
+
+        `excluded` is a definition that its own header cannot mean.
+        """
         key = (facts.module, scope, path, receiver, excluded)
         if key in self._paths:
             return self._paths[key]
@@ -92,10 +100,10 @@ class Resolver:
         while True:
             scope = facts.scopes[index]
             if name in scope.bindings and (own or scope.kind != "Class"):  # class bodies do not enclose functions
-                found = scope.bindings[name]
-                if own and receiver and len(found) == 1 and found[0].kind in ("self", "cls"):
-                    return Target("instance" if found[0].kind == "self" else "class", receiver)
-                return self._agreed(facts, found, excluded)
+                bindings = scope.bindings[name]
+                if own and receiver and len(bindings) == 1 and bindings[0].kind in ("self", "cls"):
+                    return Target("instance" if bindings[0].kind == "self" else "class", receiver)
+                return self._agreed(facts, bindings, excluded)
             if index == 0:
                 break
             own, index = False, scope.parent
@@ -107,8 +115,11 @@ class Resolver:
         return target
 
     def _agreed(self, facts: Facts, bindings: list[Binding], excluded: str = "") -> Target | None:
-        """One meaning for all bindings of a name. None does not count; what is in the tree goes before what is not (C
-        accelerators and their fallbacks) and the first branch before the others (platforms)."""
+        """Returns the one meaning of all bindings of a name, or None.
+
+        A value None does not count. What is in the tree goes before what is not (C accelerators and their fallbacks),
+        and the first branch before the others (platforms).
+        """
         named: list[Target | None] = []
         values: list[Target | None] = []
         for binding in bindings:
@@ -125,7 +136,13 @@ class Resolver:
         if not inside and None not in named and len(set(certain)) == 1:
             return certain[0]
         best = (inside or named)[0]
-        return best if all(value == best or _accelerates(value, best) for value in certain) else None
+        last_name = best.id.rpartition(".")[2] if best is not None else None
+        for value in certain:
+            # A later `Name = _module.Name` from outside of the tree replaces the definition of that name in it.
+            replaces = value is not None and value.kind == "external" and value.id.rpartition(".")[2] == last_name
+            if value != best and not replaces:
+                return None
+        return best
 
     def _bound(self, facts: Facts, binding: Binding) -> Target | None:
         if binding.kind == "definition":
@@ -142,7 +159,7 @@ class Resolver:
     # Modules
 
     def imported(self, facts: Facts, path: Path) -> Target | None:
-        """What `import a.b` (a path of one step) or `from a import b` (of two) binds."""
+        """Returns what `import a.b` (a path of one step) or `from a import b` (of two) binds."""
         base = self._module(facts, path[0])
         if len(path) == 1 or base is None:
             return base
@@ -164,7 +181,7 @@ class Resolver:
         return target
 
     def _prefix(self, facts: Facts, first: str) -> str | None:
-        """What stands before an absolute import in the tree: "", a source root, or the folder of a lone script."""
+        """Returns the prefix of an absolute import in the tree: "", a source root, or the folder of a lone script."""
         if first == "" or first in self.folders:
             return ""
         if facts.package and facts.package not in self.modules and f"{facts.package}.{first}" in self.folders:
@@ -190,15 +207,15 @@ class Resolver:
         return target
 
     def _starred(self, facts: Facts, name: str) -> Target | None:
-        found = None
+        target = None
         for star in facts.stars:
             base = self._module(facts, star)
             if base is None or base.kind != "module" or base.id == facts.module or base.id not in self.modules:
                 continue
             exports = self.modules[base.id].exports
             if name in exports if exports is not None else not name.startswith("_"):
-                found = self._in_module(base.id, name) or found  # a later star hides an earlier one
-        return found
+                target = self._in_module(base.id, name) or target  # a later star hides an earlier one
+        return target
 
     def _opaque_star(self, facts: Facts) -> bool:
         bases = [self._module(facts, star) for star in facts.stars]
@@ -217,10 +234,12 @@ class Resolver:
         if target.kind == "module":
             return self._in_module(target.id, step)
         if target.kind == "external":
-            known = target.id == "builtins" and hasattr(builtins, step)
-            return Target("builtin", step) if known else Target("external", f"{target.id}.{step}")
+            is_builtin = target.id == "builtins" and hasattr(builtins, step)
+            return Target("builtin", step) if is_builtin else Target("external", f"{target.id}.{step}")
         if target.kind in ("builtin", "literal"):
-            return _builtin_attribute(target, step)
+            value = getattr(builtins, target.id, None)
+            is_attribute = isinstance(value, type) and hasattr(value, step)
+            return Target("builtin", f"{target.id}.{step}") if is_attribute else None
         if step == "__class__" and target.kind == "instance":
             return Target("class", target.id)
         return self._member(target, step) if target.kind in ("class", "instance", "super") else None
@@ -241,7 +260,7 @@ class Resolver:
         return self._instance(target)
 
     def returned(self, function: str, receiver: str = "") -> Target | None:
-        """What a call gives, from the annotation or from all `return` statements; None where that is not certain."""
+        """Returns the result of a call, from the annotation or all `return` statements; None where not certain."""
         definition = self.definitions[function][0]
         names = {path[-1] for path, _ in definition.decorators}
         several = len(self.definitions[function]) > 1 and not names & _PROPERTIES  # of a property the getter is first
@@ -252,9 +271,9 @@ class Resolver:
             if definition.annotation == ("Self", INSTANCE):
                 return Target("instance", receiver) if receiver else None
             return self.path(facts, definition.outer, definition.annotation)
-        found = {self.path(facts, definition.inner, path, receiver) for path, _ in definition.returns}
-        found.discard(Target("literal", _NONE))
-        return found.pop() if len(found) == 1 else None
+        results = {self.path(facts, definition.inner, path, receiver) for path, _ in definition.returns}
+        results.discard(Target("literal", _NONE))
+        return results.pop() if len(results) == 1 else None
 
     # Classes
 
@@ -272,39 +291,39 @@ class Resolver:
                 if hasattr(getattr(builtins, base[9:]), name):
                     return Target("builtin", f"{base[9:]}.{name}")
                 continue
-            found = self._own(base, name)
-            if found:
-                return self._through(target, through, base, self._agreed(self.home[base], found))
+            if bindings := self._own(base, name):
+                return self._through(target, through, base, self._agreed(self.home[base], bindings))
         return None
 
     def _own(self, owner: str, name: str) -> list[Binding]:
         facts = self.home[owner]
-        found = [
+        bindings = [
             binding
             for definition in self.definitions[owner]
             for binding in facts.scopes[definition.inner].bindings.get(name, [])
         ]
-        return found + facts.attributes.get(owner, {}).get(name, [])
+        return bindings + facts.attributes.get(owner, {}).get(name, [])
 
-    def _through(self, target: Target, through: str, owner: str, found: Target | None) -> Target | None:
-        """A member as it is met on an instance: a property gives its value, a member of an enumeration an instance."""
-        if found is None:
+    def _through(self, target: Target, through: str, owner: str, member: Target | None) -> Target | None:
+        """Returns a member as an instance has it: the value of a property, an instance of an enumeration."""
+        if member is None:
             return None
-        if found.kind == "function" and found.id.startswith(f"{owner}."):
-            decorators = {path[-1] for path, _ in self.definitions[found.id][0].decorators}
+        if member.kind == "function" and member.id.startswith(f"{owner}."):
+            decorators = {path[-1] for path, _ in self.definitions[member.id][0].decorators}
             if decorators & _PROPERTIES:
-                return None if target.kind == "class" else self.returned(found.id, through)
-            return Target("function", found.id, through)
-        if found.kind == "literal" and not _ENUMS.isdisjoint(self.order(owner) + self._outside(owner)):
+                return None if target.kind == "class" else self.returned(member.id, through)
+            return Target("function", member.id, through)
+        if member.kind == "literal" and not _ENUMS.isdisjoint(self.order(owner) + self._outside(owner)):
             return Target("instance", owner)
-        return found
+        return member
 
     def _outside(self, owner: str) -> list[str]:
-        targets = [target for one in self.order(owner) if one in self.definitions for target, _, _ in self.bases(one)]
+        classes = [name for name in self.order(owner) if name in self.definitions]
+        targets = [target for name in classes for target, _, _ in self.bases(name)]
         return [target.id for target in targets if target is not None and target.kind == "external"]
 
     def bases(self, owner: str) -> list[tuple[Target | None, Path, int]]:
-        """(meaning, path, line) of each base of a class."""
+        """Returns (meaning, path, line) of each base of a class."""
         facts = self.home[owner]
         return [
             (self.path(facts, definition.outer, path, excluded=owner), path, line)
@@ -313,7 +332,7 @@ class Resolver:
         ]
 
     def overridden(self, owner: str, name: str) -> str | None:
-        """The method of the next class in the resolution order that a method of `owner` hides."""
+        """Returns the method of the next class in the resolution order that a method of `owner` hides."""
         if name.startswith("__") and not name.endswith("__"):
             return None  # mangled
         for base in self.order(owner)[1:]:
@@ -325,22 +344,22 @@ class Resolver:
         return None
 
     def member(self, owner: str, name: str) -> Target | None:
-        """An attribute as it is met on an instance of the class `owner`."""
+        """Returns an attribute as an instance of the class `owner` has it."""
         return self._member(Target("instance", owner), name)
 
     def ancestors(self, owner: str) -> set[str]:
-        """All classes of the tree that `owner` inherits from, directly or not; `owner` itself only in a circle."""
-        found: set[str] = set()
+        """Returns all classes of the tree that `owner` inherits from; `owner` itself only in a circle."""
+        ancestors: set[str] = set()
         rest = [owner]
         while rest:
             for target, _, _ in self.bases(rest.pop()):
-                if target is not None and target.kind == "class" and target.id not in found:
-                    found.add(target.id)
+                if target is not None and target.kind == "class" and target.id not in ancestors:
+                    ancestors.add(target.id)
                     rest.append(target.id)
-        return found
+        return ancestors
 
     def order(self, owner: str) -> list[str]:
-        """The method resolution order (C3), with "builtins.x" for builtin bases and "?" for what is not known."""
+        """Returns the method resolution order (C3), with "builtins.x" for builtin bases and "?" for unknown ones."""
         if owner in self._orders:
             return self._orders[owner]
         self._orders[owner] = [owner]  # cuts circular inheritance
@@ -358,20 +377,8 @@ class Resolver:
         return self._orders[owner]
 
 
-def _accelerates(value: Target | None, best: Target | None) -> bool:
-    """Whether a later `Name = _module.Name` from outside of the tree replaces the definition of that name in it."""
-    if value is None or best is None or value.kind != "external":
-        return False
-    return value.id.rpartition(".")[2] == best.id.rpartition(".")[2]
-
-
-def _builtin_attribute(target: Target, name: str) -> Target | None:
-    held = getattr(builtins, target.id, None)
-    return Target("builtin", f"{target.id}.{name}") if isinstance(held, type) and hasattr(held, name) else None
-
-
 def _merge(lines: list[list[str]]) -> list[str]:
-    """C3 linearisation; where it has no answer, the order of first mention."""
+    """Merges lines by C3 linearisation; where that has no answer, returns the order of first mention."""
     mentioned = list(dict.fromkeys(name for line in lines for name in line))
     merged: list[str] = []
     rest = [list(line) for line in lines if line]

@@ -1,6 +1,6 @@
-"""One Python file, read into facts: what it defines, what its names are bound to and what it refers to.
+"""Reads one Python file into facts: what it defines, what its names are bound to and what it refers to.
 
-Nothing is looked up here: that takes the other files, and is done in `resolve`.
+Nothing is looked up here: that takes the other files, and `resolve` does it.
 """
 
 import ast
@@ -30,7 +30,10 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def parse(content: bytes, file: str, module: str, taken: frozenset[str] = frozenset()) -> Facts | Unreadable:
-    """The facts of one file. `taken`: names of submodules, whose ids definitions of this module must not have."""
+    """Returns the facts of one file, or why it cannot be parsed.
+
+    `taken` are names of submodules, whose ids definitions of this module must not have.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in other people's files
@@ -51,7 +54,7 @@ def parse(content: bytes, file: str, module: str, taken: frozenset[str] = frozen
 
 
 class _Reader:
-    """Walks one tree. `scope` is the body walked now, `hidden` the names of comprehensions and lambdas around."""
+    """Walks one tree. `scope` is the body being walked, `hidden` the names of comprehensions and lambdas around it."""
 
     def __init__(self, facts: Facts, taken: frozenset[str]) -> None:
         self.facts, self.taken = facts, taken
@@ -93,10 +96,10 @@ class _Reader:
 
     @contextmanager
     def inside(self, definition: Definition) -> Iterator[None]:
-        kept = self.scope, self.hidden, self.receivers
+        outside = self.scope, self.hidden, self.receivers
         self.scope = definition.inner
         yield
-        self.scope, self.hidden, self.receivers = kept
+        self.scope, self.hidden, self.receivers = outside
 
     def define(self, node: _Function | ast.ClassDef, kind: str) -> Definition:
         parent = self.facts.scopes[self.scope].owner
@@ -261,24 +264,24 @@ class _Reader:
 
     def comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
         self.visit(node.generators[0].iter)  # read outside of the comprehension's own scope
-        kept = self.hidden
-        targets = [inner for one in node.generators for inner in ast.walk(one.target) if isinstance(inner, ast.Name)]
-        self.hidden = kept | {target.id for target in targets}
-        for position, one in enumerate(node.generators):
-            for expression in one.ifs if position == 0 else [one.iter, *one.ifs]:
+        hidden_outside = self.hidden
+        targets = [inner for part in node.generators for inner in ast.walk(part.target) if isinstance(inner, ast.Name)]
+        self.hidden = hidden_outside | {target.id for target in targets}
+        for position, part in enumerate(node.generators):
+            for expression in part.ifs if position == 0 else [part.iter, *part.ifs]:
                 self.visit(expression)
         for expression in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
             self.visit(expression)
-        self.hidden = kept
+        self.hidden = hidden_outside
 
     def lambda_(self, node: ast.Lambda) -> None:
         for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None:
                 self.visit(default)
-        kept = self.hidden
-        self.hidden = kept | {argument.arg for argument in _arguments(node.args)}
+        hidden_outside = self.hidden
+        self.hidden = hidden_outside | {argument.arg for argument in _arguments(node.args)}
         self.visit(node.body)
-        self.hidden = kept
+        self.hidden = hidden_outside
 
     def call(self, node: ast.Call) -> None:
         path = path_of(node.func, self.hidden)
@@ -303,10 +306,10 @@ class _Reader:
         self.children(node)
 
     def handler(self, node: ast.ExceptHandler) -> None:
-        caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type] if node.type else []
-        paths = [path_of(one, self.hidden) for one in caught]
-        for one, path in zip(caught, paths, strict=True):
-            self.refer("catches", path, one.lineno)
+        classes = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type] if node.type else []
+        paths = [path_of(expression, self.hidden) for expression in classes]
+        for expression, path in zip(classes, paths, strict=True):
+            self.refer("catches", path, expression.lineno)
         if node.name:
             self.bind(node.name, "value", (*paths[0], INSTANCE) if len(paths) == 1 else UNKNOWN, node.lineno)
         self.children(node)

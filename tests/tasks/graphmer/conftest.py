@@ -1,0 +1,57 @@
+"""A small tree of sources, and the task on it."""
+
+import pytest
+import torch
+
+from lib.task import load_config, load_task
+
+MODULE = '''
+import os
+from helper{n} import open_door, close_door
+
+class House{n}(Base{n}):
+    """A house."""
+
+    def enter_house(self, guest):
+        door = open_door(guest)
+        if not door:
+            raise ValueError("closed")
+        close_door(door)
+        return os.path.join("a", guest)
+
+    def leave_house(self):
+        self.enter_house(None)
+        close_door(None)
+'''
+HELPER = "def open_door(x):\n    return x\n\n\ndef close_door(x):\n    return None\n"
+CONFIG = """
+task: graphmer
+training: {max_steps: 2, effective_batch: 6}
+workload:
+  chain: {roots: 24, leaves: 4, vocabulary: 400}
+  model: {layers: 2, hidden: 8, heads: 2, feed_forward: 16, relation_rank: 4, dropout: 0.0}
+  split: {validation: 0.3, test: 0.3}
+  objective: {mlm_ratio: 0.3, leaf_ratio: 0.5, name_mask_ratio: 0.4, name_only_ratio: 0.1}
+  evaluation: {validation_triples: 20, test_triples: 20, structural_test_triples: 10}
+"""
+
+
+@pytest.fixture
+def graphmer(tmp_path):
+    """graphmer(**overrides) -> the task on a small tree of sources."""
+    source = tmp_path / "tree"
+    source.mkdir()
+    for n in range(16):
+        (source / f"house{n}.py").write_text(MODULE.format(n=n))
+        (source / f"helper{n}.py").write_text(HELPER)
+    (tmp_path / "graphmer.yaml").write_text(CONFIG)
+
+    def make(overrides=None):
+        config = load_config(tmp_path / "graphmer.yaml", {"data.dir": str(source), **(overrides or {})})
+        return load_task(config)
+
+    return make
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)

@@ -1,0 +1,64 @@
+"""Windows, triples and splits of a small tree."""
+
+import itertools
+
+import pytest
+
+from lib.errors import BadInput
+from lib.tasks.graphmer.corpus import split_files
+
+
+def words_of(corpus, ids):
+    return [corpus.word_list[i] for i in ids]
+
+
+def test_no_file_stands_in_two_splits(graphmer):
+    corpus = graphmer().data.corpus
+    files = {}
+    for triple in graphmer().data.graph.triples:
+        files.setdefault(triple.head, triple.file)
+    splits = ("train", "validation", "test")
+    by_split = [{files[corpus.entities[corpus.head[w]]] for w in corpus.windows_of(s)} for s in splits]
+    assert all(by_split) and not any(a & b for a, b in itertools.combinations(by_split, 2))
+
+
+def test_every_triple_stands_once_and_in_a_window_with_its_line(graphmer):
+    task = graphmer()
+    corpus = task.data.corpus
+    seen = set()
+    for index in range(len(corpus.relation)):
+        window = corpus.window_of[index]
+        head, tail = corpus.entities[corpus.head[window]], corpus.entities[corpus.tail[index]]
+        seen.add((head, corpus.relations[corpus.relation[index]], tail))
+        if corpus.relations[corpus.relation[index]] == "calls":
+            assert corpus.word_list[corpus.name[corpus.tail[index]]] in words_of(corpus, corpus.window_text(window))
+    assert seen == {t.key for t in task.data.graph.triples} and len(seen) == len(corpus.relation)
+
+
+def test_windows_stay_within_the_roots(graphmer):
+    corpus = graphmer().data.corpus
+    for window in range(len(corpus)):
+        assert corpus.pieces.lengths(corpus.window_text(window)).sum() < 24
+
+
+def test_too_few_files_for_three_splits_is_said(graphmer, tmp_path):
+    lone = tmp_path / "lone"
+    lone.mkdir()
+    (lone / "one.py").write_text("def f():\n    g()\n")
+    with pytest.raises(BadInput, match=r"No triple is left for the \w+ split: the data comes from 1 files"):
+        graphmer({"data.dir": str(lone)}).data.corpus  # noqa: B018
+
+
+def test_a_window_has_no_more_triples_than_a_sample_may_hold(graphmer):
+    corpora = [graphmer({"workload.chain.facts": facts}).data.corpus for facts in (0, 2)]
+    most = [max(corpus.first_triple[1:] - corpus.first_triple[:-1]) for corpus in corpora]
+    assert most[0] > 2 and most[1] == 2
+    assert len(corpora[0].relation) == len(corpora[1].relation)
+
+
+def test_a_file_stays_in_its_split_when_others_come():
+    files = [f"{n}.py" for n in range(1000)]
+    splits = split_files(files, 0.1, 0.2)
+    assert split_files(files[::7], 0.1, 0.2) == {file: splits[file] for file in files[::7]}
+    counts = [list(splits.values()).count(split) for split in range(3)]
+    assert counts == pytest.approx([700, 100, 200], abs=40)

@@ -1,0 +1,69 @@
+"""Where the data comes from, what is cached of it, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from lib.errors import BadInput
+from tests.conftest import SAMPLES
+from tests.tasks.graphmer.conftest import generator
+
+
+def test_two_builds_give_the_same_corpus_and_the_cache_is_the_same(graphmer, tmp_path):
+    first = graphmer().data.corpus
+    again = graphmer().data.corpus  # out of the cache
+    for path in (tmp_path / "cache").rglob("*.npz"):
+        path.unlink()
+    fresh = graphmer().data.corpus
+    for name in first.__dataclass_fields__:
+        for other in (again, fresh):
+            assert np.array_equal(getattr(first, name), getattr(other, name)), name
+    assert first.fingerprint() == fresh.fingerprint()
+
+
+def test_a_damaged_cache_is_built_again(graphmer, tmp_path, capsys):
+    want = graphmer().data.corpus.fingerprint()
+    (path,) = (tmp_path / "cache").rglob("*.npz")
+    path.write_bytes(path.read_bytes()[:1000])
+    assert graphmer().data.corpus.fingerprint() == want
+    assert "is damaged" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not (SAMPLES / "graphmer_kg").is_dir(), reason="the sample graph is not there")
+def test_the_given_sample_graph_is_read_and_trained_on(graphmer):
+    task = graphmer({"data.dir": str(SAMPLES / "graphmer_kg"), "workload.chain.vocabulary": 2000,
+                     "workload.split.validation": 0.05, "workload.split.test": 0.1})
+    assert len(task.data.corpus.relation) == 24_559
+    batch = task.collate([task.datasets()["train"][i] for i in range(4)], generator())
+    sums, _ = task.loss(task.model(), batch)
+    assert all(torch.isfinite(v) for v in sums.values())
+
+
+def test_a_source_file_that_cannot_be_read_is_named_and_refused_unless_allowed(graphmer, tmp_path, capsys):
+    task = graphmer()
+    (tmp_path / "tree" / "latin.py").write_bytes(b"name = '\xe9\xff'\n")
+    with pytest.raises(BadInput, match=r"(?s)Unreadable source files: 1; .*bad_input_limit: 1\.\n.*latin\.py"):
+        task.data.graph  # noqa: B018
+    assert len(graphmer({"workload.bad_input_limit": 1}).data.graph.triples) > 100
+    assert "Left out latin.py" in capsys.readouterr().out
+
+
+def test_too_many_relations_for_the_model_are_said_before_training(graphmer):
+    with pytest.raises(BadInput, match=r"relations and workload.model.relations is 2"):
+        graphmer({"workload.model.relations": 2}).data.corpus  # noqa: B018
+
+
+def test_a_malformed_line_of_given_triples_is_named(graphmer, tmp_path):
+    folder = tmp_path / "given"
+    folder.mkdir()
+    (folder / "entities.jsonl").write_text(json.dumps({"id": "a", "type": "Module"}) + "\n")
+    (folder / "triples.jsonl").write_text('{"head": "a",\n')
+    with pytest.raises(BadInput, match=r"triples\.jsonl:1"):
+        graphmer({"data.dir": str(folder)}).data.graph  # noqa: B018
+
+
+def test_the_description_names_the_source_and_the_splits(graphmer, tmp_path):
+    text = graphmer().describe_data()
+    assert text.startswith(f"Data: {tmp_path / 'tree'}.") and " train, " in text and text.endswith(" test).")
