@@ -338,6 +338,8 @@ def execute_here(arguments: tuple[str, ...], seconds: float, hold: int | None) -
         return 1, out.getvalue(), f"{error.getvalue()}{type(crash).__name__}: {crash}\n"
     finally:
         sys.argv = before
+    if "User cancelled operation" in out.getvalue():  # the client caught an interrupt that was meant for the chain
+        raise KeyboardInterrupt
     return 0, out.getvalue().replace("\r\n", "\n"), error.getvalue()  # as a child's text arrives
 
 
