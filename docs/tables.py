@@ -1,4 +1,5 @@
-"""The tables of docs/*.md that are made of figures, computed from lib/machine/facts.py and the configurations.
+"""The tables of docs/*.md that are made of figures, computed from docs/facts.py, lib/machine/facts.py and the
+configurations.
 
     python -m docs.tables           write them between their marks
     python -m docs.tables --check   show which are stale; exit code 1 if any is
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from lib.machine.facts import CARDS, FACTS, Card
+from docs.facts import FACTS
+from lib.machine.facts import CARDS, Card
 from lib.task import find_task, load_config
 
 DOCS = Path(__file__).resolve().parent

@@ -1,8 +1,25 @@
 """The two exceptions whose text is written for a person."""
 
+from collections.abc import Sequence
+
 
 class BadInput(ValueError):
     """What was given cannot be used: says what is wrong, where, and what to do. On the command line, exit code 2."""
+
+
+def check_limit(what: str, bad: Sequence[str], limit: int) -> None:
+    """Raises BadInput where there are more bad inputs than `workload.bad_input_limit` allows.
+
+    `what` names them in the plural ("Bad lines"); `bad` has one line for each: where it is and what is wrong.
+    """
+    if len(bad) > limit:
+        listed = "".join(f"\n  {line}" for line in bad[:10]) + (
+            f"\n  and {len(bad) - 10:,} more" if len(bad) > 10 else ""
+        )
+        raise BadInput(
+            f"{what}: {len(bad):,}; workload.bad_input_limit allows {limit:,}. "
+            f"Mend them, or leave them out by workload.bad_input_limit: {len(bad)}.{listed}"
+        )
 
 
 class TrainingFailed(RuntimeError):

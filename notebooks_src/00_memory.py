@@ -3,6 +3,7 @@
 #   title: "Trainbook 00: memory planned on a laptop"
 #   tasks: [graphmer, glacier]
 #   configs: [graphmer, graphmer_small, glacier_pretrain, glacier_pretrain_small, glacier_finetune, glacier_finetune_small]
+#   carry: planning
 #   gpu: false
 #   internet: false
 # ---
@@ -10,17 +11,17 @@
 # %% [markdown]
 # # Will it fit? Memory, time and quota of a training run, before it runs
 #
-# You have a laptop and no GPU, and a run in mind for a card somewhere else: Kaggle's two T4s, an 8 GB card at a friend's, an
-# A100 by the hour. Press **Run all**, and this notebook tells you
+# You have a laptop and no GPU, and a run in mind for a card somewhere else: Kaggle's two T4s, an 8 GB card at a friend's,
+# an A100 by the hour. Press **Run all**, and this notebook tells you
 #
 # 1. whether the run fits, and what takes the memory;
-# 2. in which pieces the effective batch is best worked off (micro-batch, accumulation, recomputed layers);
+# 2. in which pieces the effective batch is best computed (micro-batch, accumulation, recomputed layers);
 # 3. how long it takes, and how much of a week's quota;
 # 4. what to write into the training notebook.
 #
 # Nothing is trained, downloaded or measured on a GPU, and no quota is spent. The *real* training step (the model, its loss,
-# mixed precision, recomputation, backward, clipping, the optimizer) is followed tensor by tensor on PyTorch's `meta` device,
-# which computes shapes and no values, into a model of the card's memory allocator. That takes seconds.
+# mixed precision, recomputation, backward, clipping, the optimizer) is followed tensor by tensor on PyTorch's `meta`
+# device, which computes shapes and no values, into a model of the card's memory allocator. That takes seconds.
 
 # %% tags=["carrier"]
 # The build puts lib here.
@@ -65,7 +66,7 @@ widgets.memory_panel()
 # which most is taken; a plan stays left of the dashed line, because the last 8 % are for what no prediction sees.
 #
 # - **Effective batch**: the samples of an optimizer step. It belongs to the result, so the plan never changes it; it only
-#   says in how many pieces it is worked off.
+#   says in how many pieces it is computed.
 # - **Recomputed**: layers whose activations are thrown away and computed again in backward. Less memory, up to a third more
 #   arithmetic; the plan takes as few as it can.
 # - **Precision**: *auto* is bf16 where the card has units for it, else fp16.

@@ -21,7 +21,7 @@
 #    counting reaches on the same questions;
 # 4. leave a plot, a table and one archive, `outputs.tar.gz`.
 #
-# It stops by itself before the session ends. Run it again, with this run's output as an input, and it goes on where it
+# It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
 # stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first; without a GPU a small model is trained.
 
 # %% tags=["carrier"]
@@ -82,8 +82,8 @@ print(*run.lengths, sep="\n")
 # %% [markdown]
 # ## Memory check and plan
 # What the run will take of the card, by a trace of its real training step, and what is in use now. The effective batch
-# stays what it is; the plan only says in how many pieces it is worked off. *Use this plan* puts it into `OVERRIDES`; the
-# other buttons measure again and give back what nobody refers to.
+# stays what it is; the plan only says in how many pieces it is computed. *Use this plan* puts it into `OVERRIDES`; the
+# other buttons measure again and free unused memory.
 
 # %%
 widgets.plan_panel(notebook.plan(run), OVERRIDES)
@@ -107,14 +107,15 @@ print(resume.describe_resume(run, resume.find_checkpoint(run)))
 
 # %% [markdown]
 # ## Full run
-# Interrupting this cell once finishes the step and saves; run it again to go on.
+# Interrupting this cell once finishes the step and saves; run it again to continue.
 
 # %%
 summary = launch.train(run)
-print(f"{summary['reason']} at step {summary['step']:,} of {run.config.training.max_steps:,}")
+print(f"{summary.reason} at step {summary.step:,} of {run.config.training.max_steps:,}")
 
 # %% [markdown]
 # ## Metrics
+# Losses, validation metrics beside the trivial baseline (dashed), learning rate and speed, out of `metrics.csv`.
 
 # %%
 from IPython.display import Image

@@ -19,7 +19,7 @@
 #    reaches there;
 # 4. leave plots, tables and one archive, `outputs.tar.gz`, that *03 fine-tuning* starts from.
 #
-# It stops by itself before the session ends. Run it again, with this run's output as an input, and it goes on where it
+# It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
 # stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first; without a GPU a small model is trained.
 
 # %% tags=["carrier"]
@@ -69,9 +69,9 @@ doctor.admit(config)
 # %% [markdown]
 # ## Data
 # Scenes are cut into tiles one at a time, so memory stays small whatever the data's size; what was cut stays in the scratch
-# folder, and an interrupted cut goes on. With `workload.download` archives are fetched, unpacked scene by scene and deleted
-# (a fetch that was cut off goes on too). Printed are the files of each band, what was left out and why, which tiles train,
-# and the shares of the classes. Ground that is held out is never shown in training.
+# folder, and an interrupted cut is continued. With `workload.download` archives are fetched, unpacked scene by scene and
+# deleted (a fetch that was cut off is continued too). Printed are the files of each band, what was left out and why, which tiles
+# train, and the shares of the classes. Ground that is held out is never shown in training.
 
 # %%
 run = launch.prepare(config)
@@ -79,15 +79,15 @@ print(run.task.describe_data())
 print(*run.lengths, sep="\n")
 
 # %%
-from IPython.display import Image
+from IPython.display import Image, display
 
 Image(filename=str(run.task.draw_tiles(run.folder / "plots" / "tiles.png")))
 
 # %% [markdown]
 # ## Memory check and plan
 # What the run will take of the card, by a trace of its real training step, and what is in use now. The effective batch
-# stays what it is; the plan only says in how many pieces it is worked off. *Use this plan* puts it into `OVERRIDES`; the
-# other buttons measure again and give back what nobody refers to.
+# stays what it is; the plan only says in how many pieces it is computed. *Use this plan* puts it into `OVERRIDES`; the
+# other buttons measure again and free unused memory.
 
 # %%
 widgets.plan_panel(notebook.plan(run), OVERRIDES)
@@ -111,14 +111,15 @@ print(resume.describe_resume(run, resume.find_checkpoint(run)))
 
 # %% [markdown]
 # ## Full run
-# Interrupting this cell once finishes the step and saves; run it again to go on.
+# Interrupting this cell once finishes the step and saves; run it again to continue.
 
 # %%
 summary = launch.train(run)
-print(f"{summary['reason']} at step {summary['step']:,} of {run.config.training.max_steps:,}")
+print(f"{summary.reason} at step {summary.step:,} of {run.config.training.max_steps:,}")
 
 # %% [markdown]
 # ## Metrics
+# Losses, validation metrics beside the trivial baseline (dashed), learning rate and speed, out of `metrics.csv`.
 
 # %%
 Image(filename=str(run.folder / "plots" / "metrics.png"))
@@ -126,14 +127,14 @@ Image(filename=str(run.folder / "plots" / "metrics.png"))
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
 # *Trivial* is gradient boosting on the bands of a single pixel, fitted to the same training tiles: what it lacks is the
-# surroundings. Pixels without data or label count nowhere, and each pixel counts once. A class that the held-out ground does
-# not show is left out instead of counted as right.
+# surroundings. Pixels without data or label count nowhere, and each pixel counts once. A class that the held-out ground
+# does not show is left out instead of counted as right.
 
 # %%
 print(notebook.compare(summary))
 
 # %%
-if summary["reason"] == "completed":
+if summary.reason == "completed":
     display(*(Image(filename=str(run.folder / "plots" / f"{name}.png")) for name in ("predictions", "confusion")))
 
 # %% [markdown]

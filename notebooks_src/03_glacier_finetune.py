@@ -20,7 +20,7 @@
 # 4. leave plots, tables and one archive, `outputs.tar.gz`, that *04 ensemble* lets vote.
 #
 # Add the output of *02 pretraining* as an input. Without it a short pretraining comes first, and says so. The folds are a
-# queue: when the session ends, run this again with its own output as an input, and it goes on with what is unfinished.
+# queue: when the session ends, run this again with its own output as an input, and it continues with what is unfinished.
 
 # %% tags=["carrier"]
 # The build puts lib here.
@@ -70,8 +70,8 @@ doctor.admit(runs[-1].config)
 
 # %% [markdown]
 # ## Data
-# Scenes are cut into tiles once; what cannot be used is named by its file. Whole scenes go to the test or to a fold, so that
-# no ground is on two sides. The last two rows of the table say how training draws its tiles.
+# Scenes are cut into tiles once; what cannot be used is named by its file. Whole scenes go to the test or to a fold, so
+# that no ground is on two sides. The last two rows of the table say how training draws its tiles.
 
 # %%
 run = launch.prepare(runs[-1].config)
@@ -103,8 +103,8 @@ print(queue.table(runs, rates))
 
 # %% [markdown]
 # ## Full run
-# One run after another. The session's end may fall anywhere: the next session goes on with those that are unfinished, each
-# at its own checkpoint. Interrupting this cell once finishes the step and saves; run it again to go on.
+# One run after another. The session's end may fall anywhere: the next session continues with those that are unfinished,
+# each at its own checkpoint. Interrupting this cell once finishes the step and saves; run it again to continue.
 
 # %%
 code = queue.run_queue(runs)
@@ -112,17 +112,18 @@ print(queue.table(runs))
 
 # %% [markdown]
 # ## Metrics
+# For each run of the queue: losses, validation metrics beside the trivial baseline, learning rate and speed.
 
 # %%
-from IPython.display import Image
+from IPython.display import Image, display
 
 drawn = [entry.folder / "plots" / "metrics.png" for entry in runs]
 display(*(Image(filename=str(path)) for path in drawn if path.is_file()))
 
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
-# *Validation* is the best on the fold that was held out, *test* the same weights on scenes that no fold saw. The criteria of
-# the configuration are judged, not enforced.
+# *Validation* is the best on the fold that was held out, *test* the same weights on scenes that no fold saw. The criteria
+# of the configuration are judged, not enforced.
 
 # %%
 from lib.tasks.glacier import figures
@@ -161,5 +162,5 @@ print(outputs.table(run.output_dir))
 # | "Memory ran out at step ..." | Nothing: the step was repeated in smaller pieces. To save the detour, set `training.micro_batch` to the number it found. |
 # | "a small one is made here" | No pretraining was found. Run *02 pretraining* and add its output as an input. |
 # | "The initial weights ..." | Names or numbers of bands differ: set `workload.initial.bands` to those of the pretraining. |
-# | a run failed and the others went on | Its line says why. Run all again: it is tried anew, from its checkpoint. |
+# | a run failed and the others continued | Its line says why. Run all again: it is tried anew, from its checkpoint. |
 # | "The session ends" | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |

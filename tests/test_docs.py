@@ -5,10 +5,11 @@ import shlex
 
 import pytest
 
-from docs import tables
+from docs import facts, tables
 from lib.__main__ import _parser
 from lib.config import Config
 from lib.config.reader import sentences
+from lib.machine.facts import CARDS
 from tests.conftest import ROOT
 
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
@@ -72,3 +73,16 @@ def test_the_bounds_agree_with_the_survey_and_with_each_other():
     one, two = tables.places()[1], tables.places()[0]
     assert 0.8 <= one.steps_per_second < 1.0 and two.steps_per_second == 2 * one.steps_per_second
     assert 28 <= tables.workload().tflop <= 33  # the survey's figure of a step
+
+
+@pytest.mark.parametrize("entry", [*facts.FACTS.values(), *CARDS.values()], ids=str)
+def test_every_fact_and_card_has_a_source_and_a_month(entry):
+    assert entry.source
+    assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", entry.checked)
+
+
+def test_facts_that_only_documents_print_are_in_no_notebook():
+    """What no file below lib names belongs into docs/facts.py; the T4's memory is there beside its card."""
+    text = "".join(path.read_text() for path in (ROOT / "lib").rglob("*.py") if path.name != "facts.py")
+    assert {name for name in facts.USED if f'"{name}"' not in text} == {"kaggle_t4_memory_mib"}
+    assert not [name for name in facts.FACTS.keys() - facts.USED.keys() if f'"{name}"' in text]

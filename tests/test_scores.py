@@ -8,8 +8,7 @@ import torch
 from sklearn import metrics as sk
 
 from lib import scores
-from lib.scores import Confusion
-from lib.tasks.glacier.losses import IGNORE
+from lib.scores import IGNORE, Confusion
 
 NAMES = ("background", "glacier", "debris", "lake")
 

@@ -1,19 +1,29 @@
-"""The configuration of a run: every key with its type, its default and one sentence on what it does."""
+"""The configuration of a run: every key with its type, its default and one sentence on what it does.
+
+A file may begin with `base: other.yaml`, a file beside it: every key that it does not give is as in that one.
+"""
 
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import yaml
-from yaml import MappingNode, ScalarNode
+from yaml import ScalarNode
 
-from lib.config.reader import BAD, REFUSED, Reader, child, length_pairs, option, read_text, sentences
+from lib.config.nodes import REFUSED, child, read_text
+from lib.config.reader import BAD, Reader, length_pairs, option, sentences
 from lib.errors import BadInput
+
+# Keys of earlier versions: they are ignored with this sentence on stderr, so that the config.yaml of an old run loads.
+REMOVED = {
+    "data.persistent_workers": "It had no effect: worker processes live as long as the run.",
+    "memory.empty_cache_every_steps": "Emptying freed nothing that PyTorch could not use again.",
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,7 @@ class NoSettings:
 
 @dataclass(frozen=True)
 class Run:
-    """The run's identity, and where it goes on."""
+    """The run's name, and what it starts from."""
 
     name: str = option("", "The name of the run and of its folder; empty: the name of the configuration file.")
     initial_weights: str = option("", "Weights that a new run starts from: a .safetensors file, or a run's folder.")
@@ -40,15 +50,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Data:
-    """What is trained on."""
+    """The data, and how it is loaded."""
 
     dir: str = option(
         "", "The data: a path, a mounted input as slug or owner/slug, or embedded; empty: found, else embedded."
     )
     num_workers: int = option(2, "Processes that load data, for each rank; 0 loads in the training process.", minimum=0)
     prefetch_factor: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1)
-    pin_memory: bool = option(True, "Whether batches wait in memory that a GPU can copy from by itself.")
-    persistent_workers: bool = option(False, "Whether these processes live on when their batches are used up.")
+    pin_memory: bool = option(True, "Whether batches wait in page-locked memory, which a GPU copies from directly.")
     subset_ratio: float | Literal["quick", "validate", "full"] = option(
         1.0, "The share of the training samples that is used; quick is 0.05, validate 0.2, full 1.", above=0, maximum=1
     )
@@ -96,7 +105,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Device:
-    """What is trained on: by default every GPU there is, a process for each, or one process on the CPU."""
+    """The processors: by default every GPU with a process for each, or one process on the CPU."""
 
     gpu_ids: tuple[int, ...] = option((), "The GPUs that may be used, by number; empty: all.", minimum=0)
     processes: int = option(0, "Processes that train together; 0: one for each GPU, or one on the CPU.", minimum=0)
@@ -104,17 +113,10 @@ class Device:
 
 @dataclass(frozen=True)
 class Memory:
-    """What is done about memory as a whole."""
+    """Settings that depend on memory and go together."""
 
     profile: Literal["", "auto", "optimized", "ultra_low", "prototype", "max_quality"] = option(
         "", "Sets batches, precision, data and saves at once, and prints each change; empty: nothing is changed."
-    )
-    # What a call costs was not measured here, because that takes a GPU: the next allocations go to the driver again.
-    empty_cache_every_steps: int = option(
-        0,
-        "Steps between calls of torch.cuda.empty_cache; 0: none. It frees nothing that PyTorch could not use again and "
-        "makes the GPU wait; it helps where another program shares the card.",
-        minimum=0,
     )
 
 
@@ -134,7 +136,7 @@ class Scheduler:
     """The learning rate over time."""
 
     name: Literal["cosine", "constant", "plateau"] = option(
-        "cosine", "How the learning rate goes on after the warm-up; plateau lowers it where validation gets no better."
+        "cosine", "The learning rate after the warm-up; plateau lowers it when validation stops improving."
     )
     warmup_steps: int = option(0, "Steps in which the learning rate rises linearly.", minimum=0)
     warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises linearly.", minimum=0)
@@ -142,7 +144,7 @@ class Scheduler:
         0.0, "The last learning rate of a cosine, as a share of the highest.", minimum=0, maximum=1
     )
     factor: float = option(0.5, "What a plateau multiplies the learning rate by.", above=0, below=1)
-    patience: int = option(5, "Evaluations in a row without a better value that a plateau bears.", minimum=0)
+    patience: int = option(5, "Evaluations in a row without a better value before a plateau lowers it.", minimum=0)
     min_lr: float = option(0.0, "The learning rate that a plateau never goes below.", minimum=0)
 
 
@@ -163,7 +165,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Session:
-    """The time that there is."""
+    """The time limit of a session."""
 
     minutes: float = option(0.0, "The length of a session; 0: the platform's limit.", minimum=0)
     margin_seconds: float = option(120.0, "Time that is kept free at the session's end, on top of saving.", minimum=0)
@@ -171,7 +173,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Queue:
-    """Several runs one after another, as many sessions as it takes; see lib/launch/queue.py."""
+    """Several runs one after another, over as many sessions as they take; see lib/launch/queue.py."""
 
     before: tuple[str, ...] = option((), "Configuration files beside this one whose runs come first.")
     before_overrides: dict[str, str] = dataclasses.field(
@@ -207,7 +209,8 @@ class Config:
     session: Session = Session()
     queue: Queue = dataclasses.field(default_factory=Queue)
     workload: Any = dataclasses.field(default=NoSettings(), metadata={"help": "The task's own settings."})
-    overridden: ClassVar[frozenset[str]] = frozenset()  # no key; `load` sets it on the instance: see `overriding`
+    # Not a key: the dotted keys that were given as overrides, which no memory profile changes.
+    overridden: frozenset[str] = dataclasses.field(default=frozenset(), compare=False, metadata={"key": False})
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -217,7 +220,7 @@ class Config:
         if not (training.evaluate_every_steps or training.evaluate_every_epochs):
             yield (
                 "scheduler",
-                "A plateau is found by evaluations, and there is only one, at the end. Give "
+                "A plateau is found by evaluations, and this run has only one, at the end. Give "
                 "training.evaluate_every_epochs or training.evaluate_every_steps, or another scheduler.name.",
             )
 
@@ -227,13 +230,14 @@ def read_config(
     overrides: Mapping[str, object] | None = None,
     workload: Callable[[str], type] = lambda task: NoSettings,
 ) -> Config:
-    """Reads and checks a configuration. `workload` gives the dataclass of the `workload:` section for a task's name.
+    """Reads and checks a configuration. `workload` returns the dataclass of the `workload:` section for a task's name.
 
     `overrides` maps dotted keys to values, or to texts from a command line; each replaces the whole value of its key.
     Raises BadInput with all mistakes, one a line, as `file.yaml:12:5: sentence`.
     """
-    path = Path(path)
-    return noting_overrides(_read(read_text(path), str(path), path.stem, overrides or {}, workload), overrides or {})
+    path, overrides = Path(path), overrides or {}
+    config = _read(read_text(path), path, path.stem, overrides, workload)
+    return dataclasses.replace(config, overridden=frozenset(overrides))
 
 
 def split_overrides(
@@ -247,28 +251,23 @@ def split_overrides(
 
 
 def to_yaml(config: Config) -> str:
-    """The configuration as YAML that `load` reads back to an equal one."""
-    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True, width=120)
+    """Returns the configuration as YAML that `read_config` reads back to an equal one."""
+    values = dataclasses.asdict(config)
+    del values["overridden"]
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 
 def with_changes(config: Config, changes: Mapping[str, object]) -> Config:
-    """The configuration with other values at dotted keys, checked as `load` checks them. Raises BadInput."""
-    new = _read(to_yaml(config), "configuration", config.run.name, changes, lambda task: type(config.workload))
-    return noting_overrides(new, config.overridden)
-
-
-def noting_overrides(config: Config, keys: Iterable[str]) -> Config:
-    """The same configuration, which knows that a person gave these dotted keys as overrides: no profile touches them.
-
-    It is a note on the object and not a key, so it is neither compared nor written; `dataclasses.replace` drops it.
-    """
-    noted = dataclasses.replace(config)
-    object.__setattr__(noted, "overridden", frozenset(keys))
-    return noted
+    """Returns the configuration with other values at dotted keys, checked as a file is. Raises BadInput."""
+    new = _read(to_yaml(config), Path("configuration"), config.run.name, changes, lambda task: type(config.workload))
+    return dataclasses.replace(new, overridden=config.overridden)
 
 
 def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
-    """Turns every length in epochs into steps, for a number of training samples; and lines that say so, to print."""
+    """Turns every length in epochs into steps, for a number of training samples; also returns a line for each.
+
+    Raises BadInput where there are no samples.
+    """
     if samples < 1:
         raise BadInput("There are no training samples. Look at data.dir and at data.subset_ratio.")
     lines: list[str] = []
@@ -292,26 +291,23 @@ def _in_steps(section: Any, prefix: str, samples: int, batch: int, lines: list[s
 
 
 def _read(
-    text: str, name: str, run_name: str, overrides: Mapping[str, object], workload: Callable[[str], type]
+    text: str, path: Path, run_name: str, overrides: Mapping[str, object], workload: Callable[[str], type]
 ) -> Config:
-    reader = Reader()
-    reader.wanted = "Give at least task, training.effective_batch and training.max_steps or training.epochs."
-    root = reader.root(text, name)
+    reader = Reader(REMOVED)
+    root = reader.root(
+        text, str(path), "Give at least task, training.effective_batch and training.max_steps or training.epochs."
+    )
+    reader.merge_base(root, path)
     for key, value in overrides.items():
         reader.override(root, str(key), value)
-    reader.types["workload"] = settings = _settings(reader, root, workload)
+    task, settings = child(root, "task"), Any  # an unknown task is reported once, and its settings are not checked
+    if isinstance(task, ScalarNode) and task.value and task.tag != REFUSED:
+        try:
+            settings = workload(task.value)
+        except BadInput as error:
+            reader.report(task, str(error))
+    reader.types["workload"] = settings
     reader.known = [*sentences(Config), *(() if settings is Any else sentences(settings, "workload."))]
     config = reader.section(Config, root, "")
     reader.finish()
     return dataclasses.replace(config, run=dataclasses.replace(config.run, name=config.run.name or run_name))
-
-
-def _settings(reader: Reader, root: MappingNode, workload: Callable[[str], type]) -> Any:
-    """The type of `workload:`, which the task decides; Any where the task is not known, which is reported."""
-    task = child(root, "task")
-    if isinstance(task, ScalarNode) and task.value and task.tag != REFUSED:
-        try:
-            return workload(task.value)
-        except BadInput as error:
-            reader.report(task, str(error))
-    return Any

@@ -8,8 +8,9 @@ import dataclasses
 import difflib
 import math
 import re
+import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
 from operator import ge, gt, le, lt
 from pathlib import Path, PurePath
@@ -18,37 +19,43 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 from yaml import MappingNode, Mark, Node, ScalarNode, SequenceNode
 
+from lib.config.nodes import REFUSED, Loader, child, is_empty, not_yaml, place, position, put, read_text
 from lib.errors import BadInput
 
 
 def option(default: Any, help: str, **bounds: float) -> Any:
-    """A field with one sentence of help and bounds of the numbers in it: `minimum`, `maximum`, `above`, `below`."""
+    """Returns a field with a sentence of help and bounds of its numbers: `minimum`, `maximum`, `above`, `below`."""
     return dataclasses.field(default=default, metadata={"help": help, **bounds})
 
 
+def keys(cls: Any) -> list[dataclasses.Field]:
+    """Returns the fields of a dataclass that are keys of the configuration."""
+    return [f for f in dataclasses.fields(cls) if f.metadata.get("key", True)]
+
+
 def flat(config: Any) -> dict[str, object]:
-    """Dotted keys and their values, in the order of the fields."""
-    found: dict[str, object] = {}
-    for f in dataclasses.fields(config):
+    """Returns the value of every dotted key, in the order of the fields."""
+    values: dict[str, object] = {}
+    for f in keys(config):
         value = getattr(config, f.name)
         inner = flat(value) if dataclasses.is_dataclass(value) else None
-        found |= {f.name: value} if inner is None else {f"{f.name}.{key}": v for key, v in inner.items()}
-    return found
+        values |= {f.name: value} if inner is None else {f"{f.name}.{key}": v for key, v in inner.items()}
+    return values
 
 
 def sentences(cls: type, prefix: str = "") -> dict[str, str]:
-    """The sentence of help for every dotted key; for a section, the docstring of its class."""
-    hints, found = get_type_hints(cls), {}
-    for f in dataclasses.fields(cls):
+    """Returns the help of every dotted key; for a section, the docstring of its class."""
+    hints, texts = get_type_hints(cls), {}
+    for f in keys(cls):
         section = dataclasses.is_dataclass(hints[f.name])
-        found[prefix + f.name] = f.metadata.get("help", (hints[f.name].__doc__ or "") if section else "")
+        texts[prefix + f.name] = f.metadata.get("help", (hints[f.name].__doc__ or "") if section else "")
         if section:
-            found |= sentences(hints[f.name], f"{prefix}{f.name}.")
-    return found
+            texts |= sentences(hints[f.name], f"{prefix}{f.name}.")
+    return texts
 
 
 def other_unit(name: str) -> str | None:
-    """The other form of a length: max_steps and epochs, warmup_steps and warmup_epochs."""
+    """Returns the other form of a length: max_steps for epochs, warmup_steps for warmup_epochs, and back."""
     if name in ("epochs", "max_steps"):
         return "epochs" if name == "max_steps" else "max_steps"
     stem, _, unit = name.rpartition("_")
@@ -56,6 +63,7 @@ def other_unit(name: str) -> str | None:
 
 
 def length_pairs(cls: type) -> list[tuple[str, str]]:
+    """Returns the names (in epochs, in steps) of the lengths that a section has in both forms."""
     names = [f.name for f in dataclasses.fields(cls)]
     return [(n, other) for n in names if n.endswith("epochs") and (other := other_unit(n)) in names]
 
@@ -64,24 +72,7 @@ def _path(section: str, name: str) -> str:
     return f"{section}.{name}" if section else name
 
 
-def read_text(path: Path) -> str:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path}: The file cannot be read ({error.strerror}). Give the path of a YAML file.") from None
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line, column = _position(raw[: error.start].decode("utf-8-sig", "replace"))
-        raise BadInput(f"{path}:{line + 1}:{column + 1}: The file is not UTF-8 here. Save it as UTF-8.") from None
-
-
-def _position(before: str) -> tuple[int, int]:
-    return before.count("\n"), len(before) - before.rfind("\n") - 1
-
-
 BAD: Any = object()  # stands for a value whose mistake has been reported
-REFUSED = "refused"  # the tag of a node whose mistake has been reported
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -89,79 +80,46 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 _BOUNDS = {"minimum": ("at least", ge), "above": ("above", gt), "maximum": ("at most", le), "below": ("below", lt)}
 
 
-class _Loader(yaml.SafeLoader):
-    """Composes nodes; reports tags, and keys that are given twice, which PyYAML settles in silence."""
-
-    def __init__(self, text: str, name: str, report: Callable[[Any, str], Any]):
-        super().__init__(text)
-        self.name, self.report = name, report  # the name stands in every mark
-
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event = self.peek_event()
-        if not (tag := getattr(event, "tag", None)):
-            return super().compose_node(parent, index)
-        self.report(event, f"The tag {tag} is not supported. Write the plain value.")
-        event.tag = None
-        node = super().compose_node(parent, index)
-        node.tag = REFUSED
-        return node
-
-    def compose_mapping_node(self, anchor: str | None) -> MappingNode:
-        node = super().compose_mapping_node(anchor)
-        first: dict[str, tuple[Node, Node]] = {}
-        for key, value in node.value:
-            if not isinstance(key, ScalarNode):
-                self.report(key, "A key must be a plain name, not a list or a mapping. Put it into quotes.")
-            elif key.value in first:
-                line = first[key.value][0].start_mark.line + 1
-                self.report(key, f"The key {key.value} is given twice, first in line {line}. Keep one of them.")
-            else:
-                first[key.value] = (key, value)
-        node.value = list(first.values())
-        return node
-
-
 class Reader:
     """Checks YAML nodes against types and collects every mistake with its place.
 
-    `types` gives the types of dotted keys that their class leaves open; `known` are all dotted keys, for advice. A
-    section's class may have a static method `mistakes(values)` that yields (field, sentence) for what does not go
-    together.
+    `removed` maps dotted keys of earlier versions to a sentence, which is printed where one is given. `types` gives the
+    types of dotted keys that their class leaves open; `known` are all dotted keys, for advice. A section's class may
+    have a static method `mistakes(values)` that yields (field, sentence) for values that contradict each other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, removed: Mapping[str, str]) -> None:
+        self.removed = removed
         self.mistakes: list[tuple[Mark, str]] = []
         self.types: dict[str, Any] = {}
         self.known: list[str] = []
-        self.wanted = ""  # the sentence for a file with nothing in it
 
     def report(self, at: Any, sentence: str) -> Any:
-        """Notes a mistake at a mark, or where a node or an event begins."""
+        """Adds a mistake at a mark, or where a node or an event begins; returns BAD."""
         self.mistakes.append((at if isinstance(at, Mark) else at.start_mark, sentence.strip()))
         return BAD
 
     def finish(self) -> None:
-        """Raises BadInput if there were mistakes, in the order of the file; those in overrides are last."""
-        lines = []
-        for mark, sentence in sorted(self.mistakes, key=lambda m: (m[0].line < 0, m[0].line, m[0].column)):
-            place = mark.name if mark.line < 0 else f"{mark.name}:{mark.line + 1}:{mark.column + 1}"
-            lines.append(f"{place}: {sentence}")
-        if lines:
-            raise BadInput("\n".join(lines))
+        """Raises BadInput if there are mistakes, in the order of the files; those in overrides come last."""
+        order = sorted(
+            self.mistakes, key=lambda m: (m[0].line < 0, m[0].line >= 0 and m[0].name, m[0].line, m[0].column)
+        )
+        if order:
+            raise BadInput("\n".join(f"{place(mark)}: {sentence}" for mark, sentence in order))
 
-    def root(self, text: str, name: str) -> MappingNode:
-        """The one mapping that a file must hold."""
+    def root(self, text: str, name: str, advice: str) -> MappingNode:
+        """Returns the one mapping that a file must hold; `advice` says what to write into an empty one."""
         root: Node | None = None
         at = Mark(name, 0, 0, 0, None, None)
         try:
-            root = _Loader(text, name, self.report).get_single_node()
+            root = Loader(text, name, self.report).get_single_node()
             if not isinstance(root, MappingNode):
-                what = "is empty" if root is None or _empty(root) else "does not consist of key: value lines"
-                self.report(root or at, f"The file {what}. {self.wanted}")
+                what = "is empty" if root is None or is_empty(root) else "does not consist of key: value lines"
+                self.report(root or at, f"The file {what}. {advice}")
         except yaml.MarkedYAMLError as error:
-            self.report(error.problem_mark or error.context_mark or at, _not_yaml(error))
+            self.report(error.problem_mark or error.context_mark or at, not_yaml(error))
         except yaml.reader.ReaderError as error:
-            mark = Mark(name, 0, *_position(text[: error.position]), None, None)
+            mark = Mark(name, 0, *position(text[: error.position]), None, None)
             self.report(mark, "This character is not allowed in YAML. Delete it.")
         except RecursionError:
             self.report(at, "The file is nested too deeply. Look for brackets that are not closed.")
@@ -169,31 +127,52 @@ class Reader:
             self.finish()
         return root  # type: ignore[return-value]
 
+    def merge_base(self, root: MappingNode, path: Path) -> None:
+        """Adds the keys that the file named by `base` gives and the one at `path` does not. Raises BadInput."""
+        name = child(root, "base")
+        if name is None:
+            return
+        root.value = [pair for pair in root.value if pair[1] is not name]
+        text, other = "", path.parent / name.value if isinstance(name, ScalarNode) and name.value else None
+        if not other:
+            self.report(name, f"base must be the name of a file; found {_shown(name)}.")
+        else:
+            try:
+                text = read_text(other)
+            except BadInput as error:
+                self.report(name, str(error))
+        self.finish()
+        base = self.root(text, str(other), f"It is the base of {path.name}.")
+        if second := child(base, "base"):
+            self.report(second, f"{other.name} is the base of {path.name}, so it cannot have a base itself.")
+            self.finish()
+        _merge(root, base)
+
     def override(self, root: MappingNode, key: str, value: object) -> None:
-        """Puts a value at a dotted key, and takes away the other form of a length that the file gives."""
+        """Sets a dotted key, and deletes the other form of a length that the file gives."""
         mark = Mark(f"override {key}", 0, -1, -1, None, None)
         *sections, last = key.split(".")
         mapping = root
         for name in sections:
             inner = child(mapping, name)
-            if inner is None or _empty(inner):
-                inner = _put(mapping, name, mark, MappingNode("", [], mark))
+            if inner is None or is_empty(inner):
+                inner = put(mapping, name, mark, MappingNode("", [], mark))
             if not isinstance(inner, MappingNode):
                 self.report(mark, f"{name} is a single value, which has no keys below it. Give a key in a section.")
                 return
             mapping = inner
-        node = _put(mapping, last, mark, self.override_node(value, mark))
+        node = put(mapping, last, mark, self.override_node(value, mark))
         other = child(mapping, other_unit(last) or "")
         if other and other.start_mark.line >= 0 and _convert(float, node) != 0:
             mapping.value = [pair for pair in mapping.value if pair[1] is not other]
 
     def override_node(self, value: object, mark: Mark) -> Node:
-        """The nodes of a value, all of them placed at the override. A text is one scalar unless it opens a bracket."""
+        """Returns the node of a value, marked as the override. A text is one scalar unless it opens a bracket."""
         if isinstance(value, str | PurePath) and str(value).lstrip()[:1] not in ("[", "{"):
             return ScalarNode("", str(value), mark, style=None if str(value) else "'")
         try:
             text = str(value) if isinstance(value, str | PurePath) else yaml.safe_dump(value, default_flow_style=True)
-            waiting = [_Loader(text, "", lambda at, sentence: self.report(mark, sentence)).get_single_node()]
+            waiting = [Loader(text, "", lambda at, sentence: self.report(mark, sentence)).get_single_node()]
         except yaml.YAMLError:
             self.report(mark, f"The value {value!r} cannot be read. Give a number, a text, a list or a mapping.")
             return ScalarNode(REFUSED, "", mark)
@@ -204,18 +183,25 @@ class Reader:
         return waiting[0]
 
     def section(self, cls: type, node: MappingNode, key: str, base: Any = MISSING) -> Any:
-        """An instance of a dataclass, or BAD; what is not given is as in `base`, the default of the field above."""
+        """Returns an instance of a dataclass, or BAD. Defaults are those of `base`, the default of the field above."""
         hints = get_type_hints(cls)
-        given = {k.value: (k, v) for k, v in node.value}
-        fields = {f.name: f for f in dataclasses.fields(cls)}
-        for name in [n for n in given if n not in fields]:
-            self.report(given.pop(name)[0], self.unknown(key, name, list(fields)))
+        entries = {k.value: (k, v) for k, v in node.value}
+        fields = {f.name: f for f in keys(cls)}
+        for name in [n for n in entries if n not in fields]:
+            at, path = entries.pop(name)[0], _path(key, name)
+            if path in self.removed:
+                notice = f"{path} is no longer a key and is ignored. {self.removed[path]}"
+                print(f"{place(at.start_mark)}: {notice}", file=sys.stderr)
+            else:
+                self.report(at, self.unknown(key, name, list(fields)))
         values: dict[str, Any] = {}
         for name, f in fields.items():
-            path, default = _path(key, name), _default(f, base)
+            path = _path(key, name)
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            default = getattr(base, name, default)
             expected = self.types.get(path, hints[name])
-            if name in given:
-                values[name] = self.value(expected, given[name][1], path, f.metadata, default)
+            if name in entries:
+                values[name] = self.value(expected, entries[name][1], path, f.metadata, default)
             elif dataclasses.is_dataclass(expected) and not isinstance(default, expected):
                 values[name] = self.section(expected, MappingNode("", [], node.start_mark), path)
             elif default is MISSING:
@@ -223,8 +209,8 @@ class Reader:
             else:
                 values[name] = default
         together = getattr(cls, "mistakes", lambda _: ())
-        for name, sentence in (*_settle_lengths(cls, values, given, key), *together(values)):
-            self.report(given[name][0] if name in given else node, sentence)
+        for name, sentence in (*_settle_lengths(cls, values, entries, key), *together(values)):
+            self.report(entries[name][0] if name in entries else node, sentence)
         if any(value is BAD for value in values.values()):
             return BAD
         try:
@@ -233,7 +219,7 @@ class Reader:
             return self.report(node, f"{key}: {error}")
 
     def unknown(self, section: str, name: str, names: list[str]) -> str:
-        """The sentence about an unknown key: where that name lives, or the nearest one."""
+        """Returns the sentence about an unknown key: the section that has that name, or the nearest name."""
         elsewhere = [key for key in self.known if name in (key, key.rpartition(".")[2])]
         near = difflib.get_close_matches(name, names, 1)
         if not near and not elsewhere:
@@ -245,53 +231,53 @@ class Reader:
         return f"There is no key {name} {f'in {section}' if section else 'at the top'}.{advice}"
 
     def value(self, expected: Any, node: Node, key: str, bounds: Mapping[str, Any], base: Any = MISSING) -> Any:
-        """The value of a node by the expected type, or BAD."""
+        """Returns the value of a node by the expected type, or BAD."""
         if expected is Any or node.tag == REFUSED:
             return BAD
         options = _options(expected)
-        if _empty(node) and any(dataclasses.is_dataclass(option) for option in options):
+        if is_empty(node) and any(dataclasses.is_dataclass(option) for option in options):
             node = MappingNode("", [], node.start_mark)  # a section whose lines are all commented out
         for option in options:
             if dataclasses.is_dataclass(option) and isinstance(node, MappingNode):
                 return self.section(option, node, key, base)
             if get_origin(option) is dict and isinstance(node, MappingNode):
                 inner = get_args(option)[1]
-                found = {k.value: self.value(inner, v, _path(key, k.value), bounds) for k, v in node.value}
-                return BAD if any(v is BAD for v in found.values()) else found
+                values = {k.value: self.value(inner, v, _path(key, k.value), bounds) for k, v in node.value}
+                return BAD if any(v is BAD for v in values.values()) else values
             if get_origin(option) is tuple and isinstance(node, SequenceNode):
                 return self.items(option, node, key, bounds)
             if isinstance(node, ScalarNode) and (value := _convert(option, node)) is not BAD:
                 return self.bounded(value, node, key, bounds)
-        wanted = _words(expected)
-        return self.report(node, f"{key} must be {wanted}; found {_found(node)}. {_hint(options, node)}")
+        sentence = f"{key} must be {_words(expected)}; found {_shown(node)}. {_hint(options, node)}"
+        return self.report(node, sentence)
 
     def items(self, expected: Any, node: SequenceNode, key: str, bounds: Mapping[str, Any]) -> Any:
-        """A list as a tuple, or BAD."""
+        """Returns a list as a tuple, or BAD."""
         kinds = get_args(expected)
         if kinds[-1] is Ellipsis:
             kinds = kinds[:1] * len(node.value)
         if len(kinds) != len(node.value):
             return self.report(node, f"{key} must be {_words(expected)}; found {len(node.value)} of them.")
         pairs = enumerate(zip(kinds, node.value, strict=True))
-        found = tuple(self.value(kind, item, f"{key}[{i}]", bounds) for i, (kind, item) in pairs)
-        return BAD if any(value is BAD for value in found) else found
+        values = tuple(self.value(kind, item, f"{key}[{i}]", bounds) for i, (kind, item) in pairs)
+        return BAD if any(value is BAD for value in values) else values
 
     def bounded(self, value: Any, node: Node, key: str, bounds: Mapping[str, Any]) -> Any:
-        """The value, or BAD where it is a number out of its bounds."""
+        """Returns the value, or BAD where it is a number out of its bounds."""
         limits = {name: bounds[name] for name in _BOUNDS if name in bounds}
         if isinstance(value, bool | str | None) or all(_BOUNDS[n][1](value, limit) for n, limit in limits.items()):
             return value
         words = " and ".join(f"{_BOUNDS[name][0]} {limit}" for name, limit in limits.items())
-        return self.report(node, f"{key} must be {words}; found {_found(node)}.")
+        return self.report(node, f"{key} must be {words}; found {_shown(node)}.")
 
 
 def _convert(expected: Any, node: Node) -> Any:
-    """A scalar as the expected type, or BAD. Only a text may stand in quotes."""
+    """Converts a scalar to the expected type, or returns BAD. Only a text may be in quotes."""
     if not isinstance(node, ScalarNode):
         return BAD
     text = node.value
     if expected is str:
-        return BAD if _empty(node) else text
+        return BAD if is_empty(node) else text
     if get_origin(expected) is Literal:
         pairs = ((choice, _convert(type(choice), node)) for choice in get_args(expected))
         return next((choice for choice, value in pairs if value is not BAD and value == choice), BAD)
@@ -308,7 +294,7 @@ def _convert(expected: Any, node: Node) -> Any:
 
 
 def _hint(options: tuple[Any, ...], node: Node) -> str:
-    """What to write instead, where that can be told from the text."""
+    """Returns what to write instead, where the text shows it."""
     if not isinstance(node, ScalarNode) or not node.value:
         return "Give a value, or delete the line." if isinstance(node, ScalarNode) else ""
     if node.style is not None:
@@ -327,15 +313,15 @@ def _hint(options: tuple[Any, ...], node: Node) -> str:
     return f"Write {int(number)}." if int in options or float in options else ""
 
 
-def _found(node: Node) -> str:
+def _shown(node: Node) -> str:
     if not isinstance(node, ScalarNode):
         return "a list" if isinstance(node, SequenceNode) else "a mapping"
     shown = node.value if len(node.value) <= 40 else f"{node.value[:37]}..."
-    return "nothing" if _empty(node) else f"{shown!r} in quotes" if node.style is not None else shown
+    return "nothing" if is_empty(node) else f"{shown!r} in quotes" if node.style is not None else shown
 
 
 def _words(expected: Any) -> str:
-    """The name of a type, for a sentence."""
+    """Returns the name of a type, for a sentence."""
     if len(_options(expected)) > 1:
         return " or ".join(_words(option) for option in get_args(expected))
     if get_origin(expected) is Literal:
@@ -352,47 +338,30 @@ def _words(expected: Any) -> str:
 
 
 def _options(expected: Any) -> tuple[Any, ...]:
-    """The members of a union, a text last, because everything is one."""
+    """Returns the members of a union, a text last, because any scalar is one."""
     members = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
     return tuple(sorted(members, key=lambda member: member is str))
 
 
-def _not_yaml(error: yaml.MarkedYAMLError) -> str:
-    if "\\t" in (error.problem or ""):
-        return "A tab stands here. Indent with spaces."
-    if "single document" in (error.context or ""):
-        return "A second document begins here. Keep one, without further --- lines."
-    return f"This is not YAML: {error.problem}. Check indentation, quotes, brackets and colons, here and just above."
-
-
-def _empty(node: Node) -> bool:
-    return isinstance(node, ScalarNode) and node.style is None and not node.value
-
-
-def child(mapping: MappingNode, name: str) -> Node | None:
-    return next((value for key, value in mapping.value if key.value == name), None)
-
-
-def _put(mapping: MappingNode, name: str, mark: Mark, node: Node) -> Node:
-    mapping.value = [pair for pair in mapping.value if pair[0].value != name]
-    mapping.value.append((ScalarNode("", name, mark), node))
-    return node
-
-
-def _default(field: dataclasses.Field, base: Any) -> Any:
-    default = field.default if field.default_factory is MISSING else field.default_factory()
-    return getattr(base, field.name, default)
+def _merge(node: MappingNode, base: MappingNode) -> None:
+    """Adds the keys of `base` that `node` lacks; one form of a length stands for both. Mappings are merged by key."""
+    for key, value in base.value:
+        own, other_form = child(node, key.value), child(node, other_unit(key.value) or "")
+        if isinstance(own, MappingNode) and isinstance(value, MappingNode):
+            _merge(own, value)
+        elif (not own and not other_form) or (own and is_empty(own) and isinstance(value, MappingNode)):
+            put(node, key.value, key.start_mark, value)
 
 
 def _settle_lengths(
-    cls: type, values: dict[str, Any], given: Mapping[str, Any], section: str
+    cls: type, values: dict[str, Any], entries: Mapping[str, Any], section: str
 ) -> Iterator[tuple[str, str]]:
-    """A length given in one form alone clears the other, whatever its default; both are a mistake."""
+    """Clears the form of a length that is not given, whatever its default; yields a mistake where both are."""
     for epochs, steps in length_pairs(cls):
-        if epochs in given and steps not in given:
+        if epochs in entries and steps not in entries:
             values[steps] = 0
-        elif steps in given and epochs not in given:
+        elif steps in entries and epochs not in entries:
             values[epochs] = 0.0
         elif values[epochs] is not BAD and values[steps] is not BAD and values[epochs] and values[steps]:
-            one, other = _path(section, epochs), _path(section, steps)
-            yield epochs, f"{one} and {other} are two forms of one length. Give one of them."
+            both = f"{_path(section, epochs)} and {_path(section, steps)}"
+            yield epochs, f"{both} are two forms of one length. Give one of them."

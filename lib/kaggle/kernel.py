@@ -83,17 +83,15 @@ def tagged(notebook: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
 
 
 def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the texts of the files in the carrier cell, by path; none without such a cell. Raises BadInput."""
+    """Returns the texts of the files packed into the carrier cell, by path; none where there is no such cell.
+
+    Raises BadInput for a damaged cell.
+    """
     try:
         for cell in tagged(notebook, "carrier"):
-            for node in ast.parse("".join(cell["source"])).body:
-                name = getattr(node.targets[0], "id", "") if isinstance(node, ast.Assign) else ""
-                if name == "FILES":
-                    return ast.literal_eval(node.value)
-                if name == "HOME":  # packed
-                    packed = ast.literal_eval(node.value.args[0])
-                    return json.loads(zlib.decompress(base64.b85decode("".join(packed.split()))))
-    except (SyntaxError, ValueError, AttributeError, zlib.error) as error:
+            if packed := re.search(r'^HOME = library\("""\n([^"]+)"""\)$', "".join(cell["source"]), re.MULTILINE):
+                return json.loads(zlib.decompress(base64.b85decode("".join(packed[1].split()))))
+    except (ValueError, zlib.error) as error:
         raise BadInput(f"The carrier cell is damaged ({error}). Build the notebook again: make notebooks") from None
     return {}
 

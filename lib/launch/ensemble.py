@@ -1,12 +1,9 @@
 """Trained models out of an archive or an output folder, applied to new data."""
 
-import os
-import re
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,11 +13,9 @@ from lib.checkpoint import weights
 from lib.config import to_yaml
 from lib.errors import BadInput
 from lib.machine import disk, memory
-from lib.report import outputs
 from lib.report.summary import Summary
 from lib.task import Task, find_task, load_config, load_task
-
-_ARCHIVE_VARIABLE = "TRAINBOOK_ARCHIVE"
+from lib.text import aligned
 
 
 def run(archive: Path, source: Path, out: Path) -> str:
@@ -34,8 +29,10 @@ def run(archive: Path, source: Path, out: Path) -> str:
 
 
 def vote(runs: Sequence[Path], folder: Path) -> tuple[Summary, str]:
-    """Lets several completed runs vote on the test set of the first; returns a summary, which is written into `folder`
-    as that of a run would be, and what to print. Raises BadInput where they do not go together.
+    """Lets several completed runs vote on the test set of the first.
+
+    Returns a summary, which is written into `folder` as that of a run would be, and what to print: the vote, and each
+    member alone. Raises BadInput where they do not go together.
     """
     if not runs:
         raise BadInput("There is no completed run that could vote. Train one to its end first.")
@@ -54,7 +51,9 @@ def vote(runs: Sequence[Path], folder: Path) -> tuple[Summary, str]:
     )
     (folder / "config.yaml").write_text(to_yaml(first.config), "utf-8")
     summary.write(folder)
-    return summary, text
+    name = task.selection[0]
+    rows = [(run.name, f"test {name}", f"{Summary.read(run).metrics[name]:.4f}") for run in runs]
+    return summary, f"{text}\n{aligned(rows)}"
 
 
 def load(archive: Path) -> tuple[Task, list[nn.Module]]:
@@ -113,24 +112,3 @@ def _best(run: Path) -> dict[str, torch.Tensor]:
     steps = checkpoint.steps(run / "best")
     step = best if best in steps else steps[-1]
     return checkpoint.load(checkpoint.path_of(run / "best", step)).tensors["model"]
-
-
-def maskgeration(imagepath: Mapping[str, str], out_dir: str) -> dict[str, Any]:
-    """The entry of the GlacierHack competition, whose spelling this is: masks by tile id, out of folders by band.
-
-    `imagepath` maps "Band1" ... to folders. Graders were seen to hand over the model's path as the second argument, so
-    where `out_dir` holds an archive or runs, the models come from it and nothing is written; otherwise they come from
-    TRAINBOOK_ARCHIVE or from outputs.tar.gz in the working folder, and masks are written to `out_dir`. A tile's id is
-    the number in img001 or the two in 02_07, else its whole name. Raises BadInput.
-    """
-    given, archive = Path(out_dir), Path(os.environ.get(_ARCHIVE_VARIABLE) or outputs.ARCHIVE)
-    holds_models = given.is_file() or any(given.glob("**/config.yaml"))
-    task, models = load(given if holds_models else archive)
-    folders = {band: Path(folder) for band, folder in imagepath.items()}
-    masks = task.predict(models, folders, None if holds_models else given)
-    return {_tile_id(name): mask for name, mask in masks.items()}
-
-
-def _tile_id(name: str) -> str:
-    match = re.search(r"img(\d+)", name) or re.search(r"(\d{2}_\d{2})", name)
-    return match[1] if match else name

@@ -91,10 +91,24 @@ def _resume_from(given: str, name: str) -> str:
     return given if holds else ""
 
 
-def completed(names: Sequence[str], output_dir: Path) -> list[Path]:
-    """The folders of those runs that are completed, here or in a mounted earlier output."""
-    found = (find_completed(name, output_dir) for name in names)
-    return [folder for folder in found if folder]
+def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
+    """Returns the folders of the runs that vote: the completed folds of a workload's queue, then the runs of this one.
+
+    The folds are those of the same size, `{folds_of}_small-fold0` for the small one, here or in a mounted earlier
+    output. Returns none, and says so, while a run of this queue is not completed.
+    """
+    output_dir = platform.output_dir(queue[-1].config)
+    own = [find_completed(entry.name, output_dir) for entry in queue if not entry.is_earlier]
+    if not all(own):
+        print("Not every run of the queue is completed: they vote when all are.")
+        return []
+    name = folds_of + ("_small" if queue[-1].kind.endswith("_small") else "")
+    places = [output_dir, *inputs.mounted(platform.detect())]
+    names = sorted({path.name for place in places for path in place.glob(f"{name}-fold*")})
+    folds = [folder for fold in names if (folder := find_completed(fold, output_dir))]
+    if not folds:
+        print(f"No fold of {name} was found, here or among the inputs: the seeds vote alone.")
+    return [*folds, *own]
 
 
 def _grid_name(key: str, value: str) -> str:

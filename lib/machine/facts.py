@@ -1,7 +1,7 @@
-"""Facts of the platforms and of their cards.
+"""Facts of the platforms that the code uses, and their cards; docs/facts.py has those that only the documents print.
 
-Facts change. Each one stands here once, with its source and the month in which it was checked; where the machine can
-be asked (free disk, memory, CPUs), it is asked at run time instead.
+Facts change. Each one stands once, with its source and the month in which it was checked. What the machine can tell
+(free disk, memory, CPUs) is read at run time instead.
 """
 
 from dataclasses import dataclass
@@ -20,45 +20,28 @@ class Fact:
     checked: str = _CHECKED
 
 
-_DOCS = "kaggle.com/docs/notebooks"
-_MEASURED = "measured reports, 2026-09"
-_SURVEY = "the project's survey; primary source not noted"
+KAGGLE_DOCS = "kaggle.com/docs/notebooks"
+MEASURED = "measured reports, 2026-09"
+SURVEY = "the project's survey; primary source not noted"
 
 FACTS: dict[str, Fact] = {
-    "kaggle_session_minutes": Fact(720, "minutes, CPU or GPU, interactive and batch alike", _DOCS),
     "kaggle_run_minutes": Fact(690, "minutes a run may use", "own choice: a killed session may lose its output"),
-    "kaggle_tpu_session_minutes": Fact(540, "minutes", _DOCS),
-    "kaggle_idle_minutes": Fact(20, "minutes, interactive only; another page says 60", _DOCS),
     "kaggle_gpu_quota_hours": Fact(30, "hours a week, sometimes more; T4 x2 counts once", "docs, account quota API"),
-    "kaggle_tpu_quota_hours": Fact(20, "hours a week", "docs, account quota API"),
-    "kaggle_quota_reset": Fact("Saturday 00:00", "UTC", "docs, account quota API"),
-    "kaggle_batch_gpu_sessions": Fact(2, "batch GPU sessions at once", "reported text of the error"),
     "kaggle_gpus": Fact(2, "T4 cards; a single one is not offered", "kaggle-cli #1198"),
     "kaggle_machine_shape": Fact("NvidiaTeslaT4", "machine_shape of kernel-metadata.json", "kaggle-cli #1198"),
-    "kaggle_t4_memory_mib": Fact(14_911, "MiB of one T4 as torch sees it", _MEASURED),
-    "kaggle_t4_memory_taken_mib": Fact(107, "MiB taken on a T4 at the start", _MEASURED),
-    "kaggle_ram_gib": Fact(31.35, "GiB; the documentation says 29", f"{_DOCS}, measured"),
-    "kaggle_vcpus": Fact(4, "vCPUs, for both cards together", f"{_DOCS}, measured"),
-    "kaggle_output_bytes": Fact(20 * GB, "bytes below /kaggle/working", _DOCS),
+    "kaggle_t4_memory_mib": Fact(14_911, "MiB of one T4 as torch sees it", MEASURED),
+    "kaggle_output_bytes": Fact(20 * GB, "bytes below /kaggle/working", KAGGLE_DOCS),
     "kaggle_output_files": Fact(500, "files, a soft budget: staff deny a cap", "product-feedback 181143, 420538"),
-    "kaggle_scratch_bytes": Fact(50 * GB, "bytes in /tmp at least, not saved", "reports of 50 to 60 GB"),
     "kaggle_host": Fact(
         "www.kaggle.com",
         "a name that is not resolved in a session whose internet is off",
         "reports of pip's 'Temporary failure in name resolution'; not measured",
     ),
-    "kaggle_notebook_bytes": Fact(1_000_000, "bytes of an .ipynb that Kaggle has refused", _SURVEY),
-    "kaggle_dataset_bytes": Fact(200 * GB, "bytes of a data set", _SURVEY),
-    "kaggle_dataset_files": Fact(50, "top-level files of a data set", _SURVEY),
-    "colab_session_minutes": Fact(720, "minutes at most; the idle limit is unpublished", _SURVEY),
-    "colab_gpus": Fact(1, "T4 card", _SURVEY),
-    "colab_vcpus": Fact(2, "vCPUs", _SURVEY),
-    "colab_ram_gib": Fact(12.7, "GiB", _SURVEY),
-    "colab_drive_bytes": Fact(15 * GB, "bytes of a free Drive", _SURVEY),
-    "colab_usd_per_unit": Fact(0.0999, "USD a compute unit, at 9.99 for 100", "techcrunch.com, 2022-09-29", "2022-09"),
-    "colab_t4_units_per_hour": Fact(1.96, "units an hour of a T4", "currypurin.com, 2022-09-30, measured", "2022-09"),
-    "rtx3050_usd": Fact(249, "USD, price at its launch", "dotesports.com on NVIDIA's CES talk", "2022-01"),
-    "rtx3050_watts": Fact(130, "W at most, the card alone", "geektopia.es, 2022-01-04", "2022-01"),
+    "kaggle_notebook_bytes": Fact(1_000_000, "bytes of an .ipynb that Kaggle has refused", SURVEY),
+    "kaggle_dataset_bytes": Fact(200 * GB, "bytes of a data set", SURVEY),
+    "kaggle_dataset_files": Fact(50, "top-level files of a data set", SURVEY),
+    "colab_session_minutes": Fact(720, "minutes at most; the idle limit is unpublished", SURVEY),
+    "colab_drive_bytes": Fact(15 * GB, "bytes of a free Drive", SURVEY),
 }
 
 
@@ -74,13 +57,13 @@ class Card:
     fp16_sustained_tflops: float | None
     bf16_tflops: float | None
     fp32_tflops: float
-    source: str = _SURVEY
+    source: str = SURVEY
     checked: str = _CHECKED
 
 
 CARDS: dict[str, Card] = {
     # 65 TFLOP/s is the peak; the card is power-capped at 70 W, and fp16 matrix products sustain about 24
-    "t4": Card("T4", (7, 5), 14.56, 320, 65, 24, None, 8.1, f"published peaks; memory: {_MEASURED}"),
+    "t4": Card("T4", (7, 5), 14.56, 320, 65, 24, None, 8.1, f"published peaks; memory: {MEASURED}"),
     "p100": Card("P100 (retired on Kaggle)", (6, 0), 15.9, 732, 18.7, None, None, 9.3),
     # 36 TFLOP/s with fp16 accumulation; products that accumulate in fp32, as torch's do, reach 18
     "rtx3050": Card("RTX 3050 8 GB", (8, 6), 7.6, 224, 36, None, 18, 9.1),

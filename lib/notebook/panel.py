@@ -1,7 +1,7 @@
 """The memory panel: choose workload, card and sizes, and see what training takes and how long it runs.
 
-A plan is made in a child process that takes 2 to 12 seconds. While it runs the panel goes on listening: a thread waits
-for it, the newest choice wins, and an answer once found is kept.
+A child process makes a plan in 2 to 12 seconds. A thread waits for it, so that the controls stay usable; the newest
+choice wins, and answers are cached.
 """
 
 import json
@@ -37,7 +37,7 @@ _GAUGE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Choice:
-    """What is planned: a configuration file with dotted keys changed, on a number of cards (0: as a session has)."""
+    """A configuration file with dotted keys changed, on a number of cards (0: as many as a session has)."""
 
     path: Path
     overrides: Mapping[str, Any]
@@ -49,22 +49,22 @@ class Choice:
         return json.dumps([str(self.path), self.card, self.cards, self.overrides], default=repr, sort_keys=True)
 
     def config(self) -> Config:
-        """The configuration that is planned: its micro-batch is what is asked, and cards take whole slots."""
+        """Returns the configuration to plan: without a micro-batch, and with a whole number of slots for each card."""
         config = load_config(self.path, {**self.overrides, "training.micro_batch": 0})
         if self.cards and config.training.micro_batch_slots % self.cards:
             config = with_changes(config, {"training.micro_batch_slots": self.cards})
         return config
 
     def plan(self) -> Plan:
-        """Raises BadInput, and TrainingFailed where the task's own code fails."""
+        """Returns the plan. Raises BadInput, and TrainingFailed where the task's own code fails."""
         card = card_of_gpu(0) if self.card == HERE else find_card(self.card)
         return planner.plan(self.config(), card, self.cards)
 
     def to_paste(self, plan: Plan) -> dict[str, Any]:
-        """The dotted keys that make a run of the configuration file follow the plan."""
-        own = flat(load_config(self.path))
-        chosen = {**self.overrides, "training.micro_batch_slots": plan.slots}
-        changed = {key: value for key, value in chosen.items() if key not in own or own[key] != value}
+        """Returns the dotted keys that make a run of the configuration file follow the plan."""
+        defaults = flat(load_config(self.path))
+        values = {**self.overrides, "training.micro_batch_slots": plan.slots}
+        changed = {key: value for key, value in values.items() if key not in defaults or defaults[key] != value}
         return {**changed, **plan.overrides}
 
 
@@ -76,17 +76,17 @@ def show(
     overrides: Mapping[str, Any] | None = None,
     output_dir: str = "",
 ) -> None:
-    """The panel in a live notebook; elsewhere the answer for these values, as text and in a notebook as a picture too.
+    """Shows the panel in a live notebook; elsewhere prints the answer for these values, in a notebook with a picture.
 
-    `folder` holds the configurations; `config` names the one to begin with, `card` a card as the planner takes it
-    (empty: this machine's GPU, or a T4). Raises BadInput for a configuration that cannot be read; without a live
-    notebook for any other value that does not fit, too.
+    `folder` holds the configurations; `config` names the first one to show, `card` a card as the planner takes it
+    (empty: this machine's GPU, or a T4). Raises BadInput for a configuration that cannot be read, and without a live
+    notebook for any value that does not fit.
     """
     paths = sorted(folder.glob("*.yaml"))
-    chosen = [path for path in paths if not config or path.stem == Path(config).stem]
-    if not chosen:
+    path = next((path for path in paths if not config or path.stem == Path(config).stem), None)
+    if path is None:
         raise BadInput(f"There is no configuration {config!r}. There are: {', '.join(path.stem for path in paths)}.")
-    start = Choice(chosen[0], overrides or {}, card or (HERE if torch.cuda.is_available() else "t4"), count)
+    start = Choice(path, overrides or {}, card or (HERE if torch.cuda.is_available() else "t4"), count)
     if widgets.live():
         Panel(paths, start, Path(output_dir or platform.detect().output_dir)).show()
     else:
@@ -95,13 +95,14 @@ def show(
 
 
 def in_text(choice: Choice, plan: Plan) -> str:
+    """Returns a plan as text, with the line to paste."""
     return f"{planner.of_plan(plan)}\n\nTo follow this plan, in the Parameters of the training notebook:\n" + (
         file.as_code(choice.to_paste(plan))
     )
 
 
 def side_by_side(path: Path, overrides: Mapping[str, Any], names: Sequence[str]) -> str:
-    """What is recommended for one configuration on each of several cards; a sentence for each that does not do."""
+    """Returns a table of one configuration's plans on several cards, and a sentence for each card without a plan."""
     plans, refused = [], []
     for name in names:
         try:
@@ -112,20 +113,20 @@ def side_by_side(path: Path, overrides: Mapping[str, Any], names: Sequence[str])
 
 
 class Panel:
-    """The controls, what they ask for, and the answer."""
+    """The controls, the plan that they choose, and the picture of it."""
 
     def __init__(self, paths: Sequence[Path], start: Choice, output_dir: Path):
         self.start, self.output_dir = start, output_dir
         self._paths = {path.stem: path for path in paths}
         self._answers: dict[str, Plan | str] = {}
-        self._wanted = start
+        self._newest = start
         self._busy = False
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None
         self._plan: Plan | None = None
         self._html = ""
         self._setting = False
-        self._kept: widgets.Kept | None = None
+        self._saved: widgets.SavedAnswer | None = None
         self._make_controls()
         self._take_card(start)
         self._take_sizes(start.path)
@@ -153,17 +154,19 @@ class Panel:
         self.recomputed = w.Dropdown(options=[("as few as fit", 0)], description="Recomputed", **self._look)
         self.dials = w.VBox([])
         self.use = w.Button(description="Use this plan", button_style="success", icon="check", disabled=True)
-        self.answer, self.status, self.said, self.gauge = w.HTML(), w.HTML(), w.HTML(), w.HTML()
+        self.answer, self.status, self.message, self.gauge = w.HTML(), w.HTML(), w.HTML(), w.HTML()
         fixed = [self.workload, self.card, self.own, self.count, self.batch, self.precision, self.recomputed]
         for control in fixed:
             control.observe(self._changed, "value")
         self.use.on_click(self._use)
         left = w.VBox([*fixed, self.dials, self.use, self.status, self.gauge], layout={"width": "330px"})
-        right = w.VBox([self.answer, self.said], layout={"flex": "1 1 480px", "min_width": "0", "margin": "0 0 0 18px"})
+        right = w.VBox(
+            [self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0", "margin": "0 0 0 18px"}
+        )
         self.box = w.Box([left, right], layout={"display": "flex", "flex_flow": "row wrap", "width": "100%"})
 
     def _take_card(self, choice: Choice) -> None:
-        with self._without_asking():
+        with self._without_planning():
             known = choice.card if choice.card == HERE else choice.card.lower()
             is_known = known in [value for _, value in self.card.options]
             self.card.value = known if is_known else _OWN
@@ -173,10 +176,10 @@ class Panel:
         self._show_own()
 
     def _take_sizes(self, path: Path) -> None:
-        """Sets batch, precision, recomputation and dials as a configuration has them."""
-        config = load_config(path, self._given(path))
+        """Sets batch, precision, recomputation and the task's dials to a configuration's values."""
+        config = load_config(path, self._cell_overrides(path))
         task, values = find_task(config.task), flat(config)
-        with self._without_asking():
+        with self._without_planning():
             self.workload.value = path.stem
             self.batch.options = sorted({*_BATCHES, config.training.effective_batch})
             self.batch.value = config.training.effective_batch
@@ -186,8 +189,8 @@ class Panel:
             self._dials = {key: self._dial(key, sizes, values[key]) for key, sizes in task.dials.items()}
             self.dials.children = tuple(self._dials.values())
 
-    def _given(self, path: Path) -> Mapping[str, Any]:
-        """The overrides of the parameters cell, which belong to the configuration that it begins with."""
+    def _cell_overrides(self, path: Path) -> Mapping[str, Any]:
+        """Returns the overrides of the parameters cell for the configuration that it names, none for others."""
         return self.start.overrides if path == self.start.path else {}
 
     def _dial(self, key: str, sizes: Sequence[int], value: int) -> Any:
@@ -200,7 +203,7 @@ class Panel:
         return dial
 
     @contextmanager
-    def _without_asking(self) -> Iterator[None]:
+    def _without_planning(self) -> Iterator[None]:
         self._setting = True
         try:
             yield
@@ -211,7 +214,7 @@ class Panel:
         self.own.layout.display = "" if self.card.value == _OWN else "none"
 
     def choice(self) -> Choice:
-        """What the controls say now."""
+        """Returns what the controls are set to."""
         path = self._paths[self.workload.value]
         values = {
             "training.effective_batch": self.batch.value,
@@ -220,19 +223,19 @@ class Panel:
             **{key: dial.value for key, dial in self._dials.items()},
         }
         card = self.own.value.strip() if self.card.value == _OWN else self.card.value
-        return Choice(path, {**self._given(path), **values}, card, self.count.value)
+        return Choice(path, {**self._cell_overrides(path), **values}, card, self.count.value)
 
-    # --- asking and answering -------------------------------------------------------------------------------------
+    # --- planning --------------------------------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Shows the panel with its first answer, which the cell waits for; what is clicked meanwhile comes after it."""
+        """Shows the panel and waits for its first answer; clicks in the meantime are handled after it."""
         widgets.show_live(self.box, "The controls need a live kernel; this is the last answer.")
-        first = self._wanted = self.choice()
-        self._say_computing(first)
+        first = self._newest = self.choice()
+        self._show_computing(first)
         plan = self._answer_of(first)
-        self._kept = widgets.Kept(*self._as_kept(first, plan))
+        self._saved = widgets.SavedAnswer(*self._saved_form(first, plan))
         self._show(first, plan)
-        _start_gauge(self.gauge)
+        start_gauge(self.gauge)
 
     def _changed(self, change: Mapping[str, Any]) -> None:
         if self._setting:
@@ -243,16 +246,16 @@ class Panel:
             return
         if change["owner"] is self.workload:
             self._take_sizes(self._paths[self.workload.value])
-        self._ask(self.choice())
+        self._request(self.choice())
 
-    def _ask(self, choice: Choice) -> None:
-        """Answers at once where the answer is known; otherwise the thread does, after what it is at."""
+    def _request(self, choice: Choice) -> None:
+        """Shows a cached answer at once; otherwise the thread plans it when it is free."""
         with self._lock:
-            self._wanted = choice
+            self._newest = choice
             if choice.key in self._answers:
                 self._show(choice, self._answers[choice.key])
                 return
-            self._say_computing(choice)
+            self._show_computing(choice)
             if self._busy:
                 return
             self._busy = True
@@ -260,101 +263,100 @@ class Panel:
         self._worker.start()
 
     def _work(self) -> None:
-        """Answers the newest choice until no newer one has come."""
+        """Plans the newest choice until there is no newer one."""
         while True:
-            choice = self._wanted
+            choice = self._newest
             answer = self._answer_of(choice)
             with self._lock:
-                if choice.key == self._wanted.key:
+                if choice.key == self._newest.key:
                     self._busy = False
                     self._show(choice, answer)
                     return
 
     def wait(self, seconds: float) -> bool:
-        """Waits until the controls are answered; False where they are not by then."""
+        """Waits until the answer for the controls is shown; returns False after `seconds` without it."""
         if self._worker:
             self._worker.join(seconds)
         return not self._busy
 
     def _answer_of(self, choice: Choice) -> Plan | str:
-        """The plan, or the sentence that says why there is none."""
+        """Returns the plan, or the sentence that says why there is none."""
         if choice.key not in self._answers:
             try:
                 self._answers[choice.key] = choice.plan()
             except (BadInput, TrainingFailed) as error:
                 self._answers[choice.key] = str(error)
-            except Exception:  # a thread's traceback would go nowhere; it is shown, and not kept
-                return f"The planner failed, which is a fault of its own:\n{traceback.format_exc()}"
+            except Exception:  # a thread's traceback would go nowhere; it is shown, and not cached
+                return f"The planner failed, which is a fault in its code:\n{traceback.format_exc()}"
         return self._answers[choice.key]
 
-    def _say_computing(self, choice: Choice) -> None:
+    def _show_computing(self, choice: Choice) -> None:
         self.use.disabled = True
-        text = f"Planning {choice.path.stem} on {choice.card} (2 to 12 s) ..."
-        self.status.value = computing(text)
+        self.status.value = computing(f"Planning {choice.path.stem} on {choice.card} (2 to 12 s) ...")
         self.answer.value = dimmed(self._html)
-        self.said.value = ""
+        self.message.value = ""
 
     def _show(self, choice: Choice, answer: Plan | str) -> None:
-        html, text = self._as_kept(choice, answer)
+        html, text = self._saved_form(choice, answer)
         self._plan = answer if isinstance(answer, Plan) else None
         hides = ""
-        if self._kept:
-            hides = self._kept.hides
-            self._kept.show(html, text)
-        self.status.value, self.said.value = "", ""
+        if self._saved:
+            hides = self._saved.hides
+            self._saved.show(html, text)
+        self.status.value, self.message.value = "", ""
         self._html = hides + (of_plan(answer) if isinstance(answer, Plan) else html)
         self.answer.value = self._html
         self.use.disabled = self._plan is None
 
-    def _as_kept(self, choice: Choice, answer: Plan | str) -> tuple[str, str]:
+    def _saved_form(self, choice: Choice, answer: Plan | str) -> tuple[str, str]:
         if isinstance(answer, str):
             return refusal(answer), answer
         line = widgets.code(choice.to_paste(answer))
         return of_plan(answer) + f"To follow this plan:{line}", in_text(choice, answer)
 
     def _use(self, _: Any) -> None:
-        """Shows the line to paste, and writes the file that a training notebook picks up."""
+        """Shows the line to paste, and writes the file that a training notebook reads."""
         if self._plan is None:
             return
         choice = self.choice()
         overrides = choice.to_paste(self._plan)
         try:
             path = file.write(self.output_dir, choice.path.stem, self._plan, overrides)
-            kept = (
-                f"Written to <code>{escape(str(path))}</code>: a training notebook that "
-                f"runs {choice.path.stem} with the same output folder takes it, below what its own OVERRIDES says."
+            note = (
+                f"Written to <code>{escape(str(path))}</code>: a training notebook that runs {choice.path.stem} with "
+                "the same output folder takes it where its own OVERRIDES says nothing else."
             )
         except BadInput as error:
-            kept = refusal(str(error))
+            note = refusal(str(error))
         line = widgets.code(overrides)
-        self.said.value = framed(f"Paste into the Parameters of the training notebook:{line}{kept}")
+        self.message.value = framed(f"Paste into the Parameters of the training notebook:{line}{note}")
 
 
 def _recomputations(config: Config) -> list[tuple[str, int | str]]:
-    """What can be asked of recomputation: the plan never takes fewer layers than this."""
+    """Returns the choices of recomputation, as label and value; a plan takes at least as many layers."""
     with torch.device("meta"):
         layers = len(getattr(find_task(config.task)(config).model(), "blocks", ()))
     own = config.training.gradient_checkpointing
-    some = {n for n in (layers // 2, own) if isinstance(n, int) and n > 0}
-    found: list[tuple[str, int | str]] = [("as few layers as fit", 0)]
-    found += [(f"at least {n} of {layers} layers", n) for n in sorted(some)]
-    return [*found, (f"all {layers} layers", "all")] if layers or own == "all" else found
+    counts = {n for n in (layers // 2, own) if isinstance(n, int) and n > 0}
+    choices: list[tuple[str, int | str]] = [("as few layers as fit", 0)]
+    choices += [(f"at least {n} of {layers} layers", n) for n in sorted(counts)]
+    return [*choices, (f"all {layers} layers", "all")] if layers or own == "all" else choices
 
 
 _gauge_stop = threading.Event()
 
 
-def _start_gauge(shown: Any) -> None:
-    """Keeps the memory in use of this machine's GPUs before the eye, where there are any; the newest panel's only."""
+def start_gauge(control: Any) -> None:
+    """Shows the memory in use of this machine's GPUs in the newest panel's control, every 2 s; without GPUs nothing."""
     global _gauge_stop
     _gauge_stop.set()
     if not torch.cuda.is_available():
         return
-    _gauge_stop = threading.Event()
-    threading.Thread(target=_keep_gauge, args=(shown, _gauge_stop), daemon=True).start()
+    stop = _gauge_stop = threading.Event()
 
+    def update() -> None:
+        while not stop.is_set():
+            control.value = gauge([reading for reading in memory.readings() if reading.name != "RAM"])
+            stop.wait(_GAUGE_SECONDS)
 
-def _keep_gauge(shown: Any, stop: threading.Event) -> None:
-    while not stop.is_set():
-        shown.value = gauge([reading for reading in memory.readings() if reading.name != "RAM"])
-        stop.wait(_GAUGE_SECONDS)
+    threading.Thread(target=update, daemon=True).start()

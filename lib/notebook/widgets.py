@@ -11,7 +11,7 @@ from lib.planner.html import framed, of_plan
 
 
 def live() -> bool:
-    """Whether widgets can answer here: a notebook with somebody before it, and ipywidgets installed."""
+    """Returns whether widgets work here: in a notebook that a person runs, with ipywidgets installed."""
     if not platform.in_notebook() or platform.detect().batch:
         return False
     try:
@@ -21,10 +21,10 @@ def live() -> bool:
     return True
 
 
-class Kept:
-    """An answer as the saved notebook keeps it: a picture, and its text where pictures are not shown.
+class SavedAnswer:
+    """An answer for the saved notebook, where a widget is blank: a picture, and text where pictures are not shown.
 
-    A widget is blank there. Where one is live and shows the same answer, its `hides` takes this one off the page.
+    `hides` is HTML that hides it: a live widget that shows the same answer includes it.
     """
 
     def __init__(self, html: str, text: str):
@@ -34,7 +34,7 @@ class Kept:
         self.show(html, text)
 
     def show(self, html: str, text: str) -> None:
-        """Shows the answer, in the place of the one before."""
+        """Shows the answer in place of the previous one."""
         from IPython.display import display
 
         bundle = {"text/html": f'<div class="{self._name}">{html}</div>', "text/plain": text}
@@ -45,7 +45,7 @@ class Kept:
 
 
 def show_live(widget: Any, otherwise: str) -> None:
-    """Shows a widget; `otherwise` stands in its place where there is no kernel, such as in an exported page."""
+    """Shows a widget; where there is no kernel, as in an exported page, the text `otherwise`."""
     from IPython.display import display
 
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
@@ -53,14 +53,14 @@ def show_live(widget: Any, otherwise: str) -> None:
 
 
 def print_answer(html: str, text: str) -> None:
-    """The answer where nobody can press a button: its text, and in a notebook its picture."""
+    """Prints the text of an answer where no widget works, and shows its picture in a notebook."""
     print(text)
     if platform.in_notebook():
-        Kept(html, "")
+        SavedAnswer(html, "")
 
 
 def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
-    """Shows a plan, with a button that puts it into `overrides`, the notebook's own; for None nothing."""
+    """Shows a plan with a button that puts it into the notebook's `overrides`; for None nothing."""
     if plan is None:
         return
     picture, text = of_plan(plan), planner.of_plan(plan)
@@ -70,22 +70,22 @@ def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
     import ipywidgets
 
     use = ipywidgets.Button(description="Use this plan", button_style="info", icon="check")
-    said = ipywidgets.HTML()
+    message = ipywidgets.HTML()
 
     def on_use(_: Any) -> None:
         overrides.update(plan.overrides)
-        said.value = framed(
+        message.value = framed(
             f"OVERRIDES now holds the plan. Run the cells below <b>Parameters</b> again, from "
             f"<code>notebook.configure</code> on. To keep it, paste this into Parameters:{code(overrides)}"
         )
 
     use.on_click(on_use)
-    Kept(picture, text)
-    show_live(ipywidgets.VBox([use, said]), "A button, which needs a live kernel, puts this plan into OVERRIDES.")
+    SavedAnswer(picture, text)
+    show_live(ipywidgets.VBox([use, message]), "A button, which needs a live kernel, puts this plan into OVERRIDES.")
 
 
 def code(overrides: dict[str, Any]) -> str:
-    """The line to paste, as HTML that one click selects."""
+    """Returns the line to paste, as HTML that one click selects."""
     return (
         '<pre style="user-select:all;-webkit-user-select:all;white-space:pre-wrap;border:1px solid #888;'
         'border-radius:3px;padding:6px 8px;margin:4px 0;line-height:18px;font-size:12px">'
@@ -94,7 +94,7 @@ def code(overrides: dict[str, Any]) -> str:
 
 
 def memory_panel() -> Any:
-    """Prints memory as it is; with a live kernel come a button that measures again and one that cleans up.
+    """Prints the memory in use; with a live kernel, returns a button to measure again and one to free memory.
 
     What is printed stays in a saved notebook, where widgets have no kernel.
     """
@@ -106,12 +106,12 @@ def memory_panel() -> Any:
 
     check = ipywidgets.Button(description="Check memory", button_style="info")
     clear = ipywidgets.Button(description="Clear memory")
-    shown = ipywidgets.Textarea("", disabled=True, rows=text.count("\n") + 2, layout={"width": "100%"})
-    shown.layout.display = "none"  # until there is something newer than what was printed
+    readings = ipywidgets.Textarea("", disabled=True, rows=text.count("\n") + 2, layout={"width": "100%"})
+    readings.layout.display = "none"  # until there is something newer than the printed text
 
     def on_check(_: Any) -> None:
-        shown.value = memory.check_memory()
-        shown.layout.display = ""
+        readings.value = memory.check_memory()
+        readings.layout.display = ""
 
     def on_clear(_: Any) -> None:
         memory.clear_memory()
@@ -119,4 +119,4 @@ def memory_panel() -> Any:
 
     check.on_click(on_check)
     clear.on_click(on_clear)
-    return ipywidgets.VBox([ipywidgets.HBox([check, clear]), shown])
+    return ipywidgets.VBox([ipywidgets.HBox([check, clear]), readings])

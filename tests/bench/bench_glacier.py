@@ -26,6 +26,7 @@ from lib.machine import memory
 from lib.report.meter import Meter
 from lib.task import load_config, load_task
 from lib.tasks.glacier.data import readers, terrain, tiles
+from lib.tasks.glacier.settings import Generator
 from lib.training import data, loop
 from lib.training.order import Order, weights_of
 from lib.training.state import new_state
@@ -54,7 +55,7 @@ def slicing(scenes: int) -> dict:
     """By how much the peak of memory grows while scenes of 512 x 512 x 7 are cut after a first one; a new process."""
     settings = load_config(CONFIGS / "glacier_pretrain.yaml").workload
     with tempfile.TemporaryDirectory() as place:
-        terrain.write(Path(place), terrain.Generator(scenes=scenes + 1, size=512), settings.source)
+        terrain.write(Path(place), Generator(scenes=scenes + 1, size=512), settings.source)
         command = [sys.executable, "-m", "tests.bench.bench_glacier", "slicing", place]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])

@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 
 from lib.config import (
+    REMOVED,
     Config,
     Optimizer,
     Run,
@@ -18,7 +19,7 @@ from lib.config import (
     split_overrides,
     to_yaml,
     with_changes,
-)  # fmt: skip
+)
 from lib.config.reader import flat, option, sentences
 from lib.errors import BadInput
 
@@ -160,7 +161,7 @@ MISTAKES = {
     "quote not closed": (GOOD + 'output_dir: "a\n@', "found unexpected end of stream"),
     "colon in a value": (GOOD + "output_dir: a@: b\n", "mapping values are not allowed here"),
     "wrong indentation": (GOOD + "data:\n  dir: a\n @num_workers: 1\n", "This is not YAML: expected <block end>"),
-    "tab": (GOOD + "data:\n@\tdir: a\n", "A tab stands here. Indent with spaces."),
+    "tab": (GOOD + "data:\n@\tdir: a\n", "There is a tab here. Indent with spaces."),
     "control character": (GOOD + "output_dir: a@\x07\n", "This character is not allowed in YAML. Delete it."),
     "second document": (GOOD + "@---\nseed: 1\n", "A second document begins here. Keep one"),
     "empty file": ("@", "The file is empty. Give at least task"),
@@ -472,3 +473,77 @@ def test_a_type_that_is_not_supported_is_an_error_of_the_task(tmp_path):
     path.write_text(GOOD + "workload: {when: 5}\n")
     with pytest.raises(TypeError, match="complex"):
         read_config(path, workload=lambda task: Strange)
+
+
+def test_benchmarking_and_determinism_exclude_each_other(toy):
+    with pytest.raises(BadInput, match="training.cudnn_benchmark picks algorithms by their speed"):
+        toy({"training.deterministic": "true", "training.cudnn_benchmark": "true"})
+
+
+def test_a_removed_key_is_ignored_with_a_sentence(tmp_path, capsys):
+    """The config.yaml of an earlier run loads; so does a file that was written by hand, and an override."""
+    old = GOOD + "data:\n  persistent_workers: true\nmemory: {profile: '', empty_cache_every_steps: 3}\n"
+    assert load(tmp_path, old, data__persistent_workers="x") == load(tmp_path, GOOD)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": data")[0].partition(": memory")[0] for line in lines] == [
+        "override data.persistent_workers", f"{tmp_path / 'toy_small.yaml'}:5:23",
+    ]  # fmt: skip
+    assert all(REMOVED[key] in line for key, line in zip(REMOVED, lines, strict=True))
+    with pytest.raises(BadInput, match="no key persistent_worker in data"):
+        load(tmp_path, GOOD + "data: {persistent_worker: true}\n")
+
+
+BASE = GOOD + (
+    "seed: 3\noptimizer: {lr: 0.5, eps: 0.1}\nscheduler: {warmup_epochs: 2}\ndata:\n  dir: x\n"
+    "workload: {depths: [3, 4], weights: {a: 1}, encoder: {kind: deep, layers: 9}}\n"
+)
+
+
+def based(tmp_path, text, base=BASE, **overrides):
+    (tmp_path / "base.yaml").write_text(base, "utf-8")
+    return load(tmp_path, "base: base.yaml\n" + text, **overrides)
+
+
+def test_a_base_gives_what_the_file_does_not(tmp_path):
+    own = "seed: 4\noptimizer: {lr: 0.25}\nscheduler: {warmup_steps: 7}\ndata:\n"
+    config = based(tmp_path, own + "workload: {depths: [1], encoder: {layers: 1}}\n")
+    assert (config.run.name, config.task, config.seed, config.training.effective_batch) == ("toy_small", "toy", 4, 8)
+    assert (config.optimizer.lr, config.optimizer.eps, config.data.dir) == (0.25, 0.1, "x")
+    assert (config.scheduler.warmup_steps, config.scheduler.warmup_epochs) == (7, 0)
+    assert (config.workload.depths, config.workload.encoder) == ((1,), Encoder(layers=1, kind="deep"))
+    assert based(tmp_path, "", optimizer__lr=1, training__epochs=2).training.max_steps == 0
+    assert "base" not in to_yaml(config) and reload(tmp_path, config) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "base", "places"),
+    [
+        ("seed: x\n", BASE, ["toy_small.yaml:2:7: seed must be"]),
+        ("", BASE + "output_dir: [1]\n", ["base.yaml:9:13: output_dir must be"]),
+        ("seed: x\n", BASE + "output_dir: [1]\n", ["base.yaml:9:13: ", "toy_small.yaml:2:7: "]),
+        ("", "- a list\n", ["base.yaml:1:1: The file does not consist of key: value lines. It is the base of toy_"]),
+        ("", "base: toy_small.yaml\n" + BASE, ["base.yaml:1:7: base.yaml is the base of toy_small.yaml, so it cannot"]),
+        ("training: {effective_batch: 3, micro_batch_slots: 2}\n", BASE, ["toy_small.yaml:2:12: training.effective_"]),
+    ],
+)
+def test_a_mistake_in_a_base_names_its_file(tmp_path, text, base, places):
+    with pytest.raises(BadInput) as error:
+        based(tmp_path, text, base)
+    lines = [line.removeprefix(f"{tmp_path}/") for line in str(error.value).splitlines()]
+    assert len(lines) == len(places) and all(map(str.startswith, lines, places)), lines
+
+
+@pytest.mark.parametrize(
+    ("base", "sentence"),
+    [
+        ("missing.yaml", "missing.yaml: The file cannot be read (No such file or directory)."),
+        ("[a.yaml]", "base must be the name of a file; found a list."),
+        ("", "base must be the name of a file; found nothing."),
+        ("toy_small.yaml", "toy_small.yaml is the base of toy_small.yaml, so it cannot have a base itself."),
+    ],
+)
+def test_a_base_that_cannot_be_used_is_a_sentence(tmp_path, base, sentence):
+    with pytest.raises(BadInput) as error:
+        load(tmp_path, f"base: {base}\n" + GOOD)
+    lines = str(error.value).splitlines()
+    assert len(lines) == 1 and sentence in lines[0] and "toy_small.yaml:1:" in lines[0], lines

@@ -1,10 +1,12 @@
 """Memory profiles, stages of the data, and what is said where nothing is kept for resuming."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from lib import checkpoint, launch
-from lib.config import noting_overrides, profiles, with_changes
+from lib.config import profiles, with_changes
 from lib.config.reader import flat
 from lib.errors import BadInput
 from lib.task import load_config
@@ -117,9 +119,9 @@ def test_what_was_given_as_override_wins_over_the_profile_and_is_said(written):
 
 def test_a_profile_that_cannot_be_dealt_into_the_slots_is_refused(written):
     given = {"training.micro_batch_slots": 3, "training": {"max_steps": 1, "effective_batch": 9}}
-    asked = noting_overrides(written("memory: {profile: optimized}\n", dict(reversed(given.items()))), ())
+    config = written("memory: {profile: optimized}\n", dict(reversed(given.items())))
     with pytest.raises(BadInput, match="effective_batch 16 cannot be dealt into 3"):
-        profiles.apply(asked, True)
+        profiles.apply(dataclasses.replace(config, overridden=frozenset()), True)
 
 
 def test_a_profile_is_worked_in_before_lengths_become_steps(written, monkeypatch):

@@ -1,22 +1,9 @@
 """Flips, quarter turns and noise of the bands, all drawn from the generator that is handed in."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from lib.config.reader import option
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """What changes a tile each time it is trained on."""
-
-    flips: bool = option(True, "Whether tiles are mirrored, one time in two.")
-    rotations: bool = option(True, "Whether tiles are turned by quarters.")
-    band_noise: float = option(
-        0.05, "Deviation of each band's random gain, and of its offset in standard deviations of the band.", minimum=0
-    )
+from lib.tasks.glacier.settings import Augmentation
 
 
 def augment(

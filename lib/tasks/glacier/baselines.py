@@ -7,10 +7,9 @@ import numpy as np
 import torch
 
 from lib.errors import BadInput
-from lib.scores import Confusion
-from lib.tasks.glacier.losses import IGNORE
+from lib.scores import IGNORE, Confusion
 
-Tile = tuple[np.ndarray, np.ndarray]  # bands (C, H, W) floats, mask (H, W) integers or IGNORE
+Tile = tuple[Any, ...]  # begins with bands (C, H, W) floats and mask (H, W) integers or IGNORE
 
 
 class PixelBaseline:
@@ -51,7 +50,7 @@ class PixelBaseline:
         quota = -(-self.pixels // max(1, len(chosen)))
         features, labels = [], []
         for index in sorted(chosen):
-            bands, mask = tiles[int(index)]
+            bands, mask = tiles[int(index)][:2]
             valid = np.flatnonzero(mask.reshape(-1) != IGNORE)
             valid = np.sort(rng.permutation(valid)[:quota])
             features.append(bands.reshape(len(bands), -1)[:, valid].T.astype(np.float32))
@@ -72,6 +71,6 @@ class PixelBaseline:
     def score(self, tiles: Iterable[Tile]) -> Confusion:
         """The confusion matrix over all valid pixels of tiles that it was not fitted on."""
         counts = Confusion(self.classes)
-        for bands, mask in tiles:
+        for bands, mask, *_ in tiles:
             counts.add(torch.from_numpy(self.predict(bands)), torch.from_numpy(np.ascontiguousarray(mask)))
         return counts

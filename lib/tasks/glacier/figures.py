@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from lib.scores import IGNORE
 from lib.task import Batch
-from lib.tasks.glacier.losses import IGNORE
 
 _COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")
 _NOTHING = "#ffffff"  # no data, or no label

@@ -5,45 +5,19 @@ says by what to divide: focal by valid pixels, Dice by tiles with any, MCC and b
 classes, because both are undefined on a tile that has one. Arithmetic is in fp32 at least, whatever autocast says.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from lib.config.reader import option
-
-IGNORE = 255  # the label of a pixel that counts nowhere: nodata, NaN, cloud
-TERMS = ("focal", "dice", "mcc", "boundary")
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The weight of each term; a term of weight 0 is not computed."""
-
-    focal: float = option(0.6, "Weight of the focal loss.", minimum=0)
-    dice: float = option(0.4, "Weight of the Dice loss.", minimum=0)
-    mcc: float = option(0.0, "Weight of the soft Matthews correlation.", minimum=0)
-    boundary: float = option(0.0, "Weight of the boundary loss, once its ramp is over.", minimum=0)
-    gamma: float = option(2.0, "How strongly the focal loss plays down pixels that are right already.", minimum=0)
-    ramp_steps: int = option(0, "Steps in which the weight of the boundary loss rises from 0.", minimum=0)
-    ramp_epochs: float = option(0.0, "Epochs in which the weight of the boundary loss rises from 0.", minimum=0)
-
-    def __post_init__(self) -> None:
-        if not terms(self):
-            raise ValueError("Every term of the loss has the weight 0. Give at least one another weight.")
-
-
-def terms(loss: Loss) -> tuple[str, ...]:
-    """The terms that have a weight."""
-    return tuple(term for term in TERMS if getattr(loss, term) > 0)
+from lib.scores import IGNORE
+from lib.tasks.glacier.settings import Loss
 
 
 def weights(loss: Loss, step: int) -> dict[str, float]:
     """The weight of each term in a step. The boundary's rises linearly: the regions must be found before their rims
     can be moved (Kervadec et al. 2021, section 3.3, there as an increasing alpha)."""
     ramp = min(1.0, step / loss.ramp_steps) if loss.ramp_steps else 1.0
-    return {term: getattr(loss, term) * (ramp if term == "boundary" else 1.0) for term in terms(loss)}
+    return {term: getattr(loss, term) * (ramp if term == "boundary" else 1.0) for term in loss.terms}
 
 
 def count(loss: Loss, mask: Tensor) -> dict[str, int]:
@@ -51,7 +25,7 @@ def count(loss: Loss, mask: Tensor) -> dict[str, int]:
     valid = mask != IGNORE
     tiles, several = int(valid.flatten(1).any(1).sum()), int(_has_several(mask).sum())
     numbers = {"focal": int(valid.sum()), "dice": tiles, "mcc": several, "boundary": several}
-    return {term: numbers[term] for term in terms(loss)}
+    return {term: numbers[term] for term in loss.terms}
 
 
 def _has_several(mask: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from lib.errors import BadInput
 from lib.tasks.glacier.augment import undo, view
 from lib.tasks.glacier.data import readers
-from lib.tasks.glacier.data.readers import Opened, Scene, Source
+from lib.tasks.glacier.data.readers import Opened, Scene
+from lib.tasks.glacier.settings import Source
 
 _VIEWS = 8  # the flips and quarter turns of a square
 

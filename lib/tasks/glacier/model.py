@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lib.tasks.glacier.settings import Model
+
 STRIDE = 32  # height and width are halved five times
 
 
@@ -75,6 +77,20 @@ def _stage(inputs: int, outputs: int, depth: int, stride: int) -> nn.Sequential:
     """`depth` residual blocks, the first of which changes size and channels."""
     first = Residual(inputs, outputs, stride)
     return nn.Sequential(first, *(Residual(outputs, outputs, 1) for _ in range(depth - 1)))
+
+
+class Net(UNet):
+    """The U-Net behind the normalisation that belongs to its weights: raw bands in, NaN where there is no data."""
+
+    def __init__(self, bands: int, classes: int, sizes: Model):
+        super().__init__(bands, classes, sizes.widths, sizes.depths, sizes.decoder)
+        self.register_buffer("mean", torch.zeros(bands, 1, 1))
+        self.register_buffer("deviation", torch.ones(bands, 1, 1))
+
+    def forward(self, image: Tensor) -> Tensor:
+        """(B, bands, S, S) -> (B, classes, S, S). No data becomes the mean of its band."""
+        normal = (image - self.mean) / self.deviation
+        return super().forward(torch.where(normal.isnan(), 0.0, normal))
 
 
 class Residual(nn.Module):

@@ -1,4 +1,4 @@
-"""What an encoder must beat: the frequency of tails, and for each condition the strongest trivial method."""
+"""The baselines of tail prediction: the frequency of tails, and for each condition the strongest trivial method."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ SMOOTHING = 0.3  # chosen on the validation split among 0.03, 0.1, 0.3, 1
 
 
 class Baselines:
-    """Counts over the training triples; scores for any query without a model."""
+    """Scores candidates without a model, from counts over the training triples."""
 
     def __init__(self, corpus: Corpus, candidates: Candidates):
         self.corpus, self.candidates = corpus, candidates
@@ -25,7 +25,7 @@ class Baselines:
         self._by_context, self._context_total = self._count_contexts(train)
 
     def rank(self, queries: Iterable[Query], trivial: bool) -> list[Ranked]:
-        """Answers queries by frequency, or by the trivial method of each one's condition."""
+        """Ranks the tails of queries by frequency, or by the trivial method of each one's condition."""
         ranked = []
         for query in queries:
             candidates = self.candidates.of_relation[self.corpus.relation[query.triple]]
@@ -34,6 +34,7 @@ class Baselines:
         return ranked
 
     def scores(self, query: Query, candidates: np.ndarray) -> np.ndarray:
+        """(N) candidates -> (N) scores by the trivial method of the query's condition."""
         method = {"full_text": self._text_match, "masked": self._context, "name_only": self._head_name}
         return method[query.condition](query.triple, candidates)
 
@@ -41,13 +42,13 @@ class Baselines:
         return self.frequency[self.corpus.relation[triple], candidates].astype(float)
 
     def _text_match(self, triple: int, candidates: np.ndarray) -> np.ndarray:
-        """Tails whose name stands in the text come first, the frequent ones before the rare."""
+        """Prefers tails whose name stands in the text, then the frequent ones."""
         corpus = self.corpus
         text = np.unique(corpus.window_text(int(corpus.window_of[triple])))
         return self._prior(triple, candidates) + 1e9 * np.isin(corpus.name[candidates], text)
 
     def _head_name(self, triple: int, candidates: np.ndarray) -> np.ndarray:
-        """Tails that heads of the same name have, then the frequent ones."""
+        """Prefers tails that heads of the same name have, then the frequent ones."""
         corpus = self.corpus
         scores = self._prior(triple, candidates)
         head = corpus.head_parts(int(corpus.window_of[triple]))[0]
@@ -73,17 +74,17 @@ class Baselines:
         return scores
 
     def _features(self, triple: int) -> list[tuple[int, int]]:
-        """(offset, word) around every place of the tail's name in the text; what the mask itself hides stays hidden."""
+        """Returns (offset, word) around every place of the tail's name in the text, but words that the mask hides."""
         corpus = self.corpus
         text = corpus.window_text(int(corpus.window_of[triple]))
         name = corpus.name[corpus.tail[triple]]
-        found = []
+        features = []
         for place in np.flatnonzero(text == name):
             for offset in range(-REACH, REACH + 1):
                 other = place + offset
                 if offset and 0 <= other < len(text) and text[other] != name:
-                    found.append((offset, int(text[other])))
-        return found
+                    features.append((offset, int(text[other])))
+        return features
 
     def _count_head_names(self, train: np.ndarray) -> dict[tuple[int, int], dict[int, int]]:
         corpus = self.corpus

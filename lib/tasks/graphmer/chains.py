@@ -6,50 +6,34 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lib.config.reader import option
 from lib.task import Batch
 from lib.tasks.graphmer import tokens
 from lib.tasks.graphmer.corpus import Corpus, header_pieces
+from lib.tasks.graphmer.settings import CONDITIONS, Objective
+from lib.tasks.graphmer.tokens import IGNORE
 from lib.training.order import mix, permutation
-
-IGNORE = -100
-CONDITIONS = ("full_text", "masked", "name_only")
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What is hidden in training."""
-
-    mlm_ratio: float = option(0.15, "Share of root tokens in masked spans.", minimum=0, maximum=1)
-    mlm_weight: float = option(1.0, "Weight of the loss on text beside that on leaves.", minimum=0)
-    mlm_longest_span: int = option(7, "Tokens of a span at most; lengths are geometric.", minimum=1)
-    leaf_ratio: float = option(0.15, "Share of triples whose whole leaf is masked.", minimum=0, maximum=1)
-    name_mask_ratio: float = option(
-        0.15, "Share of triples whose tail's name is masked in the text, and the leaf with it.", minimum=0, maximum=1
-    )
-    structural_ratio: float = option(
-        1.0, "Share of the windows that hold structural facts alone, which a prefix rule answers.", minimum=0, maximum=1
-    )
-    name_only_ratio: float = option(0.05, "Share of samples that come without any text.", minimum=0, maximum=1)
 
 
 @dataclass(frozen=True)
 class Query:
-    """One question of the evaluation: which tail does this triple have, seen under this condition?"""
+    """One question of the evaluation: which tail does this triple have, under this condition?"""
 
     triple: int
     condition: str
 
 
 class Windows:
-    """The training set: indices of windows; of those with nothing but structural facts a fixed share."""
+    """The training set: indices of windows, with a fixed share of those that hold structural facts alone.
+
+    `structural` (relations) is True for relations that a rule on names answers.
+    """
 
     def __init__(self, corpus: Corpus, structural: np.ndarray, structural_ratio: float):
         windows = corpus.windows_of("train")
-        telling = np.unique(corpus.window_of[~structural[corpus.relation]])
-        others = np.setdiff1d(windows, telling)
-        kept = _some(others, round(structural_ratio * len(others)))
-        self.indices = np.sort(np.concatenate([np.intersect1d(windows, telling), kept]))
+        not_structural = np.unique(corpus.window_of[~structural[corpus.relation]])
+        others = np.setdiff1d(windows, not_structural)
+        others = _sample(others, round(structural_ratio * len(others)))
+        self.indices = np.sort(np.concatenate([np.intersect1d(windows, not_structural), others]))
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -59,14 +43,14 @@ class Windows:
 
 
 class Queries:
-    """An evaluation set: up to `most` triples of a split, drawn once and for all, under every condition."""
+    """An evaluation set: up to `most` triples of a split, the same ones in every run, under every condition."""
 
     def __init__(self, corpus: Corpus, split: str, structural: np.ndarray, most: int, most_structural: int = 0):
         self.split = split
         triples = corpus.triples_of(split)
         is_structural = structural[corpus.relation[triples]]
         self.triples = np.concatenate(
-            [_some(triples[~is_structural], most), _some(triples[is_structural], most_structural)]
+            [_sample(triples[~is_structural], most), _sample(triples[is_structural], most_structural)]
         )
         self.queries = [Query(int(t), c) for c in CONDITIONS for t in self.triples]
 
@@ -77,17 +61,18 @@ class Queries:
         return self.queries[index]
 
 
-def _some(values: np.ndarray, most: int) -> np.ndarray:
+def _sample(values: np.ndarray, most: int) -> np.ndarray:
+    """(N) values -> at most `most` of them in ascending order, drawn by a seed that depends on N alone."""
     return np.sort(values[permutation(mix(len(values)), 0, len(values))[:most]])
 
 
 class Collator:
-    """Puts samples into tensors.
+    """Makes batches of tensors from windows and queries.
 
-    roots, within, root_targets (B, R), leaves, leaf_targets (B, G, K), relation (B, G), span (B, G, R): R roots, K
-    leaves each, on the first G roots that any sample of the batch uses. `within` is the place of a piece in its word,
-    K - 1 at most. `span` marks the tokens that a leaf hangs on: its head's name, or where the tail's name is masked in
-    the text, those places.
+    A batch has roots, within, root_targets (B, R), leaves, leaf_targets (B, G, K), relation (B, G), span (B, G, R):
+    R roots, K leaves each, on the first G roots that any sample of the batch uses. `within` is the place of a piece in
+    its word, K - 1 at most. `span` marks the tokens that a leaf hangs on: its head's name, or where the tail's name is
+    masked in the text, those places.
     """
 
     def __init__(self, corpus: Corpus, objective: Objective, roots: int, vocabulary: int):
@@ -95,9 +80,11 @@ class Collator:
         self.leaf_count = corpus.leaves.shape[1]
 
     def training(self, windows: Sequence[int], generator: torch.Generator) -> Batch:
+        """Returns a training batch of B windows, with masks drawn from `generator`."""
         return self._stack([self._training_chain(window, generator) for window in windows])
 
     def queries(self, queries: Sequence[Query]) -> Batch:
+        """Returns an evaluation batch of B queries, and besides `triple` (B) and `condition` (B), an index."""
         batch = self._stack([self._query_chain(query) for query in queries])
         batch["triple"] = torch.tensor([q.triple for q in queries])
         batch["condition"] = torch.tensor([CONDITIONS.index(q.condition) for q in queries])
@@ -124,12 +111,12 @@ class Collator:
         hidden = np.array([name] if query.condition == "masked" else [], np.int64)
         window = int(corpus.window_of[query.triple])
         chain = self._chain(window, hidden, with_text=query.condition != "name_only")
-        hung_on = np.array([name if query.condition == "masked" else -1])
-        chain.hang(corpus, np.array([query.triple]), np.array([True]), hung_on)
+        hidden_word = np.array([name if query.condition == "masked" else -1])
+        chain.hang(corpus, np.array([query.triple]), np.array([True]), hidden_word)
         return chain
 
     def _chain(self, window: int, hidden_names: np.ndarray, with_text: bool) -> "_Chain":
-        """The roots: the head's name from its last part on, a separator, the text; hidden names are one token each."""
+        """Lays out the roots: the head's name, last part first, a separator, the text; a hidden name is one token."""
         corpus = self.corpus
         head = corpus.head_parts(window)
         head_ids, head_words, head_within = self._pieces(head, hidden_names)
@@ -143,7 +130,7 @@ class Collator:
         return _Chain(ids, words, within, max(1, name_length), self.roots, self.leaf_count)
 
     def _pieces(self, words: np.ndarray, hidden_names: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Pieces of words, the word of each and its place in it; a hidden word is the one token NAME."""
+        """(N) words -> (M) pieces, the word of each and its place in it; a hidden word is the one token NAME."""
         ids, owner, within = self.corpus.pieces.expand(words)
         of_word = words[owner]
         hidden = np.isin(of_word, hidden_names)
@@ -152,7 +139,7 @@ class Collator:
         return ids[keep], of_word[keep], within[keep]
 
     def _mask_spans(self, chain: "_Chain", generator: torch.Generator) -> None:
-        """Spans of geometric length, p = 0.2 (SpanBERT, arXiv 1907.10529): 80 % MASK, 10 % random, 10 % kept."""
+        """Masks spans of geometric length, p = 0.2 (SpanBERT, arXiv 1907.10529): 80 % MASK, 10 % random, 10 % as is."""
         length = len(chain.ids)
         budget = round(self.objective.mlm_ratio * length)
         while budget > 0:
@@ -171,6 +158,7 @@ class Collator:
                 chain.ids[chosen] = random.numpy()
 
     def _stack(self, chains: Sequence["_Chain"]) -> Batch:
+        """Pads samples to one shape."""
         groups = max(len(chain.relation) for chain in chains)
         shape = (len(chains), groups, self.leaf_count)
         roots = np.full((len(chains), self.roots), tokens.PAD, np.int64)
@@ -193,7 +181,7 @@ class Collator:
 
 
 class _Chain:
-    """One sample before it is padded: root ids with word and place of each, and the leaves that hang on them."""
+    """One sample before padding: root ids with word and place of each, (n), and the leaves that hang on them."""
 
     def __init__(
         self, ids: np.ndarray, words: np.ndarray, within: np.ndarray, name_length: int, roots: int, leaves: int
@@ -202,13 +190,13 @@ class _Chain:
         self.name_length, self.roots, self.leaf_count = name_length, roots, leaves
         self.root_targets = np.full(len(ids), IGNORE, np.int64)
 
-    def hang(self, corpus: Corpus, triples: np.ndarray, masked: np.ndarray, hung_on: np.ndarray) -> None:
-        """Hangs triples on the first roots. `hung_on` is the hidden word whose places a leaf attends to, or -1."""
+    def hang(self, corpus: Corpus, triples: np.ndarray, masked: np.ndarray, hidden_word: np.ndarray) -> None:
+        """Hangs T triples on the first roots. `hidden_word` (T) is the word whose places a leaf attends to, or -1."""
         self.relation = corpus.relation[triples]
         true = corpus.leaves[corpus.tail[triples]].astype(np.int64)
         self.leaves = np.where(masked[:, None], tokens.MASK, true)
         self.leaf_targets = np.where(masked[:, None] & (true != tokens.PAD), true, IGNORE)
         self.span = np.zeros((len(triples), self.roots), bool)
-        for row, word in enumerate(hung_on):
+        for row, word in enumerate(hidden_word):
             places = np.flatnonzero((self.ids == tokens.NAME) & (self.words == word)) if word >= 0 else ()
             self.span[row, places if len(places) else slice(0, self.name_length)] = True

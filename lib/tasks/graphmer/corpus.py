@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from lib.errors import BadInput
+from lib.machine import disk
 from lib.tasks.graphmer import tokens
 from lib.tasks.graphmer.code.records import Graph, Triple
+from lib.tasks.graphmer.settings import Chain, Split
 from lib.tasks.graphmer.tokens import Pieces
 
 SPLITS = ("train", "validation", "test")
@@ -20,13 +22,13 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass
 class Corpus:
-    """Arrays that training and evaluation read. W windows, T triples, E entities, V words.
+    """The arrays that training and evaluation read. W windows, T triples, E entities, V words.
 
     A window is a stretch of a file's text inside the span of one head, with that head's triples of those lines.
-    `text` holds all words of all files; `window_start`/`window_stop` (W) cut a window out of it, and
-    `first_triple` (W + 1) says which triples are its. `relation`, `tail` (T) and `head`, `split` (W) are indices.
-    `parts` are the words of an entity's id from last to first, ragged by `part_offsets` (E + 1); `leaves` (E, K) are
-    the pieces of them with END, cut at K and padded.
+    `text` holds all words of all files; `window_start` and `window_stop` (W) bound a window in it, and
+    `first_triple` (W + 1) bounds its triples. `relation`, `tail` (T) and `head`, `split` (W) are indices.
+    `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1); `leaves` (E, K) are
+    their pieces and END, cut at K and padded.
     """
 
     word_list: list[str]
@@ -60,40 +62,58 @@ class Corpus:
 
     @cached_property
     def name(self) -> np.ndarray:
-        """(E) the word that an entity is called by: the last part of its id."""
+        """(E) the last part of each entity's id, a word."""
         return self.parts[self.part_offsets[:-1]]
 
     def windows_of(self, split: str) -> np.ndarray:
+        """Returns the indices of the windows of a split, ascending."""
         return np.flatnonzero(self.split == SPLITS.index(split))
 
     def triples_of(self, split: str) -> np.ndarray:
+        """Returns the indices of the triples of a split, ascending."""
         return np.flatnonzero(self.split[self.window_of] == SPLITS.index(split))
 
     def head_parts(self, window: int) -> np.ndarray:
+        """Returns the words of the head's id, the last part first."""
         entity = self.head[window]
         return self.parts[self.part_offsets[entity] : self.part_offsets[entity + 1]]
 
     def window_text(self, window: int) -> np.ndarray:
+        """Returns the words of a window, as indices into `word_list`."""
         return self.text[self.window_start[window] : self.window_stop[window]]
 
     def fingerprint(self) -> str:
+        """Hashes what training depends on."""
         digest = hashlib.sha256()
         for array in (self.text, self.head, self.split, self.relation, self.tail, self.leaves, self.first_triple):
             digest.update(np.ascontiguousarray(array).data)
         digest.update("\n".join([*self.entities, *self.relations]).encode())
         return digest.hexdigest()[:16]
 
+    def check_splits(self, files: int) -> None:
+        """Raises BadInput where a split has no triples. `files` is how many files there are, for the message."""
+        for split in SPLITS:
+            if not len(self.triples_of(split)):
+                raise BadInput(
+                    f"No triple is left for the {split} split: the data comes from {files} files, and whole files go "
+                    "to one split. Give data from more files, or raise workload.split.validation and .test."
+                )
+
+    def summary(self) -> str:
+        """Returns the numbers of windows and triples as one line."""
+        per_split = Counter(self.split[self.window_of].tolist())
+        shares = ", ".join(f"{per_split[i]:,} {name}" for i, name in enumerate(SPLITS))
+        return f"{len(self):,} windows of text with {len(self.relation):,} triples ({shares})"
+
     def save(self, path: Path) -> None:
-        """Writes an .npz without pickle, whole or not at all."""
+        """Writes an .npz without pickle."""
         lists = {"word_list": self.word_list, "entities": self.entities, "relations": self.relations}
         joined = {name: np.frombuffer("\n".join(value).encode(), np.uint8) for name, value in lists.items()}
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         stored = {name: arrays[name] for name in self.__dataclass_fields__ if name not in lists}
-        aside = path.with_name(path.name + ".tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
+        with disk.whole(path, cache=True) as aside, aside.open("wb") as file:
             np.savez(file, **joined, **stored)
-        aside.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> "Corpus":
@@ -104,103 +124,90 @@ class Corpus:
         return cls(**fields)
 
 
-def build(
-    graph: Graph, root: Path | None, roots: int, leaves: int, vocabulary: int, shares: tuple[float, float], facts: int
-) -> Corpus:
-    """Builds the arrays. `root` is where the sources of the graph lie (None: names only, no text).
+def build(graph: Graph, root: Path | None, chain: Chain, split: Split) -> Corpus:
+    """Builds the arrays of a graph. `root` is the folder of its sources; None leaves the windows without text.
 
-    A window has at most `facts` triples: one with more becomes several with the same text.
-
-    `shares` are the parts of the files that go to validation and test. Raises BadInput where a split stays empty.
+    A window has at most `chain.most_facts` triples: one with more becomes several with the same text. Raises BadInput
+    where a split stays empty.
     """
-    splits = split_files(sorted({t.file for t in graph.triples}), *shares)
-    vocabulary_of_words: dict[str, int] = {}
-    entities = sorted({e for t in graph.triples for e in (t.head, t.tail)})
-    index = {e: i for i, e in enumerate(entities)}
+    splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
+    words: dict[str, int] = {}  # word -> its index, in the order of first mention
+    names = {
+        entity: [words.setdefault(word, len(words)) for word in tokens.name_parts(entity)]
+        for entity in sorted({e for t in graph.triples for e in (t.head, t.tail)})
+    }
+    text, lines = _read_text(graph, root, words)
+    pieces = _learn_pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
+    windows = _windows(graph, text, lines, pieces, names, chain)
+    triples = [triple for window in windows for triple in window.triples]
     relations = sorted({t.relation for t in graph.triples})
-    parts = [[_intern(w, vocabulary_of_words) for w in tokens.name_parts(e)] for e in entities]
-    text, lines = _read_text(graph, root, vocabulary_of_words)
-    pieces = _learn(text, lines, splits, parts, list(vocabulary_of_words), vocabulary)
-    rows = _windows(graph, text, lines, pieces, index, parts, roots)
-    rows = [part for row in rows for part in _at_most(row, facts)]
-    relation_index = {r: i for i, r in enumerate(relations)}
-    triples = [t for row in rows for t in row.triples]
+    relation_index = {relation: i for i, relation in enumerate(relations)}
+    index = {entity: i for i, entity in enumerate(names)}
     corpus = Corpus(
-        word_list=list(vocabulary_of_words),
-        entities=entities,
+        word_list=list(words),
+        entities=list(names),
         relations=relations,
         text=text,
-        window_start=np.array([r.start for r in rows], np.int64),
-        window_stop=np.array([r.stop for r in rows], np.int64),
-        first_triple=np.concatenate([[0], np.cumsum([len(r.triples) for r in rows])]).astype(np.int64),
-        head=np.array([index[r.triples[0].head] for r in rows], np.int64),
-        split=np.array([splits[r.triples[0].file] for r in rows], np.int8),
+        window_start=np.array([w.start for w in windows], np.int64),
+        window_stop=np.array([w.stop for w in windows], np.int64),
+        first_triple=_offsets([len(w.triples) for w in windows]),
+        head=np.array([index[w.triples[0].head] for w in windows], np.int64),
+        split=np.array([splits[w.triples[0].file] for w in windows], np.int8),
         relation=np.array([relation_index[t.relation] for t in triples], np.int64),
         tail=np.array([index[t.tail] for t in triples], np.int64),
-        parts=np.array([w for p in parts for w in p], np.int64),
-        part_offsets=np.concatenate([[0], np.cumsum([len(p) for p in parts])]).astype(np.int64),
-        leaves=_leaves(parts, pieces, leaves),
+        parts=np.array([word for name in names.values() for word in name], np.int64),
+        part_offsets=_offsets([len(name) for name in names.values()]),
+        leaves=pieces.leaves(names.values(), chain.leaves),
         piece_flat=pieces.flat,
         piece_offsets=pieces.offsets,
     )
-    for split in SPLITS:
-        if not len(corpus.triples_of(split)):
-            raise BadInput(
-                f"No triple is left for the {split} split: the data comes from {len(splits)} files, and whole files go "
-                "to one split. Give data from more files, or raise workload.split.validation and .test."
-            )
+    corpus.check_splits(len(splits))
     return corpus
 
 
 def split_files(files: Sequence[str], validation: float, test: float) -> dict[str, int]:
-    """The split of each file, by a hash of its path: it stays when other files come or go."""
-    return {file: _split_of(file, validation, test) for file in files}
+    """Deals files to SPLITS by a hash of the path, so that a file stays in its split when others come or go.
+
+    Returns the index of each file's split. `validation` and `test` are their shares of the files.
+    """
+    splits = {}
+    for file in files:
+        position = int.from_bytes(hashlib.sha256(file.encode()).digest()[:8], "big") / 2**64
+        splits[file] = 1 if position < validation else 2 if position < validation + test else 0
+    return splits
 
 
-def _split_of(file: str, validation: float, test: float) -> int:
-    position = int.from_bytes(hashlib.sha256(file.encode()).digest()[:8], "big") / 2**64
-    return 1 if position < validation else 2 if position < validation + test else 0
-
-
-def _intern(word: str, table: dict[str, int]) -> int:
-    return table.setdefault(word, len(table))
+def _offsets(lengths: Sequence[int]) -> np.ndarray:
+    """(N) lengths of the rows of a ragged array -> (N + 1) where each begins."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 Lines = dict[str, np.ndarray]  # file -> (lines + 1) where each line begins in the text
 
 
-def _read_text(graph: Graph, root: Path | None, table: dict[str, int]) -> tuple[np.ndarray, Lines]:
-    """All words of the files that spans point into, and where each line of each file begins."""
+def _read_text(graph: Graph, root: Path | None, words: dict[str, int]) -> tuple[np.ndarray, Lines]:
+    """Returns all words of the files that entities lie in, as indices into `words`, which grows."""
     files = sorted({e.file for e in graph.entities.values() if e.file}) if root else []
-    everything: list[int] = []
+    text: list[int] = []
     lines: Lines = {}
     for file in files:
         starts = []
         for line in (root / file).read_text("utf-8", errors="replace").split("\n"):  # type: ignore[operator]
-            starts.append(len(everything))
-            everything.extend(_intern(word, table) for word in tokens.words(line))
-        lines[file] = np.array([*starts, len(everything)], np.int64)
-    return np.array(everything, np.int64), lines
+            starts.append(len(text))
+            text.extend(words.setdefault(word, len(words)) for word in tokens.words(line))
+        lines[file] = np.array([*starts, len(text)], np.int64)
+    return np.array(text, np.int64), lines
 
 
-def _learn(
-    text: np.ndarray, lines: Lines, splits: dict[str, int], parts: list[list[int]], word_list: list[str], size: int
+def _learn_pieces(
+    text: np.ndarray, lines: Lines, splits: dict[str, int], names: Iterable[list[int]], words: list[str], size: int
 ) -> Pieces:
-    """Pieces learnt from the words of the training files and the parts of the names."""
-    counts = np.bincount(np.fromiter(itertools.chain.from_iterable(parts), np.int64), minlength=len(word_list))
+    """Learns pieces from the words of the training files and of all names."""
+    counts = np.bincount(np.fromiter(itertools.chain.from_iterable(names), np.int64), minlength=len(words))
     for file, starts in lines.items():
         if splits.get(file, 0) == 0:
-            counts += np.bincount(text[starts[0] : starts[-1]], minlength=len(word_list))
-    return tokens.learn({word_list[i]: int(counts[i]) for i in np.flatnonzero(counts)}, size, word_list)
-
-
-def _leaves(parts: list[list[int]], pieces: Pieces, count: int) -> np.ndarray:
-    table = np.full((len(parts), count), tokens.PAD, np.int32)
-    for row, words in enumerate(parts):
-        found, _, _ = pieces.expand(np.array(words[:count]))
-        filled = [*found[:count], tokens.END][:count]
-        table[row, : len(filled)] = filled
-    return table
+            counts += np.bincount(text[starts[0] : starts[-1]], minlength=len(words))
+    return tokens.learn({words[i]: int(counts[i]) for i in np.flatnonzero(counts)}, size, words)
 
 
 @dataclass
@@ -211,39 +218,41 @@ class _Window:
 
 
 def header_pieces(lengths: Sequence[int], roots: int) -> int:
-    """How many root tokens the head's name takes at the front: at most an eighth of them, and a separator."""
+    """Returns how many root tokens the head's name takes at the front: at most an eighth of them, and a separator."""
     return min(sum(lengths), max(2, roots // 8)) + 1
 
 
 def _windows(
-    graph: Graph,
-    text: np.ndarray,
-    lines: Lines,
-    pieces: Pieces,
-    index: dict[str, int],
-    parts: list[list[int]],
-    roots: int,
+    graph: Graph, text: np.ndarray, lines: Lines, pieces: Pieces, names: dict[str, list[int]], chain: Chain
 ) -> list[_Window]:
+    """Returns the windows of every head, by head and file, with at most `chain.most_facts` triples each."""
     by_head: dict[tuple[str, str], list[Triple]] = defaultdict(list)
     for triple in graph.triples:
         by_head[triple.head, triple.file].append(triple)
     cumulative = np.concatenate([[0], np.cumsum(pieces.lengths(text))]) if len(text) else np.zeros(1, np.int64)
-    rows = []
+    windows = []
     for (head, file), triples in sorted(by_head.items()):
         entity = graph.entities.get(head)
         if entity is None or entity.file != file or file not in lines:
-            rows.append(_Window(0, 0, triples))
+            windows.append(_Window(0, 0, triples))
             continue
-        budget = roots - header_pieces(pieces.lengths(np.array(parts[index[head]])), roots)
-        rows.extend(_cut(triples, lines[file], entity.first_line, entity.last_line, cumulative, budget))
-    return rows
+        budget = chain.roots - header_pieces(pieces.lengths(np.array(names[head])), chain.roots)
+        windows += _cut(triples, lines[file], entity.first_line, entity.last_line, cumulative, budget)
+    most = chain.most_facts
+    return [
+        _Window(window.start, window.stop, window.triples[i : i + most])
+        for window in windows
+        for i in range(0, len(window.triples), most)
+    ]
 
 
 def _cut(
     triples: list[Triple], starts: np.ndarray, first: int, last: int, cumulative: np.ndarray, budget: int
 ) -> list[_Window]:
-    """Cuts the lines of a head's span into windows of whole lines within `budget` pieces; a longer line is cut off."""
-    by_window: dict[int, _Window] = {}
+    """Cuts lines `first` to `last` into windows of whole lines within `budget` pieces; a longer line is cut off.
+
+    `starts` is where each line of the file begins in the text, `cumulative` the number of pieces before each word.
+    """
     last_line = min(last, len(starts) - 1)
     line = first
     bounds = []  # (first line, word start, word stop)
@@ -254,23 +263,10 @@ def _cut(
         following = max(following, line + 1)
         bounds.append((line, int(begin), min(int(starts[following - 1]), limit)))
         line = following
-    first_lines = [b[0] for b in bounds]
+    first_lines = [bound[0] for bound in bounds]
+    by_number: dict[int, _Window] = {}
     for triple in triples:
         number = max(0, int(np.searchsorted(first_lines, triple.line, "right")) - 1)
         _, start, stop = bounds[number]
-        by_window.setdefault(number, _Window(start, stop, [])).triples.append(triple)
-    return [by_window[n] for n in sorted(by_window)]
-
-
-def _at_most(window: _Window, count: int) -> list[_Window]:
-    """Splits the triples of a window over several, where there are more than a sample may have."""
-    return [
-        _Window(window.start, window.stop, window.triples[i : i + count]) for i in range(0, len(window.triples), count)
-    ]
-
-
-def summary(corpus: Corpus) -> str:
-    """One line for people: how much of everything there is."""
-    per_split = Counter(corpus.split[corpus.window_of].tolist())
-    shares = ", ".join(f"{per_split[i]:,} {name}" for i, name in enumerate(SPLITS))
-    return f"{len(corpus):,} windows of text with {len(corpus.relation):,} triples ({shares})"
+        by_number.setdefault(number, _Window(start, stop, [])).triples.append(triple)
+    return [by_number[number] for number in sorted(by_number)]

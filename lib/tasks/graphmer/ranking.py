@@ -1,24 +1,27 @@
-"""Filtered ranks of tails, and what is reported of them.
+"""Filtered ranks of tails, and the figures and tables made of them.
 
 Bordes et al., Translating Embeddings for Modeling Multi-relational Data, NIPS 2013, section 4.2: other true tails of
 the same head and relation do not count against the right one.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from lib.tasks.graphmer.chains import CONDITIONS
 from lib.tasks.graphmer.corpus import Corpus
+from lib.tasks.graphmer.settings import CONDITIONS
+from lib.text import aligned
 
 HITS = (1, 3, 10)
 
 
 class Candidates:
-    """Which tails compete: those of the relation that training has seen; or, in a second table, all entities."""
+    """The tails that compete: those that training has seen with the relation, or all entities."""
 
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
@@ -30,7 +33,7 @@ class Candidates:
 
     @cached_property
     def _true_tails(self) -> dict[tuple[int, int], list[int]]:
-        """All tails of (head, relation) in any split: what is filtered."""
+        """(head, relation) -> all its tails in any split, which are filtered out."""
         true: dict[tuple[int, int], list[int]] = defaultdict(list)
         heads = self.corpus.head[self.corpus.window_of]
         for head, relation, tail in zip(heads, self.corpus.relation, self.corpus.tail, strict=True):
@@ -38,15 +41,15 @@ class Candidates:
         return true
 
     def seen(self, triple: int) -> bool:
-        """Whether training has the triple's tail as a tail of its relation."""
+        """Returns whether training has the triple's tail as a tail of its relation."""
         candidates = self.of_relation[self.corpus.relation[triple]]
         place = np.searchsorted(candidates, self.corpus.tail[triple])
         return bool(place < len(candidates) and candidates[place] == self.corpus.tail[triple])
 
     def rank(self, triple: int, scores: np.ndarray, candidates: np.ndarray) -> float:
-        """The filtered rank of the triple's tail; ties take the mean rank, and a tail that training never saw is last.
+        """Returns the filtered rank of the triple's tail, from 1. Ties take the mean rank; an unseen tail is last.
 
-        `scores` belong to `candidates`, which are sorted.
+        `candidates` (N) are entities in ascending order, `scores` (N) their scores.
         """
         corpus = self.corpus
         if not self.seen(triple):
@@ -55,9 +58,9 @@ class Candidates:
         gold = corpus.tail[triple]
         own = scores[np.searchsorted(candidates, gold)]
         others = [t for t in self._true_tails[head, int(corpus.relation[triple])] if t != gold]
-        places = np.searchsorted(candidates, np.intersect1d(others, candidates))
-        better = (scores > own).sum() - (scores[places] > own).sum()
-        equal = (scores == own).sum() - (scores[places] == own).sum()
+        filtered = scores[np.searchsorted(candidates, np.intersect1d(others, candidates))]
+        better = (scores > own).sum() - (filtered > own).sum()
+        equal = (scores == own).sum() - (filtered == own).sum()
         return float(better + (equal + 1) / 2)
 
 
@@ -72,7 +75,7 @@ class Ranked:
 
 
 def figures(ranks: Iterable[float]) -> dict[str, float]:
-    """MRR and Hits@1/3/10 of ranks; zeros where there are none."""
+    """Returns MRR and Hits@1, 3 and 10 of ranks; zeros where there are none."""
     values = np.array(list(ranks), float)
     if not len(values):
         return {"mrr": 0.0, **{f"hits{k}": 0.0 for k in HITS}}
@@ -80,47 +83,67 @@ def figures(ranks: Iterable[float]) -> dict[str, float]:
 
 
 def headline(ranked: Iterable[Ranked], corpus: Corpus, structural: np.ndarray) -> dict[str, float]:
-    """`mrr_masked`, `hits1_masked`, ... for every condition: non-structural relations, tails of the relation.
+    """Returns `mrr_masked`, `hits1_masked`, ... for every condition, over relations that are not structural.
 
-    `mrr` is the mean of the conditions': one number to select weights by, steadier than each of them.
+    `structural` (relations) is True for those that a rule on names answers. Candidates are the tails of the relation.
+    `mrr` is the mean over conditions: one number to select weights by, steadier than each of them.
     """
-    kept = [r for r in ranked if not structural[corpus.relation[r.triple]]]
-    found = {
-        f"{key}_{condition}": value
-        for condition in CONDITIONS
-        for key, value in figures(r.among_relation for r in kept if r.condition == condition).items()
+    ranks: dict[str, list[float]] = {condition: [] for condition in CONDITIONS}
+    for answer in ranked:
+        if not structural[corpus.relation[answer.triple]]:
+            ranks[answer.condition].append(answer.among_relation)
+    by_condition = {
+        f"{key}_{condition}": value for condition in CONDITIONS for key, value in figures(ranks[condition]).items()
     }
-    return {"mrr": sum(found[f"mrr_{condition}"] for condition in CONDITIONS) / len(CONDITIONS), **found}
+    mean = sum(by_condition[f"mrr_{condition}"] for condition in CONDITIONS) / len(CONDITIONS)
+    return {"mrr": mean, **by_condition}
 
 
-def table(
-    methods: Mapping[str, list[Ranked]], candidates: Candidates, structural: np.ndarray
-) -> list[dict[str, str | float | int]]:
-    """Every table of the protocol as rows: condition, relations, candidates, tails (all, seen, unseen), method."""
-    rows: list[dict[str, str | float | int]] = []
+def table(methods: Mapping[str, list[Ranked]], candidates: Candidates, structural: np.ndarray) -> list[dict[str, Any]]:
+    """Returns every table of the protocol as rows: condition, relations, tails (all, seen, unseen), method, candidates.
+
+    `structural` (relations) is True for relations that a rule on names answers.
+    """
+    rows: list[dict[str, Any]] = []
     relation = candidates.corpus.relation
     seen = {r.triple: candidates.seen(r.triple) for ranked in methods.values() for r in ranked}
-    for condition in CONDITIONS:
-        for kind in ("non-structural", "structural"):
-            for tails in ("all", "seen", "unseen"):
-                for method, ranked in methods.items():
-                    chosen = [
-                        r
-                        for r in ranked
-                        if r.condition == condition
-                        and structural[relation[r.triple]] == (kind == "structural")
-                        and tails in ("all", "seen" if seen[r.triple] else "unseen")
-                    ]
-                    where = {"condition": condition, "relations": kind, "tails": tails, "method": method}
-                    rows.append(
-                        {
-                            **where,
-                            "candidates": "of the relation",
-                            "triples": len(chosen),
-                            **figures(r.among_relation for r in chosen),
-                        }
-                    )
-                    wide = [r.among_all for r in chosen if r.among_all is not None]
-                    if wide:
-                        rows.append({**where, "candidates": "all entities", "triples": len(wide), **figures(wide)})
+    for condition, kind, tails in itertools.product(
+        CONDITIONS, ("non-structural", "structural"), ("all", "seen", "unseen")
+    ):
+        for method, ranked in methods.items():
+            chosen = [
+                r
+                for r in ranked
+                if r.condition == condition
+                and structural[relation[r.triple]] == (kind == "structural")
+                and tails in ("all", "seen" if seen[r.triple] else "unseen")
+            ]
+            narrow = [r.among_relation for r in chosen]
+            wide = [r.among_all for r in chosen if r.among_all is not None]
+            group = {"condition": condition, "relations": kind, "tails": tails, "method": method}
+            rows.append({**group, "candidates": "of the relation", "triples": len(narrow), **figures(narrow)})
+            if wide:
+                rows.append({**group, "candidates": "all entities", "triples": len(wide), **figures(wide)})
     return rows
+
+
+_TRIVIAL_NAMES = {"full_text": "text match", "masked": "context words", "name_only": "head name"}
+
+
+def headline_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Returns the rows of `table` that are printed after a run: MRR and Hits@10 of each method in each condition."""
+    headline = {
+        (row["condition"], row["method"]): row
+        for row in rows
+        if (row["relations"], row["tails"], row["candidates"]) == ("non-structural", "all", "of the relation")
+    }
+    cells = [["condition", "frequency", "strongest trivial", "encoder"]]
+    for condition in CONDITIONS:
+        chosen = [headline[condition, method] for method in ("frequency", "trivial", "encoder")]
+        label = f"{condition} ({_TRIVIAL_NAMES[condition]})"
+        cells.append([label, *(f"{row['mrr']:.3f} ({row['hits10']:.3f})" for row in chosen)])
+    return (
+        f"Filtered tail prediction on {headline['masked', 'encoder']['triples']:,} triples of held-out files, "
+        f"non-structural relations, MRR (Hits@10):\n{aligned(cells)}\n"
+        "Full text is copying: the tail's name stands in the text. evaluation.csv has every table."
+    )

@@ -1,12 +1,13 @@
 """Words of code, and byte-pair pieces of words."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 PAD, MASK, NAME, SEP, END, UNKNOWN = range(6)
 SPECIALS = ["[PAD]", "[MASK]", "[NAME]", "[SEP]", "[END]", "[UNK]"]
+IGNORE = -100  # the target of a position that is not asked for
 
 # Identifiers, numbers' digits, and the few signs that tell a call from a base from an attribute. Everything else
 # (commas, brackets, quotes) would fill a quarter of the window and say little.
@@ -17,11 +18,12 @@ _SEAMS = r"_*(?:[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+)|_+|."
 
 
 def words(text: str) -> list[str]:
+    """Returns the identifiers of a text and the signs ( . = @, in their order."""
     return _WORD.findall(text)
 
 
 def name_parts(entity: str) -> list[str]:
-    """The identifiers of an entity's id from the last to the first: "json.decoder.scan" gives scan, decoder, json."""
+    """Returns the identifiers of an entity's id, the last one first: "json.decoder.scan" gives scan, decoder, json."""
     return _IDENTIFIER.findall(entity)[::-1] or [entity]
 
 
@@ -35,10 +37,19 @@ class Pieces:
         self.flat, self.offsets = flat, offsets
 
     def lengths(self, word_ids: np.ndarray) -> np.ndarray:
+        """(N) indices of words -> (N) numbers of their pieces."""
         return self.offsets[word_ids + 1] - self.offsets[word_ids]
 
+    def leaves(self, names: Collection[Sequence[int]], count: int) -> np.ndarray:
+        """The pieces of each name's words and END, cut at `count` and padded: (names, count) int32."""
+        table = np.full((len(names), count), PAD, np.int32)
+        for row, word_ids in enumerate(names):
+            pieces = [*self.expand(np.array(word_ids[:count]))[0][:count], END][:count]
+            table[row, : len(pieces)] = pieces
+        return table
+
     def expand(self, word_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The pieces of a sequence of words; for each the index of its word in the sequence, and its place in it."""
+        """(N) indices of words -> (M) their pieces, the index of each piece's word among the N, its place in it."""
         lengths = self.lengths(word_ids)
         owner = np.repeat(np.arange(len(word_ids)), lengths)
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -57,15 +68,10 @@ def learn(counts: Mapping[str, int], vocabulary: int, every_word: Sequence[str])
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, special_tokens=SPECIALS, limit_alphabet=200, show_progress=False
     )
-    tokenizer.train_from_iterator(_repeated(counts), trainer)
+    # The trainer counts for itself, so each word comes as often as it was seen; beyond 64 times merges do not change.
+    repeated = (word for word in sorted(counts) for _ in range(min(counts[word], 64)))
+    tokenizer.train_from_iterator(repeated, trainer)
     encoded = [e.ids for e in tokenizer.encode_batch(list(every_word), add_special_tokens=False)]
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded])]).astype(np.int64)
     flat = np.fromiter((i for ids in encoded for i in ids), dtype=np.int32, count=int(offsets[-1]))
     return Pieces(flat, offsets)
-
-
-def _repeated(counts: Mapping[str, int]) -> Iterable[str]:
-    """The trainer counts for itself, so a word comes as often as it was seen; above 64 times the order of merges is
-    settled."""
-    for word in sorted(counts):
-        yield from [word] * min(counts[word], 64)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lib.errors import BadInput
+from lib.scores import IGNORE
 from lib.tasks.glacier.baselines import PixelBaseline
-from lib.tasks.glacier.losses import IGNORE
 
 SMALL = {"pixels": 1500, "rounds": 10}
 

@@ -10,10 +10,10 @@ from lib import checkpoint, launch
 from lib.errors import BadInput
 from lib.machine import platform
 from lib.report.progress import Plain
+from lib.scores import IGNORE
 from lib.task import load_config, load_task
 from lib.tasks.glacier.data import readers, terrain, tiles
-from lib.tasks.glacier.data.readers import Source
-from lib.tasks.glacier.losses import IGNORE
+from lib.tasks.glacier.settings import Cut, Source
 from lib.training import loop
 from lib.training.evaluation import EvaluationLoader
 from lib.training.order import Order, weights_of
@@ -59,7 +59,7 @@ def test_without_data_scenes_are_generated_with_bands_and_classes_as_asked(tiny)
     told = task.describe_data()
     assert "The embedded default is used: 5 generated scenes of 64 x 64 pixels" in told
     image, classes = terrain.scene(0, 0, 64)
-    sample = task.store.read(0)
+    sample = task.data.store.read(0)
     known = ~np.isnan(sample[0][0])
     assert np.array_equal(sample[0][:, known], image[[4, 0], :32, :32][:, known])
     assert np.array_equal(sample[1][known], classes[:32, :32][known])
@@ -141,7 +141,7 @@ def test_weights_of_the_tiles_reach_the_order(tiny):
 def test_every_held_out_pixel_is_counted_once_though_tiles_overlap(tiny):
     task = load_task(tiny())
     part = task.datasets()["test"]
-    scenes = {int(task.store.table.scene[i]) for i in task.parts.test}
+    scenes = {int(task.data.store.table.scene[i]) for i in task.data.parts.test}
     labelled = sum(int((part[i].target != IGNORE).sum()) for i in range(len(part)))
     assert labelled == len(scenes) * 64 * 64
     assert len(part) == 4 * len(scenes), "tiles side by side are enough"
@@ -149,7 +149,7 @@ def test_every_held_out_pixel_is_counted_once_though_tiles_overlap(tiny):
 
 def test_tiles_at_the_edge_count_only_what_is_new(tmp_path):
     write_scenes(tmp_path / "odd", 6, size=(70, 90))
-    cutter = tiles.Cutter(tmp_path / "store", Source(bands=("red", "nir")), tiles.Cut(size=32))
+    cutter = tiles.Cutter(tmp_path / "store", Source(bands=("red", "nir")), Cut(size=32))
     store = cutter.all(*readers.find(tmp_path / "odd", cutter.source))
     chosen, new_in = tiles.once(store.table, np.arange(len(store)), 32)
     counted = sum(

@@ -1,5 +1,6 @@
 """Masks of whole scenes: window by window as in one piece, in the input's georeference, by one model or several."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from torch import nn
 from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.tasks.glacier import maps
-from lib.tasks.glacier.data.readers import Source
+from lib.tasks.glacier.settings import Source
 from tests.conftest import ROOT
 from tests.tasks.glacier.files import scene, write_bands, write_scenes
 
@@ -105,6 +106,15 @@ def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_p
     assert "Left out: " in (said := capsys.readouterr().out) and "Band2/img001.tif" in said
 
 
+def of_the_notebook(name):
+    """A function of notebook 04, which stands on its own: the notebook writes it to a file."""
+    tree = ast.parse((ROOT / "notebooks_src" / "04_glacier_ensemble.py").read_text())
+    body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    names = {}
+    exec(compile(ast.Module(body, []), name, "exec"), names)
+    return names[name]
+
+
 SMALL = """
 task: glacier
 training: {max_steps: 2, effective_batch: 4, log_every_steps: 0}
@@ -146,21 +156,22 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(trained, capsys, monk
         found = task.predict(models, data, None)
         assert all(np.array_equal(found[name], made[name]) for name in made)
 
+    maskgeration = of_the_notebook("maskgeration")
     # the competition's entry, with the models in a place of its own and as the grader's second argument
     folders = {f"Band{number}": str(data / f"Band{number}") for number in (1, 2)}
     monkeypatch.setenv("TRAINBOOK_ARCHIVE", str(runs / "outputs.tar.gz"))
-    by_id = ensemble.maskgeration(folders, str(trained / "given"))
+    by_id = maskgeration(folders, str(trained / "given"))
     assert sorted(by_id) == [f"{number:03d}" for number in range(6)]
     assert all(np.array_equal(by_id[name[3:]], mask) for name, mask in made.items())
     assert len(list((trained / "given").glob("*.tif"))) == 6
     monkeypatch.delenv("TRAINBOOK_ARCHIVE")
-    by_id = ensemble.maskgeration(folders, str(runs / "outputs.tar.gz"))
+    by_id = maskgeration(folders, str(runs / "outputs.tar.gz"))
     assert all(np.array_equal(by_id[name[3:]], mask) for name, mask in made.items())
     with pytest.raises(BadInput, match="The model reads the bands"):
-        ensemble.maskgeration({"Band1": folders["Band1"]}, str(runs))
+        maskgeration({"Band1": folders["Band1"]}, str(runs))
 
     summary = json.loads((runs / "tiny-seed1" / "summary.json").read_text())
-    assert summary["metrics"].keys() == summary["baseline"].keys() and "mcc" in summary["metrics"]
+    assert summary.metrics.keys() == summary.baseline.keys() and "mcc" in summary.metrics
     for name in ("confusion", "predictions"):
         assert (runs / "tiny-seed1" / "plots" / f"{name}.png").stat().st_size > 5000
 

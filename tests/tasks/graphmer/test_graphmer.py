@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from lib.errors import BadInput
 from lib.task import find_task, load_config, load_task
 from lib.tasks.graphmer import ranking, tokens
-from lib.tasks.graphmer.chains import CONDITIONS, IGNORE, Query
+from lib.tasks.graphmer.chains import Query
 from lib.tasks.graphmer.model import HGat, distances
+from lib.tasks.graphmer.settings import CONDITIONS
+from lib.tasks.graphmer.tokens import IGNORE
 from lib.training.evaluation import EvaluationLoader
 from tests.conftest import SAMPLES
 
@@ -80,9 +82,9 @@ def test_words_keep_identifiers_and_the_signs_that_tell_roles():
 
 
 def test_no_file_stands_in_two_splits(graphmer):
-    corpus = graphmer().corpus
+    corpus = graphmer().data.corpus
     files = {}
-    for triple in graphmer().graph.triples:
+    for triple in graphmer().data.graph.triples:
         files.setdefault(triple.head, triple.file)
     splits = ("train", "validation", "test")
     by_split = [{files[corpus.entities[corpus.head[w]]] for w in corpus.windows_of(s)} for s in splits]
@@ -91,7 +93,7 @@ def test_no_file_stands_in_two_splits(graphmer):
 
 def test_every_triple_stands_once_and_in_a_window_with_its_line(graphmer):
     task = graphmer()
-    corpus = task.corpus
+    corpus = task.data.corpus
     seen = set()
     for index in range(len(corpus.relation)):
         window = corpus.window_of[index]
@@ -99,21 +101,21 @@ def test_every_triple_stands_once_and_in_a_window_with_its_line(graphmer):
         seen.add((head, corpus.relations[corpus.relation[index]], tail))
         if corpus.relations[corpus.relation[index]] == "calls":
             assert corpus.word_list[corpus.name[corpus.tail[index]]] in words_of(corpus, corpus.window_text(window))
-    assert seen == {t.key for t in task.graph.triples} and len(seen) == len(corpus.relation)
+    assert seen == {t.key for t in task.data.graph.triples} and len(seen) == len(corpus.relation)
 
 
 def test_windows_stay_within_the_roots(graphmer):
-    corpus = graphmer().corpus
+    corpus = graphmer().data.corpus
     for window in range(len(corpus)):
         assert corpus.pieces.lengths(corpus.window_text(window)).sum() < 24
 
 
 def test_two_builds_give_the_same_corpus_and_the_cache_is_the_same(graphmer, tmp_path):
-    first = graphmer().corpus
-    again = graphmer().corpus  # out of the cache
+    first = graphmer().data.corpus
+    again = graphmer().data.corpus  # out of the cache
     for path in (tmp_path / "cache").rglob("*.npz"):
         path.unlink()
-    fresh = graphmer().corpus
+    fresh = graphmer().data.corpus
     for name in first.__dataclass_fields__:
         for other in (again, fresh):
             assert np.array_equal(getattr(first, name), getattr(other, name)), name
@@ -121,10 +123,10 @@ def test_two_builds_give_the_same_corpus_and_the_cache_is_the_same(graphmer, tmp
 
 
 def test_a_damaged_cache_is_built_again(graphmer, tmp_path, capsys):
-    want = graphmer().corpus.fingerprint()
+    want = graphmer().data.corpus.fingerprint()
     (path,) = (tmp_path / "cache").rglob("*.npz")
     path.write_bytes(path.read_bytes()[:1000])
-    assert graphmer().corpus.fingerprint() == want
+    assert graphmer().data.corpus.fingerprint() == want
     assert "is damaged" in capsys.readouterr().out
 
 
@@ -134,7 +136,7 @@ def queries(task, condition):
 
 def names_in(task, batch, row):
     """The words whose whole sequence of pieces stands in the visible roots and leaves of a sample."""
-    corpus = task.corpus
+    corpus = task.data.corpus
     visible = [*batch["roots"][row].tolist(), *batch["leaves"][row].flatten().tolist()]
     found = set()
     for word in range(len(corpus.word_list)):
@@ -148,15 +150,15 @@ def test_masked_queries_show_the_tail_nowhere(graphmer):
     task = graphmer()
     for query in queries(task, "masked"):
         batch = task.collate([query], generator())
-        name = task.corpus.word_list[task.corpus.name[task.corpus.tail[query.triple]]]
+        name = task.data.corpus.word_list[task.data.corpus.name[task.data.corpus.tail[query.triple]]]
         assert name not in names_in(task, batch, 0)
         assert (batch["leaves"] == tokens.MASK).all(), "the tail's length must not be told"
 
 
 def test_masked_leaves_hang_where_the_name_was_and_others_on_the_heads_name(graphmer):
     task = graphmer()
-    calls = task.corpus.relations.index("calls")
-    query = next(q for q in queries(task, "masked") if task.corpus.relation[q.triple] == calls)
+    calls = task.data.corpus.relations.index("calls")
+    query = next(q for q in queries(task, "masked") if task.data.corpus.relation[q.triple] == calls)
     batch = task.collate([query], generator())
     places = (batch["roots"][0] == tokens.NAME).nonzero().flatten().tolist()
     assert places and batch["span"][0, 0].nonzero().flatten().tolist() == places
@@ -182,7 +184,7 @@ def test_training_masks_are_drawn_afresh_and_repeat_with_the_generator(graphmer)
 
 def test_training_never_shows_a_name_that_it_hides(graphmer):
     task = graphmer({"workload.objective.mlm_ratio": 0.0, "workload.objective.name_only_ratio": 0.0})
-    corpus, checked = task.corpus, 0
+    corpus, checked = task.data.corpus, 0
     for index, window in enumerate(task.datasets()["train"]):
         batch = task.collate([window], generator(index))
         for group in range(batch["relation"].shape[1]):
@@ -268,11 +270,11 @@ def test_padding_and_unused_roots_change_nothing(graphmer):
     task = graphmer()
     model = task.model().eval()
     windows = list(task.datasets()["train"])
-    longest = max(windows, key=lambda w: task.corpus.first_triple[w + 1] - task.corpus.first_triple[w])
-    shortest = min(windows, key=lambda w: task.corpus.first_triple[w + 1] - task.corpus.first_triple[w])
-    alone = task._collator._stack([task._collator._training_chain(shortest, generator(3))])
-    both = task._collator._stack(
-        [task._collator._training_chain(w, generator(3)) for w in (shortest, longest)]
+    longest = max(windows, key=lambda w: task.data.corpus.first_triple[w + 1] - task.data.corpus.first_triple[w])
+    shortest = min(windows, key=lambda w: task.data.corpus.first_triple[w + 1] - task.data.corpus.first_triple[w])
+    alone = task.data.collator._stack([task.data.collator._training_chain(shortest, generator(3))])
+    both = task.data.collator._stack(
+        [task.data.collator._training_chain(w, generator(3)) for w in (shortest, longest)]
     )
     groups = alone["leaves"].shape[1]
     assert groups < both["leaves"].shape[1]
@@ -287,12 +289,12 @@ def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
     batch = task.example_batch(3, torch.device("cpu"))
     sums, _ = task.loss(task.model(), batch)
     assert batch["leaves"].shape == (3, 24, 4) and all(torch.isfinite(v) for v in sums.values())
-    assert "corpus" not in vars(task)
+    assert "data" not in vars(task)
 
 
 def brute_force_rank(task, triple, scores, candidates):
     """Sorts the candidates left after filtering and averages the places that equal scores may take."""
-    corpus = task.corpus
+    corpus = task.data.corpus
     head, relation = corpus.head[corpus.window_of[triple]], corpus.relation[triple]
     true = {
         int(corpus.tail[t])
@@ -309,12 +311,12 @@ def test_ranks_equal_brute_force_with_ties_and_filter(graphmer):
     task = graphmer()
     draw = np.random.default_rng(0)
     checked = 0
-    for triple in task.corpus.triples_of("test"):
-        relation = task._candidates.of_relation[task.corpus.relation[triple]]
-        for candidates in (relation, task._candidates.everything):
+    for triple in task.data.corpus.triples_of("test"):
+        relation = task.evaluator.candidates.of_relation[task.data.corpus.relation[triple]]
+        for candidates in (relation, task.evaluator.candidates.everything):
             scores = draw.integers(0, 4, len(candidates)).astype(float)
-            got = task._candidates.rank(int(triple), scores, candidates)
-            if task._candidates.seen(int(triple)):
+            got = task.evaluator.candidates.rank(int(triple), scores, candidates)
+            if task.evaluator.candidates.seen(int(triple)):
                 assert got == brute_force_rank(task, triple, scores, candidates)
                 checked += 1
             else:
@@ -329,12 +331,12 @@ def test_figures_by_hand():
 
 def test_the_baselines_use_the_training_files_alone(graphmer):
     task = graphmer()
-    train = task.corpus.triples_of("train")
-    assert task._baselines.frequency.sum() == len(train)
-    counts = np.zeros_like(task._baselines.frequency)
+    train = task.data.corpus.triples_of("train")
+    assert task.evaluator.baselines.frequency.sum() == len(train)
+    counts = np.zeros_like(task.evaluator.baselines.frequency)
     for triple in train:
-        counts[task.corpus.relation[triple], task.corpus.tail[triple]] += 1
-    assert np.array_equal(counts, task._baselines.frequency)
+        counts[task.data.corpus.relation[triple], task.data.corpus.tail[triple]] += 1
+    assert np.array_equal(counts, task.evaluator.baselines.frequency)
 
 
 def test_a_finished_evaluation_has_the_keys_of_the_protocol(graphmer, tmp_path):
@@ -374,7 +376,7 @@ def test_training_learns_what_the_text_shows(graphmer):
 def test_the_given_sample_graph_is_read_and_trained_on(graphmer):
     task = graphmer({"data.dir": str(SAMPLES / "graphmer_kg"), "workload.chain.vocabulary": 2000,
                      "workload.split.validation": 0.05, "workload.split.test": 0.1})
-    assert len(task.corpus.relation) == 24_559
+    assert len(task.data.corpus.relation) == 24_559
     batch = task.collate([task.datasets()["train"][i] for i in range(4)], generator())
     sums, _ = task.loss(task.model(), batch)
     assert all(torch.isfinite(v) for v in sums.values())
@@ -383,9 +385,9 @@ def test_the_given_sample_graph_is_read_and_trained_on(graphmer):
 def test_a_source_file_that_cannot_be_read_is_named_and_refused_unless_allowed(graphmer, tmp_path, capsys):
     task = graphmer()
     (tmp_path / "tree" / "latin.py").write_bytes(b"name = '\xe9\xff'\n")
-    with pytest.raises(BadInput, match=r"(?s)1 source files cannot be read.*latin\.py.*bad_input_limit: 1"):
-        task.graph  # noqa: B018
-    assert len(graphmer({"workload.bad_input_limit": 1}).graph.triples) > 100
+    with pytest.raises(BadInput, match=r"(?s)Unreadable source files: 1; .*bad_input_limit: 1\.\n.*latin\.py"):
+        task.data.graph  # noqa: B018
+    assert len(graphmer({"workload.bad_input_limit": 1}).data.graph.triples) > 100
     assert "Left out latin.py" in capsys.readouterr().out
 
 
@@ -394,12 +396,12 @@ def test_too_few_files_for_three_splits_is_said(graphmer, tmp_path):
     lone.mkdir()
     (lone / "one.py").write_text("def f():\n    g()\n")
     with pytest.raises(BadInput, match=r"No triple is left for the \w+ split: the data comes from 1 files"):
-        graphmer({"data.dir": str(lone)}).corpus  # noqa: B018
+        graphmer({"data.dir": str(lone)}).data.corpus  # noqa: B018
 
 
 def test_too_many_relations_for_the_model_are_said_before_training(graphmer):
     with pytest.raises(BadInput, match=r"relations and workload.model.relations is 2"):
-        graphmer({"workload.model.relations": 2}).corpus  # noqa: B018
+        graphmer({"workload.model.relations": 2}).data.corpus  # noqa: B018
 
 
 def test_a_malformed_line_of_given_triples_is_named(graphmer, tmp_path):
@@ -408,4 +410,4 @@ def test_a_malformed_line_of_given_triples_is_named(graphmer, tmp_path):
     (folder / "entities.jsonl").write_text(json.dumps({"id": "a", "type": "Module"}) + "\n")
     (folder / "triples.jsonl").write_text('{"head": "a",\n')
     with pytest.raises(BadInput, match=r"triples\.jsonl:1"):
-        graphmer({"data.dir": str(folder)}).graph  # noqa: B018
+        graphmer({"data.dir": str(folder)}).data.graph  # noqa: B018

@@ -6,43 +6,18 @@ Groups (scenes, or squares of the map) go as a whole to one part, chosen so that
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from lib.config.reader import option
 from lib.errors import BadInput
 from lib.tasks.glacier.data.tiles import Store, Table
-
-_TRIES = 64  # random orders of the groups; the split that is nearest to the wanted shares is taken
-
-
-@dataclass(frozen=True)
-class Split:
-    """Which part of the data is held out. With folds, one of them validates and the others train."""
-
-    validation: float = option(0.15, "Share that validates, where there are no folds.", above=0, below=0.9)
-    test: float = option(
-        0.15, "Share that is held out of everything; 0: the test repeats the validation.", minimum=0, below=0.9
-    )
-    folds: int = option(0, "Parts of what is not the test; 0: no cross-validation.", minimum=0)
-    fold: int = option(0, "The fold that validates, counted from 0.", minimum=0)
-    by: Literal["scene", "map"] = option("scene", "What is kept together: whole scenes, or squares of the map.")
-    square: int = option(4, "Tiles on a side of such a square.", minimum=1)
-    seed: int = option(
-        0, "The split follows from it, and not from the run's seed: an ensemble shares one test.", minimum=0
-    )
-
-    def __post_init__(self) -> None:
-        if self.folds == 1 or (self.folds and self.fold >= self.folds):
-            raise ValueError(f"fold {self.fold} of {self.folds} folds does not exist. Folds are counted from 0.")
-        if not self.folds and self.validation + self.test >= 1:
-            raise ValueError("validation and test leave nothing to train on. Lower one of them.")
+from lib.tasks.glacier.settings import Split
+from lib.training.splits import refuse_leaks, stratify
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Indices of tiles, sorted, and sentences on what was left out and what is missing."""
+    """Sorted indices of tiles, and sentences on what was left out and what is missing."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -50,67 +25,87 @@ class Parts:
     notes: list[str]
 
 
-def parts(store: Store, split: Split, classes: Sequence[str], tile_size: int) -> Parts:
+def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     """Splits a store's tiles. Raises BadInput where a part would be empty or training would lack a class."""
     table = store.table
-    names, group = _groups(store, split, tile_size)
+    names, group = np.unique(_group_names(store, split), return_inverse=True)
     counts = np.zeros((len(names), table.counts.shape[1]))
     np.add.at(counts, group, table.counts)
-    wanted = 1 + (split.test > 0) + (split.folds or 2) - 1
-    if len(names) < wanted:
+    needed = 1 + (split.test > 0) + (split.folds or 2) - 1
+    if len(names) < needed:
         raise BadInput(
-            f"The data has {len(names)} groups to split (workload.split.by: {split.by}), and {wanted} parts are "
+            f"The data has {len(names)} groups to split (workload.split.by: {split.by}), and {needed} parts are "
             "wanted. Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
         )
     held_out = stratify(counts, [1 - split.test, split.test], split.seed) if split.test else np.zeros(len(names), int)
     rest = np.flatnonzero(held_out == 0)
     if split.folds:
-        inner = stratify(counts[rest], [1 / split.folds] * split.folds, split.seed)
-        validating = rest[inner == split.fold]
+        fold = stratify(counts[rest], [1 / split.folds] * split.folds, split.seed)
+        validating = rest[fold == split.fold]
     else:
         share = split.validation / (1 - split.test)
         validating = rest[stratify(counts[rest], [1 - share, share], split.seed) == 1]
     part = np.zeros(len(names), int)  # 0 trains, 1 validates, 2 tests
     part[validating] = 1
     part[held_out == 1] = 2
-    return _without_leaks(store, part[group], classes, bool(split.test))
+    train, validation, test = (np.flatnonzero(part[group] == number) for number in range(3))
+    validation, notes = _without_leaks(store, validation, test, "validation", "the test")
+    train, more = _without_leaks(store, train, np.concatenate([validation, test]), "training", "validation or test")
+    refuse_leaks(names[group], {"training": train, "validation": validation, "test": test})
+    notes += more
+    named = {"training": train, "validation": validation, "test": test}
+    if not split.test:
+        notes.append("There is no test of its own (workload.split.test is 0): it repeats the validation.")
+        test = validation
+        del named["test"]
+    for name, chosen in named.items():
+        notes += _missing_classes(table, chosen, classes, name)
+    return Parts(train, validation, test, notes)
 
 
-def stratify(counts: np.ndarray, shares: Sequence[float], seed: int) -> np.ndarray:
-    """(groups) the part of each group, so that every part's share of each class is near the wanted one.
-
-    `counts` (groups, classes) are pixels. Groups are dealt one by one, those with most of a rare class first, to the
-    part that lacks most; of several random orders the best result is taken. A pure function of its arguments.
-    """
-    wanted = np.asarray(shares)  # (parts)
-    classes = counts[:, counts.sum(0) > 0]
-    weight = classes / classes.sum(0)  # (groups, classes) share of a class that lies in a group
-    weight = np.concatenate([weight, np.full((len(counts), 1), 1 / len(counts))], 1)  # and of the groups themselves
-    best, least = np.zeros(len(counts), int), np.inf
-    for attempt in range(_TRIES if len(counts) <= 1000 else 4):
-        draw = np.random.default_rng([seed, attempt])
-        order = np.argsort(-weight.max(1) * draw.uniform(0.8, 1.25, len(counts)), kind="stable")
-        part = _dealt(weight, wanted, order)
-        held = np.stack([weight[part == number].sum(0) for number in range(len(wanted))])  # (parts, classes + 1)
-        off = (((held - wanted[:, None]) / wanted[:, None]) ** 2).sum() + 1e3 * (held == 0).sum()
-        if off < least:
-            best, least = part, off
-    return best
+def _group_names(store: Store, split: Split) -> list[str]:
+    """(tiles) what must not be split: the scene's group, or a square of the map."""
+    table = store.table
+    if split.by == "scene":
+        return [store.groups[scene] for scene in table.scene]
+    edge = split.square * (table.bounds[:, 2] - table.bounds[:, 0])
+    x, y = ((table.bounds[:, k] + table.bounds[:, k + 2]) / 2 // edge for k in (0, 1))
+    return [f"{space} {int(column)} {int(row)}" for space, column, row in zip(table.space, x, y, strict=True)]
 
 
-def _dealt(weight: np.ndarray, wanted: np.ndarray, order: np.ndarray) -> np.ndarray:
-    part = np.zeros(len(weight), int)
-    lacking = wanted[:, None] * np.ones(weight.shape[1])  # (parts, classes + 1)
-    for group in order:
-        # The fall of the squared lack, relative to the part's size, that this group would bring to each part
-        gain = (weight[group] * (2 * lacking - weight[group])).sum(1) / wanted
-        part[group] = int(gain.argmax())
-        lacking[part[group]] -= weight[group]
-    return part
+def _missing_classes(table: Table, chosen: np.ndarray, classes: Sequence[str], name: str) -> list[str]:
+    """Returns a sentence where a held-out part lacks classes. Raises BadInput for the training or an empty part."""
+    if not len(chosen):
+        raise BadInput(f"No tile is left for the {name}. Give more data, or change workload.split.")
+    absent = ", ".join(cls for cls, pixels in zip(classes, table.counts[chosen].sum(0), strict=True) if not pixels)
+    if absent and name == "training":
+        raise BadInput(
+            f"No tile of the training shows {absent}, so it cannot be learnt. Take other folds (workload.split.seed), "
+            "more data, or leave it out of workload.source.classes."
+        )
+    return [f"The {name} shows no {absent}: its metrics say so instead of counting it as right."] if absent else []
+
+
+def _without_leaks(
+    store: Store, chosen: np.ndarray, others: np.ndarray, name: str, held_out: str
+) -> tuple[np.ndarray, list[str]]:
+    """Leaves out tiles that show ground of `others`, by place or as a copy; returns the rest and a sentence on them."""
+    table = store.table
+    held_scenes = set(table.scene[others].tolist())
+    digests = {store.digests[scene] for scene in held_scenes}
+    copies = [s for s, digest in enumerate(store.digests) if s not in held_scenes and digest in digests]
+    copied = chosen[np.isin(table.scene[chosen], copies)]
+    leaks = np.union1d(copied, overlapping(table, chosen, others))
+    if not len(leaks):
+        return chosen, []
+    scenes = sorted({store.names[scene] for scene in table.scene[leaks]})
+    names = ", ".join(scenes[:5]) + (f" and {len(scenes) - 5} more" if len(scenes) > 5 else "")
+    sentence = f"{len(leaks):,} tiles of the {name} show ground of {held_out} and are left out ({names})."
+    return np.setdiff1d(chosen, leaks), [sentence]
 
 
 def overlapping(table: Table, first: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Of the tiles `first`, those that show ground of one of the tiles `others`."""
+    """Returns those of the tiles `first` (n indices) that show ground of one of the tiles `others`."""
     if not len(first) or not len(others):
         return first[:0]
     edge = dict.fromkeys(table.space, 0.0)
@@ -144,63 +139,3 @@ def _touch(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two boxes share more than an edge; a thousandth of a tile is rounding."""
     slack = 1e-3 * (a[2] - a[0])
     return bool(min(a[2], b[2]) - max(a[0], b[0]) > slack and min(a[3], b[3]) - max(a[1], b[1]) > slack)
-
-
-def _groups(store: Store, split: Split, tile_size: int) -> tuple[list[str], np.ndarray]:
-    """The names of the groups, and (tiles) the group of each tile."""
-    table = store.table
-    if split.by == "scene":
-        of_tile = [store.groups[scene] for scene in table.scene]
-    else:
-        of_tile = []
-        for bounds, space in zip(table.bounds, table.space, strict=True):
-            edge = split.square * (bounds[2] - bounds[0])
-            of_tile.append(
-                f"{space} {int((bounds[0] + bounds[2]) / 2 // edge)} {int((bounds[1] + bounds[3]) / 2 // edge)}"
-            )
-    names = sorted(set(of_tile))
-    numbers = {name: number for number, name in enumerate(names)}
-    return names, np.array([numbers[name] for name in of_tile])
-
-
-def _without_leaks(store: Store, part: np.ndarray, classes: Sequence[str], has_test: bool) -> Parts:
-    """Leaves out what would show held-out ground, and says what each part lacks."""
-    table, notes = store.table, []
-    test, validation, train = (np.flatnonzero(part == number) for number in (2, 1, 0))
-    validation, sentence = _kept(store, validation, test, "validation", "the test")
-    notes += sentence
-    train, sentence = _kept(store, train, np.concatenate([validation, test]), "training", "validation or test")
-    notes += sentence
-    if not has_test:
-        test = validation
-        notes.append("There is no test of its own (workload.split.test is 0): it repeats the validation.")
-    for name, chosen in (("training", train), ("validation", validation), ("test", test)):
-        if not len(chosen):
-            raise BadInput(f"No tile is left for the {name}. Give more data, or change workload.split.")
-        absent = [cls for cls, number in zip(classes, table.counts[chosen].sum(0), strict=True) if not number]
-        if absent and name == "training":
-            raise BadInput(
-                f"No tile of the training shows {', '.join(absent)}, so it cannot be learnt. Take other folds "
-                "(workload.split.seed), more data, or leave it out of workload.source.classes."
-            )
-        if absent and (has_test or name != "test"):
-            notes.append(
-                f"The {name} shows no {', '.join(absent)}: its metrics say so instead of counting it as right."
-            )
-    return Parts(train, validation, test, notes)
-
-
-def _kept(store: Store, chosen: np.ndarray, others: np.ndarray, name: str, held: str) -> tuple[np.ndarray, list[str]]:
-    """The tiles that show no ground of `others`, neither by place nor as a copy; and a sentence on the rest."""
-    table = store.table
-    held_scenes = set(table.scene[others].tolist())
-    digests = {store.digests[scene] for scene in held_scenes}
-    copies = [s for s, digest in enumerate(store.digests) if s not in held_scenes and digest in digests]
-    twins = chosen[np.isin(table.scene[chosen], copies)]
-    leaks = np.union1d(twins, overlapping(table, chosen, others))
-    if not len(leaks):
-        return chosen, []
-    scenes = sorted({store.names[scene] for scene in table.scene[leaks]})
-    listed = ", ".join(scenes[:5]) + (f" and {len(scenes) - 5} more" if len(scenes) > 5 else "")
-    sentence = f"{len(leaks):,} tiles of the {name} show ground of {held} and are left out ({listed})."
-    return np.setdiff1d(chosen, leaks), [sentence]

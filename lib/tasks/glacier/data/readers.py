@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from lib.config.reader import option
 from lib.errors import BadInput
-from lib.tasks.glacier.losses import IGNORE
+from lib.scores import IGNORE
+from lib.tasks.glacier.settings import Source
 
 _MASK_FOLDERS = ("label", "labels", "mask", "masks", "Label", "Labels", "Mask", "Masks")
 _IMAGE_FOLDERS = ("images", "image", "Images", "Image")
@@ -35,52 +35,6 @@ _BAND = re.compile(r"Band(\d+)")
 
 class Unusable(BadInput):
     """One scene that cannot be used: the sentence names its file."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """How images and masks are to be read."""
-
-    bands: tuple[str, ...] = option(
-        ("blue", "green", "red", "nir", "swir1", "thermal", "swir2"),
-        "Names of the bands of the model's input, in order.",
-    )
-    channels: tuple[int, ...] = option(
-        (), "Which bands of a file, or which folders BandN, counted from 1; empty: the first ones.", minimum=1
-    )
-    classes: tuple[str, ...] = option(("background", "glacier", "debris", "lake"), "Names of the classes, in order.")
-    codes: tuple[int, ...] = option((0, 85, 170, 255), "The mask's value of each class, in the same order.")
-    ignored_codes: tuple[int, ...] = option((), "Values of the mask that say that nothing is known.")
-    mask_layers: tuple[int, ...] = option(
-        (), "Of an (H, W, layers) mask: the layers, from 1, that are classes 1, 2, ...; empty: all of them.", minimum=1
-    )
-    nodata: tuple[float, ...] = option((), "Values of the bands that say no data, beside NaN and the file's own.")
-    name_pattern: str = option("", "Regular expression whose group is a scene's name in a file's; empty: all of it.")
-    group_pattern: str = option(
-        "", "Regular expression whose group, in a scene's name, is what must not be split; empty: by the layout."
-    )
-
-    def __post_init__(self) -> None:
-        if len(self.codes) != len(self.classes) or len(set(self.codes)) < len(self.codes):
-            raise ValueError(
-                f"{len(self.classes)} classes have {len(set(self.codes))} different codes. Give one code for each."
-            )
-        if not 2 <= len(self.classes) < IGNORE:
-            raise ValueError(f"There are {len(self.classes)} classes. Give at least two, background first.")
-        if not self.bands or len(set(self.bands)) < len(self.bands):
-            raise ValueError("bands must name at least one band, and none twice.")
-        if self.channels and len(self.channels) != len(self.bands):
-            raise ValueError(f"There are {len(self.bands)} bands, but channels names {len(self.channels)}.")
-        for pattern in (self.name_pattern, self.group_pattern):
-            with contextlib.suppress(re.error):
-                if not pattern or re.compile(pattern).groups == 1:
-                    continue
-            raise ValueError(f"The pattern {pattern!r} must be a regular expression with one group in parentheses.")
-
-    @property
-    def chosen(self) -> tuple[int, ...]:
-        """The channels that are read, counted from 1."""
-        return self.channels or tuple(range(1, len(self.bands) + 1))
 
 
 @dataclass(frozen=True)

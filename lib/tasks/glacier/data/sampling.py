@@ -1,31 +1,14 @@
 """How often each tile is trained on: shares of pixels drawn towards wanted ones, rare classes shown more often."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from lib.config.reader import option
+from lib.tasks.glacier.settings import Sampling
 
 _STEPS = 100
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached.
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Which tiles come how often. The order itself is a pure function of seed, epoch and these weights."""
-
-    target_shares: tuple[float, ...] = option(
-        (), "Wanted share of each class among the pixels trained on; empty: as the data has them.", minimum=0, maximum=1
-    )
-    rare_share: float = option(0.0, "A class below this share of the valid pixels is rare.", minimum=0, maximum=1)
-    rare_factor: float = option(1.0, "How much more often a tile with a rare class comes.", minimum=1)
-    most_often: float = option(20.0, "The most that a tile may come for once of an even draw.", minimum=1)
-
-    def __post_init__(self) -> None:
-        if self.target_shares and abs(sum(self.target_shares) - 1) > 1e-6:
-            raise ValueError(f"target_shares add up to {sum(self.target_shares):g}. Make them add up to 1.")
 
 
 def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:

@@ -7,15 +7,13 @@ short-wave infrared, water is dark beyond the visible, air cools by 6.5 K a kilo
 """
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from lib.config.reader import option
 from lib.errors import BadInput
 from lib.tasks.glacier.data import readers
-from lib.tasks.glacier.data.readers import Source
+from lib.tasks.glacier.settings import Generator, Source
 
 VERSION = 1  # of what is drawn; a change of it is a change of the data
 METRES = 30.0  # a pixel, as in Landsat
@@ -34,15 +32,6 @@ _SPECTRA = {
     "lake": (0.13, 0.15, 0.11, 0.04, 0.02, 279.0, 0.01),
     "cloud": (0.70, 0.70, 0.70, 0.68, 0.55, 258.0, 0.45),
 }
-
-
-@dataclass(frozen=True)
-class Generator:
-    """The generated scenes that are used where no data is given."""
-
-    scenes: int = option(25, "How many.", minimum=2)
-    size: int = option(512, "Pixels on a side.", minimum=32)
-    seed: int = option(0, "What is drawn follows from it.", minimum=0)
 
 
 def write(folder: Path, options: Generator, source: Source) -> None:

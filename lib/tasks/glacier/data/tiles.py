@@ -15,48 +15,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from lib.config.reader import option
 from lib.errors import BadInput
+from lib.scores import IGNORE
 from lib.tasks.glacier.data import readers
-from lib.tasks.glacier.data.readers import Opened, Scene, Source, Unusable
-from lib.tasks.glacier.losses import IGNORE
+from lib.tasks.glacier.data.readers import Opened, Scene, Unusable
+from lib.tasks.glacier.settings import Cut, Source
 
 VERSION = 1  # of the store's files
 _SHOWN = 10  # sentences about unusable scenes that are printed
 _PROGRESS_SECONDS = 15.0
 _COMPLETE = "complete.json"
 _FLOAT16_MAX = 65_504.0
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How scenes are cut into tiles, and which tiles are kept."""
-
-    size: int = option(
-        512, "Pixels on a side of a tile, a multiple of 32 (the U-Net halves it five times).", minimum=32
-    )
-    stride: int = option(0, "Pixels from one tile to the next; 0: the size, so that tiles do not overlap.", minimum=0)
-    min_valid_share: float = option(
-        0.1, "Least share of a tile's pixels that have data and label.", minimum=0, maximum=1
-    )
-    min_label_share: float = option(
-        0.0, "Least share of a tile's valid pixels that are not of the first class.", minimum=0, maximum=1
-    )
-    storage: Literal["float32", "float16"] = option(
-        "float32", "Number format on disk; float16 halves it and keeps 11 bits, enough for 8-bit bands."
-    )
-
-    def __post_init__(self) -> None:
-        if self.size % 32:
-            raise ValueError(f"size {self.size} is no multiple of 32. Write {max(32, self.size // 32 * 32)}.")
-
-    @property
-    def step(self) -> int:
-        return self.stride or self.size
 
 
 @dataclass
@@ -308,10 +281,10 @@ def _write_json(path: Path, content: Any) -> None:
     aside.replace(path)
 
 
-def folder_for(scratch: Path, root: Path, source: Source, cut: Cut) -> Path:
+def folder_for(cache: Path, root: Path, source: Source, cut: Cut) -> Path:
     """Where the tiles of these settings lie."""
     told = json.dumps([VERSION, str(root.resolve()), asdict(source), asdict(cut)], sort_keys=True)
-    return scratch / "glacier" / f"tiles-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    return cache / f"tiles-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
 
 def starts(length: int, size: int, step: int) -> list[int]:

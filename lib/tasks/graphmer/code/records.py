@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lib.errors import BadInput
+from lib.errors import BadInput, check_limit
 
 TRIPLES, ENTITIES = "triples.jsonl", "entities.jsonl"
-_SHOWN = 10  # bad lines that a message names; the rest is counted
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
@@ -110,16 +109,16 @@ def _replace(path: Path, lines: Iterator[str]) -> None:
     aside.replace(path)
 
 
-def read(path: Path, bad_line_limit: int = 0) -> Graph:
-    """The graph in a folder or in one `*.jsonl` with its entities beside it. Up to `bad_line_limit` bad lines are left
+def read(path: Path, bad_input_limit: int = 0) -> Graph:
+    """The graph in a folder or in one `*.jsonl` with its entities beside it. Up to `bad_input_limit` bad lines are left
     out and told in `skipped`; with more, BadInput names the first of them. Duplicates are dropped and counted."""
-    scan = _Scan(bad_line_limit)
+    scan = _Scan()
     pairs = _files(path)
     for _, entities in pairs:
         scan.file(entities, scan.entity)
     for triples, _ in pairs:
         scan.file(triples, scan.triple)
-    scan.finish()
+    check_limit("Bad lines", [f"{where}: {reason}" for where, reason in scan.bad], bad_input_limit)
     ordered = [scan.triples[key] for key in sorted(scan.triples)]
     skipped = [(where, f"left out: {reason}") for where, reason in scan.bad]
     return Graph(ordered, scan.entities, skipped, scan.duplicates, scan.origins)
@@ -146,8 +145,7 @@ def _files(path: Path) -> list[tuple[Path, Path]]:
 class _Scan:
     """Reads JSON lines, collects what is good and notes every line that is not."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
         self.triples: dict[tuple[str, str, str], Triple] = {}
         self.entities: dict[str, Entity] = {}
         self.origins: dict[Any, tuple[str, int]] = {}
@@ -196,16 +194,6 @@ class _Scan:
             raise ValueError(f"{entity.id!r} is a {entity.type} here and a {known.type} at {name}:{line}")
         self.duplicates += known is not entity
         self.origins.setdefault(entity.id, origin)
-
-    def finish(self) -> None:
-        if len(self.bad) <= self.limit:
-            return
-        shown = "\n".join(f"  {where}: {reason}" for where, reason in self.bad[:_SHOWN])
-        more = f"\n  and {len(self.bad) - _SHOWN:,} more" if len(self.bad) > _SHOWN else ""
-        raise BadInput(
-            f"Bad lines: {len(self.bad):,}; the limit is {self.limit:,} (bad_line_limit). "
-            f"Mend them, or raise the limit to leave them out.\n{shown}{more}"
-        )
 
 
 def _text(line: bytes) -> str:

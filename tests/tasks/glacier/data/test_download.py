@@ -11,8 +11,8 @@ import pytest
 
 from lib.errors import BadInput
 from lib.tasks.glacier.data import download, readers
-from lib.tasks.glacier.data.readers import Source
-from lib.tasks.glacier.data.tiles import Cut, Cutter
+from lib.tasks.glacier.data.tiles import Cutter
+from lib.tasks.glacier.settings import Cut, Source
 from tests.tasks.glacier.files import write_patches, write_scenes
 
 PATCHES = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))

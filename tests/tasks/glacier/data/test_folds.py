@@ -1,17 +1,14 @@
-"""Parts are stratified by class share, no ground is on two sides, and weights draw towards wanted shares."""
+"""Parts have their share of each class, and no ground is on two sides."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
 
 from lib.errors import BadInput
-from lib.tasks.glacier.data import folds, readers, sampling
-from lib.tasks.glacier.data.folds import Split
-from lib.tasks.glacier.data.readers import Source
-from lib.tasks.glacier.data.sampling import Sampling
-from lib.tasks.glacier.data.tiles import Cut, Cutter
+from lib.tasks.glacier.data import folds, readers
+from lib.tasks.glacier.data.tiles import Cutter
+from lib.tasks.glacier.settings import Cut, Source, Split
 from tests.tasks.glacier.files import scene, write_bands, write_patches, write_scenes
 
 TWO = Source(bands=("red", "nir"))
@@ -21,40 +18,10 @@ def store_of(root, folder, source=TWO, **options):
     return Cutter(folder, source, Cut(size=32, **options)).all(*readers.find(root, source))
 
 
-def uneven(groups=30, seed=0):
-    """(groups, 4) pixels: 70, 25, 5 and 0.05 % on the whole, as in the real data, and the last in few groups."""
-    draw = np.random.default_rng(seed)
-    counts = draw.dirichlet((7, 2.5, 0.5), groups) * 100_000
-    rare = np.zeros(groups)
-    rare[draw.permutation(groups)[:8]] = draw.uniform(50, 400, 8)
-    return np.column_stack([counts, rare]).round()
-
-
-@pytest.mark.parametrize("shares", [[0.2] * 5, [0.85, 0.15], [0.7, 0.15, 0.15]])
-def test_every_part_has_its_share_of_each_class(shares):
-    counts = uneven()
-    part = folds.stratify(counts, shares, 0)
-    random = np.random.default_rng(1).choice(len(shares), len(counts), p=shares)
-
-    def worst(part):
-        held = np.stack([counts[part == number].sum(0) for number in range(len(shares))]) / counts.sum(0)
-        return np.abs(held / np.array(shares)[:, None] - 1)
-
-    assert worst(part)[:, :3].max() < 0.35 and (worst(part)[:, 3] < 1).all(), "within a third, and no class is absent"
-    assert worst(part).max() < worst(random).max()
-
-
-def test_stratifying_is_a_pure_function_and_follows_its_seed():
-    counts = uneven(40)
-    assert np.array_equal(folds.stratify(counts, [0.5, 0.5], 3), folds.stratify(counts, [0.5, 0.5], 3))
-    others = [folds.stratify(counts, [0.5, 0.5], seed) for seed in range(4)]
-    assert any(not np.array_equal(a, b) for a, b in itertools.pairwise(others))
-
-
 def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):
     store = store_of(write_scenes(tmp_path / "data", 12), tmp_path / "store")
     split = Split(folds=5, test=0.15)
-    found = [folds.parts(store, dataclasses.replace(split, fold=k), TWO.classes, 32) for k in range(5)]
+    found = [folds.parts(store, dataclasses.replace(split, fold=k), TWO.classes) for k in range(5)]
     assert all(np.array_equal(parts.test, found[0].test) for parts in found)
     everything = np.sort(np.concatenate([found[0].test, *(parts.validation for parts in found)]))
     assert np.array_equal(everything, np.arange(len(store)))
@@ -66,7 +33,7 @@ def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):
 def test_patches_of_one_image_stay_together(tmp_path):
     source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
     store = store_of(write_patches(tmp_path / "data", sources=8, patches=3), tmp_path / "store", source)
-    parts = folds.parts(store, Split(validation=0.25, test=0.25), source.classes, 32)
+    parts = folds.parts(store, Split(validation=0.25, test=0.25), source.classes)
     groups = [
         {store.groups[s] for s in store.table.scene[part]} for part in (parts.train, parts.validation, parts.test)
     ]
@@ -75,7 +42,7 @@ def test_patches_of_one_image_stay_together(tmp_path):
 
 def test_without_a_test_the_validation_is_repeated_and_that_is_said(tmp_path):
     store = store_of(write_scenes(tmp_path / "data", 8), tmp_path / "store")
-    parts = folds.parts(store, Split(validation=0.15, test=0), TWO.classes, 32)
+    parts = folds.parts(store, Split(validation=0.15, test=0), TWO.classes)
     assert np.array_equal(parts.test, parts.validation)
     assert any("no test of its own" in note for note in parts.notes)
 
@@ -86,10 +53,10 @@ def test_one_large_scene_is_split_by_squares_of_the_map(tmp_path):
     write_bands(tmp_path / "data", "scene", image, classes, origin=(960_000, 9_600_000))
     store = store_of(tmp_path / "data", tmp_path / "store")
     split = Split(by="map", square=2, test=0.2, validation=0.2)
-    parts = folds.parts(store, split, TWO.classes, 32)
+    parts = folds.parts(store, split, TWO.classes)
     assert len(parts.train) + len(parts.validation) + len(parts.test) == len(store) == 256
     with pytest.raises(BadInput, match="has 1 groups to split"):
-        folds.parts(store, Split(), TWO.classes, 32)
+        folds.parts(store, Split(), TWO.classes)
 
 
 def brute_force_overlaps(table, first, others):
@@ -122,7 +89,7 @@ def test_training_tiles_that_show_held_out_ground_are_left_out_and_said(tmp_path
     write_bands(tmp_path / "data", "img900", image + 1, classes, origin=(3 * 100_000 + 480, 0))  # half over img003
     for seed in range(20):  # until the two fall to different parts
         store = store_of(tmp_path / "data", tmp_path / "store")
-        parts = folds.parts(store, Split(seed=seed), TWO.classes, 32)
+        parts = folds.parts(store, Split(seed=seed), TWO.classes)
         held = np.concatenate([parts.validation, parts.test])
         assert brute_force_overlaps(store.table, parts.train, held) == []
         assert brute_force_overlaps(store.table, parts.validation, parts.test) == []
@@ -139,7 +106,7 @@ def test_a_copy_of_a_scene_under_another_name_is_a_leak_too(tmp_path):
     left_out = 0
     for seed in range(20):
         try:
-            parts = folds.parts(store, Split(seed=seed, test=0.3, validation=0.3), TWO.classes, 32)
+            parts = folds.parts(store, Split(seed=seed, test=0.3, validation=0.3), TWO.classes)
         except BadInput:  # the copy was all that this part had
             continue
         left_out += any("show ground of" in note for note in parts.notes)
@@ -156,73 +123,15 @@ def test_training_without_a_class_is_refused_and_a_held_out_part_without_one_is_
         write_bands(tmp_path / "data", f"img{number}", image, np.minimum(classes, 2), origin=(number * 10**5, 0))
     store = store_of(tmp_path / "data", tmp_path / "store")
     with pytest.raises(BadInput, match="No tile of the training shows lake"):
-        folds.parts(store, Split(), TWO.classes, 32)
+        folds.parts(store, Split(), TWO.classes)
     image, classes = scene(99)
     write_bands(tmp_path / "data", "img99", image, classes, origin=(9 * 10**6, 0))
     store = store_of(tmp_path / "data", tmp_path / "store")
     for seed in range(20):
         try:
-            parts = folds.parts(store, Split(seed=seed), TWO.classes, 32)
+            parts = folds.parts(store, Split(seed=seed), TWO.classes)
         except BadInput:
             continue
         assert "The validation shows no lake" in " ".join(parts.notes)
         return
     pytest.fail("the only scene with a lake never trained")
-
-
-# --- sampling ---------------------------------------------------------------------------------------------------------
-
-
-def test_tilted_weights_reach_the_wanted_shares_where_they_can():
-    counts = np.random.default_rng(0).dirichlet((2, 1, 0.5, 0.5), 400) * 1000
-    wanted = (0.3, 0.3, 0.25, 0.15)
-    weight = sampling.tile_weights(counts, Sampling(target_shares=wanted))
-    assert np.allclose(weight.mean(), 1) and weight.min() > 0
-    assert np.allclose(sampling.reached(counts, weight), wanted, atol=0.01)
-
-
-def test_of_all_weights_that_reach_them_these_are_the_most_even():
-    shares = np.random.default_rng(1).dirichlet((1, 1, 1), 60)
-    weight = sampling.tilt(shares, (0.4, 0.35, 0.25), 20) / 60
-    reached = weight @ shares
-    entropy = -(weight * np.log(weight)).sum()
-    draw = np.random.default_rng(2)
-    constraints = np.column_stack([shares, np.ones(60)])
-    for _ in range(50):  # steps that keep the shares and the sum
-        step = draw.standard_normal(60)
-        step -= constraints @ np.linalg.lstsq(constraints, step, rcond=None)[0]
-        other = weight + 1e-4 * step / np.abs(step).max() * weight.min()
-        assert np.allclose(other @ shares, reached, atol=1e-9)
-        assert -(other * np.log(other)).sum() < entropy + 1e-6
-
-
-@pytest.mark.parametrize("most", [1.5, 2, 4, 20])
-def test_a_wanted_class_that_is_rare_everywhere_leaves_no_even_draw(most):
-    """The cap is used up even where a share is so far out of reach that a slight pull on it would pass the cap."""
-    draw = np.random.default_rng(0)
-    ice = draw.uniform(0, 0.6, 200)
-    counts = np.stack([1 - ice, ice * 0.7, ice * 0.3, np.full(200, 0.001)], 1) * 9216
-    weight = sampling.tile_weights(counts, Sampling(target_shares=(0.1, 0.35, 0.4, 0.15), most_often=most))
-    assert 0.75 * min(most, 2) < weight.max() <= most + 1e-6
-    assert sampling.reached(counts, weight)[0] < sampling.reached(counts, None)[0] - 0.03
-
-
-def test_shares_out_of_reach_are_approached_within_the_cap():
-    counts = np.zeros((200, 4))
-    counts[:, 0], counts[:, 1], counts[::20, 3] = 700, 300, 1  # lakes are a thousandth of a few tiles
-    weight = sampling.tile_weights(counts, Sampling(target_shares=(0.1, 0.35, 0.4, 0.15), most_often=5))
-    assert weight.max() <= 5 * (1 + 1e-6) and np.allclose(weight.mean(), 1)
-    assert sampling.reached(counts, weight)[3] > 3 * sampling.reached(counts, None)[3]
-
-
-def test_rare_classes_come_more_often():
-    counts = np.array([[990, 10], [1000, 0], [1000, 0], [1000, 0]])
-    weight = sampling.tile_weights(counts, Sampling(rare_share=0.01, rare_factor=3))
-    assert np.allclose(weight / weight[1], [3, 1, 1, 1])
-    assert sampling.tile_weights(counts, Sampling()) is None
-    assert sampling.tile_weights(counts, Sampling(rare_share=0.001, rare_factor=3)) is None
-
-
-def test_capped_weights_keep_their_mean():
-    weight = sampling.capped(np.array([100.0, 1, 1, 1, 1, 1, 1, 1]), 3)
-    assert np.isclose(weight.mean(), 1) and np.isclose(weight.max(), 3) and np.allclose(weight[1:], 5 / 7)

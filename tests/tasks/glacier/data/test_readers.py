@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from lib.errors import BadInput
+from lib.scores import IGNORE
 from lib.tasks.glacier.data import readers
-from lib.tasks.glacier.data.readers import Source, Unusable
-from lib.tasks.glacier.losses import IGNORE
+from lib.tasks.glacier.data.readers import Unusable
+from lib.tasks.glacier.settings import Source
 from tests.conftest import SAMPLES
 from tests.tasks.glacier.files import CODES, scene, write_bands, write_patches, write_scenes, write_tiff
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from lib.errors import BadInput
+from lib.scores import IGNORE
 from lib.tasks.glacier.data import readers, tiles
-from lib.tasks.glacier.data.readers import Source
-from lib.tasks.glacier.data.tiles import Cut, Cutter
-from lib.tasks.glacier.losses import IGNORE
+from lib.tasks.glacier.data.tiles import Cutter
+from lib.tasks.glacier.settings import Cut, Source
 from tests.conftest import ROOT
 from tests.tasks.glacier.files import scene, write_bands, write_patches, write_scenes, write_tiff
 
@@ -166,8 +166,8 @@ MEMORY = """
 import json, resource, sys
 from pathlib import Path
 from lib.tasks.glacier.data import readers
-from lib.tasks.glacier.data.readers import Source
-from lib.tasks.glacier.data.tiles import Cut, Cutter
+from lib.tasks.glacier.settings import Cut, Source
+from lib.tasks.glacier.data.tiles import Cutter
 source = Source(bands=("a", "b", "c", "d"))
 scenes, problems = readers.find(Path(sys.argv[1]), source)
 cutter = Cutter(Path(sys.argv[2]), source, Cut(size=128))

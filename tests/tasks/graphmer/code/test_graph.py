@@ -376,14 +376,14 @@ def test_every_kind_of_bad_line_is_named_with_its_number(tmp_path, line, reason)
     with pytest.raises(BadInput) as caught:
         records.read(given(tmp_path, GOOD, line, GOOD))
     assert "x.jsonl:2: " in str(caught.value) and reason in str(caught.value)
-    read = records.read(tmp_path, bad_line_limit=1)
+    read = records.read(tmp_path, bad_input_limit=1)
     assert len(read.triples) == 1 and read.duplicates == 1 and len(read.skipped) == 1
 
 
 def test_all_bad_lines_are_counted_and_the_first_ten_named(tmp_path):
     (given(tmp_path, *["{"] * 13) / "x.jsonl").open("ab").write(b"\xff\n")
-    with pytest.raises(BadInput, match=r"Bad lines: 14; the limit is 3") as caught:
-        records.read(tmp_path, bad_line_limit=3)
+    with pytest.raises(BadInput, match=r"Bad lines: 14; workload.bad_input_limit allows 3") as caught:
+        records.read(tmp_path, bad_input_limit=3)
     assert "x.jsonl:10" in str(caught.value) and "x.jsonl:11" not in str(caught.value)
     assert "and 4 more" in str(caught.value)
 

@@ -1,0 +1,159 @@
+"""The workload's data: tiles cut from what was given, downloaded or generated, dealt to three parts."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lib.machine import platform
+from lib.scores import IGNORE
+from lib.tasks.glacier.data import folds, readers, terrain
+from lib.tasks.glacier.data.download import cut
+from lib.tasks.glacier.data.folds import Parts
+from lib.tasks.glacier.data.sampling import reached, tile_weights
+from lib.tasks.glacier.data.tiles import Cutter, Statistics, Store, folder_for, once, tile_statistics
+from lib.tasks.glacier.settings import Settings
+
+
+class Sample(NamedTuple):
+    """A tile as it lies on disk, and whether it is to be augmented."""
+
+    image: np.ndarray  # (bands, S, S) float32 with NaN for no data
+    target: np.ndarray  # (S, S) uint8 with IGNORE
+    training: bool
+
+
+class Tiles:
+    """The tiles of one part of the data; `weights` says how often each is trained on.
+
+    Where tiles overlap, every pixel of a held-out part counts in one of them alone.
+    """
+
+    def __init__(self, store: Store, chosen: np.ndarray, part: str, weights: np.ndarray | None = None):
+        self.store, self.part, self.weights = store, part, weights
+        self.chosen, self.new_in = (chosen, {}) if part == "train" else once(store.table, chosen, store.tile_size)
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, index: int) -> Sample:
+        number = int(self.chosen[index])
+        image, target = self.store.read(number)
+        if (bits := self.new_in.get(number)) is not None:
+            target[~np.unpackbits(bits, count=target.size).view(bool).reshape(target.shape)] = IGNORE
+        return Sample(image, target, self.part == "train")
+
+
+class Data:
+    """The tiles of all scenes and their parts. Each is read or computed when it is first asked for, and kept."""
+
+    def __init__(self, settings: Settings, source: Path | None):
+        """`source` is the folder of the scenes; without one they are downloaded or generated."""
+        self.settings, self.source = settings, source
+        self.cache = platform.detect().scratch_dir / "glacier"
+
+    @cached_property
+    def store(self) -> Store:
+        """All tiles. Raises BadInput where the data cannot be used."""
+        settings = self.settings
+        archives = () if self.source else settings.download
+        origin = Path("|".join(archives)) if archives else self.root
+        folder = folder_for(self.cache, origin, settings.source, settings.tiles)
+        cutter = Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
+        if archives:
+            return cut(archives, self.cache / "downloads", cutter)
+        scenes, problems = readers.find(origin, settings.source)
+        print(f"{origin}: {readers.counts(scenes, problems)}.")
+        return cutter.all(scenes, problems)
+
+    @cached_property
+    def root(self) -> Path:
+        """The folder of the scenes: the given one, or one of generated scenes for these settings."""
+        if self.source:
+            return readers.home(self.source)
+        folder = self.cache / f"generated-{self._generator_key()}"
+        terrain.write(folder, self.settings.generator, self.settings.source)
+        return folder
+
+    def _generator_key(self) -> str:
+        source = self.settings.source
+        facts = [terrain.VERSION, asdict(self.settings.generator), source.bands, source.classes, source.codes]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+    def fingerprint(self) -> str:
+        """Hashes the generator's settings, as another machine may round a pixel differently, or else the content."""
+        settings = self.settings
+        generated = self.source is None and not settings.download
+        content = self._generator_key() if generated else self.store.fingerprint()
+        facts = json.dumps([content, asdict(settings.tiles), asdict(settings.split)], sort_keys=True)
+        return hashlib.sha256(facts.encode()).hexdigest()[:32]
+
+    @cached_property
+    def parts(self) -> Parts:
+        settings = self.settings
+        return folds.parts(self.store, settings.split, settings.source.classes)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the parts, and with them the tiles, have been read in this process."""
+        return "parts" in self.__dict__
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """Mean and deviation of each band over the training tiles."""
+        return tile_statistics(self.store.table, self.parts.train)
+
+    @cached_property
+    def weights(self) -> np.ndarray | None:
+        """(training tiles) how often each is drawn; None for an even draw."""
+        return tile_weights(self.store.table.counts[self.parts.train], self.settings.sampling)
+
+    def tiles(self) -> dict[str, Tiles]:
+        """The data sets "train", "validation" and "test"."""
+        parts = self.parts
+        return {
+            "train": Tiles(self.store, parts.train, "train", self.weights),
+            "validation": Tiles(self.store, parts.validation, "validation"),
+            "test": Tiles(self.store, parts.test, "test"),
+        }
+
+    def describe(self) -> str:
+        """Says where the data comes from, how it is split, and which shares the classes have."""
+        settings = self.settings
+        where = f"Data: {self.source}"
+        if self.source is None:
+            where = (
+                f"Data: the archives {', '.join(settings.download)}"
+                if settings.download
+                else "No data was given or found mounted. The embedded default is used: "
+                f"{settings.generator.scenes} generated scenes of {settings.generator.size} x "
+                f"{settings.generator.size} pixels"
+            )
+        parts, split = self.parts, settings.split
+        fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
+        sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
+        means = zip(self.statistics.mean, self.statistics.deviation, strict=True)
+        bands = ", ".join(
+            f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in enumerate(means, 1)
+        )
+        bands = f"Bands (mean ± deviation of the training): {bands}"
+        return "\n".join([f"{where}.", f"{fold}{sizes}.", *parts.notes, self._shares(), bands])
+
+    def _shares(self) -> str:
+        """A table of class shares: as they are in each part, and as training draws them."""
+        counts, parts = self.store.table.counts, self.parts
+        train = counts[parts.train]
+        rows = [
+            ("training", reached(train, None)),
+            ("training, as drawn", reached(train, self.weights)),
+            ("validation", reached(counts[parts.validation], None)),
+            ("test", reached(counts[parts.test], None)),
+        ]
+        if wanted := self.settings.sampling.target_shares:
+            rows.insert(2, ("  wanted", np.array(wanted)))
+        head = f"{'share of pixels':<20}" + "".join(f"{name:>12}" for name in self.settings.source.classes)
+        return "\n".join([head, *(f"{name:<20}" + "".join(f"{s:>12.2%}" for s in row) for name, row in rows)])

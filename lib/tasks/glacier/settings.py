@@ -1,0 +1,212 @@
+"""The settings of the workload, one frozen dataclass a section of the configuration's `workload:`."""
+
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from lib.config.reader import option
+from lib.scores import IGNORE
+
+TERMS = ("focal", "dice", "mcc", "boundary")  # of the loss
+
+
+@dataclass(frozen=True)
+class Source:
+    """How images and masks are to be read."""
+
+    bands: tuple[str, ...] = option(
+        ("blue", "green", "red", "nir", "swir1", "thermal", "swir2"),
+        "Names of the bands of the model's input, in order.",
+    )
+    channels: tuple[int, ...] = option(
+        (), "Which bands of a file, or which folders BandN, counted from 1; empty: the first ones.", minimum=1
+    )
+    classes: tuple[str, ...] = option(("background", "glacier", "debris", "lake"), "Names of the classes, in order.")
+    codes: tuple[int, ...] = option((0, 85, 170, 255), "The mask's value of each class, in the same order.")
+    ignored_codes: tuple[int, ...] = option((), "Values of the mask that say that nothing is known.")
+    mask_layers: tuple[int, ...] = option(
+        (), "Of an (H, W, layers) mask: the layers, from 1, that are classes 1, 2, ...; empty: all of them.", minimum=1
+    )
+    nodata: tuple[float, ...] = option((), "Values of the bands that say no data, beside NaN and the file's own.")
+    name_pattern: str = option("", "Regular expression whose group is a scene's name in a file's; empty: all of it.")
+    group_pattern: str = option(
+        "", "Regular expression whose group, in a scene's name, is what must not be split; empty: by the layout."
+    )
+
+    def __post_init__(self) -> None:
+        if len(self.codes) != len(self.classes) or len(set(self.codes)) < len(self.codes):
+            raise ValueError(
+                f"{len(self.classes)} classes have {len(set(self.codes))} different codes. Give one code for each."
+            )
+        if not 2 <= len(self.classes) < IGNORE:
+            raise ValueError(f"There are {len(self.classes)} classes. Give at least two, background first.")
+        if not self.bands or len(set(self.bands)) < len(self.bands):
+            raise ValueError("bands must name at least one band, and none twice.")
+        if self.channels and len(self.channels) != len(self.bands):
+            raise ValueError(f"There are {len(self.bands)} bands, but channels names {len(self.channels)}.")
+        for pattern in (self.name_pattern, self.group_pattern):
+            with contextlib.suppress(re.error):
+                if not pattern or re.compile(pattern).groups == 1:
+                    continue
+            raise ValueError(f"The pattern {pattern!r} must be a regular expression with one group in parentheses.")
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        """The channels that are read, counted from 1."""
+        return self.channels or tuple(range(1, len(self.bands) + 1))
+
+
+@dataclass(frozen=True)
+class Generator:
+    """The generated scenes that are used where no data is given."""
+
+    scenes: int = option(25, "How many.", minimum=2)
+    size: int = option(512, "Pixels on a side.", minimum=32)
+    seed: int = option(0, "What is drawn follows from it.", minimum=0)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How scenes are cut into tiles, and which tiles are kept."""
+
+    size: int = option(
+        512, "Pixels on a side of a tile, a multiple of 32 (the U-Net halves it five times).", minimum=32
+    )
+    stride: int = option(0, "Pixels from one tile to the next; 0: the size, so that tiles do not overlap.", minimum=0)
+    min_valid_share: float = option(
+        0.1, "Least share of a tile's pixels that have data and label.", minimum=0, maximum=1
+    )
+    min_label_share: float = option(
+        0.0, "Least share of a tile's valid pixels that are not of the first class.", minimum=0, maximum=1
+    )
+    storage: Literal["float32", "float16"] = option(
+        "float32", "Number format on disk; float16 halves it and keeps 11 bits, enough for 8-bit bands."
+    )
+
+    def __post_init__(self) -> None:
+        if self.size % 32:
+            raise ValueError(f"size {self.size} is no multiple of 32. Write {max(32, self.size // 32 * 32)}.")
+
+    @property
+    def step(self) -> int:
+        return self.stride or self.size
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which part of the data is held out. With folds, one of them validates and the others train."""
+
+    validation: float = option(0.15, "Share that validates, where there are no folds.", above=0, below=0.9)
+    test: float = option(
+        0.15, "Share that is held out of everything; 0: the test repeats the validation.", minimum=0, below=0.9
+    )
+    folds: int = option(0, "Parts of what is not the test; 0: no cross-validation.", minimum=0)
+    fold: int = option(0, "The fold that validates, counted from 0.", minimum=0)
+    by: Literal["scene", "map"] = option("scene", "What is kept together: whole scenes, or squares of the map.")
+    square: int = option(4, "Tiles on a side of such a square.", minimum=1)
+    seed: int = option(
+        0, "The split follows from it, and not from the run's seed: an ensemble shares one test.", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        if self.folds == 1 or (self.folds and self.fold >= self.folds):
+            raise ValueError(f"fold {self.fold} of {self.folds} folds does not exist. Folds are counted from 0.")
+        if not self.folds and self.validation + self.test >= 1:
+            raise ValueError("validation and test leave nothing to train on. Lower one of them.")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which tiles come how often. The order itself is a pure function of seed, epoch and these weights."""
+
+    target_shares: tuple[float, ...] = option(
+        (), "Wanted share of each class among the pixels trained on; empty: as the data has them.", minimum=0, maximum=1
+    )
+    rare_share: float = option(0.0, "A class below this share of the valid pixels is rare.", minimum=0, maximum=1)
+    rare_factor: float = option(1.0, "How much more often a tile with a rare class comes.", minimum=1)
+    most_often: float = option(20.0, "The most that a tile may come for once of an even draw.", minimum=1)
+
+    def __post_init__(self) -> None:
+        if self.target_shares and abs(sum(self.target_shares) - 1) > 1e-6:
+            raise ValueError(f"target_shares add up to {sum(self.target_shares):g}. Make them add up to 1.")
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What changes a tile each time it is trained on."""
+
+    flips: bool = option(True, "Whether tiles are mirrored, one time in two.")
+    rotations: bool = option(True, "Whether tiles are turned by quarters.")
+    band_noise: float = option(
+        0.05, "Deviation of each band's random gain, and of its offset in standard deviations of the band.", minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class Model:
+    """Sizes of the U-Net; the defaults are ResNet-34's."""
+
+    widths: tuple[int, ...] = option((64, 64, 128, 256, 512), "Channels of the stem and the four stages.", minimum=1)
+    depths: tuple[int, ...] = option((3, 4, 6, 3), "Residual blocks of each stage.", minimum=1)
+    decoder: tuple[int, ...] = option((256, 128, 64, 32, 16), "Channels of the decoder's stages.", minimum=1)
+
+
+@dataclass(frozen=True)
+class Initial:
+    """What `run.initial_weights` were trained on; see `carry` for the rule by which they come over."""
+
+    bands: tuple[str, ...] = option((), "Names of their bands, in their order; empty: the same as this run's.")
+    classes: tuple[str, ...] = option((), "Names of their classes, in their order; empty: the same as this run's.")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The weight of each term; a term of weight 0 is not computed."""
+
+    focal: float = option(0.6, "Weight of the focal loss.", minimum=0)
+    dice: float = option(0.4, "Weight of the Dice loss.", minimum=0)
+    mcc: float = option(0.0, "Weight of the soft Matthews correlation.", minimum=0)
+    boundary: float = option(0.0, "Weight of the boundary loss, once its ramp is over.", minimum=0)
+    gamma: float = option(2.0, "How strongly the focal loss plays down pixels that are right already.", minimum=0)
+    ramp_steps: int = option(0, "Steps in which the weight of the boundary loss rises from 0.", minimum=0)
+    ramp_epochs: float = option(0.0, "Epochs in which the weight of the boundary loss rises from 0.", minimum=0)
+
+    def __post_init__(self) -> None:
+        if not self.terms:
+            raise ValueError("Every term of the loss has the weight 0. Give at least one another weight.")
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The terms that have a weight."""
+        return tuple(term for term in TERMS if getattr(self, term) > 0)
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """What a run should reach on its test; judged with advice at the end, never enforced."""
+
+    mcc: float = option(0.0, "Matthews' correlation over all pixels; 0: not judged.", minimum=0, maximum=1)
+    class_iou: float = option(0.0, "IoU of each class but the first; 0: not judged.", minimum=0, maximum=1)
+    ensemble_mcc: float = option(0.0, "The same of several models together; 0: not judged.", minimum=0, maximum=1)
+
+
+@dataclass(frozen=True)
+class Settings:
+    source: Source = Source()
+    download: tuple[str, ...] = option((), "Addresses or paths of archives with the data, where no data.dir is given.")
+    generator: Generator = Generator()
+    tiles: Cut = Cut()
+    split: Split = Split()
+    sampling: Sampling = Sampling()
+    augmentation: Augmentation = Augmentation()
+    model: Model = Model()
+    initial: Initial = Initial()
+    loss: Loss = Loss()
+    criteria: Criteria = Criteria()
+    bad_input_limit: int = option(0, "Unusable scenes that are left out; one more refuses the data.", minimum=0)
+
+    def __post_init__(self) -> None:
+        wanted, classes = self.sampling.target_shares, self.source.classes
+        if wanted and len(wanted) != len(classes):
+            raise ValueError(f"sampling.target_shares has {len(wanted)} shares for {len(classes)} classes.")

@@ -1,0 +1,62 @@
+"""Dealing groups of samples to parts: by shares of each class, or by a hash of the name. No group is on two sides."""
+
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from lib.errors import BadInput
+
+_TRIES = 64  # random orders of the groups; the split that is nearest to the wanted shares is taken
+
+
+def stratify(counts: np.ndarray, shares: Sequence[float], seed: int) -> np.ndarray:
+    """Returns (groups) the part of each group, so that every part's share of each class is near the wanted one.
+
+    `counts` (groups, classes) are samples or pixels. Groups are dealt one by one, those with most of a rare class
+    first, to the part that lacks most; of several random orders the best result is taken (compare the
+    iterative stratification of Sechidis et al., ECML PKDD 2011). A pure function of its arguments.
+    """
+    wanted = np.asarray(shares)  # (parts)
+    classes = counts[:, counts.sum(0) > 0]
+    weight = classes / classes.sum(0)  # (groups, classes) share of a class that lies in a group
+    weight = np.concatenate([weight, np.full((len(counts), 1), 1 / len(counts))], 1)  # and of the groups themselves
+    best, least = np.zeros(len(counts), int), np.inf
+    for attempt in range(_TRIES if len(counts) <= 1000 else 4):
+        draw = np.random.default_rng([seed, attempt])
+        order = np.argsort(-weight.max(1) * draw.uniform(0.8, 1.25, len(counts)), kind="stable")
+        part = np.zeros(len(weight), int)
+        lacking = wanted[:, None] * np.ones(weight.shape[1])  # (parts, classes + 1)
+        for group in order:
+            # The fall of the squared lack, relative to the part's size, that this group would bring to each part
+            gain = (weight[group] * (2 * lacking - weight[group])).sum(1) / wanted
+            part[group] = int(gain.argmax())
+            lacking[part[group]] -= weight[group]
+        held = np.stack([weight[part == number].sum(0) for number in range(len(wanted))])  # (parts, classes + 1)
+        distance = (((held - wanted[:, None]) / wanted[:, None]) ** 2).sum() + 1e3 * (held == 0).sum()
+        if distance < least:
+            best, least = part, distance
+    return best
+
+
+def by_hash(name: str, shares: Sequence[float]) -> int:
+    """Returns the part of a group, by a hash of its name: it stays when other groups come or go.
+
+    Parts 1, 2, ... have the `shares`, and part 0 has the rest.
+    """
+    position = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
+    return (1 + sum(position >= bound for bound in itertools.accumulate(shares))) % (len(shares) + 1)
+
+
+def refuse_leaks(groups: np.ndarray, parts: Mapping[str, np.ndarray]) -> None:
+    """Raises BadInput where a group has samples in two parts.
+
+    `groups` (samples) are names or numbers of groups; `parts` maps a part's name to the indices of its samples.
+    """
+    for (first, chosen), (second, others) in itertools.combinations(parts.items(), 2):
+        if len(shared := np.intersect1d(groups[chosen], groups[others])):
+            raise BadInput(
+                f"{len(shared)} groups are both in {first} and in {second}, the first of them {shared[0]}. Deal whole "
+                "groups to one part."
+            )

@@ -1,0 +1,61 @@
+"""The cells with buttons of a training notebook: its memory panel and its plan."""
+
+import builtins
+
+from lib.machine import memory, platform
+from lib.notebook import panel, widgets
+from tests.conftest import ROOT
+
+GRAPHMER = ROOT / "configs" / "graphmer.yaml"
+
+
+def test_the_memory_panel_prints_where_there_is_no_live_kernel(capsys):
+    assert widgets.memory_panel() is None
+    assert "RAM: " in capsys.readouterr().out
+
+
+def test_the_memory_panel_measures_again_when_its_buttons_are_pressed(monkeypatch, capsys):
+    monkeypatch.setattr(platform, "in_notebook", lambda: True)
+    readings = iter(["before", "checked", "cleared"])
+    monkeypatch.setattr(memory, "check_memory", lambda: next(readings))
+    panel = widgets.memory_panel()
+    (check, clear), text = panel.children[0].children, panel.children[1]
+    assert capsys.readouterr().out == "before\n" and text.layout.display == "none"
+    check.click()
+    assert text.value == "checked" and text.layout.display == ""
+    clear.click()
+    assert text.value == "cleared"
+
+
+def test_the_memory_panel_prints_where_widgets_are_missing(monkeypatch, capsys):
+    monkeypatch.setattr(platform, "in_notebook", lambda: True)
+    real = builtins.__import__
+
+    def without(name, *rest, **more):
+        if name == "ipywidgets":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert widgets.memory_panel() is None
+    assert "RAM: " in capsys.readouterr().out
+
+
+def test_a_training_notebook_s_button_fills_overrides_in_place(planned, monkeypatch):
+    made = []
+    monkeypatch.setattr(platform, "in_notebook", lambda: True)
+    monkeypatch.setattr(widgets, "show_live", lambda widget, otherwise: made.append(widget))
+    overrides = {"optimizer.lr": 1e-4}
+    plan = panel.Choice(GRAPHMER, {}, "t4").plan()
+    widgets.plan_panel(plan, overrides)
+    button, said = made[0].children
+    button.click()
+    assert overrides == {"optimizer.lr": 1e-4, "training.micro_batch": 16, "training.gradient_checkpointing": 0}
+    assert "Run the cells below" in said.value and "training.micro_batch" in said.value
+
+
+def test_a_training_notebook_without_a_kernel_or_without_a_plan_has_no_button(planned, capsys):
+    widgets.plan_panel(panel.Choice(GRAPHMER, {}, "t4").plan(), {})
+    assert "At the peak, GiB" in capsys.readouterr().out
+    widgets.plan_panel(None, {})
+    assert capsys.readouterr().out == ""

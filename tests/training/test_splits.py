@@ -1,0 +1,62 @@
+"""Groups go to one part as a whole, with its share of each class, and a leak is refused."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lib.errors import BadInput
+from lib.training import splits
+
+
+def uneven(groups=30, seed=0):
+    """(groups, 4) pixels: 70, 25, 5 and 0.05 % on the whole, as in the real data, and the last in few groups."""
+    draw = np.random.default_rng(seed)
+    counts = draw.dirichlet((7, 2.5, 0.5), groups) * 100_000
+    rare = np.zeros(groups)
+    rare[draw.permutation(groups)[:8]] = draw.uniform(50, 400, 8)
+    return np.column_stack([counts, rare]).round()
+
+
+@pytest.mark.parametrize("shares", [[0.2] * 5, [0.85, 0.15], [0.7, 0.15, 0.15]])
+def test_every_part_has_its_share_of_each_class(shares):
+    counts = uneven()
+    part = splits.stratify(counts, shares, 0)
+    random = np.random.default_rng(1).choice(len(shares), len(counts), p=shares)
+
+    def worst(part):
+        held = np.stack([counts[part == number].sum(0) for number in range(len(shares))]) / counts.sum(0)
+        return np.abs(held / np.array(shares)[:, None] - 1)
+
+    assert worst(part)[:, :3].max() < 0.35 and (worst(part)[:, 3] < 1).all(), "within a third, and no class is absent"
+    assert worst(part).max() < worst(random).max()
+
+
+def test_stratifying_is_a_pure_function_and_follows_its_seed():
+    counts = uneven(40)
+    assert np.array_equal(splits.stratify(counts, [0.5, 0.5], 3), splits.stratify(counts, [0.5, 0.5], 3))
+    others = [splits.stratify(counts, [0.5, 0.5], seed) for seed in range(4)]
+    assert any(not np.array_equal(a, b) for a, b in itertools.pairwise(others))
+
+
+def test_a_class_that_nothing_shows_leaves_the_groups_even():
+    part = splits.stratify(np.zeros((10, 3)), [0.5, 0.5], 0)
+    assert sorted(np.bincount(part)) == [5, 5]
+
+
+def test_hashed_parts_have_their_shares_and_stay_when_others_come_or_go():
+    names = [f"package/file{number}.py" for number in range(4000)]
+    parts = [splits.by_hash(name, (0.1, 0.2)) for name in names]
+    shares = np.bincount(parts) / len(names)
+    assert shares == pytest.approx([0.7, 0.1, 0.2], abs=0.02)
+    # values that earlier runs were split by: a change of them would mix the parts of a resumed run
+    assert parts[:12] == [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]
+    assert {splits.by_hash(name, ()) for name in names} == {0}
+
+
+def test_a_group_on_two_sides_is_refused_by_name():
+    groups = np.array(["a", "a", "b", "c", "c"])
+    splits.refuse_leaks(groups, {"train": np.array([0, 1]), "validation": np.array([2]), "test": np.array([3, 4])})
+    with pytest.raises(BadInput, match="1 groups are both in train and in test, the first of them c"):
+        splits.refuse_leaks(groups, {"train": np.array([0, 3]), "validation": np.array([2]), "test": np.array([4])})
+    splits.refuse_leaks(groups, {"train": np.array([], int), "test": np.arange(5)})
