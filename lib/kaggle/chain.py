@@ -94,7 +94,7 @@ class Chain:
         """Reads the sessions so far. Raises BadInput for a file that is damaged."""
         try:
             text = self.path.read_text("utf-8").replace(" (gone on)", _RETRIED)  # as earlier versions wrote it
-            known = {field.name for field in fields(Session)}
+            known = {entry.name for entry in fields(Session)}
             records = json.loads(text)["sessions"]
             self.sessions = [Session(**{key: record[key] for key in record.keys() & known}) for record in records]
         except FileNotFoundError:

@@ -1,12 +1,14 @@
 """A notebook on Kaggle: pushes it with its parameters, and brings its results home."""
 
 import ast
+import base64
 import json
 import re
 import shutil
 import tarfile
 import tempfile
 import uuid
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +80,20 @@ def _without_number(path: Path) -> str:
 def tagged(notebook: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
     """Returns the cells with a tag."""
     return [cell for cell in notebook["cells"] if tag in cell["metadata"].get("tags", [])]
+
+
+def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the texts of the files packed into the carrier cell, by path; none where there is no such cell.
+
+    Raises BadInput for a damaged cell.
+    """
+    try:
+        for cell in tagged(notebook, "carrier"):
+            if packed := re.search(r'^HOME = library\("""\n([^"]+)"""\)$', "".join(cell["source"]), re.MULTILINE):
+                return json.loads(zlib.decompress(base64.b85decode("".join(packed[1].split()))))
+    except (ValueError, zlib.error) as error:
+        raise BadInput(f"The carrier cell is damaged ({error}). Build the notebook again: make notebooks") from None
+    return {}
 
 
 def slug_of(path: Path) -> str:
@@ -200,7 +216,7 @@ def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) 
     limit = int(FACTS["kaggle_notebook_bytes"].value)
     if len(text.encode()) >= limit:
         raise BadInput(f"{notebook.path} would have {len(text.encode()):,} bytes; Kaggle has refused {limit:,}.")
-    credentials.refuse_in_text(text, str(notebook.path))
+    credentials.refuse_in_text("\n".join([text, *carried_files(json.loads(text)).values()]), notebook.path)
     described = metadata(notebook, own_output)
     folder = notebook.folder / "push"
     if folder.exists():

@@ -1,7 +1,6 @@
 """Checks to pass before a push spends quota; each one that does not pass says what to do."""
 
 import ast
-import base64
 import http.client
 import importlib
 import json
@@ -10,10 +9,10 @@ import re
 import sys
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -45,11 +44,11 @@ def check(
     A finding is `bad` where a push would spend quota for nothing, a `warning` where that cannot be decided from here.
     """
     notebook = json.loads(path.read_text("utf-8"))
-    carried = carried_files(notebook)
+    carried = kernel.carried_files(notebook)
     on_kaggle = notebook["metadata"].get("kaggle", {})
     texts = {"the notebook": _text(notebook, "code", "markdown")}
     texts |= {name: text for name, text in carried.items() if name.startswith("configs/")}
-    sections = {"Notebook": [_freshness(path), *_contents(path, carried, texts), _imports(notebook, carried)]}
+    sections = {"Notebook": [*_contents(path, carried, texts), _imports(notebook, carried)]}
     configs = [name for name in texts if name.startswith("configs/") and not name.endswith("_small.yaml")]
     for name in configs:
         sections[Path(name).name] = _configuration(kernel.ROOT / name, settings, data, steps_per_second, on_kaggle)
@@ -63,14 +62,6 @@ def check(
 # --- the notebook -----------------------------------------------------------------------------------------------------
 
 
-def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the texts of the files packed into the carrier cell, by path; none where there is no such cell."""
-    for cell in kernel.tagged(notebook, "carrier"):
-        if packed := re.search(r'^HOME = library\("""\n([^"]+)"""\)$', "".join(cell["source"]), re.MULTILINE):
-            return json.loads(zlib.decompress(base64.b85decode("".join(packed[1].split()))))
-    return {}
-
-
 def _text(notebook: Mapping[str, Any], *kinds: str) -> str:
     """Returns the text of all cells of some kinds ("code", "markdown") but the carrier's."""
     carrier = kernel.tagged(notebook, "carrier")
@@ -78,30 +69,32 @@ def _text(notebook: Mapping[str, Any], *kinds: str) -> str:
     return "\n".join("".join(cell["source"]) for cell in cells)
 
 
-def _freshness(path: Path) -> Finding:
-    source = kernel.ROOT / "notebooks_src" / f"{path.stem}.py"
+def builder() -> ModuleType | None:
+    """Returns the checkout's build_notebooks; None where that or jupytext is missing."""
     if str(kernel.ROOT) not in sys.path:
         sys.path.append(str(kernel.ROOT))
     try:
-        builder = importlib.import_module("build_notebooks")
-    except ImportError:  # jupytext is missing, or this is no checkout
-        builder = None
-    if builder is None or not source.is_file():
-        value = f"{path.name} has no source here to compare it with"
-        return Finding("freshness", value, "warning", "See that it is the notebook you mean.")
-    if builder.notebook_text(source) != path.read_text("utf-8"):
-        value = f"{path.name} is not what its source, lib and configs would give now"
-        return Finding("freshness", value, "bad", "Run: make notebooks")
-    return Finding("freshness", f"{path.name} is what its source, lib and configs give")
+        return importlib.import_module("build_notebooks")
+    except ImportError:
+        return None
 
 
 def _contents(path: Path, carried: Mapping[str, str], texts: Mapping[str, str]) -> list[Finding]:
-    """Checks the size, the carrier, and that neither a credential nor a path of one machine stands in the notebook."""
+    """Checks freshness, size and carrier, and looks for credentials and paths of one machine."""
+    source, module = kernel.ROOT / "notebooks_src" / f"{path.stem}.py", builder()
+    findings = [Finding("freshness", f"{path.name} is what its source, lib and configs give")]
+    if module is None or not source.is_file():
+        value = f"{path.name} has no source here to compare it with"
+        findings = [Finding("freshness", value, "warning", "See that it is the notebook you mean.")]
+    elif module.notebook_text(source) != path.read_text("utf-8"):
+        value = f"{path.name} is not what its source, lib and configs would give now"
+        findings = [Finding("freshness", value, "bad", "Run: make notebooks")]
     size, limit = path.stat().st_size, int(FACTS["kaggle_notebook_bytes"].value)
-    findings = [Finding("size", f"{size:,} of {limit:,} bytes")]
-    if size >= limit:
+    if size < limit:
+        findings.append(Finding("size", f"{size:,} of {limit:,} bytes"))
+    else:
         value = f"{size:,} bytes; Kaggle has refused {limit:,}"
-        findings = [Finding("size", value, "bad", "Carry less: see the header of the notebook's source.")]
+        findings.append(Finding("size", value, "bad", "Carry less: see the header of the notebook's source."))
     if "lib/__init__.py" in carried:
         total = sum(len(text.encode()) for text in carried.values())
         findings.append(Finding("carrier", f"{len(carried)} files of lib and configs, {total:,} bytes"))
@@ -110,6 +103,7 @@ def _contents(path: Path, carried: Mapping[str, str], texts: Mapping[str, str]) 
         findings.append(Finding("carrier", "the notebook does not carry lib", "bad", advice))
     try:
         credentials.refuse_in_files([path])
+        credentials.refuse_in_text("\n".join(carried.values()), path)  # which is packed in the notebook
         findings.append(Finding("credentials", "the notebook holds none of your environment"))
     except BadInput as refusal:
         advice = "Use Add-ons > Secrets on Kaggle instead, and renew the credential."
@@ -178,7 +172,7 @@ def _options(config: Config, on_kaggle: Mapping[str, Any]) -> list[Finding]:
     gpu = Finding("GPU", f"T4 x{cards} is asked for, and {slots} slots keep {cards} cards busy")
     if not on_kaggle.get("isGpuEnabled"):
         advice = "Write `gpu: true` into the header of its source."
-        gpu = Finding("GPU", "the notebook does not ask for one", "bad", advice)
+        gpu = Finding("GPU", "the notebook does not ask for a GPU", "bad", advice)
     elif slots % cards:
         advice = f"Set training.micro_batch_slots to {cards}, or a multiple of it."
         gpu = Finding("GPU", f"{slots} slots cannot be divided among {cards} T4s: one would idle", "bad", advice)

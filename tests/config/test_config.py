@@ -8,7 +8,18 @@ from typing import Literal
 
 import pytest
 
-from lib.config import REMOVED, Config, Optimizer, Run, Training, read_config, resolve_lengths, to_yaml, with_changes
+from lib.config import (
+    REMOVED,
+    Config,
+    Optimizer,
+    Run,
+    Training,
+    read_config,
+    resolve_lengths,
+    split_overrides,
+    to_yaml,
+    with_changes,
+)
 from lib.config.reader import flat, option, sentences
 from lib.errors import BadInput
 
@@ -443,6 +454,14 @@ def test_every_field_has_a_sentence():
     for key, sentence in found.items():
         assert re.fullmatch(r"[A-Z].*\.", sentence), key
     assert sentences(Settings)["encoder.layers"] == "Layers of the encoder."
+
+
+def test_overrides_of_a_command_line_are_split_at_the_first_equals_sign():
+    assert split_overrides(["a.b=1", "c=x=y", "a.b="]) == {"a.b": "", "c": "x=y"}
+    with pytest.raises(BadInput, match=r"--set takes key=value.*'seed'"):
+        split_overrides(["a=1", "seed"])
+    with pytest.raises(BadInput, match="NAME=VALUE"):
+        split_overrides(["x"], "--param takes NAME=VALUE")
 
 
 def test_a_type_that_is_not_supported_is_an_error_of_the_task(tmp_path):

@@ -18,6 +18,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+import torch
+
+from lib import checkpoint
+from lib.report import outputs
+
 KEY = "stub-key-0123456789abcdef"  # a made-up credential; no test may find it in an output
 PAGE = 3  # files of a page, however many are asked for
 ACTIVE = ("QUEUED", "RUNNING")
@@ -64,6 +69,19 @@ class Upload:
     size: int
     data: bytearray = field(default_factory=bytearray)
     requests: int = 0
+
+
+def leaves_results(session: Session, step: int = 12, reason: str = "completed") -> None:
+    """What a notebook leaves: run folder, best weights with their manifest, archive."""
+    session.say("done\n")
+    session.summary(step=step, reason=reason, metrics={"rmse": 0.5}, baseline={"rmse": 1.0})
+    run = session.working / "toy"
+    (run / "config.yaml").write_text("task: toy\n")
+    (run / "plots").mkdir()
+    (run / "plots" / "metrics.png").write_bytes(b"png")
+    checkpoint.save(run / "best", step, {"model": {"w": torch.zeros(4)}}, {"step": step})
+    checkpoint.save(run / "checkpoints", step, {"model": {"w": torch.zeros(4)}}, {"step": step})
+    outputs.package(session.working)
 
 
 class Stub:
@@ -213,6 +231,9 @@ class Stub:
     def count(self, method: str) -> int:
         return sum(name.endswith(f"/{method}") for name, _ in self.calls)
 
+    def settled(self) -> None:
+        self.wait_for(lambda: self.sessions[-1].status not in ACTIVE)
+
     def wait_for(self, done: Callable[[], bool], seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not done():
@@ -317,6 +338,8 @@ def execute_here(arguments: tuple[str, ...], seconds: float, hold: int | None) -
         return 1, out.getvalue(), f"{error.getvalue()}{type(crash).__name__}: {crash}\n"
     finally:
         sys.argv = before
+    if "User cancelled operation" in out.getvalue():  # the client caught an interrupt that was meant for the chain
+        raise KeyboardInterrupt
     return 0, out.getvalue().replace("\r\n", "\n"), error.getvalue()  # as a child's text arrives
 
 

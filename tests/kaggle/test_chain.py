@@ -288,7 +288,7 @@ def test_interrupting_says_that_the_session_goes_on(stub, tmp_path):
     stub.wait_for(lambda: stub.sessions and stub.count("GetKernelSessionStatus") >= 2)
     os.kill(running.process.pid, signal.SIGINT)
     code, said = running.wait()
-    assert code == 130 and "goes on by itself" in said
+    assert code == 130 and "continues by itself" in said
     assert main(COMMAND) == 0 and len(stub.sessions) == 1
 
 
@@ -298,3 +298,16 @@ def test_notes_that_cannot_be_read_are_not_thrown_away(stub, tmp_path, capsys):
     notes.write_text("{")
     assert main(COMMAND) == 2
     assert "cannot be read" in capsys.readouterr().err and notes.read_text() == "{"
+
+
+def test_notes_of_an_earlier_version_are_read(stub, tmp_path, capsys):
+    """They have a key that is gone, and another word behind the reason of a session that --retry passed over."""
+    folder = tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer"
+    folder.mkdir(parents=True)
+    earlier = {"mark": "# push 1", "pushed_at": 1.0, "state": "ended", "reason": "completed (gone on)", "step": 60}
+    (folder / chain._STATE).write_text(json.dumps({"kernel": NAME, "sessions": [earlier]}))
+    stub.ended(trains(60, total=60, seconds=0))
+    stub.runner = trains(40, seconds=0)
+    assert main(COMMAND) == 0
+    assert [one["reason"] for one in sessions(tmp_path)] == ["completed (retried)", "completed"]
+    assert [one["step"] for one in sessions(tmp_path)] == [60, 100]

@@ -12,11 +12,9 @@ import pytest
 
 from lib import checkpoint
 from lib.__main__ import main
-from lib.errors import BadInput
+from lib.config import to_yaml
 from lib.kaggle import dataset
-from lib.kaggle.dataset import Labels
 from lib.machine.facts import Fact
-from lib.report.summary import Summary
 from tests.conftest import ROOT, SAMPLES
 from tests.kaggle.stub import KEY
 from tests.notebooks.test_notebooks import small_graph
@@ -149,16 +147,10 @@ def test_credentials_are_never_packed(stub, graph, packed, capsys, name):
     assert not (packed / "data.zip").exists() and stub.calls == []
 
 
-def test_more_files_than_kaggle_takes_and_more_bytes_are_refused(tmp_path, monkeypatch):
+def test_more_bytes_than_kaggle_takes_are_refused(stub, graph, packed, monkeypatch, capsys):
     monkeypatch.setitem(dataset.FACTS, "kaggle_dataset_bytes", Fact(10, "bytes", "a test"))
-    (tmp_path / "a.txt").write_text("x" * 11)
-    labels = Labels("ada/code-graph", "CC0-1.0").checked()
-    with pytest.raises(BadInput, match="11 bytes; Kaggle takes 10"):
-        dataset._pack({"a.txt": tmp_path / "a.txt"}, [], labels, [], {}, "data")
-    for number in range(51):
-        (tmp_path / f"{number}.txt").touch()
-    with pytest.raises(BadInput, match="52 files at the top; Kaggle takes 50"):
-        dataset._refuse_too_many(tmp_path)
+    assert pack() == 2
+    assert "bytes; Kaggle takes 10 a data set" in capsys.readouterr().err and not packed.exists()
 
 
 def test_a_run_is_published_so_that_a_session_goes_on_with_it(stub, tmp_path, toy, monkeypatch, capsys):
@@ -183,11 +175,31 @@ def test_a_run_is_published_so_that_a_session_goes_on_with_it(stub, tmp_path, to
         assert f"Resuming toy from {mount}" in capsys.readouterr().out
 
 
+def failed(folder, config, **values):
+    """A run's folder as a failed session leaves it."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(to_yaml(config))
+    (folder / "summary.json").write_text(json.dumps({"reason": "failed", "error": "No.", "step": 7, **values}))
+
+
+def test_a_failed_run_of_an_earlier_version_whose_summary_names_no_task_is_published(stub, tmp_path, toy, capsys):
+    failed(tmp_path / "runs" / "toy", toy())
+    assert main(["kaggle", "dataset", "--run", "runs/toy", "--slug", "toy-output"]) == 0
+    readme = stub.datasets["ada/toy-output"][0]["contents"]["README.md"].decode()
+    assert f"of the workload `{toy().task}`: failed at step 7." in readme
+    assert "push NOTEBOOK --dataset ada/toy-output" in capsys.readouterr().out
+
+
+def test_the_next_step_names_a_notebook_of_the_workload_that_the_run_is_of(stub, tmp_path, toy, capsys):
+    failed(tmp_path / "runs" / "glacier_finetune-fold3", toy(), task="glacier")
+    assert main(["kaggle", "dataset", "--run", "runs/glacier_finetune-fold3", "--slug", "fold-3", "--dry-run"]) == 0
+    assert "push glacier_finetune --dataset ada/fold-3" in capsys.readouterr().out
+
+
 def test_what_is_no_run_is_not_published(stub, tmp_path, capsys):
     (tmp_path / "folder").mkdir()
     assert main(["kaggle", "dataset", "--run", "folder", "--slug", "toy-output"]) == 2
     assert "folder is no run" in capsys.readouterr().err
-    assert Summary.read(tmp_path / "folder") is None
 
 
 @pytest.mark.skipif(not (SAMPLES / "graphmer_kg").is_dir(), reason="the sample data is not here")

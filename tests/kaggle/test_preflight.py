@@ -1,34 +1,45 @@
-"""What is looked at before quota is spent; every line says what to do."""
+"""What is checked before quota is spent; every finding that is not ok says what to do."""
 
 import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
+from lib import checkpoint, launch
 from lib.__main__ import main
 from lib.errors import BadInput, TrainingFailed
-from lib.kaggle import image, preflight
+from lib.kaggle import preflight
 from tests.conftest import ROOT
 from tests.kaggle.stub import KEY
 from tests.notebooks.test_notebooks import PARAMETERS, small_graph
 
-NOTEBOOK = ROOT / "notebooks" / "01_graphmer.ipynb"
 KEYS = PARAMETERS["01_graphmer"]["OVERRIDES"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """01_graphmer as its source, lib and configs give it now."""
+    path = tmp_path_factory.mktemp("built") / "01_graphmer.ipynb"
+    path.write_text(preflight.builder().notebook_text(ROOT / "notebooks_src" / "01_graphmer.py"), "utf-8")
+    return path
 
 
 TRACED = preflight.planner.plan
 
 
-def not_traced(config, card):
-    raise TrainingFailed("A made-up failure.")
+def planned_for_a_t4(config, card):
+    """A plan as if it had been traced: half of a T4, two steps a second."""
+    chosen = SimpleNamespace(micro_batch=8, prediction=SimpleNamespace(peak_bytes=7 * 2**30), expected_seconds=0.5)
+    return SimpleNamespace(chosen=chosen, usable_bytes=14 * 2**30)
 
 
 @pytest.fixture(autouse=True)
-def planned(monkeypatch):
-    """The plan as if it had been traced, which takes seconds; one test traces."""
-    monkeypatch.setattr(preflight.planner, "plan", not_traced)
+def not_traced(monkeypatch):
+    """Tracing takes seconds; one test does."""
+    monkeypatch.setattr(preflight.planner, "plan", planned_for_a_t4)
 
 
 @pytest.fixture
@@ -38,60 +49,80 @@ def graph(tmp_path):
 
 
 @pytest.fixture
-def edited(tmp_path):
+def edited(tmp_path, built):
     """edited(change) -> the built notebook with its JSON changed, at another place."""
 
     def make(change):
-        notebook = json.loads(NOTEBOOK.read_text())
+        notebook = json.loads(built.read_text())
         change(notebook)
-        path = tmp_path / NOTEBOOK.name
+        path = tmp_path / built.name
         path.write_text(json.dumps(notebook))
         return path
 
     return make
 
 
-def lines(path, graph, **overrides):
-    urls = overrides.pop("urls", ())
-    speed = overrides.pop("speed", 0.0)
-    return preflight.check(path, {**KEYS, **overrides}, graph, speed, urls)
+def check(path, graph, **overrides):
+    """The findings of all sections in one list; `urls` and `speed` are options of the command."""
+    urls, speed = overrides.pop("urls", ()), overrides.pop("speed", 1.0)
+    sections = preflight.check(path, {**KEYS, **overrides}, graph, speed, urls)
+    return [finding for findings in sections.values() for finding in findings]
 
 
-def wrong(found):
-    return [line.what for line in found if line.verdict == "wrong"]
+def bad(checks):
+    return [finding.value for finding in checks if finding.verdict == "bad"]
 
 
-def test_the_notebook_of_this_checkout_is_ready(stub, graph, capsys):
+def command(built, graph, *options):
     settings = [f"--set={key}={value}" for key, value in KEYS.items()]
-    assert main(["kaggle", "preflight", "graphmer", "--data", graph, *settings, "--steps-per-second", "1"]) == 0
+    given = [str(built), "--data", graph, *settings, "--steps-per-second", "1"]
+    return main(["kaggle", "preflight", *given, *options])
+
+
+def test_the_notebook_of_this_checkout_is_ready(stub, built, graph, capsys):
+    assert command(built, graph) == 0
     out = capsys.readouterr().out
-    assert "0 wrong" in out and "Ready to push" in out
+    assert out.endswith("all is well.\nReady to push.\n")
     assert "signed in as ada" in out and "30.0 of 30 GPU hours are left" in out
-    assert "GPU T4 x2 is asked for, and 2 slots keep 2 cards busy" in out and "fp16 on a T4" in out
+    assert "T4 x2 is asked for, and 2 slots keep 2 cards busy" in out and "fp16 on a T4" in out
 
 
-def test_every_line_says_what_to_do(stub, graph):
-    assert all(line.advice.strip() and line.what.strip() for line in lines(NOTEBOOK, graph))
+def test_as_json_it_is_nothing_but_json_and_what_is_bad_decides_the_exit_code(stub, built, graph, capsys):
+    assert command(built, graph, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "ok"
+    assert command(built, graph, "--json", "--set=checkpoint.keep_last=0") == 1
+    checks = json.loads(capsys.readouterr().out)
+    assert checks["verdict"] == "bad"
+    row = {"section": "graphmer.yaml", "name": "checkpoints", "verdict": "bad", "advice": "Set it to 1 or more."}
+    assert {**row, "value": "checkpoint.keep_last is 0: there would be nothing to resume from"} in checks["checks"]
+    assert command(built, graph, "--set=checkpoint.keep_last=0") == 1
+    assert "Ready to push" not in capsys.readouterr().out
+
+
+def test_every_finding_that_is_not_ok_says_what_to_do(stub, graph, edited):
+    checks = check(edited(add_code("import bitsandbytes, some_package; open('/home/ada/x')")), graph, speed=0.1)
+    assert all(finding.value for finding in checks) and len(bad(checks)) >= 3
+    assert all(finding.advice.strip() for finding in checks if finding.verdict != "ok")
 
 
 @pytest.mark.parametrize(
     "overrides, sentence",
     [
         ({"training.precision": "bf16"}, "bf16, which a T4 only emulates"),
-        ({"training.micro_batch_slots": 1}, "1 slots cannot be dealt to 2 T4s"),
-        ({"checkpoint.keep_last": 0}, "nothing to go on with"),
-        ({"checkpoint.keep_last": 10**6}, "GB of 20"),
+        ({"training.micro_batch_slots": 1}, "1 slots cannot be divided among 2 T4s"),
+        ({"checkpoint.keep_last": 0}, "nothing to resume from"),
+        ({"checkpoint.keep_last": 10**6}, "GB of 20.0 GB"),
         ({"session.minutes": 720}, "session.minutes 720 is longer than the 690"),
         ({"training.maximum": 3}, "is refused"),
     ],
 )
-def test_a_configuration_that_would_waste_quota_is_wrong(stub, graph, overrides, sentence):
-    assert any(sentence in what for what in wrong(lines(NOTEBOOK, graph, **overrides)))
+def test_a_configuration_that_would_waste_quota_is_wrong(stub, built, graph, overrides, sentence):
+    assert any(sentence in value for value in bad(check(built, graph, **overrides)))
 
 
-def test_data_that_the_task_refuses_is_wrong(stub, graph, tmp_path):
+def test_data_that_the_task_refuses_is_wrong(stub, built, graph, tmp_path):
     (tmp_path / "graph" / "triples.jsonl").write_text("{")
-    assert any("triples.jsonl:1" in what for what in wrong(lines(NOTEBOOK, graph)))
+    assert any("triples.jsonl:1" in value for value in bad(check(built, graph)))
 
 
 def cell(notebook, tag):
@@ -118,12 +149,12 @@ def add_code(text):
     ],
 )
 def test_a_notebook_that_would_fail_on_kaggle_is_wrong(stub, graph, edited, change, sentence):
-    assert any(sentence in what for what in wrong(lines(edited(change), graph)))
+    assert any(sentence in value for value in bad(check(edited(change), graph)))
 
 
 def test_an_import_that_the_table_does_not_know_is_to_be_looked_at(stub, graph, edited):
-    found = lines(edited(add_code("import some_package")), graph)
-    assert any("some_package" in line.what and line.verdict == "look" for line in found)
+    checks = check(edited(add_code("import some_package")), graph)
+    assert any("some_package" in finding.value and finding.verdict == "warning" for finding in checks)
 
 
 @pytest.mark.parametrize("text", ["/kaggle/working", "https://example.org/home/x", "a/data/b", "~/x", "and/or"])
@@ -134,44 +165,69 @@ def test_other_paths_are_no_paths_of_one_machine(text):
 @pytest.mark.parametrize(
     "speed, verdict, words",
     [
-        (1.0, "fine", "10,000 steps at 1 steps/s, as you measured, take 2.8 h: 1 session(s)"),
-        (0.1, "look", "take 27.8 h: 3 session(s), 1 week(s)"),
-        (0.0, "look", "fit one session from 0.24 steps/s on"),
+        (1.0, "ok", "10,000 steps at 1 steps/s, as you measured, take 2.8 h: 1 session(s)"),
+        (0.1, "warning", "take 27.8 h: 3 session(s), 1 week(s)"),
+        (0.0, "ok", "10,000 steps at 2 steps/s, as the planner expects, take 1.4 h: 1 session(s), 1 week(s)"),
     ],
 )
-def test_the_time_is_counted_in_sessions_and_weeks(stub, graph, speed, verdict, words):
-    line = next(one for one in lines(NOTEBOOK, graph, speed=speed) if "steps/s" in one.what)
-    assert line.verdict == verdict and words in line.what
+def test_the_time_is_counted_in_sessions_and_weeks(stub, built, graph, speed, verdict, words):
+    finding = next(one for one in check(built, graph, speed=speed) if one.name == "time")
+    assert finding.verdict == verdict and words in finding.value
 
 
-MEMORY = preflight._memory
-
-
-def test_the_planner_says_whether_it_fits_and_how_fast_it_may_be(stub, graph, monkeypatch):
-    monkeypatch.setattr(preflight, "_memory", MEMORY)
-    found = lines(NOTEBOOK, graph, **{"workload.model.hidden": 24})
-    assert any("GiB of a T4." in line.what for line in found)
-    assert any("as the planner expects" in line.what for line in found)
+def test_the_planner_says_whether_it_fits_and_how_fast_it_may_be(stub, built, graph, monkeypatch):
+    monkeypatch.setattr(preflight.planner, "plan", TRACED)
+    checks = check(built, graph, speed=0.0, **{"workload.model.hidden": 24})
+    assert any("GiB of a T4" in finding.value for finding in checks)
+    assert any("as the planner expects" in finding.value for finding in checks)
     uneven = {"workload.model.hidden": 16}  # for 12 heads
-    assert any("A training step fails: RuntimeError: shape" in what for what in wrong(lines(NOTEBOOK, graph, **uneven)))
-    monkeypatch.setattr(preflight.planner, "plan", lambda config, gpu: (_ for _ in ()).throw(BadInput("Nothing fits.")))
-    assert "The step does not fit a T4: Nothing fits." in wrong(lines(NOTEBOOK, graph))
+    assert any("a training step fails: RuntimeError: shape" in value for value in bad(check(built, graph, **uneven)))
 
 
-def test_without_an_account_the_browser_is_named(stub, graph, monkeypatch):
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (BadInput("Nothing fits."), "the step does not fit a T4: Nothing fits."),
+        (TrainingFailed("Traceback:\nValueError: x"), "a training step fails: ValueError: x"),
+    ],
+)
+def test_without_a_plan_the_speed_is_not_known_and_that_is_bad(stub, built, graph, monkeypatch, error, words):
+    def refuse(config, card):
+        raise error
+
+    monkeypatch.setattr(preflight.planner, "plan", refuse)
+    checks = check(built, graph, speed=0.0)
+    assert bad(checks) == [words]
+    time = next(finding for finding in checks if finding.name == "time")
+    assert time.verdict == "warning" and "fit one session from 0.24 steps/s on; the speed is not known" in time.value
+
+
+@pytest.mark.parametrize("lightweight", [False, True])
+@pytest.mark.parametrize("ema_decay", [0.0, 0.9])
+def test_the_bytes_that_are_counted_are_those_that_a_run_saves(toy, tmp_path, lightweight, ema_decay):
+    overrides = {"training.ema_decay": ema_decay, "checkpoint.lightweight": lightweight, "training.max_steps": 3}
+    run = launch.prepare(toy(overrides))
+    counted = preflight.saved_bytes(run)
+    launch.train(run)
+    kinds = ("checkpoints", "best")
+    saved = [next((tmp_path / "runs" / "toy" / kind).glob("step-*")) for kind in kinds]
+    assert counted == tuple(tensor_bytes(folder) for folder in saved)
+
+
+def tensor_bytes(folder):
+    tensors = checkpoint.load(folder).tensors.values()
+    return sum(value.numel() * value.element_size() for group in tensors for value in group.values())
+
+
+def test_without_an_account_the_browser_is_named(stub, built, graph, monkeypatch):
     monkeypatch.setattr("lib.kaggle.client.importlib.util.find_spec", lambda name: None)
-    last = lines(NOTEBOOK, graph)[-1]
-    assert last.verdict == "look" and "The browser needs none of this" in last.advice
+    last = check(built, graph)[-1]
+    assert last.verdict == "warning" and "The browser needs none of this" in last.advice
 
 
-def test_an_empty_quota_is_wrong(stub, graph):
+def test_an_empty_quota_is_wrong(stub, built, graph):
     stub.quota_hours = (29.6, 30.0)
-    assert "0.4 of 30 GPU hours are left this week." in wrong(lines(NOTEBOOK, graph))
-
-
-@pytest.mark.parametrize("package", [*image.PACKAGES.values(), image.PYTHON])
-def test_every_package_of_the_image_has_a_source_and_a_month(package):
-    assert package.source and package.checked.startswith("20") and len(package.checked) == 7
+    assert "0.4 of 30 GPU hours are left this week" in bad(check(built, graph))
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------
@@ -210,25 +266,24 @@ def address(monkeypatch):
 @pytest.mark.parametrize(
     "path, verdict, words",
     [
-        ("/there", "fine", "answers, 1,234 bytes"),
-        ("/get-only", "fine", "answers, 3 bytes"),
-        ("/gone", "wrong", "answers 404"),
-        ("/slow", "wrong", "does not answer in 0.5 s"),
+        ("/there", "ok", "answers, 1,234 bytes"),
+        ("/get-only", "ok", "answers, 3 bytes"),
+        ("/gone", "bad", "answers 404"),
+        ("/slow", "bad", "does not answer in 0.5 s"),
     ],
 )
 def test_addresses_are_asked_without_downloading(address, path, verdict, words):
-    line = preflight.answers(address + path, seconds=0.5)
-    assert line.verdict == verdict and words in line.what
+    finding = preflight.check_address(address + path, seconds=0.5)
+    assert finding.verdict == verdict and words in finding.value
 
 
 @pytest.mark.parametrize("broken", ["http://127.0.0.1:1/x", "http://no.such.host.invalid/x", "http://[bad"])
 def test_an_address_that_cannot_be_reached_is_wrong(address, broken):
-    assert preflight.answers(broken, seconds=2).verdict == "wrong"
+    assert preflight.check_address(broken, seconds=2).verdict == "bad"
 
 
-def test_addresses_in_code_need_the_internet_and_links_in_sentences_do_not(address, graph, edited, monkeypatch):
-    monkeypatch.setattr(preflight, "_account", lambda: [])
+def test_addresses_in_code_need_the_internet_and_links_in_sentences_do_not(address, graph, edited):
     code = f"# see {address}/a-page\nurl = '{address}/there'"
-    found = lines(edited(add_code(code)), graph)
-    assert any("the notebook's internet is off" in what for what in wrong(found))
-    assert [line.what for line in found if address in line.what] == [f"{address}/there answers, 1,234 bytes."]
+    checks = check(edited(add_code(code)), graph)
+    assert any("the notebook's internet is off" in value for value in bad(checks))
+    assert [f.value for f in checks if address in f.value] == [f"{address}/there answers, 1,234 bytes"]

@@ -1,0 +1,84 @@
+"""The real client: what it prints is understood, its refusals are errors, and it is ended when it hangs."""
+
+import time
+
+import pytest
+
+from lib.__main__ import main
+from lib.errors import BadInput
+from lib.kaggle import client
+from tests.kaggle.stub import leaves_results
+
+NAME = "ada/trainbook-01-graphmer"
+
+
+def test_a_refusal_is_an_error_although_the_client_exits_with_0(real_client, capsys):
+    real_client.refuse_push = "Maximum batch GPU session count of 2 reached."
+    assert main(["kaggle", "push", "graphmer"]) == 2
+    assert "Kaggle refused the notebook" in (error := capsys.readouterr().err) and "count of 2 reached" in error
+
+
+def test_a_push_without_its_data_is_an_error_although_the_client_says_successfully(stub, capsys):
+    assert main(["kaggle", "push", "graphmer", "--dataset", "ada/misspelt"]) == 2
+    assert "without some of its dataset sources: ['ada/misspelt']" in capsys.readouterr().err
+
+
+def test_a_log_is_followed_until_the_session_ends(real_client, capsys):
+    real_client.runner = lambda session: [session.say("one\n"), session.say("two\n"), time.sleep(3)]
+    main(["kaggle", "push", "graphmer"])
+    real_client.wait_for(lambda: len(real_client.sessions[0].log) == 2)
+    assert main(["kaggle", "status", "graphmer", "--follow"]) == 0
+    assert "one\ntwo\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "log, text",
+    [
+        ('[{"stream_name":"stdout","time":1.0,"data":"a\\n"}\n,{"stream_name":"stderr","data":"b"}]', "a\nb"),
+        ('[{"stream_name":"stdout","time":1.0,"data":"a\\n"}\n,{"stream_na', "a\n"),
+        ("no JSON at all", "no JSON at all"),
+        ("", ""),
+    ],
+)
+def test_a_log_is_read_whole_cut_off_or_plain(log, text):
+    assert client.readable(log) == text
+
+
+def test_a_notebook_that_is_not_there_is_said(stub, capsys):
+    assert main(["kaggle", "status", "ada/not-there"]) == 2
+    assert "compare owner and slug" in capsys.readouterr().err
+
+
+def test_without_a_credential_the_way_to_one_is_said(real_client, monkeypatch, capsys):
+    monkeypatch.delenv("KAGGLE_KEY")
+    monkeypatch.delenv("KAGGLE_USERNAME")
+    assert main(["kaggle", "status", "ada/some-notebook"]) == 2
+    assert "kaggle auth login" in capsys.readouterr().err
+
+
+def test_without_the_client_its_installation_is_said(monkeypatch):
+    monkeypatch.setattr(client.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match="pip install kaggle==2.2.4 six"):
+        client.status(NAME)
+
+
+def test_a_client_that_hangs_is_ended(real_client):
+    real_client.delay["GetAcceleratorQuotaStatistics"] = 30
+    with pytest.raises(client.NoAnswer, match="gave no answer in 2 s"):
+        client.call("quota", "--csv", seconds=2)
+
+
+@pytest.mark.parametrize("hours, told", [((12.5, 30.0), (12.5, 17.5, 30.0)), (None, None)])
+def test_the_quota_is_read(stub, hours, told):
+    stub.quota_hours = hours
+    quota = client.quota()
+    assert told == (quota and (quota.used, quota.remaining, quota.total))
+
+
+@pytest.mark.parametrize("name", ["../outside.txt", "/tmp/outside.txt", "a/../../outside.txt", "C:\\outside.txt"])
+def test_a_name_that_leads_out_of_the_folder_is_not_asked_for(stub, tmp_path, name):
+    stub.ended(leaves_results)
+    stub.stray_file = name
+    (tmp_path / "deep").mkdir()
+    client.output(NAME, tmp_path / "deep" / "out", ".")
+    assert not list(tmp_path.rglob("*outside.txt"))
