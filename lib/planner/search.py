@@ -74,8 +74,9 @@ class Plan:
         """The option with these numbers, if it was traced."""
         return next((o for o in self.options if (o.micro_batch, o.recomputed) == (micro_batch, recomputed)), None)
 
-    def hours(self, steps: int, option: Option | None = None) -> float:
-        return steps * (option or self.chosen).expected_seconds / 3600
+    def seconds(self, steps: int, option: Option | None = None) -> float:
+        """Returns the expected time of so many steps."""
+        return steps * (option or self.chosen).expected_seconds
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"overrides": self.overrides}
