@@ -15,8 +15,8 @@ MACROS = """
   {{ prediction.peak_bytes|gib }} of {{ plan.usable_bytes|gib }} GiB ({{ "{:.0%}".format(prediction.share) }})
 </div>
 <div style="font-size:12px;opacity:.75">
-  {{ "%.1f"|format(plan.parameters / 1e6) }} M parameters, {{ plan.precision }}, effective batch
-  {{ plan.effective_batch }}; PyTorch's allocator reserves {{ prediction.reserved_bytes|gib }} GiB
+  {{ "%.1f"|format(plan.parameters / 1e6) }} M parameters, {{ plan.precision }},
+  effective batch {{ plan.effective_batch }}; PyTorch's allocator reserves {{ prediction.reserved_bytes|gib }} GiB
 </div>
 {{ bar(plan, pieces) }}
 <div style="margin:8px 0 2px 0">
