@@ -143,8 +143,10 @@ def predict_task(
     """
     tracker = Tracker(target, target.usable_bytes)
     precision = planned_precision(config.training.precision, target)
-    batch = task.example_batch(micro_batch, torch.device("cpu"))
     traced = min(passes, _PASSES)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the values that it draws decide shapes, and a plan should be the same every time
+        batch = task.example_batch(micro_batch, torch.device("cpu"))
     with simulated_cuda(target) as semantics, _OwnTraceback():
         with _META:
             state = new_state(task, config, _META, precision)
