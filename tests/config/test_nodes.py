@@ -17,7 +17,8 @@ def test_keys_are_read_and_replaced():
     mark = Mark("other.yaml", 0, 4, 2, None, None)
     node = put(root, "a", mark, ScalarNode("", "2", mark))
     assert child(root, "a") is node and [key.value for key, _ in root.value] == ["b", "a"]
-    assert place(node.start_mark) == "other.yaml:5:3" and place(Mark("override a", 0, -1, -1, None, None)) == "override a"
+    assert place(node.start_mark) == "other.yaml:5:3"
+    assert place(Mark("override a", 0, -1, -1, None, None)) == "override a"
 
 
 def test_a_position_is_a_line_and_a_column():
