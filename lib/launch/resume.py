@@ -20,8 +20,8 @@ _OPTIMIZER_IS_LOST = (
 def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
     """Returns the newest valid checkpoint of a run: from `run.resume_from`, the output folder, or an input.
 
-    A damaged one is passed over with a line; in the run's own folder it is renamed. Raises BadInput where all are damaged,
-    where another configuration or a later version made the one found, or where `run.resume_from` holds none.
+    A damaged one is passed over with a line; in the run's own folder it is renamed. Raises BadInput where all are
+    damaged, where another configuration or a later version made it, or where `run.resume_from` holds none.
     """
     found, sentences = look_for_checkpoint(run, quarantine=True)
     print("".join(f"{sentence}\n" for sentence in sentences), end="")

@@ -1,6 +1,6 @@
-"""Memory and time of a training run, predicted for a named card on a machine without one.
+"""Predicts memory and time of a training run for a named card, on a machine without one.
 
-`plan` is for the tasks of a configuration (`make` does it in this process), `predict` for any model and step.
+`plan` plans the run of a configuration in a child process (`make` in this one); `predict` takes any model and step.
 """
 
 from lib.planner.card import FITS, find_card

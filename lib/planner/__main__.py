@@ -1,4 +1,4 @@
-"""The process that a plan is made in: `python -m lib.planner ASKED ANSWER`, two files; see process.py."""
+"""The process that makes a plan: `python -m lib.planner REQUEST ANSWER`, two files; see process.py."""
 
 import pickle
 import sys
@@ -10,15 +10,15 @@ from lib.planner.trace import NotTraceable
 from lib.task import load_config
 
 
-def main(asked: str, answer: str) -> int:
-    """Writes the plan; prints a sentence and returns 2 for bad input, 3 for a step that cannot be traced."""
-    path, target, count = pickle.loads(Path(asked).read_bytes())
+def main(request: str, answer: str) -> int:
+    """Writes the plan and returns 0; prints a sentence and returns 2 for bad input, 3 for a step without a trace."""
+    path, target, count = pickle.loads(Path(request).read_bytes())
     try:
-        made = make(load_config(path), target, count)
+        plan = make(load_config(path), target, count)
     except BadInput as error:
         print(error, file=sys.stderr)
         return 3 if isinstance(error, NotTraceable) else 2
-    Path(answer).write_bytes(pickle.dumps(made))
+    Path(answer).write_bytes(pickle.dumps(plan))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's CUDA caching allocator, simulated: what a sequence of tensors reserves, and whether a card can hold it.
+"""Simulates PyTorch's CUDA caching allocator: what a sequence of tensors reserves, and whether a card can hold it.
 
 Sizes and rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings, for one stream: requests are
 rounded to 512 bytes; up to 1 MiB they share segments of 2 MiB, below 10 MiB segments of 20 MiB, and larger ones get a
@@ -19,7 +19,7 @@ _LARGE_ROUNDING = 2 * MIB
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """A piece of a segment; its neighbours in the segment are known, so that free ones can be merged."""
+    """A piece of a segment, linked to its neighbours so that free ones can be merged. Sizes are bytes."""
 
     size: int
     address: int
@@ -37,10 +37,10 @@ class Block:
 
 @dataclass
 class Allocator:
-    """`capacity`: bytes that may be reserved (None: no limit). All counters are bytes.
+    """The allocator of one card. `capacity`: bytes that may be reserved (None: no limit). All counters are bytes.
 
-    Where a request does not fit even after the cache is emptied, `overflowed` is set and it is granted all the same,
-    so that one pass over a training step tells both whether it fits and what it would have needed.
+    A request that does not fit even after the cache is emptied sets `overflowed` and is granted, so that one pass over
+    a training step shows both whether it fits and how much it needs.
     """
 
     capacity: int | None = None
@@ -68,7 +68,7 @@ class Allocator:
         return block
 
     def release(self, block: Block | None) -> None:
-        """Gives a block back to its pool, merged with the free ones beside it."""
+        """Returns a block to its pool, merged with its free neighbours."""
         if block is None:
             return
         self.allocated -= block.size
@@ -83,7 +83,7 @@ class Allocator:
         self._put(block)
 
     def empty_cache(self) -> None:
-        """Gives whole free segments back to the driver."""
+        """Returns free segments to the driver."""
         for small, pool in self._pools.items():
             self.reserved -= sum(size for size, _, block in pool if block.whole)
             self._pools[small] = [entry for entry in pool if not entry[2].whole]
@@ -94,7 +94,10 @@ class Allocator:
         return pool.pop(index)[2] if index < len(pool) else None
 
     def _new_segment(self, size: int) -> Block:
-        segment = _segment_size(size)
+        if size <= _SMALL:
+            segment = _SMALL_SEGMENT
+        else:
+            segment = _MEDIUM_SEGMENT if size < _MEDIUM else -(-size // _LARGE_ROUNDING) * _LARGE_ROUNDING
         if self.capacity is not None and self.reserved + segment > self.capacity:
             self.empty_cache()
             self.overflowed |= self.reserved + segment > self.capacity
@@ -123,16 +126,8 @@ class Allocator:
 
 
 def rounded(size: int) -> int:
-    """Bytes that a request of `size` takes of its segment."""
+    """Returns the bytes that a request of `size` takes of its segment."""
     return -(-size // ROUNDING) * ROUNDING
-
-
-def _segment_size(size: int) -> int:
-    if size <= _SMALL:
-        return _SMALL_SEGMENT
-    if size < _MEDIUM:
-        return _MEDIUM_SEGMENT
-    return -(-size // _LARGE_ROUNDING) * _LARGE_ROUNDING
 
 
 def _merged(left: Block, right: Block) -> Block:

@@ -1,4 +1,4 @@
-"""The card that is planned for: what it has, and what PyTorch takes of it before the first tensor."""
+"""The card of a plan: its memory and speed, and what PyTorch takes of it before the first tensor."""
 
 import re
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ FITS = 0.92  # of what the card has after the context: the rest is for what no t
 
 @dataclass(frozen=True)
 class Target:
-    """A card as a training step meets it."""
+    """A card, and the part of its memory that tensors cannot have."""
 
     card: Card
     set_aside: int = CONTEXT_BYTES  # bytes of it that are not for tensors
@@ -34,12 +34,12 @@ class Target:
 
     @property
     def usable_bytes(self) -> int:
-        """Bytes that tensors can have: the memory that torch sees, without context and libraries."""
+        """Bytes for tensors: the memory that torch sees, without context and libraries."""
         return int(self.card.memory_gib * GIB) - self.set_aside
 
     @property
     def limit_bytes(self) -> int:
-        """Bytes allocated at the peak that a plan may come to."""
+        """The most bytes that a plan may allocate at its peak."""
         return int(FITS * self.usable_bytes)
 
     @cached_property
@@ -48,12 +48,12 @@ class Target:
         return 32 * MIB if self.capability[0] == 9 else 2 * 4096 * 1024 + 8 * 16 * 1024
 
     def flops(self, precision: Precision) -> float:
-        """Peak FLOP/s of matrix products; formats that the card has no units for run at the rate of fp32."""
+        """Returns the peak FLOP/s of matrix products; formats without units on the card run at the rate of fp32."""
         rates = {"fp16": self.card.fp16_tflops, "bf16": self.card.bf16_tflops, "fp32": self.card.fp32_tflops}
         return 1e12 * (rates[precision] or self.card.fp32_tflops)
 
     def sustained_share(self, precision: Precision) -> tuple[float, float]:
-        """The least and the most of the peak that training's matrix products are expected to reach."""
+        """Returns the least and the largest share of the peak that training's matrix products should reach."""
         if precision == "fp16" and self.card.fp16_sustained_tflops:
             known = self.card.fp16_sustained_tflops / self.card.fp16_tflops
             return 0.6 * known, known
@@ -64,12 +64,11 @@ _OWN = re.compile(r"\s*([\d.]+)\s*GiB\s*(?:,\s*capability\s*(\d+)\.(\d+))?\s*", 
 
 
 def find_card(name: str) -> Target:
-    """The card called `name` ("t4", "a100-40", ...), or one's own as "NN GiB, capability X.Y".
+    """Returns the card called `name` ("t4", "a100-40", ...), or one's own as "NN GiB, capability X.Y".
 
     Raises BadInput, with the cards that are known and the form for one's own.
     """
-    key = name.strip().lower()
-    key = {"a100": "a100-40"}.get(key, key)
+    key = {"a100": "a100-40"}.get(name.strip().lower(), name.strip().lower())
     if key in CARDS:
         return Target(CARDS[key])
     if own := _OWN.fullmatch(name):
@@ -81,7 +80,7 @@ def find_card(name: str) -> Target:
 
 
 def _own(memory_gib: float, capability: tuple[int, int]) -> Target:
-    """A card of which only memory and capability are known, with the rates of the nearest known one."""
+    """Returns a card of which only memory and capability are known, with the rates of the nearest known one."""
     older = [card for card in CARDS.values() if card.capability <= capability] or list(CARDS.values())
     like = min(older, key=lambda card: (abs(card.capability[0] - capability[0]), abs(card.memory_gib - memory_gib)))
     name = f"{memory_gib:g} GiB, capability {capability[0]}.{capability[1]}"
@@ -90,7 +89,7 @@ def _own(memory_gib: float, capability: tuple[int, int]) -> Target:
 
 
 def card_of_gpu(index: int) -> Target:
-    """The card of this machine: its own memory and capability, with the rates of the one in the table that it is."""
+    """Returns GPU `index` of this machine: its own memory and capability, with the rates of its card in the table."""
     properties = torch.cuda.get_device_properties(index)
     memory_gib = properties.total_memory / GIB
     known = [c for c in CARDS.values() if c.name.split()[0] in properties.name and abs(c.memory_gib - memory_gib) < 2]
@@ -100,6 +99,6 @@ def card_of_gpu(index: int) -> Target:
     return Target(replace(target.card, name=properties.name))
 
 
-def planned_precision(asked: str, target: Target) -> Precision:
-    """What `training.precision` comes to on the card. Raises BadInput where it cannot do what is asked."""
-    return precision_on_card(asked, target.capability, target.card.name)
+def planned_precision(precision: str, target: Target) -> Precision:
+    """Returns the format that `training.precision` means on the card. Raises BadInput where the card lacks it."""
+    return precision_on_card(precision, target.capability, target.card.name)

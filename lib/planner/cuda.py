@@ -1,8 +1,8 @@
-"""What a CUDA device would do where `meta` tensors do something else.
+"""Gives `meta` tensors the behaviour of a CUDA device.
 
-Autocast has no `meta` device, `meta` attention falls to the slow kernel, dropout keeps a mask of floats instead of
-bytes. This mode supplies the CUDA behaviour for the card that is planned for, one Python call at a time; the model's
-code runs unchanged and says "cuda" wherever it wants to.
+Autocast has no `meta` device, `meta` attention takes the slow kernel, dropout keeps a mask of floats instead of bytes.
+This mode supplies the behaviour of the planned card, one Python call at a time. The model's code runs unchanged and may
+say "cuda".
 """
 
 import contextlib
@@ -47,12 +47,11 @@ _TO_FP32 = frozenset(
 _RESULT_FP32 = frozenset(["prod", "cumprod", "cumsum", "sum", "norm", "vector_norm", "linalg_vector_norm"])
 _TO_WIDEST = frozenset(["addcdiv", "addcmul", "atan2", "cross", "dot", "grid_sampler", "index_put", "scatter_add"])
 _SOFTMAX = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
-_DROPOUT = frozenset(["dropout", "feature_dropout", "alpha_dropout"])
 _PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
 
 
 class CudaSemantics(TorchFunctionMode):
-    """Inside, PyTorch calls on `meta` tensors behave as on `target`. `attention` counts the kernels chosen."""
+    """Makes PyTorch calls on `meta` tensors behave as on `target`. `attention` counts the kernels chosen."""
 
     def __init__(self, target: Target):
         super().__init__()
@@ -78,7 +77,7 @@ class CudaSemantics(TorchFunctionMode):
         return self._autocast_call(func, name, args, kwargs, half)
 
     def _run_body(self, func: types.FunctionType, args: tuple, kwargs: dict) -> Any:
-        """Runs a function that is written in Python inside this mode: CUDA's behaviour hangs on its inner calls."""
+        """Runs a function that is written in Python inside this mode: CUDA's behaviour depends on its inner calls."""
         if func in self._running:  # a helper of its own asked for overrides
             return func(*args, **kwargs)
         self._running.append(func)
@@ -89,7 +88,7 @@ class CudaSemantics(TorchFunctionMode):
             self._running.pop()
 
     def _without_overrides(self, func: types.FunctionType) -> Callable:
-        """The Python function without the check that would hand it back to this mode, so that its body runs."""
+        """Returns the Python function without the check that would pass it to this mode again: its body runs."""
         if func not in self._inner:
             never = {
                 name: lambda *_: False
@@ -112,7 +111,7 @@ class CudaSemantics(TorchFunctionMode):
         return torch.get_autocast_dtype("cuda") if enabled else None
 
     def _cast(self, value: Tensor, to: torch.dtype) -> Tensor:
-        """As `cached_cast`: a weight that is cast down is kept until the autocast region ends."""
+        """Casts as `cached_cast` does: a weight that is cast down is kept until the autocast region ends."""
         if not value.is_floating_point() or value.dtype in (to, torch.float64) or value.device.type == "cpu":
             return value
         is_weight = value.is_leaf and value.requires_grad and value.dtype is torch.float32 and to in HALF
@@ -126,12 +125,12 @@ class CudaSemantics(TorchFunctionMode):
         if name in _TO_HALF:
             args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, half), (args, kwargs))
         elif name == "cross_entropy_loss" and _is_plain_cross_entropy(args, kwargs):
-            return _half_cross_entropy(args, kwargs)
+            return _half_cross_entropy(*args, **kwargs)
         elif name in _TO_FP32:
             args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, torch.float32), (args, kwargs))
         elif name in _SOFTMAX and args[0].dtype in HALF and not _has_dtype(args, kwargs):
             return _half_softmax(name, args[0], _argument(args, kwargs, 1, "dim"))
-        elif name in _RESULT_FP32 and _is_half(args[0]) and kwargs.get("dtype") is None:
+        elif name in _RESULT_FP32 and getattr(args[0], "dtype", None) in HALF and kwargs.get("dtype") is None:
             kwargs["dtype"] = torch.float32
         elif name in _TO_WIDEST:
             floats = {t.dtype for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()}
@@ -152,7 +151,7 @@ class CudaSemantics(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """query (B, H, L, E), key and value (B, H, S, E): by the kernel that the card would choose."""
+        """Attends by the kernel that the card would choose. query (B, H, L, E), key and value (B, H, S, E)."""
         half = self._autocast()
         if half is not None:
             query, key, value = (self._cast(t, half) for t in (query, key, value))
@@ -173,10 +172,10 @@ class CudaSemantics(TorchFunctionMode):
 
 
 def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
-    """ "flash", "efficient" or "math": the first that can, as sdp_utils.cpp tries them.
+    """Returns the first kernel that can attend, in the order of sdp_utils.cpp: "flash", "efficient" or "math".
 
-    Flash attention wants half precision, capability 8.0, heads of at most 256 and no mask. The memory-efficient kernel
-    wants heads that are a multiple of 16 bytes, and no bf16 before 8.0.
+    query and value (B, H, L, E). Flash attention needs half precision, capability 8.0, heads of at most 256 and no
+    mask; the memory-efficient kernel needs heads that are a multiple of 16 bytes, and no bf16 before 8.0.
     """
     if query.dim() != 4:
         return "math"
@@ -215,7 +214,7 @@ def _efficient(
 def _plain_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, causal: bool, scale: float | None
 ) -> Tensor:
-    """As at::_scaled_dot_product_attention_math: the whole matrix of scores is kept."""
+    """Attends as at::_scaled_dot_product_attention_math does, which keeps the scores (B, H, L, S)."""
     root = math.sqrt(scale if scale else query.shape[-1] ** -0.5)
     if causal:
         lower = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril_()
@@ -233,7 +232,7 @@ def _plain_attention(
 
 
 def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The call with `meta` wherever it names a CUDA device; a device itself (`torch.device("cuda")`) keeps its name."""
+    """Replaces every CUDA device in a call by `meta`; a device itself (`torch.device("cuda")`) keeps its name."""
     if func is torch.device:
         return args, kwargs
     if getattr(func, "__name__", "") == "cuda":
@@ -255,16 +254,12 @@ def _drops(x: Any, p: float = 0.5, training: bool = True, train: bool | None = N
     return bool(training if train is None else train) and 0 < p < 1 and x.numel() > 0
 
 
-def _is_half(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype in HALF
-
-
 def _has_dtype(args: tuple, kwargs: dict) -> bool:
     return kwargs.get("dtype") is not None or any(isinstance(a, torch.dtype) for a in args)
 
 
 def _half_softmax(name: str, x: Tensor, dim: int) -> Tensor:
-    """CUDA converts fp16 inside the kernel and makes no fp32 copy of the input; bf16 gets one."""
+    """Applies softmax: CUDA converts fp16 inside the kernel, without an fp32 copy of the input; bf16 gets one."""
     if x.dtype is torch.float16:
         return _SOFTMAX[name](x, dim, True)
     return _SOFTMAX[name](x.float(), dim, False)
@@ -275,15 +270,12 @@ def _is_plain_cross_entropy(args: tuple, kwargs: dict) -> bool:
     return args[0].dtype in HALF and not args[1].is_floating_point() and not smoothing
 
 
-def _half_cross_entropy(args: tuple, kwargs: dict) -> Tensor:
-    weight = args[2] if len(args) > 2 else kwargs.get("weight")
-    reduction = args[3] if len(args) > 3 else kwargs.get("reduction", 1)
-    ignored = args[4] if len(args) > 4 else kwargs.get("ignore_index", -100)
-    return torch._C._nn.nll_loss_nd(_half_softmax("log_softmax", args[0], 1), args[1], weight, reduction, ignored)
+def _half_cross_entropy(x: Tensor, target: Tensor, weight=None, reduction=1, ignore_index=-100, *_, **__) -> Tensor:
+    return torch._C._nn.nll_loss_nd(_half_softmax("log_softmax", x, 1), target, weight, reduction, ignore_index)
 
 
 def _for_cuda(function: Callable) -> Callable:
-    """The function with "cuda" where a model asks it about the device of its tensors, which is "meta" here."""
+    """Returns the function with "cuda" where a model calls it with the device of its tensors, which is "meta" here."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -297,7 +289,7 @@ def _for_cuda(function: Callable) -> Callable:
 
 @contextlib.contextmanager
 def simulated_cuda(target: Target) -> Iterator[CudaSemantics]:
-    """Inside, a training step on `meta` tensors does what it would do on `target`."""
+    """Makes a training step on `meta` tensors do what it would do on `target`."""
     semantics = CudaSemantics(target)
     with (
         mock.patch.object(torch.autocast, "__init__", _for_cuda(torch.autocast.__init__)),

@@ -1,4 +1,4 @@
-"""What the CUDA kernels of an operator take: temporaries beside its results, and time by a roofline."""
+"""The cost of an operator's CUDA kernels: temporaries beside its results, and time by a roofline."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _BANDWIDTH_SHARE = (0.5, 0.9)  # of the card's memory bandwidth; streaming kerne
 
 @dataclass(slots=True)
 class Seconds:
-    """Time between two bounds, and the arithmetic in it. `gpu` and `launch` overlap: the longer one counts."""
+    """Seconds between two bounds, and FLOPs. `gpu` and `launch` overlap, so the longer one counts."""
 
     gpu_fast: float = 0.0
     gpu_slow: float = 0.0
@@ -50,16 +50,24 @@ _NO_KERNEL = {"detach", "empty", "empty_like", "empty_strided", "_local_scalar_d
 
 
 def seconds(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> Seconds:
-    """Roofline of one operator (Williams, Waterman, Patterson, CACM 2009): the longer of arithmetic and traffic."""
+    """Returns the roofline of one operator: the longer of arithmetic and memory traffic.
+
+    Williams, Waterman, Patterson, CACM 2009. An expanded tensor is read once.
+    """
     if func.is_view or func._schema.name.removeprefix("aten::") in _NO_KERNEL:
         return _NOTHING
     tensors = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor) and t.device.type == "meta"]
     if not tensors:
         return _NOTHING
-    traffic = sum(_touched(t) for t in tensors) / (1e9 * target.card.bandwidth_gb_s)
+    touched = sum(
+        t.element_size() * math.prod(size for size, stride in zip(t.shape, t.stride(), strict=True) if stride)
+        for t in tensors
+    )
+    traffic = touched / (1e9 * target.card.bandwidth_gb_s)
     count = flop_registry.get(func._overloadpacket)
     flops = count(*args, **kwargs, out_val=out) if count else 0
-    precision = _precision(tensors)
+    types = {t.dtype for t in tensors}
+    precision = "fp16" if torch.float16 in types else "bf16" if torch.bfloat16 in types else "fp32"
     least, most = target.sustained_share(precision)
     arithmetic = flops / target.flops(precision)
     slow, fast = _BANDWIDTH_SHARE
@@ -68,19 +76,11 @@ def seconds(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> S
     )
 
 
-def _touched(tensor: Tensor) -> int:
-    """Bytes read or written: an expanded tensor is read once."""
-    distinct = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
-    return tensor.element_size() * math.prod(distinct)
-
-
-def _precision(tensors: list[Tensor]) -> str:
-    types = {t.dtype for t in tensors}
-    return "fp16" if torch.float16 in types else "bf16" if torch.bfloat16 in types else "fp32"
-
-
 def temporaries(name: str, args: tuple, target: Target) -> list[int]:
-    """Bytes of each block that an operator's CUDA kernels allocate and free again."""
+    """Returns the bytes of each block that an operator's CUDA kernels allocate and free again.
+
+    Attention (B, H, M, K): batch, heads, positions, width of a head.
+    """
     if name == "_scaled_dot_product_efficient_attention_backward":
         B, H, M, K = args[1].shape
         delta = 4 * B * H * M
@@ -98,9 +98,9 @@ def temporaries(name: str, args: tuple, target: Target) -> list[int]:
 
 
 def _copies_for_tensor_cores(x: Tensor, weight: Tensor, read: list[Tensor], target: Target) -> list[int]:
-    """cuDNN's tensor-core kernels want channels last: the largest plain half-precision input is copied.
+    """Returns the copy of the largest plain half-precision input: cuDNN's tensor-core kernels want channels last.
 
-    A 1x1 convolution is a matrix product and takes either layout.
+    x (N, C, H, W). A 1x1 convolution is a matrix product and takes either layout.
     """
     half = x.dtype in (torch.float16, torch.bfloat16)
     if not half or target.capability < (7, 0) or weight.shape[2:].numel() == 1 or x.dim() != 4:

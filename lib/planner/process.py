@@ -1,4 +1,4 @@
-"""Plans in a process of its own: it sees no GPU, and whatever it takes of memory ends with it."""
+"""Plans in a child process, which sees no GPU and whose memory is free again when it ends."""
 
 import os
 import pickle
@@ -19,19 +19,20 @@ _ROOT = Path(lib.__file__).resolve().parent.parent
 
 
 def plan(config: Config, card: str | Target = "t4", count: int = 0) -> Plan:
-    """The plan of a run for `count` cards of a kind (0: as many as a session has). Reads no data, needs no GPU.
+    """Plans a run for `count` cards of a kind (0: as many as a session has). Reads no data and needs no GPU.
 
-    Raises BadInput for an unknown card and where not even one sample fits; NotTraceable where
-    its step has no shapes without values; TrainingFailed, with the traceback, where the task's own code fails.
+    Raises BadInput for an unknown card and where not even one sample fits; NotTraceable where the shapes of a step
+    depend on values; TrainingFailed, with the traceback, where the task's own code fails.
     """
     target = find_card(card) if isinstance(card, str) else card
     with tempfile.TemporaryDirectory() as folder:
-        path, asked, answer = (Path(folder, name) for name in (f"{config.run.name}.yaml", "asked", "answer"))
+        path, request, answer = (Path(folder, name) for name in (f"{config.run.name}.yaml", "request", "answer"))
         path.write_text(to_yaml(config), "utf-8")
-        asked.write_bytes(pickle.dumps((str(path), target, count)))
+        request.write_bytes(pickle.dumps((str(path), target, count)))
+        import_path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         child = subprocess.run(
-            [sys.executable, "-m", "lib.planner", str(asked), str(answer)],
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(_import_path())},
+            [sys.executable, "-m", "lib.planner", str(request), str(answer)],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": import_path},
             capture_output=True,
             text=True,
         )
@@ -40,7 +41,3 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0) -> Plan:
     if child.returncode in _REFUSALS:
         raise _REFUSALS[child.returncode](child.stderr.strip())
     raise TrainingFailed(f"Planning {config.run.name} failed in the task's own code:\n{child.stderr.strip()}")
-
-
-def _import_path() -> list[str]:
-    return [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

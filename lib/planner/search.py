@@ -1,4 +1,4 @@
-"""The plan: the largest micro-batch that fits at the fewest recomputed layers, what it takes, and how long it runs."""
+"""Plans a run: the largest micro-batch that fits with the fewest recomputed layers, its memory and its time."""
 
 import dataclasses
 import math
@@ -25,10 +25,10 @@ STEPS = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
 
 @dataclass(frozen=True)
 class Option:
-    """One way to work off the effective batch, with its prediction."""
+    """One way to split the effective batch, with its prediction."""
 
     micro_batch: int
-    passes: int  # micro-batches that a card works off in a step
+    passes: int  # micro-batches of a card in a step
     recomputed: int  # layers
     prediction: Prediction
     relative_compute: float  # arithmetic of a step, 1.0 without recomputation
@@ -45,7 +45,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Plan:
-    """What was tried for one run on one kind of card, and what is recommended."""
+    """The options of one run on one kind of card, and the recommended one."""
 
     run: str
     card: str
@@ -71,11 +71,12 @@ class Plan:
         }
 
     def option_of(self, micro_batch: int, recomputed: int) -> Option | None:
-        """The option with these numbers, if it was traced."""
+        """Returns the option with these numbers, if it was traced."""
         return next((o for o in self.options if (o.micro_batch, o.recomputed) == (micro_batch, recomputed)), None)
 
-    def hours(self, steps: int, option: Option | None = None) -> float:
-        return steps * (option or self.chosen).expected_seconds / 3600
+    def seconds(self, steps: int, option: Option | None = None) -> float:
+        """Returns the expected time of so many steps."""
+        return steps * (option or self.chosen).expected_seconds
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"overrides": self.overrides}
@@ -84,16 +85,18 @@ class Plan:
 def make(config: Config, target: Target, count: int = 0) -> Plan:
     """Plans a run for `count` cards of a kind (0: as many as a session has of it), reading no data.
 
-    A micro-batch or a number of recomputed layers that the configuration gives is planned as it is, and among the
-    options beside what is recommended. Raises BadInput where not even one sample fits, with what would.
+    The micro-batch and the recomputed layers that the configuration gives are among the options, beside the recommended
+    ones. Raises BadInput where not even one sample fits, with the cards that would hold it, and where the cards do not
+    divide the slots; NotTraceable with `training.fully_shard`.
     """
     if config.training.fully_shard:
         raise NotTraceable(
-            "training.fully_shard divides weights, gradients and optimizer among the ranks as the step goes on, which "
-            "no trace on one machine follows."
+            "training.fully_shard divides weights, gradients and optimizer among the ranks during the step, which a "
+            "trace on one machine cannot follow."
         )
-    count = _count(config, target, count)
-    target = _with_set_aside(target, config, count)
+    count = _card_count(config, target, count)
+    libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
+    target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
     search = _Search(find_task(config.task)(config), config, target, count)
     options = list(search.options())
     fitting = [option for option in options if option.fits]
@@ -119,23 +122,16 @@ def make(config: Config, target: Target, count: int = 0) -> Plan:
     )
 
 
-def _count(config: Config, target: Target, asked: int) -> int:
-    """Cards at work: those asked for, or both of a Kaggle session's T4s; never more than there are slots."""
+def _card_count(config: Config, target: Target, count: int) -> int:
+    """Returns the number of cards: `count`, or both of a Kaggle session's T4s; never more than there are slots."""
     slots = config.training.micro_batch_slots
-    has = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
-    if asked > slots or (asked and slots % asked):
+    in_session = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
+    if count > slots or (count and slots % count):
         raise BadInput(
-            f"{asked} cards were asked for, and training.micro_batch_slots is {slots}. Each card takes whole slots: "
+            f"{count} cards were asked for, and training.micro_batch_slots is {slots}. Each card takes whole slots: "
             "give a number of slots that is a multiple of the cards."
         )
-    return asked or math.gcd(slots, has)
-
-
-def _with_set_aside(target: Target, config: Config, count: int) -> Target:
-    """The card without what libraries take of it in this run."""
-    nccl = NCCL_BYTES if count > 1 else 0
-    benchmark = BENCHMARK_BYTES if config.training.cudnn_benchmark else 0
-    return dataclasses.replace(target, set_aside=target.set_aside + nccl + benchmark)
+    return count or math.gcd(slots, in_session)
 
 
 class _Search:
@@ -145,26 +141,27 @@ class _Search:
         self.task, self.config, self.target, self.count = task, config, target, count
         self.slot = config.training.effective_batch // config.training.micro_batch_slots
         self.slots_each = config.training.micro_batch_slots // count
-        self.layers = _layers(task)
+        with torch.device("meta"):
+            self.layers = len(getattr(task.model(), "blocks", ()))
         self.precision = planned_precision(config.training.precision, target)
         self._traced: dict[tuple[int, int], Prediction] = {}
 
     def options(self) -> Iterator[Option]:
-        """What the configuration says, then the largest micro-batch for ever more recomputed layers, until all fits."""
+        """Yields the configured option, then the largest micro-batch as recomputed layers increase, until all fits."""
         training = self.config.training
-        asked = self.layers if training.gradient_checkpointing == "all" else int(training.gradient_checkpointing)
+        least = self.layers if training.gradient_checkpointing == "all" else int(training.gradient_checkpointing)
         if training.micro_batch:
-            yield self._option(min(training.micro_batch, self.slot), asked)
-        for recomputed in [asked, *(n for n in (-(-self.layers // 2), self.layers) if n > asked)]:
+            yield self._option(min(training.micro_batch, self.slot), least)
+        for recomputed in [least, *(n for n in (-(-self.layers // 2), self.layers) if n > least)]:
             option = self._option(self._largest(recomputed), recomputed)
             yield option
             if option.fits and option.micro_batch == self.slot:
                 return
 
     def _largest(self, recomputed: int) -> int:
-        """The largest micro-batch that fits, of those that divide a slot most evenly; 1 where none does.
+        """Returns the largest micro-batch that fits, of those that divide a slot most evenly; 1 where none does.
 
-        Memory grows with the micro-batch nearly on a line, so a few traces are enough; each answer is traced itself.
+        Memory grows with the micro-batch nearly on a line, so a few traces are enough; the answer is always traced.
         """
         sizes = _even_sizes(self.slot)
         fits, fails = -1, len(sizes)
@@ -179,7 +176,7 @@ class _Search:
         return sizes[max(fits, 0)]
 
     def _guess(self, sizes: list[int], fits: int, fails: int, recomputed: int) -> int | None:
-        """The next index to try, strictly between the two; None where the line says that nothing more fits."""
+        """Returns the next index to try, strictly between the two; None where, by the line, nothing more fits."""
         points = [(m, p.peak_bytes) for (m, r), p in self._traced.items() if r == recomputed]
         states = self._traced[sizes[fails], recomputed].moments["after load"] * 4  # gradients and two moments
         (low, low_peak), (high, high_peak) = sorted([(0, states), *points])[-2:]
@@ -215,31 +212,26 @@ class _Search:
         return Option(micro_batch, passes, recomputed, prediction, compute, (low, high))
 
     def _plain_flops(self, prediction: Prediction, micro_batch: int) -> float:
-        """Arithmetic of a pass without recomputation, from one that was traced: it grows with the samples."""
+        """Returns the FLOPs of a pass without recomputation, scaled by samples from one that was traced."""
         for (size, recomputed), traced in self._traced.items():
             if recomputed == 0:
                 return traced.pass_flops / size * micro_batch
         return prediction.pass_flops
 
     def _reduction_seconds(self, parameters: int) -> tuple[float, float]:
-        """A ring all-reduce of fp32 gradients: each card sends and receives 2 (n - 1) / n of them."""
+        """Returns bounds of a ring all-reduce of fp32 gradients: each card sends and receives 2 (n - 1) / n of them."""
         size = 4 * parameters * 2 * (self.count - 1) / self.count
         slow, fast = _LINK_GB_S
         return size / fast / 1e9, size / slow / 1e9
 
 
 def _even_sizes(slot: int) -> list[int]:
-    """Micro-batches that split a slot into nearly equal parts, ascending: for 32 that is 1, 2, 3, 4 ... 11, 16, 32."""
+    """Returns the micro-batches that split a slot into nearly equal parts: for 32 that is 1, 2, 3, 4 ... 11, 16, 32."""
     return sorted({-(-slot // passes) for passes in range(1, slot + 1)})
 
 
-def _layers(task: Task) -> int:
-    with torch.device("meta"):
-        return len(getattr(task.model(), "blocks", ()))
-
-
 def _recommended(fitting: list[Option]) -> Option:
-    """The fewest recomputed layers, unless more of them allow a micro-batch so much larger that a step is faster."""
+    """Returns the fewest recomputed layers, unless more allow a micro-batch so much larger that a step is faster."""
     best = None
     for recomputed in sorted({option.recomputed for option in fitting}):
         option = max((o for o in fitting if o.recomputed == recomputed), key=lambda o: o.micro_batch)

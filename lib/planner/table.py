@@ -7,19 +7,34 @@ from lib.machine.facts import FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import FITS
 from lib.planner.search import STEPS, Option, Plan
-from lib.text import aligned
+from lib.text import aligned, duration
 
 QUOTA_HOURS = float(FACTS["kaggle_gpu_quota_hours"].value)
-_RUN_HOURS = float(FACTS["kaggle_run_minutes"].value) / 60
+_RUN_MINUTES = float(FACTS["kaggle_run_minutes"].value)
 
 
 def of_plan(plan: Plan) -> str:
-    """The options of one plan, what is recommended, where its memory goes, and the time of runs of many lengths."""
-    return "\n\n".join([_head(plan), _options(plan), _memory(plan), _time(plan), _unseen(plan)])
+    """Returns the options of one plan, its recommendation, its memory, and the time of runs of many lengths."""
+    prediction = plan.chosen.prediction
+    categories = [f"{name} {size / GIB:.2f}" for name, size in prediction.by_category.items()]
+    modules = [f"{name} {size / GIB:.2f}" for name, size in list(prediction.by_module.items())[:6]]
+    lengths = [["steps", "time", "of week", "sessions"]] + [[f"{n:,}", *_cost(plan, n)] for n in STEPS]
+    return (
+        f"{plan.run}: {plan.parameters / 1e6:.1f} M parameters on {plan.cards} card{'s' * (plan.cards > 1)} "
+        f"({plan.card}), {plan.precision}, effective batch {plan.effective_batch} in {plan.slots} slot(s).\n"
+        f"Of {plan.usable_bytes / GIB:.2f} GiB after the CUDA context at most {FITS:.0%} are planned: "
+        f"{plan.limit_bytes / GIB:.2f} GiB.\n\n"
+        f"{_options(plan)}\n\n"
+        f"At the peak, GiB: {', '.join(categories)}; {prediction.reserved_bytes / GIB:.2f} reserved.\n"
+        f"By submodule: {', '.join(modules)}.\n\n"
+        f"{aligned(lengths)}\n"
+        f"A week's {QUOTA_HOURS:.0f} GPU hours give about {_steps_a_week(plan):,.0f} steps. Computed from a roofline, "
+        "without evaluation, loading and saving; the smoke test measures the true speed.\n\n"
+    ) + "\n".join(f"Not seen: {sentence}" for sentence in prediction.unseen)
 
 
 def of_plans(plans: Sequence[Plan]) -> str:
-    """Several models or cards side by side: what is recommended for each."""
+    """Returns several models or cards side by side: what is recommended for each."""
     rows = [
         ["run", "card", "parameters", "micro-batch", "recomputed", "peak GiB", "of card", "steps/s", "steps a week"]
     ]
@@ -29,24 +44,23 @@ def of_plans(plans: Sequence[Plan]) -> str:
             plan.run, f"{plan.cards} x {plan.card}", f"{plan.parameters / 1e6:.1f} M",
             f"{option.micro_batch} x {option.passes}", f"{option.recomputed} of {plan.layers}",
             f"{option.prediction.peak_bytes / GIB:.2f}", f"{option.prediction.share:.0%}",
-            _speed(option), f"{steps_a_week(plan):,.0f}",
+            _speed(option), f"{_steps_a_week(plan):,.0f}",
         ])  # fmt: skip
     return aligned(rows)
 
 
-def steps_a_week(plan: Plan) -> float:
-    """Steps that Kaggle's weekly GPU hours give at the expected speed."""
+def quota_share(seconds: float) -> str:
+    """Returns GPU time as a share of a week's on Kaggle."""
+    return f"{seconds / 3600 / QUOTA_HOURS:.1%}"
+
+
+def sessions_for(seconds: float) -> int:
+    """Returns the number of Kaggle sessions that hold so much GPU time."""
+    return max(1, math.ceil(seconds / 60 / _RUN_MINUTES))
+
+
+def _steps_a_week(plan: Plan) -> float:
     return 3600 * QUOTA_HOURS / plan.chosen.expected_seconds
-
-
-def _head(plan: Plan) -> str:
-    each = "card" if plan.cards == 1 else "cards"
-    return (
-        f"{plan.run}: {plan.parameters / 1e6:.1f} M parameters on {plan.cards} {each} ({plan.card}), {plan.precision}, "
-        f"effective batch {plan.effective_batch} in {plan.slots} slot(s).\n"
-        f"Of {plan.usable_bytes / GIB:.2f} GiB after the CUDA context at most {FITS:.0%} are planned: "
-        f"{plan.limit_bytes / GIB:.2f} GiB."
-    )
 
 
 def _options(plan: Plan) -> str:
@@ -71,44 +85,5 @@ def _speed(option: Option) -> str:
 
 
 def _cost(plan: Plan, steps: int, option: Option | None = None) -> list[str]:
-    hours = plan.hours(steps, option)
-    return [duration(hours), quota_share(hours), str(sessions_for(hours))]
-
-
-def duration(hours: float) -> str:
-    """Hours, minutes or seconds, whichever reads well."""
-    if hours >= 1:
-        return f"{hours:.1f} h"
-    return f"{60 * hours:.0f} min" if hours >= 1 / 20 else f"{3600 * hours:.0f} s"
-
-
-def quota_share(hours: float) -> str:
-    """GPU hours as a share of a week's."""
-    return f"{hours / QUOTA_HOURS:.1%}"
-
-
-def sessions_for(hours: float) -> int:
-    """Kaggle sessions that hold so many GPU hours."""
-    return max(1, math.ceil(hours / _RUN_HOURS))
-
-
-def _memory(plan: Plan) -> str:
-    prediction = plan.chosen.prediction
-    categories = [f"{name} {size / GIB:.2f}" for name, size in prediction.by_category.items()]
-    modules = [f"{name} {size / GIB:.2f}" for name, size in list(prediction.by_module.items())[:6]]
-    return (
-        f"At the peak, GiB: {', '.join(categories)}; {prediction.reserved_bytes / GIB:.2f} reserved.\n"
-        f"By submodule: {', '.join(modules)}."
-    )
-
-
-def _time(plan: Plan) -> str:
-    rows = [["steps", "time", "of week", "sessions"]] + [[f"{n:,}", *_cost(plan, n)] for n in STEPS]
-    return (
-        f"{aligned(rows)}\nA week's {QUOTA_HOURS:.0f} GPU hours give about {steps_a_week(plan):,.0f} steps. Computed "
-        "from a roofline, without evaluation, loading and saving; the smoke test measures the true speed."
-    )
-
-
-def _unseen(plan: Plan) -> str:
-    return "\n".join(f"Not seen: {sentence}" for sentence in plan.chosen.prediction.unseen)
+    seconds = plan.seconds(steps, option)
+    return [duration(seconds), quota_share(seconds), str(sessions_for(seconds))]

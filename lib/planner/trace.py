@@ -1,4 +1,4 @@
-"""The peak memory of a training step on a card that is not there."""
+"""Predicts the peak memory and the time of a training step on a card that this machine lacks."""
 
 import traceback
 import types
@@ -30,12 +30,12 @@ CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries",
 
 
 class NotTraceable(BadInput):
-    """A step with an operator whose result has no shape without values."""
+    """A step that cannot be traced: the shape of a result depends on values."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Bytes at the peak of a training step, by category and by top-level submodule; each sums to `peak_bytes`."""
+    """The peak of a training step in bytes; categories and top-level submodules each sum to `peak_bytes`."""
 
     card: str
     usable_bytes: int
@@ -83,14 +83,13 @@ def predict(
     clip_norm: float = 1.0,
     keeps_outputs: bool = False,
 ) -> Prediction:
-    """The peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
+    """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
 
         predict(lambda: Net(), lambda net: net(torch.randn(32, 3, 224, 224, device="cuda")).mean(), card="t4")
 
-    `keeps_outputs`: the loop holds a step's loss until the next one has been computed, as a plain loop without `del`
-    does; `step` may then return (loss, anything else that the loop holds).
-    What `step` raises comes out as it is. Raises BadInput for an unknown card, NotTraceable for an operator that has no
-    result without values.
+    `keeps_outputs`: the loop holds a step's loss until the next one is computed, as a plain loop without `del` does;
+    `step` may then return (loss, anything else that the loop holds). Raises what `step` raises; BadInput for an unknown
+    card; NotTraceable for an operator whose result depends on values.
     """
     target = find_card(card)
     tracker = Tracker(target, target.usable_bytes)
@@ -114,7 +113,7 @@ def _users_steps(
     clip_norm: float,
     keeps_outputs: bool,
 ) -> None:
-    """The plain loop: zero_grad, forward and backward for each micro-batch, clipping, optimizer."""
+    """Runs the plain loop: zero_grad, forward and backward for each micro-batch, clipping, optimizer."""
     tracker.at("after load")
     parameters = [p for p in net.parameters() if p.requires_grad]
     for _ in range(_STEPS):
@@ -138,14 +137,16 @@ def _users_steps(
 def predict_task(
     task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int = 1
 ) -> Prediction:
-    """The peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch`.
+    """Predicts the peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch` samples.
 
-    `passes`: how many of them a card works off in a step; `count`: cards that sum their gradients. Reads no data.
+    `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.
     """
     tracker = Tracker(target, target.usable_bytes)
     precision = planned_precision(config.training.precision, target)
-    batch = task.example_batch(micro_batch, torch.device("cpu"))
     traced = min(passes, _PASSES)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the values that it draws decide shapes, and a plan should be the same every time
+        batch = task.example_batch(micro_batch, torch.device("cpu"))
     with simulated_cuda(target) as semantics, _OwnTraceback():
         with _META:
             state = new_state(task, config, _META, precision)
@@ -156,7 +157,15 @@ def predict_task(
             tracker.adopt_state(state.ema.average.values())
         with tracker:
             _trainers_steps(tracker, state, _Watched(task, tracker), config, [batch] * traced, count)
-    return _result(tracker, semantics, traced, _libraries(config, count))
+    mib, unseen = 2**20, []
+    if count > 1:
+        unseen.append(f"NCCL's own buffers: {NCCL_BYTES // mib} MiB are set aside, which is an assumption.")
+    if config.training.cudnn_benchmark:
+        size = f"{BENCHMARK_BYTES // mib} MiB are set aside, which is an assumption."
+        unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
+    if config.training.compile:
+        unseen.append("what torch.compile saves or adds: the step was traced without it.")
+    return _result(tracker, semantics, traced, unseen)
 
 
 def _trainers_steps(tracker: Tracker, state: State, task: Any, config: Config, slots: list[Batch], count: int) -> None:
@@ -170,12 +179,12 @@ def _trainers_steps(tracker: Tracker, state: State, task: Any, config: Config, s
     for step in range(_STEPS):
         tracker.at("start")
         optimizer_step(state, task, config, slots, step, None, moments)
-        tracker.adopt_state(value for kept in state.optimizer.state.values() for value in kept.values())
+        tracker.adopt_state(tensor for moments in state.optimizer.state.values() for tensor in moments.values())
         tracker.at("after optimizer step")
 
 
 class _Watched:
-    """The task, whose loss is the only code in which values read from tensors are noted."""
+    """A task whose loss notes each value that it reads from a tensor."""
 
     def __init__(self, task: Task, tracker: Tracker):
         self.count, self.term_weights = task.count, task.term_weights
@@ -187,7 +196,7 @@ class _Watched:
 
 
 def _built(model: Callable[[], nn.Module]) -> nn.Module:
-    """The model on `meta`; one whose constructor computes with values is made on the CPU and moved."""
+    """Makes the model on `meta`, or on the CPU and moves it where its constructor computes with values."""
     try:
         with _META:
             return model().to(_META)  # legacy constructors (torch.FloatTensor) know no default device
@@ -198,14 +207,14 @@ def _built(model: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
-    """What PyTorch chooses for parameters on a GPU, and not for those on `meta`."""
+    """Sets `foreach`, which PyTorch chooses for parameters on a GPU and not for those on `meta`."""
     for group in optimizer.param_groups:
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
 
 
 class _OwnTraceback:
-    """What a step raises comes out with its own frames: those of the tracer are taken out."""
+    """Removes the tracer's frames from the traceback of what a step raises."""
 
     def __enter__(self) -> None:
         return None
@@ -224,7 +233,7 @@ def _not_traceable(error: Exception) -> str:
     line = f" ({where[-1].filename}, line {where[-1].lineno})" if where else ""
     return (
         f"The step uses an operator whose shape cannot be traced without values{line}: {str(error).splitlines()[0]} "
-        "Take it out of the step that is predicted, or replace it by one with a fixed shape."
+        "Remove it from the predicted step, or replace it by one with a fixed shape."
     )
 
 
@@ -241,21 +250,12 @@ def _is_ours(file: str) -> bool:
     return Path(file).parent == Path(__file__).parent
 
 
-def _libraries(config: Config, count: int) -> list[str]:
-    """What the run's settings add that no trace sees."""
-    mib = 2**20
-    found = []
-    if count > 1:
-        found.append(f"NCCL's own buffers: {NCCL_BYTES // mib} MiB are set aside, which is an assumption.")
-    if config.training.cudnn_benchmark:
-        aside = f"{BENCHMARK_BYTES // mib} MiB are set aside, which is an assumption."
-        found.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {aside}")
-    if config.training.compile:
-        found.append("what torch.compile saves or adds: the step was traced without it.")
-    return found
-
-
 def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str] = ()) -> Prediction:
+    bounds = [
+        f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
+        for name, times in sorted(tracker.bounded.items())
+    ]
+    context = f"the CUDA context and kernels that load later: {CONTEXT_BYTES // 2**20} MiB are set aside for them."
     by_category, by_module = tracker.at_peak()
     start, after_passes, end = (tracker.moments[m][1] for m in ("start", "after backward", "after optimizer step"))
     one_pass: Seconds = after_passes.since(start).times(1 / passes)
@@ -275,16 +275,5 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         rest_seconds=end.since(after_passes).bounds,
         pass_flops=one_pass.flops,
         attention=dict(semantics.attention),
-        unseen=(*_unseen(tracker), *libraries),
-    )
-
-
-def _unseen(tracker: Tracker) -> tuple[str, ...]:
-    bounds = [
-        f"the shape of {name} depends on values, so its upper bound was taken ({count} times)."
-        for name, count in sorted(tracker.bounded.items())
-    ]
-    return (
-        *bounds,
-        f"the CUDA context and kernels that load later: {CONTEXT_BYTES // 2**20} MiB are set aside for them.",
+        unseen=(*bounds, context, *libraries),
     )

@@ -1,8 +1,7 @@
 """Follows every tensor of a training step into a simulated caching allocator.
 
-On `meta` tensors nothing is computed, so a step of any size takes a second or two on a laptop. What a GPU does beside
-the tensors that PyTorch's operators return is added: workspaces of cuBLAS and cuDNN, temporaries inside the attention
-kernels.
+Nothing is computed on `meta` tensors, so a step of any size takes a second or two on a laptop. The tracker adds what a
+GPU allocates beside the results of operators: workspaces of cuBLAS and cuDNN, temporaries of the attention kernels.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ KNOWN_LIMIT = 2**22  # elements of an integer tensor whose values are followed
 
 @dataclass(eq=False, slots=True)
 class Storage:
-    """One allocation: what it is for and which top-level submodule it belongs to may become clear later."""
+    """One allocation; its category and top-level submodule may become known later."""
 
     size: int
     category: str
@@ -36,11 +35,11 @@ class Storage:
 
 
 class Tracker(TorchDispatchMode):
-    """Inside, storages on `device` are followed; afterwards the counters tell peak, categories, submodules and time.
+    """Follows the storages on `device`, and counts peak, categories, submodules and time.
 
-    Values of integer tensors that come from the batch are followed too (up to 4 M elements), so that a loss that picks
-    the masked positions picks as many as the batch has. Where the values are not known, a shape that depends on them is
-    bounded from above, and `bounded` says by which operator.
+    Integer tensors that come from the batch keep their values (up to 4 M elements), so that a loss that picks masked
+    positions picks as many as the batch has. A shape that depends on unknown values is bounded from above, and
+    `bounded` counts the operators with such a shape.
     """
 
     def __init__(self, target: Target, capacity: int | None = None, device: str = "meta"):
@@ -48,7 +47,7 @@ class Tracker(TorchDispatchMode):
         self.target, self.device = target, device
         self.allocator = Allocator(capacity)
         self.bounded: Counter[str] = Counter()
-        self.in_users_code = False  # whether a value that is asked for is asked by the model or its loss
+        self.in_users_code = False  # whether the model or its loss is running
         self.parameters = 0
         self.seconds = kernels.Seconds()
         self.moments: dict[str, tuple[int, kernels.Seconds]] = {}
@@ -61,7 +60,7 @@ class Tracker(TorchDispatchMode):
     # --- what is followed -----------------------------------------------------------------------------------------
 
     def adopt(self, model: nn.Module) -> None:
-        """Allocates parameters and buffers, labels submodules, and marks gradients as such when they come."""
+        """Allocates parameters and buffers, labels submodules, and marks gradients when they are made."""
         for name, parameter in model.named_parameters():
             self._follow(parameter, "weights", _top(name))
             self.parameters += parameter.numel()
@@ -74,27 +73,27 @@ class Tracker(TorchDispatchMode):
             child.register_forward_hook(lambda *_: self._leave(), always_call=True)
 
     def adopt_state(self, tensors: Iterable[Any], category: str = "optimizer") -> None:
-        """Marks tensors that are kept over steps as the optimizer's; those not seen before are allocated."""
+        """Marks tensors as the optimizer's, and allocates those not seen before."""
         for tensor in tensors:
             if isinstance(tensor, Tensor):
                 self._follow(tensor, category, "")
                 self._mark(tensor, category, "")
 
     def at(self, moment: str) -> None:
-        """Notes the bytes allocated now under the name of this moment; the last one of a name counts."""
+        """Records the bytes allocated now under the name of this moment; a later one of the name replaces it."""
         self.moments[moment] = (self.allocator.allocated, self.seconds.copy())
 
     def pass_by(self, size: int) -> None:
-        """Takes and gives back memory for something that this machine does not do."""
+        """Allocates and frees memory for something that this machine does not do."""
         self._drop(self._take(size, "temporaries"))
 
     def at_peak(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Bytes by category and by top-level submodule in the moment of the peak, largest first."""
-        held: Counter[Storage] = Counter()
-        for storage, taken in self._log[: self._peak_at]:
-            held[storage] += 1 if taken else -1
+        """Returns the bytes by category and by top-level submodule at the peak, largest first."""
+        alive: Counter[Storage] = Counter()
+        for storage, allocated in self._log[: self._peak_at]:
+            alive[storage] += 1 if allocated else -1
         categories, modules = Counter(), Counter()
-        for storage in (s for s, count in held.items() if count > 0):
+        for storage in (s for s, count in alive.items() if count > 0):
             categories[storage.category] += storage.size
             modules[storage.module or storage.category] += storage.size
         return dict(categories.most_common()), dict(modules.most_common())
@@ -132,7 +131,7 @@ class Tracker(TorchDispatchMode):
 
     @contextlib.contextmanager
     def users_code(self) -> Iterator[None]:
-        """Inside, a Python value that is read from a tensor changes what the prediction stands for, and is noted."""
+        """Notes each Python value that is read from a tensor inside: the prediction depends on it."""
         self.in_users_code = True
         try:
             yield
@@ -167,9 +166,9 @@ class Tracker(TorchDispatchMode):
         return out
 
     def _label(self) -> tuple[str, str]:
-        """Category and submodule of what is made now: what forward makes (again, under recomputation) is activations.
+        """Returns category and submodule of a new tensor: those of forward, also under recomputation, are activations.
 
-        In backward and in the optimizer gradients are off, and what stays of them is marked afterwards.
+        In backward and in the optimizer gradients are off; tensors that stay are marked afterwards.
         """
         backward = torch._C._current_graph_task_id() != -1
         category = "activations" if torch.is_grad_enabled() else "temporaries"
@@ -180,7 +179,7 @@ class Tracker(TorchDispatchMode):
         return category, "(recomputed)" if torch.is_grad_enabled() else ""
 
     def _workspaces(self, name: str, args: tuple) -> list[int]:
-        """Bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own for ever."""
+        """Returns the bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own."""
         if not (args and isinstance(args[0], Tensor) and args[0].device.type == self.device == "meta"):
             return []
         if name in ("mm", "addmm", "bmm", "baddbmm"):
@@ -194,7 +193,7 @@ class Tracker(TorchDispatchMode):
     # --- values -----------------------------------------------------------------------------------------------------
 
     def _value(self, tensor: Tensor) -> Any:
-        """What `.item()` gives: the true value where it is known, else False or 1, noted when the model asks.
+        """Returns what `.item()` gives: the true value where it is known, else False or 1.
 
         False, because models ask whether a mask may be left out, and whether their input is wrong.
         """
@@ -206,22 +205,22 @@ class Tracker(TorchDispatchMode):
         return False if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
 
     def _bounded(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
-        """An operator whose shape depends on values: by the true ones, else with everything selected."""
+        """Runs an operator whose shape depends on values: with the true ones, else with everything selected."""
         known = [_known(leaf) for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
         if all(value is not None for value in known):
             true = func(*tree_map_only(Tensor, _known, args), **kwargs)
-            out = tree_map_only(Tensor, _as_meta, true)
+            out = tree_map_only(Tensor, lambda t: torch.empty_like(t, device="meta"), true)
+            for tensor, value in zip(tree_leaves(out), tree_leaves(true), strict=True):
+                if isinstance(tensor, Tensor):
+                    tensor._known_values = value
         elif name == "masked_select":
-            out = self._masked_select(args[0], args[1])
+            out = torch.empty(self._selected(args[1]), dtype=args[0].dtype, device="meta")
         else:
             self.bounded[f"{name}() (all {args[0].numel():,} elements)"] += 1
             out = _DEPENDING[name](args[0])
         for tensor in tree_leaves(out):
             self._follow(tensor, *self._label())
         return out
-
-    def _masked_select(self, tensor: Tensor, mask: Tensor) -> Tensor:
-        return torch.empty(self._selected(mask), dtype=tensor.dtype, device="meta")
 
     def _selected(self, mask: Tensor) -> int:
         known = _known(mask)
@@ -231,7 +230,7 @@ class Tracker(TorchDispatchMode):
         return mask.numel()
 
     def _without_masks(self, indices: list[Tensor | None]) -> list[Tensor | None]:
-        """Masks as index tensors, one for each of their dimensions, as the CUDA kernels make them."""
+        """Replaces masks by index tensors, one for each dimension, as the CUDA kernels do."""
         plain: list[Tensor | None] = []
         for index in indices:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
@@ -243,7 +242,7 @@ class Tracker(TorchDispatchMode):
         return plain
 
     def _note_values(self, func: Any, name: str, tensors: list[Tensor], args: tuple, kwargs: dict, out: Any) -> None:
-        """Gives `out` its values where they follow from known ones and are small enough to be followed."""
+        """Computes the values of `out` where they follow from known ones and are few enough."""
         if self.device != "meta" or not _followable(out):
             return
         values = [_known(tensor) for tensor in tensors]
@@ -256,12 +255,6 @@ class Tracker(TorchDispatchMode):
 
 def _known(tensor: Tensor) -> Tensor | None:
     return tensor if tensor.device.type == "cpu" else getattr(tensor, "_known_values", None)
-
-
-def _as_meta(value: Tensor) -> Tensor:
-    twin = torch.empty_like(value, device="meta")
-    twin._known_values = value
-    return twin
 
 
 def _followable(out: Any) -> bool:
@@ -285,7 +278,7 @@ def _unique(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 # Operators whose result's shape depends on values, with the largest result that they can have.
 _DEPENDING: dict[str, Callable[[Tensor], Any]] = {
     "nonzero": lambda t: torch.empty(t.numel(), t.dim(), dtype=torch.long, device="meta"),
-    "masked_select": lambda t: t,  # see Tracker._masked_select
+    "masked_select": lambda t: t,  # see Tracker._bounded
     "_unique2": _unique,
     "unique_consecutive": _unique,
 }
@@ -296,7 +289,7 @@ def _top(name: str) -> str:
 
 
 def _top_level(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The top-level submodules that are called; the members of a list, which is not, go by its name."""
+    """Yields the top-level submodules that are called; the members of a list, which is not called, have its name."""
     for name, child in model.named_children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):
             yield from ((name, member) for member in child.children())

@@ -1,4 +1,4 @@
-"""Every key of the configuration is read by what it promises to steer: one that nothing reads fails here."""
+"""Every setting of a task is read by the task; for the keys that all runs share see test_effects.py."""
 
 import ast
 import dataclasses
@@ -54,9 +54,6 @@ def unread_statically(cls, files, prefix=""):
     return sorted(key for (_, name), key in keys(cls, prefix).items() if name not in names)
 
 
-PLATEAU = ["scheduler.factor", "scheduler.min_lr", "scheduler.patience"]  # a cosine has no use for them
-
-
 class Recorder:
     """Notes which fields of dataclasses are read by code under `folders` that is not generic."""
 
@@ -90,26 +87,6 @@ def unread_in_a_run(monkeypatch, config, workload_class, folders):
     return sorted(key for place, key in wanted.items() if place not in recorder.read)
 
 
-def test_a_run_of_the_toy_reads_every_key_of_the_configuration(toy, monkeypatch):
-    config = toy({"training.micro_batch": 4, "data.num_workers": 1})
-    found = unread_in_a_run(monkeypatch, config, type(config.workload), [LIB, toys.__file__])
-    # `profiles` alone reads the profile, and the share counts only with initial weights: both have tests of their own.
-    # A queue is read by lib/launch/queue.py before there is a run.
-    assert [key for key in found if not key.startswith("queue.")] == [
-        "memory.profile", "run.initial_weights_share", *PLATEAU,
-    ]  # fmt: skip
-
-
-def test_a_run_with_a_plateau_reads_its_keys(toy, monkeypatch):
-    config = toy({"scheduler.name": "plateau"})
-    found = unread_in_a_run(monkeypatch, config, type(config.workload), [LIB, toys.__file__])
-    assert not set(PLATEAU) & set(found)
-
-
-def test_the_profile_is_read_by_profiles():
-    assert "profile" in read_in([LIB / "config" / "profiles.py"])
-
-
 def test_a_run_of_graphmer_reads_every_key_of_its_settings(tmp_path, monkeypatch):
     (tmp_path / "tree").mkdir()
     for n in range(16):
@@ -137,9 +114,7 @@ def files_of(folder):
     return [path for path in folder.rglob("*.py") if path not in GENERIC]
 
 
-def test_every_key_is_read_somewhere_in_the_source():
-    core = [path for path in LIB.rglob("*.py") if path not in GENERIC - {LIB / "config" / "profiles.py"}]
-    assert unread_statically(Config, core) == []
+def test_every_setting_of_a_task_is_read_in_its_source():
     assert unread_statically(Settings, files_of(LIB / "tasks" / "graphmer"), "workload.") == []
     assert unread_statically(glacier.Settings, files_of(LIB / "tasks" / "glacier"), "workload.") == []
 

@@ -4,6 +4,7 @@ import builtins
 import json
 import re
 import threading
+from html import escape
 
 import pytest
 import torch
@@ -14,7 +15,6 @@ from lib.errors import BadInput, TrainingFailed
 from lib.machine import memory, platform
 from lib.machine.memory import GIB
 from lib.notebook import panel, widgets
-from lib.planner import html as plan_html
 from lib.planner.file import write
 from lib.planner.html import bar, of_plan
 from lib.task import find_task, load_config
@@ -65,7 +65,7 @@ def test_the_picture_says_what_the_table_says_and_escapes_what_it_shows(planned)
     html = of_plan(panel.Choice(GRAPHMER, {}, "t4").plan())
     text = text_of(html)
     assert "graphmer fits on 2 x T4 : at the peak 7.00 of 14.36 GiB (49%)" in text
-    assert "1.00 steps a second expected; 0.50 to 2.00" in text and "2.8 h GPU time 10,000 steps" in text
+    assert "1.00 steps a second expected; 0.50 to 2.00" in text and "2:46:40 GPU time 10,000 steps" in text
     assert "9.3% of a week's quota" in text and "what a &lt;test&gt; leaves out" in html
 
 
@@ -142,7 +142,7 @@ def test_one_s_own_card_is_asked_for_and_a_mistake_is_a_sentence(shown, planned)
     assert made.own.layout.display == "" and "8 GiB, capability 8.6" in made.status.value and len(planned) == 1
     made.own.value = "12 gigs"
     assert made.wait(10)
-    assert "There is no card '12 gigs'. Known cards: t4" in text_of(made.answer.value).replace("&#x27;", "'")
+    assert "There is no card '12 gigs'. Known cards: t4" in text_of(made.answer.value).replace("&#39;", "'")
     assert made.use.disabled
     made.own.value = "12 GiB, capability 8.6"
     assert made.wait(10)
@@ -167,7 +167,7 @@ def test_what_goes_wrong_in_the_child_is_shown_and_the_panel_goes_on(shown, monk
         patch.setattr(planner, "plan", fails)
         made.batch.value = 256
         assert made.wait(10)
-    assert plan_html.escape(str(error)) in made.answer.value and made.use.disabled
+    assert escape(str(error)) in made.answer.value and made.use.disabled
     made.batch.value = 128
     assert made.wait(10)
     assert "effective batch 128" in made.answer.value
@@ -290,7 +290,7 @@ def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(sho
     made.use.click()
     file = tmp_path / "runs" / "plan-graphmer.json"
     line = 'OVERRIDES = {"training.effective_batch": 32, "workload.chain.roots": 64, "training.micro_batch": 8, '
-    assert plan_html.escape(line) in made.message.value and str(file) in made.message.value
+    assert escape(line) in made.message.value and str(file) in made.message.value
     capsys.readouterr()
     config = notebook.configure("graphmer", ROOT, PARAMETERS)
     assert (config.training.effective_batch, config.workload.chain.roots, config.training.micro_batch) == (32, 64, 8)

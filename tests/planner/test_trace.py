@@ -171,7 +171,7 @@ def test_what_a_step_raises_comes_out_with_its_own_traceback():
     with pytest.raises(RuntimeError, match="must have same reduction dim") as caught:
         predict(lambda: nn.Linear(4, 4), broken)
     files = [entry.path.name for entry in caught.traceback if hasattr(entry.path, "name")]
-    assert "test_predict.py" in files
+    assert "test_trace.py" in files
     assert not {"tracker.py", "cuda.py"} & set(files)
 
 
@@ -180,7 +180,7 @@ def test_an_operator_without_shapes_is_named_with_its_line():
         values = torch.linalg.lstsq(net(torch.randn(4, 4, device="cuda")), torch.randn(4, 1, device="cuda"))
         return values.solution.sum()
 
-    with pytest.raises(NotTraceable, match=r"cannot be traced without values \(.*test_predict.py, line \d+\).*lstsq"):
+    with pytest.raises(NotTraceable, match=r"cannot be traced without values \(.*test_trace.py, line \d+\).*lstsq"):
         predict(lambda: nn.Linear(4, 4), step)
 
 

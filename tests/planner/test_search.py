@@ -16,6 +16,7 @@ from lib.planner.allocator import MIB
 from lib.planner.card import CONTEXT_BYTES, card_of_gpu, find_card
 from lib.planner.trace import NotTraceable
 from lib.task import find_task, load_config
+from lib.text import duration
 from tests.conftest import ROOT
 from tests.toy import Toy
 
@@ -172,8 +173,8 @@ def test_time_follows_from_the_bounds(tall):
     assert fast >= flops / (0.7 * 8.1e12)  # of the T4's fp32 peak
     text = planner.of_plan(plan)
     assert "100,000" in text and "A week's 30 GPU hours give about" in text
-    hours = 1000 * plan.chosen.expected_seconds / 3600
-    assert plan.hours(1000) == hours and f" {3600 * hours:.0f} s " in text
+    seconds = 1000 * plan.chosen.expected_seconds
+    assert plan.seconds(1000) == seconds and f"  1,000  {duration(seconds)}  " in text
 
 
 def test_a_plan_comes_out_of_its_own_process_the_same(tall):
