@@ -4,7 +4,6 @@ Data: folders of single-band GeoTIFFs, multi-band GeoTIFFs, or NumPy patches (se
 by address. The embedded default is a generator of plausible scenes (see `data.terrain`).
 """
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +19,7 @@ from lib.tasks.glacier import losses
 from lib.tasks.glacier.augment import augment
 from lib.tasks.glacier.model import Net
 from lib.tasks.glacier.settings import Settings, Source
-from lib.text import Criterion
+from lib.text import Criterion, aligned
 
 # Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries
 # the modules above, and none of the others.
@@ -166,10 +165,7 @@ class Glacier(Task):
         names, criteria = self.settings.source.classes, self.settings.criteria
         tables = []
         if self._test:
-            with (folder / "evaluation.csv").open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(["true class", *names])
-                writer.writerows([name, *row] for name, row in zip(names, self._test[0].matrix.tolist(), strict=True))
+            self._test[0].write_csv(names, folder / "evaluation.csv")
             tables.append(self._draw(*self._test, folder))
         judged = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
         if criteria.class_iou:
@@ -183,12 +179,13 @@ class Glacier(Task):
 
     def _draw(self, confusion: Confusion, examples: list[Any], folder: Path) -> str:
         """Draws the confusion matrix and examples of predictions; returns a table of each class's scores."""
+        from lib.report import figure
         from lib.tasks.glacier import figures
 
         names = self.settings.source.classes
-        figures.confusion(confusion.matrix, names, folder / "plots" / "confusion.png")
+        figure.confusion(confusion.matrix, names, folder / "plots" / "confusion.png", unit="pixels")
         figures.predictions(examples, names, folder / "plots" / "predictions.png")
-        return confusion.table(names)
+        return aligned(confusion.rows(names), left=[0])
 
     # --- prediction -----------------------------------------------------------------------------------------------
 
