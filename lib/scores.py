@@ -32,7 +32,7 @@ class Confusion:
         return self._counts.view(self.classes, self.classes).cpu().numpy()
 
     def scores(self, names: Sequence[str]) -> dict[str, float]:
-        """Returns `mcc`, `accuracy`, `mean_iou` and `mean_f1`; of each class `iou_x`, `precision_x`, `recall_x`, `f1_x`.
+        """Returns `mcc`, `accuracy`, `mean_iou`, `mean_f1`; of each class `iou_x`, `precision_x`, `recall_x`, `f1_x`.
 
         A class without true pixels has no entries of its own, so that two methods on the same data have the same
         keys; where it was predicted, its 0 is part of the means. A class that was never predicted has precision 0.
@@ -87,7 +87,7 @@ def mcc(matrix: np.ndarray) -> float:
 
 
 def iou(matrix: np.ndarray) -> list[float]:
-    """(classes, classes) counts -> intersection over union of each class; ABSENT for one neither there nor predicted."""
+    """(classes, classes) counts -> intersection over union of each class; ABSENT for one in neither."""
     return _ratios(matrix.diagonal(), matrix.sum(0) + matrix.sum(1) - matrix.diagonal())
 
 

@@ -173,7 +173,8 @@ class Glacier(Task):
             judged += [Criterion(f"IoU of {n}", s, criteria.class_iou) for n, s in scores.items() if s is not None]
         advice = (
             "What helps, in the order of cost: more epochs, more weight on the class in "
-            "workload.sampling.target_shares, more or cleaner data, a wider model. Training goes on where it is."
+            "workload.sampling.target_shares, more or cleaner data, a wider model. A run with more epochs "
+            "resumes from this one."
         )
         return "\n".join([*tables, *_verdict(judged, advice)])
 
@@ -194,7 +195,7 @@ class Glacier(Task):
         from lib.tasks.glacier import figures
         from lib.tasks.glacier.maps import probabilities
 
-        names, wanted = self.settings.source.classes, self.settings.criteria.ensemble_mcc
+        names, least = self.settings.source.classes, self.settings.criteria.ensemble_mcc
         confusion, examples = Confusion(len(names)), []
         part = self.datasets()["test"]
         for first in range(0, len(part), _VOTED_AT_ONCE):
@@ -205,7 +206,7 @@ class Glacier(Task):
             confusion.add(predicted, target)
             examples += figures.shown({"image": image, "target": target}, predicted, _SHOWN_TILES - len(examples))
         table, scores = self._draw(confusion, examples, folder), confusion.scores(names)
-        judged = [Criterion("MCC of the ensemble", scores["mcc"], wanted)] if wanted else []
+        judged = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
         return scores, "\n".join([table, *_verdict(judged, advice)])
 

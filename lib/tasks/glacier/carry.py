@@ -1,4 +1,4 @@
-"""Weights of a network that saw other bands, or told other classes apart, brought into the shapes of a new one."""
+"""Weights of a network with other bands or classes, brought into the shapes of a new one."""
 
 from collections.abc import Mapping, Sequence
 

@@ -51,7 +51,7 @@ class Tiles:
 
 
 class Data:
-    """The tiles of all scenes and their parts. Each is read or computed when it is first asked for, and kept."""
+    """The tiles of all scenes and their parts. Each is read or computed once, when it is first needed."""
 
     def __init__(self, settings: Settings, source: Path | None):
         """`source` is the folder of the scenes; without one they are downloaded or generated."""

@@ -50,7 +50,7 @@ def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene]
     """Returns the scenes below a folder, sorted by name, and a sentence for each that lacks a band or its mask.
 
     With `labelled`, a scene without a mask is such a problem; without, masks are not looked for. Raises BadInput where
-    no known layout is found.
+    no known layout exists.
     """
     if not root.is_dir():
         raise BadInput(f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images.")

@@ -123,8 +123,8 @@ class _Tiffs(Opened):
         self.images, self._mask = images, mask
         if len(images) == 1 and first.count < max(source.chosen):
             raise Unusable(
-                f"{scene.images[0]} has {first.count} bands; band {max(source.chosen)} is asked for. Add the missing "
-                "ones, or set workload.source.bands and workload.source.channels."
+                f"{scene.images[0]} has {first.count} bands; the settings read band {max(source.chosen)}. Add the "
+                "missing ones, or set workload.source.bands and workload.source.channels."
             )
         if first.crs:
             self.crs, self.transform = first.crs.to_string(), first.transform
@@ -180,7 +180,7 @@ class _Patch(Opened):
         super().__init__(scene, source, *self._image.shape[:2])
         if self._image.shape[2] < max(source.chosen):
             raise Unusable(
-                f"{scene.images[0]} has {self._image.shape[2]} bands; band {max(source.chosen)} is asked for. Set "
+                f"{scene.images[0]} has {self._image.shape[2]} bands; the settings read band {max(source.chosen)}. Set "
                 "workload.source.bands and workload.source.channels."
             )
         self._mask = _load_array(scene.mask) if scene.mask else None

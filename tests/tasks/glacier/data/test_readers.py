@@ -141,7 +141,7 @@ def test_what_cannot_be_used_is_named_by_its_file(tmp_path, change, words):
 def test_a_patch_that_is_cut_off_or_lacks_bands_is_named(tmp_path):
     source = Source(bands=tuple("abcdef"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
     scenes, _ = layout.find(write_patches(tmp_path), source)
-    with pytest.raises(Unusable, match=r"slice_0_img_000.npy has 5 bands; band 6 is asked for"):
+    with pytest.raises(Unusable, match=r"slice_0_img_000.npy has 5 bands; the settings read band 6"):
         read(scenes[0], source)
     truncate(scenes[1].images[0])
     with pytest.raises(Unusable, match=r"slice_0_img_001.npy cannot be read"):
