@@ -1,32 +1,30 @@
-"""Metrics of a segmentation out of a confusion matrix that is counted batch by batch on the device."""
+"""Metrics of a classification, of samples or pixels, from a confusion matrix that is counted on the device."""
 
+import csv
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-IGNORE = 255  # as a true class: there is none, and it counts nowhere
+IGNORE = 255  # the label of what counts nowhere: no data, no label
 ABSENT = math.nan  # the score of a class that there is nothing to say about; never 1.0, which would flatter a mean
 
 
 class Confusion:
-    """Counts of (true class, predicted class) over all valid pixels seen: rows are the truth, as in scikit-learn."""
+    """Counts of (true class, predicted class) over all valid pixels: rows are the truth, as in scikit-learn."""
 
     def __init__(self, classes: int, device: torch.device | None = None, ignore: int = IGNORE):
         self.classes, self.ignore = classes, ignore
         self._counts = torch.zeros(classes * classes, dtype=torch.int64, device=device)
 
     def add(self, predicted: Tensor, truth: Tensor) -> None:
-        """Counts integer tensors of one shape; what has `ignore` as its truth is left out."""
+        """Counts integer tensors of one shape, whatever it is; what has `ignore` as its truth is left out."""
         K = self.classes
         cells = torch.where(truth == self.ignore, K * K, truth.long() * K + predicted.long())
         self._counts += torch.bincount(cells.flatten(), minlength=K * K + 1)[: K * K]
-
-    def merge(self, other: "Confusion") -> None:
-        """Adds the counts of another part of the same data."""
-        self._counts += other._counts.to(self._counts.device)
 
     @property
     def matrix(self) -> np.ndarray:
@@ -34,13 +32,13 @@ class Confusion:
         return self._counts.view(self.classes, self.classes).cpu().numpy()
 
     def scores(self, names: Sequence[str]) -> dict[str, float]:
-        """`mcc`, `accuracy`, `mean_iou` and `mean_f1`, and of each class `iou_x`, `precision_x`, `recall_x`, `f1_x`.
+        """Returns `mcc`, `accuracy`, `mean_iou`, `mean_f1`; of each class `iou_x`, `precision_x`, `recall_x`, `f1_x`.
 
         A class without true pixels has no entries of its own, so that two methods on the same data have the same
         keys; where it was predicted, its 0 is part of the means. A class that was never predicted has precision 0.
         """
         matrix = self.matrix
-        found = {
+        scores = {
             "mcc": mcc(matrix),
             "accuracy": _ratio(np.trace(matrix), matrix.sum()),
             "mean_iou": _mean(iou(matrix)),
@@ -49,23 +47,31 @@ class Confusion:
         per_class = {"iou": iou(matrix), "precision": precision(matrix), "recall": recall(matrix), "f1": f1(matrix)}
         for k in np.flatnonzero(matrix.sum(1)):
             for kind, values in per_class.items():
-                found[f"{kind}_{names[k]}"] = 0.0 if math.isnan(values[k]) else values[k]
-        return {name: value for name, value in found.items() if not math.isnan(value)}
+                scores[f"{kind}_{names[k]}"] = 0.0 if math.isnan(values[k]) else values[k]
+        return {name: value for name, value in scores.items() if not math.isnan(value)}
 
-    def table(self, names: Sequence[str]) -> str:
-        """A line a class with its share of the pixels and its scores; "absent" where there is nothing to score."""
+    def rows(self, names: Sequence[str]) -> list[list[str]]:
+        """Returns the cells of a table: a row a class with its share of the pixels and its scores, below a head.
+
+        "absent" stands where there is nothing to score.
+        """
         matrix = self.matrix
         columns = [precision(matrix), recall(matrix), f1(matrix), iou(matrix)]
         shares = matrix.sum(1) / max(1, matrix.sum())
-        lines = [f"{'class':<14}{'share':>9}{'precision':>11}{'recall':>9}{'F1':>9}{'IoU':>9}"]
-        for k, name in enumerate(names):
-            cells = ["absent" if math.isnan(column[k]) else f"{column[k]:.4f}" for column in columns]
-            lines.append(f"{name:<14}{shares[k]:>9.4f}{cells[0]:>11}" + "".join(f"{cell:>9}" for cell in cells[1:]))
-        return "\n".join(lines)
+        cells = [["absent" if math.isnan(score) else f"{score:.4f}" for score in column] for column in columns]
+        rows = [[name, f"{shares[k]:.4f}", *(column[k] for column in cells)] for k, name in enumerate(names)]
+        return [["class", "share", "precision", "recall", "F1", "IoU"], *rows]
+
+    def write_csv(self, names: Sequence[str], path: Path) -> None:
+        """Writes the counts with a row for each true class and a column for each predicted one."""
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["true class", *names])
+            writer.writerows([name, *row] for name, row in zip(names, self.matrix.tolist(), strict=True))
 
 
 def mcc(matrix: np.ndarray) -> float:
-    """Matthews' correlation for any number of classes: Gorodkin's R_K (Comp. Biol. Chem. 28, 2004, equation 8).
+    """(classes, classes) counts -> Matthews' correlation, as Gorodkin's R_K (Comp. Biol. Chem. 28, 2004, equation 8).
 
     0 where truth or prediction has only one class, as in scikit-learn; ABSENT without any pixel. In Python's whole
     numbers, because the squares of 10^10 pixels pass 64 bits.
@@ -81,22 +87,22 @@ def mcc(matrix: np.ndarray) -> float:
 
 
 def iou(matrix: np.ndarray) -> list[float]:
-    """Intersection over union of each class; ABSENT for one that is neither there nor predicted."""
+    """(classes, classes) counts -> intersection over union of each class; ABSENT for one in neither."""
     return _ratios(matrix.diagonal(), matrix.sum(0) + matrix.sum(1) - matrix.diagonal())
 
 
 def precision(matrix: np.ndarray) -> list[float]:
-    """The share of the pixels predicted as a class that are of it; ABSENT where there are none."""
+    """(classes, classes) counts -> the share of a class's predictions that are right; ABSENT where there are none."""
     return _ratios(matrix.diagonal(), matrix.sum(0))
 
 
 def recall(matrix: np.ndarray) -> list[float]:
-    """The share of a class's pixels that are found; ABSENT where there are none."""
+    """(classes, classes) counts -> the share of a class that is predicted as it; ABSENT where there is none."""
     return _ratios(matrix.diagonal(), matrix.sum(1))
 
 
 def f1(matrix: np.ndarray) -> list[float]:
-    """The harmonic mean of precision and recall; ABSENT for a class that is neither there nor predicted."""
+    """(classes, classes) counts -> harmonic mean of both; ABSENT for a class that is neither there nor predicted."""
     return _ratios(2 * matrix.diagonal(), matrix.sum(0) + matrix.sum(1))
 
 
@@ -109,6 +115,6 @@ def _ratio(above: int, below: int) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Over the classes that are not absent."""
+    """Averages over the classes that are not absent."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else ABSENT

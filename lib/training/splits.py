@@ -8,17 +8,17 @@ import numpy as np
 
 from lib.errors import BadInput
 
-_TRIES = 64  # random orders of the groups; the split that is nearest to the wanted shares is taken
+_TRIES = 64  # random orders of the groups; the split that is nearest to the shares is taken
 
 
 def stratify(counts: np.ndarray, shares: Sequence[float], seed: int) -> np.ndarray:
-    """Returns (groups) the part of each group, so that every part's share of each class is near the wanted one.
+    """Returns (groups) the part of each group, so that every part's share of each class is near `shares`.
 
     `counts` (groups, classes) are samples or pixels. Groups are dealt one by one, those with most of a rare class
     first, to the part that lacks most; of several random orders the best result is taken (compare the
     iterative stratification of Sechidis et al., ECML PKDD 2011). A pure function of its arguments.
     """
-    wanted = np.asarray(shares)  # (parts)
+    goal = np.asarray(shares)  # (parts)
     classes = counts[:, counts.sum(0) > 0]
     weight = classes / classes.sum(0)  # (groups, classes) share of a class that lies in a group
     weight = np.concatenate([weight, np.full((len(counts), 1), 1 / len(counts))], 1)  # and of the groups themselves
@@ -27,14 +27,14 @@ def stratify(counts: np.ndarray, shares: Sequence[float], seed: int) -> np.ndarr
         draw = np.random.default_rng([seed, attempt])
         order = np.argsort(-weight.max(1) * draw.uniform(0.8, 1.25, len(counts)), kind="stable")
         part = np.zeros(len(weight), int)
-        lacking = wanted[:, None] * np.ones(weight.shape[1])  # (parts, classes + 1)
+        lacking = goal[:, None] * np.ones(weight.shape[1])  # (parts, classes + 1)
         for group in order:
             # The fall of the squared lack, relative to the part's size, that this group would bring to each part
-            gain = (weight[group] * (2 * lacking - weight[group])).sum(1) / wanted
+            gain = (weight[group] * (2 * lacking - weight[group])).sum(1) / goal
             part[group] = int(gain.argmax())
             lacking[part[group]] -= weight[group]
-        held = np.stack([weight[part == number].sum(0) for number in range(len(wanted))])  # (parts, classes + 1)
-        distance = (((held - wanted[:, None]) / wanted[:, None]) ** 2).sum() + 1e3 * (held == 0).sum()
+        held = np.stack([weight[part == number].sum(0) for number in range(len(goal))])  # (parts, classes + 1)
+        distance = (((held - goal[:, None]) / goal[:, None]) ** 2).sum() + 1e3 * (held == 0).sum()
         if distance < least:
             best, least = part, distance
     return best

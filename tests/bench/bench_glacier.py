@@ -25,7 +25,7 @@ from lib.launch import queue
 from lib.machine import memory
 from lib.report.meter import Meter
 from lib.task import load_config, load_task
-from lib.tasks.glacier.data import readers, terrain, tiles
+from lib.tasks.glacier.data import cutter, layout, terrain
 from lib.tasks.glacier.settings import Generator
 from lib.training import data, loop
 from lib.training.order import Order, weights_of
@@ -63,12 +63,12 @@ def slicing(scenes: int) -> dict:
 
 def slice_now(folder: Path) -> None:
     settings = load_config(CONFIGS / "glacier_pretrain.yaml").workload
-    found, problems = readers.find(folder, settings.source)
+    found, problems = layout.find(folder, settings.source)
     with tempfile.TemporaryDirectory() as store:
-        cutter = tiles.Cutter(Path(store), settings.source, settings.tiles, 0)
-        cutter.add(found[0])
+        cut = cutter.Cutter(Path(store), settings.source, settings.tiles, 0)
+        cut.add(found[0])
         before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-        cutter.all(found[1:], problems)
+        cut.all(found[1:], problems)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         rate = round((len(found) - 1) / (time.perf_counter() - begin), 1)
     told = {"scenes": len(found) - 1, "peak_mib": round((before + grown) / 1024), "grown_mib": round(grown / 1024, 2)}

@@ -4,7 +4,6 @@ Data: folders of single-band GeoTIFFs, multi-band GeoTIFFs, or NumPy patches (se
 by address. The embedded default is a generator of plausible scenes (see `data.terrain`).
 """
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +19,7 @@ from lib.tasks.glacier import losses
 from lib.tasks.glacier.augment import augment
 from lib.tasks.glacier.model import Net
 from lib.tasks.glacier.settings import Settings, Source
-from lib.text import Criterion
+from lib.text import Criterion, aligned
 
 # Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries
 # the modules above, and none of the others.
@@ -166,10 +165,7 @@ class Glacier(Task):
         names, criteria = self.settings.source.classes, self.settings.criteria
         tables = []
         if self._test:
-            with (folder / "evaluation.csv").open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(["true class", *names])
-                writer.writerows([name, *row] for name, row in zip(names, self._test[0].matrix.tolist(), strict=True))
+            self._test[0].write_csv(names, folder / "evaluation.csv")
             tables.append(self._draw(*self._test, folder))
         judged = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
         if criteria.class_iou:
@@ -177,18 +173,20 @@ class Glacier(Task):
             judged += [Criterion(f"IoU of {n}", s, criteria.class_iou) for n, s in scores.items() if s is not None]
         advice = (
             "What helps, in the order of cost: more epochs, more weight on the class in "
-            "workload.sampling.target_shares, more or cleaner data, a wider model. Training goes on where it is."
+            "workload.sampling.target_shares, more or cleaner data, a wider model. A run with more epochs "
+            "resumes from this one."
         )
         return "\n".join([*tables, *_verdict(judged, advice)])
 
     def _draw(self, confusion: Confusion, examples: list[Any], folder: Path) -> str:
         """Draws the confusion matrix and examples of predictions; returns a table of each class's scores."""
+        from lib.report import figure
         from lib.tasks.glacier import figures
 
         names = self.settings.source.classes
-        figures.confusion(confusion.matrix, names, folder / "plots" / "confusion.png")
+        figure.confusion(confusion.matrix, names, folder / "plots" / "confusion.png", unit="pixels")
         figures.predictions(examples, names, folder / "plots" / "predictions.png")
-        return confusion.table(names)
+        return aligned(confusion.rows(names), left=[0])
 
     # --- prediction -----------------------------------------------------------------------------------------------
 
@@ -197,7 +195,7 @@ class Glacier(Task):
         from lib.tasks.glacier import figures
         from lib.tasks.glacier.maps import probabilities
 
-        names, wanted = self.settings.source.classes, self.settings.criteria.ensemble_mcc
+        names, least = self.settings.source.classes, self.settings.criteria.ensemble_mcc
         confusion, examples = Confusion(len(names)), []
         part = self.datasets()["test"]
         for first in range(0, len(part), _VOTED_AT_ONCE):
@@ -208,7 +206,7 @@ class Glacier(Task):
             confusion.add(predicted, target)
             examples += figures.shown({"image": image, "target": target}, predicted, _SHOWN_TILES - len(examples))
         table, scores = self._draw(confusion, examples, folder), confusion.scores(names)
-        judged = [Criterion("MCC of the ensemble", scores["mcc"], wanted)] if wanted else []
+        judged = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
         return scores, "\n".join([table, *_verdict(judged, advice)])
 

@@ -9,7 +9,7 @@ from lib.tasks.glacier.settings import Augmentation
 def augment(
     image: Tensor, target: Tensor, deviation: Tensor, options: Augmentation, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """(bands, S, S) and (S, S), changed in the same way. NaN stays NaN. `deviation` is (bands).
+    """Changes (bands, S, S) and (S, S) in the same way. NaN stays NaN. `deviation` is (bands).
 
     The draws are the same in number whatever is switched off, so that one switch leaves the others' draws alone.
     """
@@ -25,18 +25,13 @@ def augment(
     return image, target
 
 
-def views(image: Tensor) -> list[Tensor]:
-    """The eight flips and quarter turns of (B, C, S, S), for test-time augmentation."""
-    return [view(image, number) for number in range(8)]
-
-
 def view(image: Tensor, number: int) -> Tensor:
-    """One of the eight flips and quarter turns of a square image's last two dimensions."""
+    """(..., S, S) -> the same: applies flip and quarter turn `number` of 8 to the last two dimensions."""
     mirrored = image.flip(-1) if number >= 4 else image
     return mirrored.rot90(number % 4, (-2, -1))
 
 
 def undo(image: Tensor, number: int) -> Tensor:
-    """What `view` did, taken back."""
+    """(..., S, S) -> the same: takes back what `view` did."""
     turned = image.rot90(-(number % 4), (-2, -1))
     return turned.flip(-1) if number >= 4 else turned

@@ -1,4 +1,4 @@
-"""What the spectrum of a single pixel tells: gradient boosting on a bounded sample, beside which the network stands."""
+"""The baseline of the network: gradient boosting on the spectra of single pixels, out of a bounded sample."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -33,8 +33,8 @@ class PixelBaseline:
         features, labels = self._sample(tiles)
         if labels.size == 0:
             raise BadInput("The per-pixel baseline found no valid labelled pixel in the training tiles.")
-        found = np.unique(labels)
-        self._only = int(found[0]) if found.size == 1 else None
+        classes = np.unique(labels)
+        self._only = int(classes[0]) if classes.size == 1 else None
         if self._only is None:
             # No early stopping: it would hold pixels out, and neighbours of theirs would be trained on
             model = HistGradientBoostingClassifier(
@@ -44,7 +44,7 @@ class PixelBaseline:
         return self
 
     def _sample(self, tiles: Sequence[Tile]) -> tuple[np.ndarray, np.ndarray]:
-        """(N, C) float32 and (N): as many valid pixels out of each tile drawn, with the shares that classes have."""
+        """Draws (N, C) float32 and (N) classes: as many valid pixels from each drawn tile, whatever their class."""
         rng = np.random.default_rng(self.seed)
         chosen = rng.permutation(len(tiles))[: self.tiles]
         quota = -(-self.pixels // max(1, len(chosen)))
@@ -69,7 +69,7 @@ class PixelBaseline:
         return self._model.predict(flat).astype(np.uint8).reshape(bands.shape[1:])
 
     def score(self, tiles: Iterable[Tile]) -> Confusion:
-        """The confusion matrix over all valid pixels of tiles that it was not fitted on."""
+        """Counts the confusion matrix over all valid pixels of tiles that it was not fitted on."""
         counts = Confusion(self.classes)
         for bands, mask, *_ in tiles:
             counts.add(torch.from_numpy(self.predict(bands)), torch.from_numpy(np.ascontiguousarray(mask)))

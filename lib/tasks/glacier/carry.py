@@ -1,4 +1,4 @@
-"""Weights of a network that saw other bands, or told other classes apart, brought into the shapes of a new one."""
+"""Weights of a network with other bands or classes, brought into the shapes of a new one."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,21 +16,25 @@ def carry(
     bands: tuple[Sequence[str], Sequence[str]],
     classes: tuple[Sequence[str], Sequence[str]],
 ) -> tuple[dict[str, Tensor], str]:
-    """The given weights with bands and classes in the order of the new network, and a sentence that counts them.
+    """Returns the given weights with bands and classes in the new network's order, and a sentence that counts them.
 
     `fresh` are the weights that the new network was initialised with; `bands` and `classes` are names, (of the given
     weights, of the new network). Raises BadInput where names and shapes do not fit, or no band is matched.
     """
     _check(given, FIRST, 1, bands[0], "bands")
     _check(given, HEAD[0], 0, classes[0], "classes")
-    first, said = carry_bands(given[FIRST], *bands)
+    first, message = carry_bands(given[FIRST], *bands)
     carried = {**given, FIRST: first}
     for name in HEAD:
-        carried[name] = _carry_classes(given[name], fresh[name], *classes)
+        rows = [
+            given[name][classes[0].index(cls)] if cls in classes[0] else fresh[name][k]
+            for k, cls in enumerate(classes[1])
+        ]  # a class that the given weights lack stays as initialised
+        carried[name] = torch.stack([row.to(fresh[name]) for row in rows])
     old = [name for name in classes[1] if name in classes[0]]
     new = [name for name in classes[1] if name not in classes[0]]
-    said += f" Head: {len(old)} of {len(classes[1])} classes by name, new: {_listed(new)}."
-    return carried, said
+    message += f" Head: {len(old)} of {len(classes[1])} classes by name, new: {_listed(new)}."
+    return carried, message
 
 
 def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) -> tuple[Tensor, str]:
@@ -60,12 +64,6 @@ def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) ->
         f"First convolution: {len(matched)} of {len(target)} bands by name, the mean of all for: {_listed(without)}, "
         f"left out: {_listed(dropped)}; filters multiplied by {float(factor):.3f}."
     )
-
-
-def _carry_classes(given: Tensor, fresh: Tensor, source: Sequence[str], target: Sequence[str]) -> Tensor:
-    """(source classes, ...) -> (target classes, ...): by name; a class that the source lacks stays as initialised."""
-    rows = [given[source.index(name)] if name in source else fresh[k] for k, name in enumerate(target)]
-    return torch.stack([row.to(fresh) for row in rows])
 
 
 def _check(given: Mapping[str, Tensor], name: str, axis: int, names: Sequence[str], what: str) -> None:

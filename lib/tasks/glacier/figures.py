@@ -1,4 +1,4 @@
-"""Figures of tiles, masks, predictions and confusion. Drawn without pyplot, whose backend belongs to the notebook."""
+"""Figures of tiles, masks, predictions and runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from lib.report.figure import grid, save
 from lib.scores import IGNORE
 from lib.task import Batch
 
@@ -25,22 +26,22 @@ class Shown:
 
 
 def shown(batch: Batch, predicted: Tensor, most: int) -> list[Shown]:
-    """The first tiles of a batch, on the host."""
+    """Copies the first tiles of a batch to the host; `predicted` is (B, S, S)."""
     arrays = (batch["image"][:most].cpu().numpy(), batch["target"][:most].cpu().numpy(), predicted[:most].cpu().numpy())
     return [Shown(*tile) for tile in zip(*arrays, strict=True)] if most > 0 else []
 
 
 def composite(image: np.ndarray) -> np.ndarray:
-    """(S, S, 3) of the first three bands, the third as red, stretched between the 2nd and the 98th percentile."""
+    """(bands, S, S) -> (S, S, 3): three bands, the third as red, stretched from the 2nd to the 98th percentile."""
     picked = image[[2, 1, 0]] if len(image) >= 3 else image[[0, 0, 0]]
     low, high = (np.nanpercentile(picked, q) if np.isfinite(picked).any() else 0.0 for q in (2, 98))
     return np.nan_to_num(np.clip((picked - low) / max(high - low, 1e-9), 0, 1), nan=1.0).transpose(1, 2, 0)
 
 
 def predictions(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Path:
-    """A row a tile: what the sensor saw, what is true, what was predicted, and where they differ."""
+    """Draws a row a tile: the image, the mask, the prediction, and where the two differ."""
     titles = ("tile", "mask", "prediction", "wrong")
-    figure, axes = _figure(len(tiles), len(titles), 2.6)
+    figure, axes = grid(len(tiles), len(titles), 2.6)
     for row, tile in zip(axes, tiles, strict=True):
         valid = tile.target != IGNORE
         for ax, title in zip(row, titles, strict=True):
@@ -50,39 +51,22 @@ def predictions(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Pa
         row[2].imshow(_painted(np.where(valid, tile.predicted, IGNORE), classes))
         row[3].imshow(np.where(valid, tile.predicted != tile.target, False), cmap="gray_r", vmin=0, vmax=1)
     _add_legend(figure, classes)
-    return _save(figure, out)
+    return save(figure, out)
 
 
 def tiles(pairs: Sequence[tuple[np.ndarray, np.ndarray]], classes: Sequence[str], out: Path) -> Path:
-    """Tiles above their masks."""
-    figure, axes = _figure(2, len(pairs), 2.4)
+    """Draws (bands, S, S) tiles above their (S, S) masks."""
+    figure, axes = grid(2, len(pairs), 2.4)
     for (image, target), above, below in zip(pairs, axes[0], axes[1], strict=True):
         above.imshow(composite(image))
         below.imshow(_painted(target, classes))
     _add_legend(figure, classes)
-    return _save(figure, out)
-
-
-def confusion(matrix: np.ndarray, classes: Sequence[str], out: Path) -> Path:
-    """The confusion matrix; colour and figures are shares of each true class."""
-    shares = matrix / np.maximum(1, matrix.sum(1, keepdims=True))
-    figure, axes = _figure(1, 1, 4.2)
-    ax = axes[0][0]
-    ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    for row, column in np.ndindex(*shares.shape):
-        colour = "white" if shares[row, column] > 0.5 else "black"
-        ax.text(column, row, f"{shares[row, column]:.1%}", ha="center", va="center", color=colour, fontsize=9)
-    ax.set_axis_on()
-    ax.set_xticks(range(len(classes)), classes)
-    ax.set_yticks(range(len(classes)), [f"{name}\n{n:,}" for name, n in zip(classes, matrix.sum(1), strict=True)])
-    ax.set_xlabel("predicted")
-    ax.set_ylabel("true (pixels)")
-    return _save(figure, out)
+    return save(figure, out)
 
 
 def runs(scores: Mapping[str, Mapping[str, float]], metrics: Sequence[str], out: Path) -> Path:
-    """Bars of some metrics for each run, with the mean of the runs as a line."""
-    figure, axes = _figure(1, len(metrics), 3.2)
+    """Draws bars of some metrics for each run, with the mean of the runs as a line."""
+    figure, axes = grid(1, len(metrics), 3.2)
     for ax, metric in zip(axes[0], metrics, strict=True):
         named = {name: values[metric] for name, values in scores.items() if metric in values}
         ax.set_axis_on()
@@ -93,7 +77,7 @@ def runs(scores: Mapping[str, Mapping[str, float]], metrics: Sequence[str], out:
             ax.set_title(f"{metric}: mean {mean:.3f}", fontsize=10)
         ax.set_xticks(range(len(named)), list(named), rotation=60, fontsize=7, ha="right")
         ax.set_ylim(0, 1)
-    return _save(figure, out)
+    return save(figure, out)
 
 
 def _painted(classes_of: np.ndarray, classes: Sequence[str]) -> np.ndarray:
@@ -110,24 +94,3 @@ def _add_legend(figure: Any, classes: Sequence[str]) -> None:
 
     handles = [Patch(color=_COLOURS[k % len(_COLOURS)], label=name) for k, name in enumerate(classes)]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(classes), fontsize=9)
-
-
-def _figure(rows: int, columns: int, inches: float) -> tuple[Any, np.ndarray]:
-    """A figure with a grid of axes without ticks."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second that only a drawing needs
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(inches * columns, inches * rows + 0.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for ax in axes.flat:
-        ax.set_axis_off()
-    return figure, axes
-
-
-def _save(figure: Any, out: Path) -> Path:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    aside = out.with_name(out.name + ".tmp")
-    figure.savefig(aside, format="png", dpi=110)
-    aside.replace(out)
-    return out

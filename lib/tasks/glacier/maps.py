@@ -1,10 +1,8 @@
 """Masks of whole scenes by one model or several: in overlapping windows, over all flips and turns."""
 
-import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +10,8 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.tasks.glacier.augment import undo, view
-from lib.tasks.glacier.data import readers
-from lib.tasks.glacier.data.readers import Opened, Scene
+from lib.tasks.glacier.data import layout, readers
+from lib.tasks.glacier.data.readers import Opened
 from lib.tasks.glacier.settings import Source
 
 _VIEWS = 8  # the flips and quarter turns of a square
@@ -28,34 +26,32 @@ def masks(
     now are returned. Pixels without data become the first class. A scene that cannot be read is named and left out;
     raises BadInput where that leaves none.
     """
-    scenes, problems = _scenes(where, source)
-    found: dict[str, np.ndarray] = {}
-    for scene in scenes:
-        try:
-            with readers.opened(scene, source) as opened:
-                found[scene.name] = _mask(models, opened, size)
-                if out:
-                    _write(out / f"{scene.name}.tif", found[scene.name], opened)
-        except readers.Unusable as problem:
-            problems.append(str(problem))
-    for problem in problems:
-        print(f"Left out: {problem}")
-    if not found:
-        raise BadInput("No scene could be predicted; the lines above say why.")
-    return found
-
-
-def _scenes(where: Path | Mapping[str, Path], source: Source) -> tuple[list[Scene], list[str]]:
     if isinstance(where, Mapping):
         folders = {number: Path(where[f"Band{number}"]) for number in source.chosen if f"Band{number}" in where}
         if len(folders) < len(source.bands):
             raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(where))}.")
-        return readers.find_bands(folders, source, None)
-    return readers.find(where, source, labelled=False)
+        scenes, problems = layout.find_bands(folders, source, None)
+    else:
+        scenes, problems = layout.find(where, source, labelled=False)
+    predicted: dict[str, np.ndarray] = {}
+    for scene in scenes:
+        try:
+            with readers.opened(scene, source) as opened:
+                predicted[scene.name] = _mask(models, opened, size)
+                if out:
+                    path = out / f"{scene.name}.tif"
+                    readers.write_tiff(path, predicted[scene.name], opened.crs, opened.transform)
+        except readers.Unusable as problem:
+            problems.append(str(problem))
+    for problem in problems:
+        print(f"Left out: {problem}")
+    if not predicted:
+        raise BadInput("No scene could be predicted; the lines above say why.")
+    return predicted
 
 
 def _mask(models: Sequence[nn.Module], opened: Opened, size: int) -> np.ndarray:
-    """(h, w) codes. Each window's middle half is kept, so that every pixel is judged with its surroundings."""
+    """Predicts (h, w) codes. Of each window the middle half is taken: a pixel is judged with its surroundings."""
     result = np.full((opened.height, opened.width), opened.source.codes[0], np.uint8)
     codes = np.asarray(opened.source.codes, np.uint8)
     for window, (rows, columns) in windows(opened.height, opened.width, size):
@@ -71,7 +67,7 @@ def _mask(models: Sequence[nn.Module], opened: Opened, size: int) -> np.ndarray:
 
 
 def windows(height: int, width: int, size: int) -> Iterator[tuple[tuple[int, int, int, int], tuple[slice, slice]]]:
-    """(row, column, h, w) windows of at most `size`, each with the part of the scene that is taken from it."""
+    """Yields (row, column, h, w) windows of at most `size`, each with the part of the scene that is taken from it."""
     for top, rows in _cores(height, size):
         for left, columns in _cores(width, size):
             yield (top, left, min(size, height), min(size, width)), (rows, columns)
@@ -88,31 +84,15 @@ def _cores(length: int, size: int) -> list[tuple[int, slice]]:
 
 @torch.inference_mode()
 def probabilities(models: Sequence[nn.Module], image: Tensor, views: int = _VIEWS) -> Tensor:
-    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: the mean over the models and over flips and turns."""
+    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns."""
     total: Tensor | None = None
     for model in models:
         device = next(model.parameters()).device
         model.eval()
         for number in range(views):
-            seen = view(image.to(device), number)
-            with _half_on_gpu(device):
-                logits = model(seen)
+            with torch.autocast(device.type, torch.float16, enabled=device.type == "cuda"):
+                logits = model(view(image.to(device), number))
             p = undo(logits.float().softmax(1), number)
             total = p if total is None else total + p.to(total.device)
     assert total is not None
     return (total / (len(models) * views)).cpu()
-
-
-def _half_on_gpu(device: torch.device) -> Any:
-    return torch.autocast("cuda", torch.float16) if device.type == "cuda" else contextlib.nullcontext()
-
-
-def _write(path: Path, mask: np.ndarray, opened: Opened) -> None:
-    rasterio = readers.import_rasterio()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".tmp")
-    place = {"crs": opened.crs, "transform": opened.transform} if opened.crs else {}
-    shape = {"height": mask.shape[0], "width": mask.shape[1], "count": 1, "dtype": "uint8"}
-    with rasterio.open(aside, "w", driver="GTiff", compress="deflate", **shape, **place) as file:
-        file.write(mask, 1)
-    aside.replace(path)

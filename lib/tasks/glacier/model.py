@@ -15,7 +15,7 @@ STRIDE = 32  # height and width are halved five times
 
 
 class UNet(nn.Module):
-    """Tiles of `bands` channels to the logits of `classes`, in the tile's own size, a multiple of 32.
+    """Maps tiles of `bands` channels to the logits of `classes`, in the tile's own size, a multiple of 32.
 
     `widths` are the channels of the stem and of the four encoder stages, `depths` the residual blocks of each stage,
     `decoder` the channels of the decoder's stages, the coarsest first. The defaults are ResNet-34 and the decoder of
@@ -40,7 +40,13 @@ class UNet(nn.Module):
             nn.ReLU(inplace=True),
         )
         # The first stage follows a pooling that halves already
-        encoder = [_stage(widths[i], widths[i + 1], depths[i], stride=1 if i == 0 else 2) for i in range(4)]
+        encoder = [
+            nn.Sequential(
+                Residual(widths[i], widths[i + 1], stride=1 if i == 0 else 2),
+                *(Residual(widths[i + 1], widths[i + 1], stride=1) for _ in range(depths[i] - 1)),
+            )
+            for i in range(4)
+        ]
         skips = [*reversed(widths[:4]), 0]  # the finest decoder stage has no encoder stage of its size
         inputs = [widths[4], *decoder[:4]]
         up = [Up(inputs[i], skips[i], decoder[i]) for i in range(5)]
@@ -50,7 +56,7 @@ class UNet(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """He et al., ICCV 2015: what a ReLU takes away is given back, so that variances stay through the depth."""
+        """Draws weights as He et al. (ICCV 2015), so that variances stay the same through the ReLUs."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d) and module is not self.head:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -71,12 +77,6 @@ class UNet(nn.Module):
         for up, skip in zip(self.blocks[5:], [*skips[-2::-1], None], strict=True):
             x = up(x, skip)
         return self.head(x)
-
-
-def _stage(inputs: int, outputs: int, depth: int, stride: int) -> nn.Sequential:
-    """`depth` residual blocks, the first of which changes size and channels."""
-    first = Residual(inputs, outputs, stride)
-    return nn.Sequential(first, *(Residual(outputs, outputs, 1) for _ in range(depth - 1)))
 
 
 class Net(UNet):

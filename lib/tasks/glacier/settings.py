@@ -207,6 +207,6 @@ class Settings:
     bad_input_limit: int = option(0, "Unusable scenes that are left out; one more refuses the data.", minimum=0)
 
     def __post_init__(self) -> None:
-        wanted, classes = self.sampling.target_shares, self.source.classes
-        if wanted and len(wanted) != len(classes):
-            raise ValueError(f"sampling.target_shares has {len(wanted)} shares for {len(classes)} classes.")
+        shares, classes = self.sampling.target_shares, self.source.classes
+        if shares and len(shares) != len(classes):
+            raise ValueError(f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes.")

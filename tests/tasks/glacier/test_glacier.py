@@ -1,5 +1,8 @@
 """The task: generated data by default, exact resume, every pixel counted once, bad settings refused."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import rasterio
@@ -7,107 +10,17 @@ import torch
 from sklearn.metrics import matthews_corrcoef
 
 from lib import checkpoint, launch
-from lib.errors import BadInput
 from lib.machine import platform
 from lib.report.progress import Plain
 from lib.scores import IGNORE
-from lib.task import load_config, load_task
-from lib.tasks.glacier.data import readers, terrain, tiles
-from lib.tasks.glacier.settings import Cut, Source
+from lib.task import load_task
 from lib.training import loop
 from lib.training.evaluation import EvaluationLoader
-from lib.training.order import Order, weights_of
 from lib.training.session import Session
-from tests.conftest import SAMPLES
-from tests.tasks.glacier.files import write_scenes, write_tiff
-
-TINY = """
-task: glacier
-data: {num_workers: 0}
-training: {max_steps: 6, effective_batch: 6, micro_batch: 3, log_every_steps: 2, evaluate_every_steps: 2}
-scheduler: {name: plateau, patience: 0}
-checkpoint: {every_minutes: 0, every_steps: 2}
-workload:
-  source: {bands: [red, nir]}
-  tiles: {size: 32, stride: 16}
-  split: {validation: 0.3, test: 0.2}
-  sampling: {target_shares: [0.1, 0.35, 0.4, 0.15], rare_share: 0.3, rare_factor: 2}
-  model: {widths: [4, 4, 4, 4, 4], depths: [1, 1, 1, 1], decoder: [4, 4, 4, 4, 4]}
-  loss: {focal: 0.25, dice: 0.25, mcc: 0.35, boundary: 0.15, ramp_steps: 4}
-  criteria: {mcc: 0.99, class_iou: 0.99}
-"""
-
-
-@pytest.fixture
-def tiny(tmp_path):
-    """tiny(**overrides) -> the configuration of a tiny network on eight scenes."""
-    write_scenes(tmp_path / "scenes", 8)
-    (tmp_path / "tiny.yaml").write_text(TINY)
-
-    def make(overrides=None):
-        given = {"data.dir": str(tmp_path / "scenes"), "output_dir": str(tmp_path / "runs"), **(overrides or {})}
-        return load_config(tmp_path / "tiny.yaml", given)
-
-    return make
-
+from tests.conftest import ROOT, SAMPLES
+from tests.tasks.glacier.files import write_tiff
 
 GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64}
-
-
-def test_without_data_scenes_are_generated_with_bands_and_classes_as_asked(tiny):
-    task = load_task(tiny({**GENERATED, "workload.source.bands": "[swir1, blue]"}))
-    told = task.describe_data()
-    assert "The embedded default is used: 5 generated scenes of 64 x 64 pixels" in told
-    image, classes = terrain.scene(0, 0, 64)
-    sample = task.data.store.read(0)
-    known = ~np.isnan(sample[0][0])
-    assert np.array_equal(sample[0][:, known], image[[4, 0], :32, :32][:, known])
-    assert np.array_equal(sample[1][known], classes[:32, :32][known])
-
-
-def test_generated_scenes_are_plausible():
-    """Shares near those of the real data, every class there, some scenes with ground that was not seen."""
-    counts, missing = np.zeros(4), 0
-    for index in range(12):
-        image, classes = terrain.scene(3, index, 128)
-        counts += np.bincount(classes.ravel(), minlength=4)
-        missing += bool((image == 0).any())
-        assert image.shape == (7, 128, 128) and image.dtype == np.uint16
-    shares = counts / counts.sum()
-    assert 0.55 < shares[0] < 0.85 and 0.12 < shares[1] < 0.4 and 0.02 < shares[2] < 0.15 and 0 < shares[3] < 0.01
-    assert 0 < missing < 12
-    again = terrain.scene(3, 5, 128)
-    assert all(np.array_equal(a, b) for a, b in zip(again, terrain.scene(3, 5, 128), strict=True))
-
-
-@pytest.mark.parametrize(
-    "change, sentence",
-    [
-        ({**GENERATED, "workload.source.bands": "[red, uv]"}, "no band uv, only blue"),
-        ({**GENERATED, "workload.source.classes": "[background, sea]", "workload.source.codes": "[0, 1]",
-          "workload.sampling.target_shares": "[]"}, "no class sea, only background"),
-    ],
-)  # fmt: skip
-def test_what_is_not_generated_is_refused(tiny, change, sentence):
-    with pytest.raises(BadInput, match=sentence):
-        load_task(tiny(change)).datasets()
-
-
-@pytest.mark.parametrize(
-    "change, sentence",
-    [
-        ({"workload.tiles.size": 40}, "40 is no multiple of 32. Write 32"),
-        ({"workload.source.codes": "[0, 85, 170]"}, "4 classes have 3 different codes"),
-        ({"workload.source.channels": "[1, 2, 3]"}, "2 bands, but channels names 3"),
-        ({"workload.source.name_pattern": "img"}, "with one group in parentheses"),
-        ({"workload.sampling.target_shares": "[0.5, 0.4, 0.0, 0.0]"}, "add up to 0.9"),
-        ({"workload.sampling.target_shares": "[0.5, 0.5]"}, "2 shares for 4 classes"),
-        ({"workload.split.folds": 5, "workload.split.fold": 5}, "fold 5 of 5 folds does not exist"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(tiny, change, sentence):
-    with pytest.raises(BadInput, match=sentence):
-        tiny(change)
 
 
 def train(config, folder, resume=None):
@@ -127,35 +40,6 @@ def test_a_resumed_run_ends_in_the_same_bytes_with_any_number_of_workers(tiny, t
     for group in ends[0].tensors:
         assert all(torch.equal(ends[0].tensors[group][n], ends[1].tensors[group][n]) for n in ends[0].tensors[group])
     assert ends[0].state["plateau"] == ends[1].state["plateau"]
-
-
-def test_weights_of_the_tiles_reach_the_order(tiny):
-    task = load_task(tiny({"workload.sampling.target_shares": "[0.0, 0.0, 0.0, 1.0]"}))
-    part = task.datasets()["train"]
-    order = Order(len(part), 0, 16, 1, weights_of(part))
-    drawn = np.concatenate([part.store.table.counts[part.chosen[order.indices(step, 0)]] for step in range(20)])
-    before, after = (c.sum(0)[3] / c.sum() for c in (part.store.table.counts[part.chosen], drawn))
-    assert after > 1.3 * before
-
-
-def test_every_held_out_pixel_is_counted_once_though_tiles_overlap(tiny):
-    task = load_task(tiny())
-    part = task.datasets()["test"]
-    scenes = {int(task.data.store.table.scene[i]) for i in task.data.parts.test}
-    labelled = sum(int((part[i].target != IGNORE).sum()) for i in range(len(part)))
-    assert labelled == len(scenes) * 64 * 64
-    assert len(part) == 4 * len(scenes), "tiles side by side are enough"
-
-
-def test_tiles_at_the_edge_count_only_what_is_new(tmp_path):
-    write_scenes(tmp_path / "odd", 6, size=(70, 90))
-    cutter = tiles.Cutter(tmp_path / "store", Source(bands=("red", "nir")), Cut(size=32))
-    store = cutter.all(*readers.find(tmp_path / "odd", cutter.source))
-    chosen, new_in = tiles.once(store.table, np.arange(len(store)), 32)
-    counted = sum(
-        int(np.unpackbits(new_in[i], count=32 * 32).sum()) if i in new_in else 32 * 32 for i in chosen.tolist()
-    )
-    assert counted == 6 * 70 * 90
 
 
 def test_metrics_are_scikit_learns_over_all_valid_pixels(tiny):
@@ -212,16 +96,32 @@ def test_a_whole_run_leaves_tables_figures_and_a_verdict(tiny, capsys):
     assert "Criterion IoU of lake >= 0.99" in said
 
 
-def test_the_fingerprint_follows_content_split_and_generator(tiny, tmp_path):
-    def of(change=None):
-        return load_task(tiny(change)).fingerprint()
+def test_a_report_without_an_evaluation_is_the_verdict_alone(tiny, tmp_path):
+    text = load_task(tiny()).report({"mcc": 0.5, "iou_lake": 1.0}, tmp_path)
+    assert [line.split(":")[0] for line in text.splitlines()] == [
+        "Criterion MCC >= 0.99", "Criterion IoU of lake >= 0.99", "What helps, in the order of cost",
+    ]  # fmt: skip
+    assert not list(tmp_path.glob("*.csv"))
 
-    assert of() == of()
-    assert of({"workload.split.seed": 1}) != of() and of({"workload.tiles.stride": 32}) != of()
-    assert of(GENERATED) != of({**GENERATED, "workload.generator.seed": 1})
-    before = of()
-    write_scenes(tmp_path / "scenes", 8, size=(96, 64))
-    assert of() != before
+
+def test_advice_follows_what_was_reached_and_not_the_name_of_a_class(tiny, tmp_path):
+    change = {"workload.source.classes": "[background, glacier, debris, missed_ice]", "workload.criteria.mcc": 0.5}
+    task = load_task(tiny(change))
+    reached = {"mcc": 0.9, **{f"iou_{name}": 1.0 for name in ("glacier", "debris", "missed_ice")}}
+    assert "What helps" not in task.report(reached, tmp_path)
+    assert "What helps" in task.report({**reached, "mcc": 0.4}, tmp_path)
+
+
+def test_planning_imports_neither_readers_nor_figures():
+    program = (
+        "import sys, torch\nfrom lib.task import find_task, load_config\n"
+        "task = find_task('glacier')(load_config('configs/glacier_pretrain_small.yaml'))\n"
+        "task.loss(task.model(), task.example_batch(1, torch.device('cpu')))\n"
+        "print(*(name for name in sys.modules if name.startswith('lib.tasks.glacier.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    modules = {name.removeprefix("lib.tasks.glacier.") for name in done.stdout.split()}
+    assert modules == {"settings", "losses", "augment", "model"}
 
 
 def test_an_example_batch_has_what_training_has(tiny):

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from lib.tasks.glacier import losses
-from lib.tasks.glacier.model import Residual, ScSE, UNet, Up
-from lib.tasks.glacier.settings import Loss
+from lib.tasks.glacier.model import Net, Residual, ScSE, UNet, Up
+from lib.tasks.glacier.settings import Loss, Model
 from lib.training.precision import recompute
 
 NARROW = {"widths": (4, 4, 6, 8, 10), "depths": (1, 1, 2, 1), "decoder": (8, 6, 6, 4, 4)}
@@ -135,3 +135,15 @@ def test_it_learns_a_threshold_of_one_band(narrow):
         nn.functional.cross_entropy(narrow(x), y).backward()
         optimizer.step()
     assert (narrow(x).argmax(1) == y).float().mean() > 0.85  # the larger class is 69 % of the pixels
+
+
+def test_the_normalisation_is_in_the_weights_and_no_data_is_the_mean_of_its_band():
+    torch.manual_seed(0)
+    net = Net(2, 3, Model(**NARROW)).eval()
+    plain = UNet(2, 3, **NARROW).eval()
+    plain.load_state_dict({name: net.state_dict()[name] for name in plain.state_dict()})
+    net.mean[:], net.deviation[:] = 100.0, 20.0
+    image = 100 + 20 * torch.randn(1, 2, 32, 32)
+    image[:, 1, :5] = float("nan")
+    normal = ((image - 100) / 20).nan_to_num(0.0)
+    assert torch.equal(net(image), plain(normal)) and {"mean", "deviation"} <= net.state_dict().keys()

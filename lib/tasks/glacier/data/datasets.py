@@ -11,12 +11,14 @@ import numpy as np
 
 from lib.machine import platform
 from lib.scores import IGNORE
-from lib.tasks.glacier.data import folds, readers, terrain
+from lib.tasks.glacier.data import folds, layout, terrain
+from lib.tasks.glacier.data.cutter import Cutter, folder_for
 from lib.tasks.glacier.data.download import cut
 from lib.tasks.glacier.data.folds import Parts
 from lib.tasks.glacier.data.sampling import reached, tile_weights
-from lib.tasks.glacier.data.tiles import Cutter, Statistics, Store, folder_for, once, tile_statistics
+from lib.tasks.glacier.data.tiles import Statistics, Store, once, tile_statistics
 from lib.tasks.glacier.settings import Settings
+from lib.text import aligned
 
 
 class Sample(NamedTuple):
@@ -49,7 +51,7 @@ class Tiles:
 
 
 class Data:
-    """The tiles of all scenes and their parts. Each is read or computed when it is first asked for, and kept."""
+    """The tiles of all scenes and their parts. Each is read or computed once, when it is first needed."""
 
     def __init__(self, settings: Settings, source: Path | None):
         """`source` is the folder of the scenes; without one they are downloaded or generated."""
@@ -66,15 +68,15 @@ class Data:
         cutter = Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
         if archives:
             return cut(archives, self.cache / "downloads", cutter)
-        scenes, problems = readers.find(origin, settings.source)
-        print(f"{origin}: {readers.counts(scenes, problems)}.")
+        scenes, problems = layout.find(origin, settings.source)
+        print(f"{origin}: {layout.summary(scenes, problems)}.")
         return cutter.all(scenes, problems)
 
     @cached_property
     def root(self) -> Path:
         """The folder of the scenes: the given one, or one of generated scenes for these settings."""
         if self.source:
-            return readers.home(self.source)
+            return layout.home(self.source)
         folder = self.cache / f"generated-{self._generator_key()}"
         terrain.write(folder, self.settings.generator, self.settings.source)
         return folder
@@ -144,16 +146,15 @@ class Data:
         return "\n".join([f"{where}.", f"{fold}{sizes}.", *parts.notes, self._shares(), bands])
 
     def _shares(self) -> str:
-        """A table of class shares: as they are in each part, and as training draws them."""
+        """Returns a table of class shares: as they are in each part, and as training draws them."""
         counts, parts = self.store.table.counts, self.parts
-        train = counts[parts.train]
-        rows = [
-            ("training", reached(train, None)),
-            ("training, as drawn", reached(train, self.weights)),
-            ("validation", reached(counts[parts.validation], None)),
-            ("test", reached(counts[parts.test], None)),
-        ]
-        if wanted := self.settings.sampling.target_shares:
-            rows.insert(2, ("  wanted", np.array(wanted)))
-        head = f"{'share of pixels':<20}" + "".join(f"{name:>12}" for name in self.settings.source.classes)
-        return "\n".join([head, *(f"{name:<20}" + "".join(f"{s:>12.2%}" for s in row) for name, row in rows)])
+        rows = {
+            "training": reached(counts[parts.train], None),
+            "training, wanted": self.settings.sampling.target_shares,
+            "training, as drawn": reached(counts[parts.train], self.weights),
+            "validation": reached(counts[parts.validation], None),
+            "test": reached(counts[parts.test], None),
+        }
+        head = ["share of pixels", *self.settings.source.classes]
+        table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
+        return aligned([head, *table], left=[0])

@@ -19,9 +19,11 @@ from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from lib.errors import BadInput
-from lib.tasks.glacier.data import readers
-from lib.tasks.glacier.data.readers import Scene
-from lib.tasks.glacier.data.tiles import Cutter, Store
+from lib.tasks.glacier.data import layout
+from lib.tasks.glacier.data.cutter import Cutter
+from lib.tasks.glacier.data.layout import Scene
+from lib.tasks.glacier.data.tiles import Store
+from lib.text import amount
 
 _CHUNK = 2**20
 _ATTEMPTS = 5
@@ -31,20 +33,20 @@ _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMA
 
 
 def cut(addresses: Sequence[str], folder: Path, cutter: Cutter) -> Store:
-    """The tiles of all scenes in some archives; `folder` is for what is deleted at the end.
+    """Returns the tiles of all scenes in some archives; `folder` holds what is deleted at the end.
 
-    Raises BadInput where an archive cannot be had or read, or where too many scenes are unusable.
+    Raises BadInput where an archive cannot be fetched or read, or where too many scenes are unusable.
     """
     if earlier := cutter.finished():
         return earlier
     archives = [fetch(address, folder) for address in addresses]
     unpacked = folder / "unpacked"
-    stamps = {unpacked / name: [name, size] for archive in archives for name, size in _listing(archive)}
+    stamps = {unpacked / name: [name, size] for archive in archives for name, size, _ in _members(archive)}
     for path in stamps:  # empty files of the right names: the layout is found before anything is unpacked
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
-    scenes, problems = readers.find(unpacked, cutter.source)
-    print(f"{', '.join(archive.name for archive in archives)}: {readers.counts(scenes, problems)}.", flush=True)
+    scenes, problems = layout.find(unpacked, cutter.source)
+    print(f"{', '.join(archive.name for archive in archives)}: {layout.summary(scenes, problems)}.", flush=True)
     cutter.problems += problems
     _unpack(archives, unpacked, scenes, stamps, cutter)
     store = cutter.finish(complete=True)
@@ -60,31 +62,36 @@ def _unpack(
 ) -> None:
     """Unpacks what belongs to scenes that are not yet cut, masks first; cuts each scene whose files are all there."""
     stamp_of = {scene: [stamps[path] for path in scene.files] for scene in scenes}
-    todo = [scene for scene in scenes if not cutter.take(scene, stamp_of[scene])]
-    print(f"{len(scenes) - len(todo):,} scenes were cut before; {len(todo):,} are to be cut.", flush=True)
-    scene_of = {path: scene for scene in todo for path in scene.files}
-    missing = {scene: set(scene.files) for scene in todo}
-    masks = {scene.mask for scene in todo}
+    remaining = [scene for scene in scenes if not cutter.take(scene, stamp_of[scene])]
+    print(f"{len(scenes) - len(remaining):,} scenes were cut before; {len(remaining):,} are to be cut.", flush=True)
+    scene_of = {path: scene for scene in remaining for path in scene.files}
+    missing = {scene: set(scene.files) for scene in remaining}
+    masks = {scene.mask for scene in remaining}
     shown = time.monotonic()
-    for wanted in (masks, set(scene_of) - masks):
+    for files in (masks, set(scene_of) - masks):
         for archive in archives:
-            for path in _extract(archive, unpacked, wanted):
+            for name, _, content in _members(archive) if files else ():
+                path = unpacked / name
+                if path not in files:
+                    continue
+                with _naming_damage(archive), path.open("wb") as file:
+                    shutil.copyfileobj(content(), file, _CHUNK)
                 scene = scene_of[path]
                 missing[scene].discard(path)
                 if not missing[scene]:
                     cutter.add(scene, stamp_of[scene])
                     del missing[scene]
-                    for file in scene.files:
-                        file.write_bytes(b"")
+                    for unpacked_file in scene.files:
+                        unpacked_file.write_bytes(b"")
                 if time.monotonic() - shown > _PROGRESS_SECONDS:
                     shown = time.monotonic()
-                    print(f"Slicing: {len(todo) - len(missing):,} of {len(todo):,} scenes", flush=True)
+                    print(f"Slicing: {len(remaining) - len(missing):,} of {len(remaining):,} scenes", flush=True)
 
 
 def fetch(address: str, folder: Path) -> Path:
-    """The archive behind an address, or a path. What an earlier call left half done goes on where it was.
+    """Returns the path of an archive, fetched if it is an address. A partial download of an earlier call is resumed.
 
-    Raises BadInput where it cannot be had, or where the disk has no room for it.
+    Raises BadInput where it cannot be fetched, or where the disk has no room for it.
     """
     if not urlsplit(address).scheme:
         path = Path(address).expanduser()
@@ -123,75 +130,50 @@ def _continue(address: str, part: Path, folder: Path) -> None:
             return
         raise
     with response:
-        if have and response.status != 206:  # the server cannot go on in the middle
+        if have and response.status != 206:  # the server does not support ranges
             have = 0
         left = int(response.headers.get("Content-Length") or 0)
         free = shutil.disk_usage(folder).free
         if left > free:
-            raise BadInput(f"{address} has {left / 1e9:.1f} GB more, and {folder} has {free / 1e9:.1f} GB free.")
+            raise BadInput(f"{address} has {amount(left)} more, and {folder} has {amount(free)} free.")
+        total, shown = f" of {amount(have + left)}" if left else "", time.monotonic()
+        expected = have + left
         with part.open("ab" if have else "wb") as file:
-            got = _copy(response, file, address, have, have + left)
-    if left and got < left:
-        raise EOFError(f"the connection ended after {have + got:,} of {have + left:,} bytes")
-
-
-def _copy(source: IO[bytes], into: IO[bytes], address: str, have: int, total: int) -> int:
-    got, shown = 0, time.monotonic()
-    while chunk := source.read(_CHUNK):
-        into.write(chunk)
-        got += len(chunk)
-        if time.monotonic() - shown > _PROGRESS_SECONDS:
-            shown = time.monotonic()
-            of = f" of {total / 1e6:,.0f}" if total else ""
-            print(f"Fetching {address}: {(have + got) / 1e6:,.0f}{of} MB", flush=True)
-    return got
-
-
-def _listing(archive: Path) -> list[tuple[str, int]]:
-    """Names and sizes of the images and masks in an archive. Raises BadInput where it is damaged."""
-    with _naming_damage(archive):
-        return [(name, size) for name, size, _ in _members(archive)]
-
-
-def _extract(archive: Path, into: Path, wanted: set[Path | None]) -> Iterator[Path]:
-    """Unpacks the wanted files one by one; each is whole when its path is yielded."""
-    if not wanted:
-        return
-    with _naming_damage(archive):
-        for name, _, content in _members(archive):
-            path = into / name
-            if path in wanted:
-                with path.open("wb") as file:
-                    shutil.copyfileobj(content(), file, _CHUNK)
-                yield path
+            while chunk := response.read(_CHUNK):
+                file.write(chunk)
+                have += len(chunk)
+                if time.monotonic() - shown > _PROGRESS_SECONDS:
+                    shown = time.monotonic()
+                    print(f"Fetching {address}: {amount(have)}{total}", flush=True)
+    if left and have < expected:
+        raise EOFError(f"the connection ended after {have:,} of {expected:,} bytes")
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
-    """(name, size, a function that opens it) of the images and masks, in the archive's order."""
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as opened:
-            for info in opened.infolist():
-                if _is_wanted(info.filename, archive):
-                    yield info.filename, info.file_size, lambda info=info: opened.open(info)
-        return
-    with tarfile.open(archive) as packed:
-        for member in packed:
-            if member.isfile() and _is_wanted(member.name, archive):
-                yield member.name, member.size, lambda member=member: packed.extractfile(member)
-        _refuse_early_end(packed)
+    """Yields (name, size, a function that opens it) of the images and masks, in the archive's order.
+
+    Raises BadInput where the archive is damaged, or holds a name that points outside of it.
+    """
+    with _naming_damage(archive):
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as opened:
+                for info in opened.infolist():
+                    if _is_data(info.filename, archive):
+                        yield info.filename, info.file_size, lambda info=info: opened.open(info)
+            return
+        with tarfile.open(archive) as packed:
+            for member in packed:
+                if member.isfile() and _is_data(member.name, archive):
+                    yield member.name, member.size, lambda member=member: packed.extractfile(member)
+            # tarfile takes a broken header in the middle for the end of the archive and raises nothing
+            packed.fileobj.seek(packed.offset)
+            if packed.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+                raise tarfile.ReadError("a header in the middle is broken")
+            while packed.fileobj.read(_CHUNK):  # up to the checksum of the compression
+                pass
 
 
-def _refuse_early_end(packed: tarfile.TarFile) -> None:
-    """Raises where a tar ended by damage: tarfile takes a broken header in the middle for the end, without a word."""
-    file = packed.fileobj
-    file.seek(packed.offset)
-    if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
-        raise tarfile.ReadError("a header in the middle is broken")
-    while file.read(_CHUNK):  # on to the checksum of the compression
-        pass
-
-
-def _is_wanted(name: str, archive: Path) -> bool:
+def _is_data(name: str, archive: Path) -> bool:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise BadInput(f"{archive} holds {name}, which points outside of the archive. Do not unpack it.")

@@ -35,7 +35,7 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     if len(names) < needed:
         raise BadInput(
             f"The data has {len(names)} groups to split (workload.split.by: {split.by}), and {needed} parts are "
-            "wanted. Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
+            "needed. Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
         )
     held_out = stratify(counts, [1 - split.test, split.test], split.seed) if split.test else np.zeros(len(names), int)
     rest = np.flatnonzero(held_out == 0)
@@ -64,7 +64,7 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
 
 
 def _group_names(store: Store, split: Split) -> list[str]:
-    """(tiles) what must not be split: the scene's group, or a square of the map."""
+    """Returns (tiles) the name of what must not be split: the scene's group, or a square of the map."""
     table = store.table
     if split.by == "scene":
         return [store.groups[scene] for scene in table.scene]

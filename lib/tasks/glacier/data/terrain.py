@@ -6,7 +6,6 @@ Reflectances follow the usual picture of the materials: ice and snow are bright 
 short-wave infrared, water is dark beyond the visible, air cools by 6.5 K a kilometre.
 """
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ BANDS = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
 CLASSES = ("background", "glacier", "debris", "lake")
 _SCALE = 10_000  # reflectance to whole numbers; temperature is stored in hundredths of a kelvin
 _NODATA = 0
+_CRS = "EPSG:32643"  # UTM zone 43 north
 
 # Reflectance in the order of BANDS, with the temperature in kelvin at 4,500 m in the place of the thermal band.
 _SPECTRA = {
@@ -59,19 +59,21 @@ def write(folder: Path, options: Generator, source: Source) -> None:
             continue
         image, classes = scene(options.seed, index, options.size)
         # Scenes lie apart on the map, so that none shows another one's ground.
-        origin = (
-            300_000 + index % 10 * options.size * METRES * 1.25,
-            4_000_000 - index // 10 * options.size * METRES * 1.25,
-        )
+        apart = options.size * METRES * 1.25
+        x, y = 300_000 + index % 10 * apart, 4_000_000 - index // 10 * apart
+        transform = readers.import_rasterio().Affine(METRES, 0, x, 0, -METRES, y)
         for number, band in enumerate(source.bands, 1):
-            _write_tiff(folder / f"Band{number}" / name, image[BANDS.index(band)], origin, _NODATA)
-        _write_tiff(label, codes[classes], origin, None)
+            path = folder / f"Band{number}" / name
+            readers.write_tiff(path, image[BANDS.index(band)], _CRS, transform, _NODATA, cache=True)
+        readers.write_tiff(label, codes[classes], _CRS, transform, cache=True)
 
 
 def scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(7, size, size) uint16 of BANDS with 0 for no data, and (size, size) uint8 of CLASSES; a pure function."""
+    """Draws (7, size, size) uint16 of BANDS with 0 for no data, and (size, size) uint8 of CLASSES; a pure function."""
     draw = np.random.default_rng([seed, index])
-    height = _terrain(draw, size)  # metres
+    broad, folded, rough = (_noise(draw, size, slope) for slope in (4.0, 3.4, 2.6))
+    ridges = 0.9 * broad - 0.8 * np.abs(folded) + 0.06 * rough  # the crests of folded noise, on broad mountains
+    height = 4600 + 520 * (ridges - ridges.mean()) / ridges.std()  # metres
     down, across = np.gradient(height, METRES)
     steepness = np.hypot(down, across)
     classes, thickness = _classes(draw, height, steepness)
@@ -85,7 +87,7 @@ def scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _noise(draw: np.random.Generator, size: int, slope: float) -> np.ndarray:
-    """(size, size) of mean 0 and deviation 1 whose spectrum falls as frequency^-slope: 2 is rough, 4 smooth."""
+    """Draws (size, size) of mean 0 and deviation 1 whose spectrum falls as frequency^-slope: 2 is rough, 4 smooth."""
     frequency = np.hypot(np.fft.fftfreq(2 * size)[:, None], np.fft.rfftfreq(2 * size)[None])
     frequency[0, 0] = np.inf
     white = np.fft.rfft2(draw.standard_normal((2 * size, 2 * size)))  # twice as large: a quarter has no seam
@@ -94,7 +96,7 @@ def _noise(draw: np.random.Generator, size: int, slope: float) -> np.ndarray:
 
 
 def _blurred(field: np.ndarray, pixels: float) -> np.ndarray:
-    """A Gaussian mean with mirrored edges."""
+    """Blurs (size, size) by a Gaussian with mirrored edges."""
     size = field.shape[0]
     mirrored = np.pad(field, ((0, size), (0, size)), mode="symmetric")
     frequency = np.hypot(np.fft.fftfreq(2 * size)[:, None], np.fft.rfftfreq(2 * size)[None])
@@ -102,15 +104,8 @@ def _blurred(field: np.ndarray, pixels: float) -> np.ndarray:
     return np.fft.irfft2(np.fft.rfft2(mirrored) * kernel, s=(2 * size, 2 * size))[:size, :size]
 
 
-def _terrain(draw: np.random.Generator, size: int) -> np.ndarray:
-    """Ridges (the crests of folded noise) on broad mountains, in metres."""
-    broad, folded, rough = _noise(draw, size, 4.0), _noise(draw, size, 3.4), _noise(draw, size, 2.6)
-    shape = 0.9 * broad - 0.8 * np.abs(folded) + 0.06 * rough
-    return 4600 + 520 * (shape - shape.mean()) / shape.std()
-
-
 def _classes(draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Classes, and how deep below the line of clean ice a pixel lies (0 to 1), which thickens debris.
+    """Returns classes, and how deep below the line of clean ice a pixel lies (0 to 1), which thickens debris.
 
     Ice gathers high up and flows down hollows; its lower end is covered by debris; lakes stand on and before it.
     """
@@ -118,10 +113,10 @@ def _classes(draw: np.random.Generator, height: np.ndarray, steepness: np.ndarra
     hollow = _blurred(height, size / 24) - height
     hollow /= hollow.std()
     high = (height - height.mean()) / height.std()
-    wanted = draw.uniform(0.18, 0.42)  # share of the scene that is ice or debris
+    share = draw.uniform(0.18, 0.42)  # of the scene that is ice or debris
     potential = _blurred(high + 0.55 * hollow + 0.12 * _noise(draw, size, 3.0), 1.5)
     potential -= 0.9 * (_blurred(steepness, 2.0) > np.quantile(steepness, 0.93))
-    ice = potential > np.quantile(potential, 1 - wanted)
+    ice = potential > np.quantile(potential, 1 - share)
     low = np.quantile(high[ice], draw.uniform(0.1, 0.3))
     depth = (low - high) + 0.25 * hollow + 0.18 * _noise(draw, size, 3.0)
     classes = np.zeros(height.shape, np.uint8)
@@ -132,7 +127,7 @@ def _classes(draw: np.random.Generator, height: np.ndarray, steepness: np.ndarra
 
 
 def _add_lakes(draw: np.random.Generator, classes: np.ndarray, high: np.ndarray, steepness: np.ndarray) -> None:
-    """A few ponds of two to six pixels' radius at the flattest places of debris and of the ground before it."""
+    """Adds a few ponds of two to six pixels' radius at the flattest places of debris and of the ground before it."""
     size = classes.shape[0]
     near = _blurred((classes == 2).astype(float), 3.0) > 0.15
     flat = np.where(near & (classes != 1), -steepness, -np.inf) + 0.02 * draw.standard_normal(classes.shape)
@@ -150,7 +145,7 @@ def _add_lakes(draw: np.random.Generator, classes: np.ndarray, high: np.ndarray,
 def _ground(
     draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray, classes: np.ndarray, thickness: np.ndarray
 ) -> np.ndarray:
-    """(7, h, w) reflectance and temperature of what lies on the ground, before light and air."""
+    """Returns (7, h, w) reflectance and temperature of the ground, before light and air."""
     size = height.shape[0]
     spectrum = {name: np.array(values)[:, None, None] for name, values in _SPECTRA.items()}
     green = np.clip((height.mean() - 0.4 * height.std() - height) / 250 + 0.4 * _noise(draw, size, 2.5), 0, 0.8)
@@ -179,7 +174,7 @@ _OPTICAL = [index for index, name in enumerate(BANDS) if name != "thermal"]
 
 
 def _lit(draw: np.random.Generator, image: np.ndarray, down: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """Sun from one side: slopes that face away keep the light of the sky; they are colder too."""
+    """Lights the image from one side: slopes that face away keep the light of the sky; they are colder too."""
     azimuth, elevation = draw.uniform(2.0, 2.9), draw.uniform(0.6, 1.0)  # morning, radians
     towards = np.sin(elevation) - np.cos(elevation) * (across * np.sin(azimuth) - down * np.cos(azimuth))
     light = np.clip(towards / np.hypot(1, np.hypot(down, across)) / np.sin(elevation), 0, 1.5)
@@ -189,7 +184,7 @@ def _lit(draw: np.random.Generator, image: np.ndarray, down: np.ndarray, across:
 
 
 def _clouded(draw: np.random.Generator, image: np.ndarray) -> np.ndarray:
-    """Thin to thick clouds over a small part of some scenes; the label stays that of the ground."""
+    """Adds thin to thick clouds over a small part of some scenes; the label stays that of the ground."""
     if draw.random() > 0.4:
         return image
     field = _noise(draw, image.shape[1], 3.2)
@@ -198,7 +193,7 @@ def _clouded(draw: np.random.Generator, image: np.ndarray) -> np.ndarray:
 
 
 def _sensed(draw: np.random.Generator, image: np.ndarray) -> np.ndarray:
-    """What differs from day to day (haze, exposure, weather), noise of the sensor, and whole numbers."""
+    """Adds haze, exposure and weather of the day and the noise of the sensor; rounds to uint16."""
     haze = draw.uniform(0, 0.06) * np.array([1.0, 0.7, 0.5, 0.2, 0.1, 0.0, 0.05])
     exposure = 1 + 0.1 * draw.standard_normal((len(BANDS), 1, 1))
     noise = draw.standard_normal(image.shape)
@@ -211,7 +206,7 @@ def _sensed(draw: np.random.Generator, image: np.ndarray) -> np.ndarray:
 
 
 def _missing(draw: np.random.Generator, size: int) -> np.ndarray:
-    """Ground that the sensor did not see: a slanting edge of the swath, or the stripes of Landsat 7 after 2003."""
+    """Returns (size, size) bool: ground missing at a slanting edge of the swath, or in the stripes of Landsat 7."""
     rows, columns = np.mgrid[:size, :size] / size
     kind = draw.random()
     slope = draw.uniform(0.1, 0.3)
@@ -220,15 +215,3 @@ def _missing(draw: np.random.Generator, size: int) -> np.ndarray:
     if kind < 0.35:
         return (rows + slope * columns) * 6 % 1 < 0.16 * np.abs(columns - 0.3)
     return np.zeros((size, size), bool)
-
-
-def _write_tiff(path: Path, values: np.ndarray, origin: tuple[float, float], nodata: int | None) -> None:
-    rasterio = readers.import_rasterio()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # another process may be drawing the same scene
-    transform = rasterio.Affine(METRES, 0, origin[0], 0, -METRES, origin[1])
-    shape = {"height": values.shape[0], "width": values.shape[1], "count": 1, "dtype": values.dtype.name}
-    place = {"crs": "EPSG:32643", "transform": transform, "nodata": nodata}
-    with rasterio.open(aside, "w", driver="GTiff", compress="deflate", **shape, **place) as file:
-        file.write(values, 1)
-    aside.replace(path)

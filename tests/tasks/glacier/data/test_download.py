@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lib.errors import BadInput
-from lib.tasks.glacier.data import download, readers
-from lib.tasks.glacier.data.tiles import Cutter
+from lib.tasks.glacier.data import download, layout
+from lib.tasks.glacier.data.cutter import Cutter
 from lib.tasks.glacier.settings import Cut, Source
 from tests.tasks.glacier.files import write_patches, write_scenes
 
@@ -88,7 +88,7 @@ def no_waiting(monkeypatch):
 def test_what_comes_out_of_an_archive_is_what_a_folder_gives(tmp_path, suffix, source, write, capsys):
     write(tmp_path / "data")
     archive = packed(tmp_path / "data", tmp_path / f"data.{suffix}")
-    there = cutter(tmp_path, source, "folder").all(*readers.find(tmp_path / "data", source))
+    there = cutter(tmp_path, source, "folder").all(*layout.find(tmp_path / "data", source))
     store = download.cut([str(archive)], tmp_path / "downloads", cutter(tmp_path, source))
     assert store.fingerprint() == there.fingerprint() and len(store) == len(there)
     assert not (tmp_path / "downloads" / "unpacked").exists(), "what was unpacked is deleted"
@@ -170,7 +170,7 @@ def test_what_cannot_be_fetched_is_said(tmp_path, server, monkeypatch):
         download.fetch("nowhere/a.zip", tmp_path)
     (tmp_path / "served" / "a.zip").write_bytes(b"x" * 100)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 50}))
-    with pytest.raises(BadInput, match="GB free"):
+    with pytest.raises(BadInput, match="0.0 MB free"):
         download.fetch(f"{address}/a.zip", tmp_path)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lib.errors import BadInput
-from lib.tasks.glacier.data import folds, readers
-from lib.tasks.glacier.data.tiles import Cutter
+from lib.tasks.glacier.data import folds, layout
+from lib.tasks.glacier.data.cutter import Cutter
 from lib.tasks.glacier.settings import Cut, Source, Split
 from tests.tasks.glacier.files import scene, write_bands, write_patches, write_scenes
 
@@ -15,7 +15,7 @@ TWO = Source(bands=("red", "nir"))
 
 
 def store_of(root, folder, source=TWO, **options):
-    return Cutter(folder, source, Cut(size=32, **options)).all(*readers.find(root, source))
+    return Cutter(folder, source, Cut(size=32, **options)).all(*layout.find(root, source))
 
 
 def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):

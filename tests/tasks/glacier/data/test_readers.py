@@ -1,17 +1,17 @@
-"""Scenes in every layout come out alike; what cannot be used is named by its file."""
+"""Scenes in every layout are read alike; what cannot be used is named by its file."""
 
 import dataclasses
 
 import numpy as np
 import pytest
+import rasterio
 
-from lib.errors import BadInput
 from lib.scores import IGNORE
-from lib.tasks.glacier.data import readers
+from lib.tasks.glacier.data import layout, readers
 from lib.tasks.glacier.data.readers import Unusable
 from lib.tasks.glacier.settings import Source
 from tests.conftest import SAMPLES
-from tests.tasks.glacier.files import CODES, scene, write_bands, write_patches, write_scenes, write_tiff
+from tests.tasks.glacier.files import CODES, scene, write_bands, write_patches, write_tiff
 
 TWO = Source(bands=("red", "nir"))
 WHOLE = (0, 0, 64, 64)
@@ -23,7 +23,7 @@ def read(found, source=TWO, window=WHOLE):
 
 
 def only(root, source=TWO):
-    scenes, problems = readers.find(root, source)
+    scenes, problems = layout.find(root, source)
     assert problems == [] and len(scenes) == 1
     return scenes[0]
 
@@ -48,15 +48,27 @@ def test_channels_choose_folders_and_bands(tmp_path):
         assert np.array_equal(read(only(tmp_path / folder, source), source)[0], image[[3, 1]])
 
 
-def test_patches_are_grouped_by_the_image_they_were_cut_from(tmp_path):
+def test_the_last_layer_that_a_patchs_mask_sets_is_its_class(tmp_path):
     source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-    scenes, problems = readers.find(write_patches(tmp_path), source)
-    assert problems == [] and len(scenes) == 6
-    assert sorted({s.group for s in scenes}) == ["slice_0", "slice_1", "slice_2"]
+    scenes, _ = layout.find(write_patches(tmp_path), source)
     image, classes = scene(0, (32, 32), 5)
     got, target = read(scenes[0], source, (0, 0, 32, 32))
     assert np.array_equal(got, image[:3])
     assert np.array_equal(target, np.minimum(classes, 2))
+    with pytest.raises(Unusable, match="has 2 layers, and there are 1 classes beside land"):
+        read(scenes[0], Source(bands=("a",), classes=("land", "ice"), codes=(0, 1)), (0, 0, 32, 32))
+
+
+def test_a_written_mask_has_its_place_on_the_map_and_is_there_only_when_whole(tmp_path):
+    values = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    place = rasterio.Affine(30, 0, 600, 0, -30, 9000)
+    readers.write_tiff(tmp_path / "new" / "a.tif", values, "EPSG:32643", place, nodata=5)
+    with rasterio.open(tmp_path / "new" / "a.tif") as file:
+        assert (file.crs.to_string(), file.transform, file.nodata) == ("EPSG:32643", place, 5)
+        assert np.array_equal(file.read(1), values)
+    with pytest.raises(rasterio.errors.CRSError):
+        readers.write_tiff(tmp_path / "new" / "b.tif", values, "EPSG:0", place)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.tif"]
 
 
 def test_nan_nodata_and_ignored_codes_become_ignored_pixels_in_every_band(tmp_path):
@@ -81,31 +93,13 @@ def test_a_class_whose_code_is_marked_as_nodata_stays_a_class(tmp_path):
     assert np.array_equal(read(only(tmp_path))[1], classes)
 
 
-def test_files_named_differently_in_each_folder_are_matched_by_a_pattern(tmp_path):
-    image, classes = scene()
-    for number, (band, name) in enumerate((("Band1", "B2_masked_02_07"), ("Band2", "B3_masked_02_07"))):
-        write_tiff(tmp_path / band / f"{name}.tif", image[number])
-    write_tiff(tmp_path / "label" / "Y_output_02_07.tif", np.asarray(CODES, np.uint8)[classes])
-    with pytest.raises(BadInput, match="name_pattern"):
-        readers.find(tmp_path, TWO)
-    assert only(tmp_path, Source(bands=("a", "b"), name_pattern=r"(\d{2}_\d{2})")).name == "02_07"
-
-
-def test_a_search_that_stopped_in_a_band_of_the_test_set_finds_the_labelled_one(tmp_path):
-    image, classes = scene()
-    write_bands(tmp_path / "Test", "img001", image, None)
-    write_bands(tmp_path / "Train", "img002", image, classes)
-    assert only(readers.home(tmp_path / "Test" / "Band1")).name == "img002"
-    assert readers.home(tmp_path / "Train" / "Band1") == tmp_path / "Train"
-
-
 def broken(tmp_path, change):
     """The sentences about a scene to which `change(folder)` was done, and about a sound one beside it."""
     image, classes = scene()
     for name in ("img001", "img009"):
         write_bands(tmp_path, name, image, classes)
     change(tmp_path)
-    scenes, problems = readers.find(tmp_path, TWO)
+    scenes, problems = layout.find(tmp_path, TWO)
     for found in scenes:
         try:
             read(found)
@@ -146,22 +140,12 @@ def test_what_cannot_be_used_is_named_by_its_file(tmp_path, change, words):
 
 def test_a_patch_that_is_cut_off_or_lacks_bands_is_named(tmp_path):
     source = Source(bands=tuple("abcdef"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-    scenes, _ = readers.find(write_patches(tmp_path), source)
-    with pytest.raises(Unusable, match=r"slice_0_img_000.npy has 5 bands; band 6 is asked for"):
+    scenes, _ = layout.find(write_patches(tmp_path), source)
+    with pytest.raises(Unusable, match=r"slice_0_img_000.npy has 5 bands; the settings read band 6"):
         read(scenes[0], source)
     truncate(scenes[1].images[0])
     with pytest.raises(Unusable, match=r"slice_0_img_001.npy cannot be read"):
         read(scenes[1], source)
-
-
-def test_a_folder_without_images_is_refused_with_the_layouts(tmp_path):
-    with pytest.raises(BadInput, match="holds no images in a known layout"):
-        readers.find(tmp_path, TWO)
-
-
-def test_counts_of_files_are_told_for_each_band(tmp_path):
-    scenes, problems = readers.find(write_scenes(tmp_path, 3), TWO)
-    assert readers.counts(scenes, problems) == "3 scenes (files: Band1 3, Band2 3, label 3); 0 with something missing"
 
 
 @pytest.mark.skipif(not (SAMPLES / "glacier_liligo").is_dir(), reason="sample data is not there")
@@ -188,7 +172,7 @@ def test_real_landsat_bands_read_window_by_window_as_they_do_as_a_whole(tmp_path
         (tmp_path / f"Band{number}").mkdir()
         (tmp_path / f"Band{number}" / "scene.tif").symlink_to(SAMPLES / "landsat8_bqa" / f"l8_B{band}.tif")
     source = Source(bands=("blue", "green", "red", "swir1", "thermal"))
-    scenes, _ = readers.find(tmp_path, source, labelled=False)
+    scenes, _ = layout.find(tmp_path, source, labelled=False)
     with readers.opened(scenes[0], source) as opened:
         whole = opened.bands((0, 0, opened.height, opened.width))
         assert whole.shape == (5, 603, 627) and opened.crs == "EPSG:32616"

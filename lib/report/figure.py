@@ -1,0 +1,47 @@
+"""Figures drawn without pyplot, whose backend belongs to the notebook; and the confusion matrix of any workload."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lib.machine import disk
+
+
+def grid(rows: int, columns: int, inches: float) -> tuple[Any, np.ndarray]:
+    """Returns a figure and its (rows, columns) axes, each `inches` wide and high and without ticks."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second that only a drawing needs
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(inches * columns, inches * rows + 0.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for ax in axes.flat:
+        ax.set_axis_off()
+    return figure, axes
+
+
+def save(figure: Any, path: Path) -> Path:
+    """Writes a figure as a PNG, whole or not at all; returns `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk.whole(path) as aside:
+        figure.savefig(aside, format="png", dpi=110)
+    return path
+
+
+def confusion(matrix: np.ndarray, classes: Sequence[str], path: Path, unit: str = "samples") -> Path:
+    """Draws a (classes, classes) confusion matrix, rows the truth; colours and numbers are shares of a row."""
+    shares = matrix / np.maximum(1, matrix.sum(1, keepdims=True))
+    figure, axes = grid(1, 1, 4.2)
+    ax = axes[0][0]
+    ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    for row, column in np.ndindex(*shares.shape):
+        colour = "white" if shares[row, column] > 0.5 else "black"
+        ax.text(column, row, f"{shares[row, column]:.1%}", ha="center", va="center", color=colour, fontsize=9)
+    ax.set_axis_on()
+    ax.set_xticks(range(len(classes)), classes)
+    ax.set_yticks(range(len(classes)), [f"{name}\n{n:,}" for name, n in zip(classes, matrix.sum(1), strict=True)])
+    ax.set_xlabel("predicted")
+    ax.set_ylabel(f"true ({unit})")
+    return save(figure, path)

@@ -1,0 +1,33 @@
+"""Figures have the shares of a confusion matrix in them and are written whole."""
+
+import numpy as np
+import pytest
+
+from lib.report import figure
+
+
+def test_the_confusion_matrix_shows_shares_of_each_true_class(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figure, "save", lambda made, path: drawn.append(made) or path)
+    figure.confusion(np.array([[3, 1], [0, 0]]), ("land", "ice"), tmp_path / "a.png", unit="pixels")
+    ax = drawn[0].axes[0]
+    assert [text.get_text() for text in ax.texts] == ["75.0%", "25.0%", "0.0%", "0.0%"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["land\n4", "ice\n0"]
+    assert ax.get_ylabel() == "true (pixels)"
+
+
+def test_a_figure_is_written_whole_or_not_at_all(tmp_path):
+    made, axes = figure.grid(2, 3, 1.0)
+    assert axes.shape == (2, 3)
+    path = figure.save(made, tmp_path / "plots" / "a.png")
+    before = path.read_bytes()
+    assert before.startswith(b"\x89PNG")
+
+    def fail(file, **options):
+        file.write_bytes(b"half")
+        raise OSError("no room")
+
+    made.savefig = fail
+    with pytest.raises(OSError, match="no room"):
+        figure.save(made, path)
+    assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == ["a.png"]
