@@ -1,4 +1,4 @@
-"""Are the packages there that a notebook needs? Imports only the standard library, so that it can always answer."""
+"""Installs the packages that a notebook needs. Imports only the standard library, so that it can always run."""
 
 import importlib.util
 import subprocess
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from lib.errors import BadInput
 
-# What is imported -> what pip installs. torch is never installed: that would replace the platform's CUDA build.
+# Name of the import -> name for pip. torch is never installed: that would replace the platform's CUDA build.
 PACKAGES = {
     "torch": "",
     "numpy": "numpy",
@@ -41,7 +41,7 @@ OLDEST = {
 def ensure(packages: Mapping[str, str] = PACKAGES) -> str:
     """Installs what is missing; returns one line on what is there.
 
-    Raises BadInput that names what is missing where it cannot be installed.
+    Raises BadInput, which names what is missing, if that cannot be installed.
     """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if "torch" in missing:
@@ -50,17 +50,14 @@ def ensure(packages: Mapping[str, str] = PACKAGES) -> str:
             "On Kaggle and Colab choose the standard image; elsewhere install it by the steps on pytorch.org."
         )
     if missing:
-        _install([packages[name] for name in missing])
+        projects = [packages[name] for name in missing]
+        print(f"Installing {', '.join(projects)} ...", flush=True)
+        # Without internet the answer comes after seconds, not after pip's five retries.
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "5", *projects]
+        if subprocess.run(command, check=False).returncode:
+            raise BadInput(
+                f"Missing packages that could not be installed: {', '.join(projects)}. Switch the internet on (Kaggle: "
+                "Settings > Internet), or add a data set with their wheels and pip install them from there."
+            )
+        importlib.invalidate_caches()
     return f"{len(packages)} packages are there" + (f"; installed now: {', '.join(missing)}." if missing else ".")
-
-
-def _install(projects: list[str]) -> None:
-    print(f"Installing {', '.join(projects)} ...", flush=True)
-    # Without internet the answer comes after seconds, not after pip's five retries.
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "5", *projects]
-    if subprocess.run(command, check=False).returncode:
-        raise BadInput(
-            f"Missing packages that could not be installed: {', '.join(projects)}. Switch the internet on (Kaggle: "
-            "Settings > Internet), or add a data set with their wheels and pip install them from there."
-        )
-    importlib.invalidate_caches()

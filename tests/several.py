@@ -95,7 +95,7 @@ class Cut(Session):
 
     steps, on = 0, None
 
-    def stop_reason(self, evaluating=False):
+    def stop_reason(self, evaluates_next=False):
         self.steps -= 1
         mine = self.on is None or self.on == ranks.rank()
         return "deadline" if self.steps == 0 and mine else None

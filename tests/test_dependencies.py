@@ -4,6 +4,7 @@
 import importlib.util
 import subprocess
 import sys
+import tomllib
 from types import SimpleNamespace
 
 import pytest
@@ -48,3 +49,10 @@ def test_the_check_of_dependencies_needs_none_of_them():
     code = "import sys; from lib import dependencies as d; print(sorted(m for m in sys.modules if m in d.PACKAGES))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_supported_versions_are_those_of_pyproject():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {f"{name}>={oldest}" for name, oldest in dependencies.OLDEST.items()} == set(project["dependencies"])
+    oldest, newest = dependencies.PYTHON
+    assert project["requires-python"] == f">={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"

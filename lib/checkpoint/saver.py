@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from lib import checkpoint
 from lib.checkpoint import CheckpointNotSaved
 from lib.checkpoint.retention import Retention
+from lib.errors import TrainingFailed
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 
@@ -85,6 +86,15 @@ class Saver:
         self._join(warn_before=self._saves)
         if self._failures:
             raise self._failures.pop(self._saves)
+
+    def finish(self) -> None:
+        """Waits for the last save of a session, whose failure is one of the run. Raises TrainingFailed."""
+        try:
+            self.wait()
+        except CheckpointNotSaved as error:
+            raise TrainingFailed(
+                f"{error} This was the last save of the session: the next one resumes from the checkpoint before it."
+            ) from error
 
     def _join(self, warn_before: float = math.inf) -> None:
         """Waits for the thread and warns of saves that failed; anything else that went wrong is raised."""

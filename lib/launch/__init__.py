@@ -7,7 +7,7 @@ from typing import Any
 
 from lib import checkpoint, ranks
 from lib.checkpoint import weights
-from lib.config import Config, to_yaml
+from lib.config import Config, environment, to_yaml
 from lib.errors import TrainingFailed
 from lib.launch import torchrun
 from lib.launch.resume import bring_along, describe_resume, find_checkpoint
@@ -37,7 +37,7 @@ def train(config: Config | Run) -> Summary:
         print(f"{run.folder} was completed at step {earlier.step:,}. A larger training.max_steps continues it.")
         return earlier
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
-    number = int(os.environ.get("TRAINBOOK_SESSION", 0)) or (earlier.session if earlier else 0) + 1
+    number = int(os.environ.get(environment.SESSION, 0)) or (earlier.session if earlier else 0) + 1
     if (count := torchrun.processes(run.config)) > 1:
         return _train_below(run, count, number)
     found = None

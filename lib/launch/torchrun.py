@@ -28,16 +28,15 @@ from typing import Any
 import psutil
 
 from lib import checkpoint, ranks
-from lib.config import Config, to_yaml, with_changes
+from lib.config import Config, environment, to_yaml, with_changes
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.machine import memory
+from lib.machine import hardware, memory
 from lib.report.metrics import EventLog
-from lib.report.progress import MARK, RELAY, Progress, choose_progress
+from lib.report.progress import MARK, Progress, choose_progress
+from lib.training.session import handling_signals
 
 LAUNCHES = 3  # in a row without a new checkpoint
 GRACE_SECONDS = 2.0  # in which the ranks that are left may say why, before all are killed
-_PLACE = "TRAINBOOK_RANK_FOLDER"  # where ranks leave their last words
-_TOLD = "TRAINBOOK_TOLD"  # what only the process above knows and the summary is to hold
 _LIBRARY = Path(__file__).resolve().parents[2]
 
 # Becomes torchrun after asking to be killed when its parent goes; the ranks learn its process id.
@@ -46,7 +45,7 @@ import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)})
 if os.getppid() != int(sys.argv[1]):
     os._exit(1)
-os.environ["{ranks.AGENT}"] = str(os.getpid())
+os.environ["{environment.AGENT}"] = str(os.getpid())
 os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *sys.argv[2:]])
 """
 # Errors that say nothing but that another rank is gone or does not answer.
@@ -91,12 +90,12 @@ def _not_dealt(slots: int, count: int) -> str:
 
 def told() -> dict[str, Any]:
     """What the process above gave this rank for its summary."""
-    return json.loads(os.environ.get(_TOLD, "{}"))
+    return json.loads(os.environ.get(environment.SUMMARY, "{}"))
 
 
 def is_watched() -> bool:
     """Whether this is a rank that `train` started, which speaks through the process above."""
-    return _PLACE in os.environ
+    return environment.RANK_FOLDER in os.environ
 
 
 # --- in a rank --------------------------------------------------------------------------------------------------------
@@ -105,7 +104,7 @@ def is_watched() -> bool:
 @contextlib.contextmanager
 def as_rank() -> Iterator[None]:
     """What `python -m lib` runs under: all ranks but the first are silent, and last words go to the launcher."""
-    number, place = int(os.environ.get("RANK", 0)), os.environ.get(_PLACE)
+    number, place = int(os.environ.get("RANK", 0)), os.environ.get(environment.RANK_FOLDER)
     if "RANK" in os.environ:
         faulthandler.enable()  # a crash in C says where
     with contextlib.ExitStack() as stack:
@@ -216,7 +215,7 @@ class _Launch:
         with tempfile.TemporaryDirectory(prefix="trainbook-ranks-") as name:
             place = Path(name)
             (place / "config.yaml").write_text(to_yaml(self.config), "utf-8")
-            with (place / "stderr.txt").open("wb") as errors, self._catching_signals():
+            with (place / "stderr.txt").open("wb") as errors, handling_signals(self._on_signal):
                 self._agent = self._start(place, errors)
                 try:
                     self._watch(place)
@@ -238,19 +237,18 @@ class _Launch:
         )
 
     def _environment(self, place: Path) -> dict[str, str]:
-        cpus = len(os.sched_getaffinity(0))
         path = [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
-            "OMP_NUM_THREADS": str(max(1, cpus // self.count)),
+            "OMP_NUM_THREADS": str(hardware.cpus_per_process(self.count)),
             "GLOO_SOCKET_IFNAME": "lo",  # on one machine; looking up its own name fails in some containers
-            "TRAINBOOK_SESSION_START": str(psutil.Process().create_time()),
+            environment.SESSION_START: str(psutil.Process().create_time()),
             **os.environ,
-            "TRAINBOOK_SESSION": str(self.session),
-            _TOLD: json.dumps(self.told),
+            environment.SESSION: str(self.session),
+            environment.SUMMARY: json.dumps(self.told),
             "PYTHONPATH": os.pathsep.join(path),
             "PYTHONUNBUFFERED": "1",
-            RELAY: "1",
-            _PLACE: str(place),
+            environment.RELAY: "1",
+            environment.RANK_FOLDER: str(place),
         }
 
     def _watch(self, place: Path) -> None:
@@ -327,20 +325,8 @@ class _Launch:
             return _Died(f"Rank {min(silent)} {how}.")
         return _Died(f"The ranks lost each other. {words[0]['text'].splitlines()[0]}" if words else "torchrun ended.")
 
-    @contextlib.contextmanager
-    def _catching_signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM is passed on to the ranks, which save and end; the second kills them."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Passes the first SIGINT or SIGTERM on to the ranks, which save and end; the second kills them."""
         self._signals += 1
         if self._signals > 1:
             raise KeyboardInterrupt

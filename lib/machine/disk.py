@@ -1,4 +1,4 @@
-"""The few operations by which checkpoints change the disk, one method each: a test can replace any of them."""
+"""Changes the disk in ways that survive a kill: whole files, synced folders. Tests can make each operation fail."""
 
 import contextlib
 import errno
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from lib.errors import BadInput
 
-CHUNK = 16 * 2**20  # bytes of a write; after each the interpreter is asked for, which training holds up to 5 ms
+CHUNK = 16 * 2**20  # bytes per write; after each the thread must get the GIL back, which training can hold for 5 ms
 _PROBE_BYTES = 64 * 1024  # room for the first files of a run
-_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP}  # what mounted cloud drives answer; they have no such promise to give
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP}  # answers of mounted cloud drives, which cannot sync a folder
 
 
 class Disk:
-    """Each method is one operation on the disk; everything that checkpoints change goes through `disk`."""
+    """The operations by which checkpoints change the disk, all made by `calls`, which a test can replace."""
 
     def mkdir(self, path: Path) -> None:
         path.mkdir()
@@ -52,12 +52,12 @@ calls = Disk()
 
 
 def exists(path: Path) -> bool:
-    """Whether anything has this name, a broken link too."""
+    """Says whether anything has this name, a broken link too."""
     return os.path.lexists(path)
 
 
 def make_folders(path: Path) -> None:
-    """Makes a folder and those above it. Each name is synced in its parent: what is committed below must be found."""
+    """Makes a folder and those above it, and syncs each name in its parent, so that no loss of power removes it."""
     if path.is_dir():
         return
     make_folders(path.parent)
@@ -69,7 +69,7 @@ def make_folders(path: Path) -> None:
 
 
 def write_file(path: Path, parts: Iterable[memoryview]) -> dict[str, int | str]:
-    """Writes and syncs a new file; returns its size and its sha256, computed from what was in memory."""
+    """Writes and syncs a new file; returns its size and its sha256, computed from the bytes in memory."""
     digest, size = hashlib.sha256(), 0
     handle = calls.create(path)
     try:
@@ -112,6 +112,7 @@ def whole(path: Path, cache: bool = False) -> Iterator[Path]:
 
 
 def remove_tree(path: Path) -> None:
+    """Removes a file, or a folder with everything below it; of a link only itself."""
     if path.is_dir() and not path.is_symlink():
         for child in sorted(path.iterdir()):
             remove_tree(child)
@@ -119,7 +120,7 @@ def remove_tree(path: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Deletes a folder: renamed first, so that half of it can never look whole. Failing only warns."""
+    """Deletes a folder, renaming it first so that half of it can never look whole. A failure only warns."""
     doomed = path.with_name(path.name + ".del")
     try:
         if exists(doomed):
@@ -131,7 +132,7 @@ def discard(path: Path) -> None:
 
 
 def held(folder: Path) -> tuple[int, int]:
-    """Bytes and number of the files below a folder."""
+    """Returns the bytes and the number of the files below a folder."""
     size = number = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -142,7 +143,7 @@ def held(folder: Path) -> tuple[int, int]:
 
 
 def check_writable(folder: Path) -> None:
-    """Makes the folder and tries to write into it. Raises BadInput where that fails."""
+    """Makes the folder and tries to write into it. Raises BadInput if that fails."""
     probe = folder / ".writable.tmp"
     try:
         make_folders(folder)
@@ -152,6 +153,6 @@ def check_writable(folder: Path) -> None:
         calls.remove(probe)
     except OSError as error:
         raise BadInput(
-            f"The output folder {folder} cannot be written to ({error.strerror or error}). Give another output_dir, "
-            "one that is no mounted input, that you may write to, and whose disk has room."
+            f"The output folder {folder} cannot be written to ({error.strerror or error}). Give another output_dir: "
+            "not a mounted input, with permission to write, on a disk with room."
         ) from error

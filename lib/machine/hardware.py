@@ -1,6 +1,7 @@
-"""What this process may use of the machine it runs on: limits of its container, GPUs and their kernels, the network."""
+"""What this process may use of its machine: CPUs and RAM within a container's limits, GPUs, drivers, the network."""
 
 import contextlib
+import functools
 import os
 import re
 import socket
@@ -9,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -27,7 +29,7 @@ _TPU_VARIABLES = (
 
 @dataclass(frozen=True)
 class Gpu:
-    """A card as torch names it, which takes no kernel."""
+    """A GPU by its name and properties, which torch reads without running a kernel."""
 
     name: str
     capability: tuple[int, int]
@@ -38,21 +40,22 @@ class Gpu:
 
 
 def dotted(version: Iterable[int]) -> str:
+    """Writes the numbers of a version with dots: 12.8."""
     return ".".join(map(str, version))
 
 
 def gpus() -> list[Gpu]:
-    """The cards that torch can use; none where it was built without CUDA, or the driver is missing or too old."""
+    """Lists the GPUs that torch can use: none if it is built without CUDA, or the driver is missing or too old."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own words about old cards and drivers; `fitting_kernel` decides here
+        warnings.simplefilter("ignore")  # torch warns of old GPUs and drivers; `fitting_kernel` decides here
         if not torch.cuda.is_available():
             return []
-        found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return [Gpu(p.name, (p.major, p.minor), p.total_memory) for p in found]
+        properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [Gpu(p.name, (p.major, p.minor), p.total_memory) for p in properties]
 
 
 def fitting_kernel(capability: tuple[int, int], built: Iterable[str]) -> str | None:
-    """Which of `torch.cuda.get_arch_list()` runs on a card; machine code before PTX, which has to be compiled there.
+    """Returns the entry of `torch.cuda.get_arch_list()` that runs on a GPU; machine code before PTX to be compiled.
 
     Machine code (sm_XY) runs on the same major and an equal or higher minor capability, PTX (compute_XY) on every
     equal or higher one; names that end in "a" on that very capability, in "f" on its family, here the same major
@@ -61,23 +64,28 @@ def fitting_kernel(capability: tuple[int, int], built: Iterable[str]) -> str | N
     fitting = []
     for name in built:
         if match := re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name):
-            kind, version, suffix = match[1], (int(match[2]), int(match[3])), match[4]
-            if _runs_on(capability, kind, version, suffix):
-                fitting.append((kind == "sm", version, name))
+            is_code, version, suffix = match[1] == "sm", (int(match[2]), int(match[3])), match[4]
+            if suffix == "a":
+                runs = capability == version
+            else:
+                same_major = capability[0] == version[0] or not (is_code or suffix)
+                runs = same_major and capability >= version
+            if runs:
+                fitting.append((is_code, version, name))
     return max(fitting)[2] if fitting else None
 
 
-def _runs_on(capability: tuple[int, int], kind: str, version: tuple[int, int], suffix: str) -> bool:
-    if suffix == "a":
-        return capability == version
-    if kind == "sm" or suffix == "f":
-        return capability[0] == version[0] and capability[1] >= version[1]
-    return capability >= version
+def _nvml() -> Any:
+    """Opens NVML. Raises errors of many classes: no package, no library, a driver that refuses."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml
 
 
 @dataclass(frozen=True)
 class Driver:
-    """NVIDIA's driver as NVML knows it: its version, the newest CUDA that it runs, and the cards that it sees."""
+    """NVIDIA's driver by NVML: its version, the newest CUDA that it runs, and the GPUs that it sees."""
 
     version: str
     cuda: tuple[int, int]
@@ -85,32 +93,76 @@ class Driver:
 
 
 def driver() -> Driver | None:
-    """None where NVML is not there or does not answer."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        number = pynvml.nvmlSystemGetCudaDriverVersion_v2()  # 12080 is 12.8
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        names = [_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
-        return Driver(_text(pynvml.nvmlSystemGetDriverVersion()), (number // 1000, number % 1000 // 10), names)
-    except Exception:  # no package, no library, a driver that refuses: errors of many classes, one meaning
-        return None
+    """Returns NVIDIA's driver, or None if NVML is missing or does not answer."""
+    with contextlib.suppress(Exception):
+        nvml = _nvml()
+        number = nvml.nvmlSystemGetCudaDriverVersion_v2()  # 12080 is 12.8
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        names = [_text(nvml.nvmlDeviceGetName(handle)) for handle in handles]
+        return Driver(_text(nvml.nvmlSystemGetDriverVersion()), (number // 1000, number % 1000 // 10), names)
+    return None
 
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value  # bytes in nvidia-ml-py before 11.5
 
 
+@dataclass(frozen=True)
+class GpuLoad:
+    """Bytes of a GPU that are used, by all processes, and that it has; `use` is the share of time it was busy."""
+
+    used: int
+    total: int
+    use: float | None = None
+
+
+def gpu_reader(index: int) -> Callable[[], GpuLoad]:
+    """Returns a function that reads the load of a GPU, by torch's number.
+
+    It asks NVML until that fails once, and torch, which knows no `use`, from then on. NVML is opened and read once
+    here, on the caller's thread. The function raises what torch raises.
+    """
+
+    def by_nvml() -> GpuLoad:
+        use = None
+        with contextlib.suppress(nvml.NVMLError):  # a slice of a GPU (MIG) has memory, but no utilisation
+            use = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return GpuLoad(int(memory.used), int(memory.total), use)
+
+    def by_torch() -> GpuLoad:
+        free, total = torch.cuda.mem_get_info(index)
+        return GpuLoad(total - free, total)
+
+    sources = [by_torch]
+    with contextlib.suppress(Exception):
+        nvml = _nvml()
+        uuid = str(torch.cuda.get_device_properties(index).uuid)  # torch's numbers leave out GPUs hidden from it
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+        by_nvml()
+        sources.append(by_nvml)
+
+    def read() -> GpuLoad:
+        if len(sources) > 1:
+            with contextlib.suppress(Exception):  # a driver's errors are of many classes
+                return by_nvml()
+            sources.pop()
+        return by_torch()
+
+    return read
+
+
 def has_tpu() -> bool:
-    """Whether this is a TPU runtime (Cloud TPU VMs, Kaggle, Colab), told by variables and devices; no value is read.
+    """Says whether this is a TPU runtime (Cloud TPU VM, Kaggle, Colab), by variables' names and by devices.
 
     A TPU is /dev/accel0, or /dev/vfio/0 and then known by its variables. In a folder, /dev/accel/accel0 is any other
     accelerator, such as a laptop's NPU.
     """
-    return any(name in os.environ for name in _TPU_VARIABLES) or any(
-        re.fullmatch(r"accel\d+", path.name) for path in _listed(_DEVICES)
-    )
+    if any(name in os.environ for name in _TPU_VARIABLES):
+        return True
+    with contextlib.suppress(OSError):
+        return any(re.fullmatch(r"accel\d+", path.name) for path in _DEVICES.iterdir())
+    return False
 
 
 def refuse_tpu() -> None:
@@ -120,13 +172,6 @@ def refuse_tpu() -> None:
             "This is a TPU runtime, on which Trainbook would train on the CPU alone: choose GPU T4 x2 on Kaggle "
             "(Settings > Accelerator) or T4 GPU on Colab (Runtime > Change runtime type)."
         )
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
 
 
 @dataclass(frozen=True)
@@ -139,63 +184,75 @@ class Ram:
 
 
 def ram() -> Ram:
-    """The machine's memory, or what the container (cgroup) allows of it."""
-    whole = psutil.virtual_memory()
-    smallest = Ram(whole.available, whole.total, False)
+    """Returns the machine's memory, or what the container (cgroup) allows of it; takes about 0.1 ms."""
+    machine = psutil.virtual_memory()
+    smallest = Ram(machine.available, machine.total, False)
     for folder in _cgroups("memory"):
         limit = _number(folder, "memory.max", "memory.limit_in_bytes")
         if limit is not None and limit < smallest.total:
             used = _number(folder, "memory.current", "memory.usage_in_bytes") or 0
-            free = max(0, limit - (used - _dropped_first(folder)))
+            fields = dict(line.split() for line in _read(folder, "memory.stat").splitlines())
+            # files that nobody read lately count as used, and are given up before memory runs out
+            inactive = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
+            free = max(0, limit - (used - inactive))
             smallest = Ram(min(free, smallest.available), limit, True)
     return smallest
 
 
-def _dropped_first(folder: Path) -> int:
-    """Bytes of files that nobody read lately: counted as used, and given up before memory runs out."""
-    fields = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
-    return int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
-
-
 def cpus() -> float:
-    """CPUs that this process may keep busy: by its affinity, and by the container's quota, which may be a fraction."""
+    """Returns how many CPUs this process may keep busy, by affinity and by the container's quota: maybe a fraction."""
     # macOS has no affinity
     count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     for folder in _cgroups("cpu"):
-        quota, period = (*_read(folder / "cpu.max").split(), "", "")[:2]
+        quota, period = (*_read(folder, "cpu.max").split(), "", "")[:2]
         if not quota:
-            quota, period = _read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip()
+            quota, period = _read(folder, "cpu.cfs_quota_us"), _read(folder, "cpu.cfs_period_us")
         if quota.isdigit() and period.isdigit():  # not "max", not -1
             count = min(count, int(quota) / int(period))
     return count
 
 
-def _cgroups(controller: str) -> list[Path]:
-    """The folders of this process's control group and of those around it, in version 2 or 1."""
-    for line in _read(_OWN_CGROUP).splitlines():
+def cpus_per_process(processes: int) -> int:
+    """Returns the whole CPUs for each of so many processes on this machine, at least 1."""
+    return max(1, int(cpus() // processes))
+
+
+def _cgroups(controller: str) -> tuple[str, ...]:
+    return _cgroup_folders(_read(str(_OWN_CGROUP.parent), _OWN_CGROUP.name), _CGROUPS, controller)
+
+
+@functools.cache  # finding them takes longer than reading their files
+def _cgroup_folders(own_groups: str, base: Path, controller: str) -> tuple[str, ...]:
+    """Lists the folders of this process's control group and of those around it, in version 2 or 1.
+
+    `own_groups` is the content of /proc/self/cgroup.
+    """
+    for line in own_groups.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
-            root = _CGROUPS / controller if controllers else _CGROUPS
+            root = base / controller if controllers else base
             own = root / path.strip("/")
-            # a container of version 1 is told its path on the host, which it cannot see; its root is its own group
-            return [folder for folder in (own, *own.parents) if folder.is_relative_to(root) and folder.is_dir()]
-    return []
+            # version 1 tells a container its path on the host, which it cannot see; its root is its own group
+            return tuple(str(p) for p in (own, *own.parents) if p.is_relative_to(root) and p.is_dir())
+    return ()
 
 
-def _number(folder: Path, *names: str) -> int | None:
-    texts = [_read(folder / name).strip() for name in names]
+def _number(folder: str, *names: str) -> int | None:
+    texts = (_read(folder, name) for name in names)
     return next((int(text) for text in texts if text.isdigit()), None)
 
 
-def _read(path: Path) -> str:
+def _read(folder: str, name: str) -> str:
+    """Reads a small file of the kernel, without the white space around it; empty where there is none."""
     try:
-        return path.read_text()
+        with open(f"{folder}/{name}", "rb", buffering=0) as file:  # noqa: PTH123  a tenth of the time of Path.read_text
+            return file.read().decode().strip()
     except OSError:
         return ""
 
 
 def has_route() -> bool:
-    """Whether the system knows a way out. A datagram socket that is connected sends nothing, so no host is asked."""
+    """Says whether the system knows a way out. Connecting a datagram socket sends nothing, so no host is asked."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # an address for documentation (RFC 5737)
         return True
@@ -203,49 +260,14 @@ def has_route() -> bool:
 
 
 def resolves(host: str, seconds: float) -> bool:
-    """Whether a name is resolved within `seconds`; the host itself is not connected to."""
-    found: list[object] = []
+    """Says whether a name is resolved within `seconds`; does not connect to the host."""
+    addresses: list[object] = []
 
-    def look() -> None:
+    def look_up() -> None:
         with contextlib.suppress(OSError):
-            found.extend(socket.getaddrinfo(host, None))
+            addresses.extend(socket.getaddrinfo(host, None))
 
-    thread = threading.Thread(target=look, name="resolver", daemon=True)  # the call itself cannot be bounded
+    thread = threading.Thread(target=look_up, name="resolver", daemon=True)  # the call itself cannot be bounded
     thread.start()
     thread.join(seconds)
-    return bool(found)
-
-
-def gpu_used(index: int) -> tuple[int, int]:
-    with contextlib.suppress(Exception):  # no NVML in the image, or a driver that refuses it: torch knows as well
-        import pynvml
-
-        pynvml.nvmlInit()
-        uuid = str(torch.cuda.get_device_properties(index).uuid)
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-        info = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        return int(info.used), int(info.total)
-    free, total = torch.cuda.mem_get_info(index)
-    return total - free, total
-
-
-def nvml_reader(index: int) -> Callable[[], tuple[float | None, int]]:
-    import pynvml
-
-    pynvml.nvmlInit()
-    uuid = str(torch.cuda.get_device_properties(index).uuid)  # torch's index leaves out cards that are hidden from it
-    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-
-    def read() -> tuple[float | None, int]:
-        use = None
-        with contextlib.suppress(pynvml.NVMLError):  # a slice of a card (MIG) has memory, but no utilisation
-            use = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-        return use, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-
-    read()
-    return read
-
-
-def torch_reading(index: int) -> tuple[None, int]:
-    free, total = torch.cuda.mem_get_info(index)
-    return None, total - free
+    return bool(addresses)

@@ -1,20 +1,18 @@
-"""Memory as it is: what the machine and its GPUs have and use; clearing it; what counts as running out."""
+"""Memory of the machine and its GPUs: what is there and used, clearing it, and what counts as running out."""
 
-import functools
 import gc
-import os
 from dataclasses import dataclass
 
 import psutil
 import torch
 
-from lib.machine.hardware import gpu_used
+from lib.machine import hardware
 
 GIB = 2**30
 
 
 def device() -> torch.device:
-    """This process's GPU, or the CPU."""
+    """Returns this process's GPU, or the CPU."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
@@ -30,7 +28,7 @@ _OOM_MARKS = (
 
 
 def is_oom(error: BaseException | None) -> bool:
-    """Whether `error`, or what caused it, is memory running out."""
+    """Says whether `error`, or an error it came from, means that memory ran out."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -43,44 +41,43 @@ def is_oom(error: BaseException | None) -> bool:
 
 
 def clear_memory() -> None:
-    """Gives back what nobody refers to. Call it outside an `except` block: the traceback pins the activations."""
+    """Collects garbage and empties the CUDA cache.
+
+    Call it outside an `except` block: there the traceback still holds the activations.
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
-@functools.cache  # making one reads /proc, twice as long as asking it
-def _process(number: int) -> psutil.Process:
-    return psutil.Process(number)
-
-
 def _resident_bytes() -> int:
-    return _process(os.getpid()).memory_info().rss
+    return psutil.Process().memory_info().rss
 
 
 def card_bytes() -> int:
-    """Memory of the GPU as torch sees it; 0 without one."""
+    """Returns the bytes of this process's GPU as torch sees it; 0 without one."""
     return torch.cuda.get_device_properties(device()).total_memory if torch.cuda.is_available() else 0
 
 
 def allocated_bytes() -> int:
-    """Bytes in tensors on the GPU; on a CPU the resident memory of the process."""
+    """Returns the bytes in tensors on the GPU; on a CPU the resident memory of the process."""
     return torch.cuda.memory_allocated() if torch.cuda.is_available() else _resident_bytes()
 
 
 def peak_bytes() -> int:
-    """Highest bytes in tensors on the GPU since `reset_peak`; on a CPU the resident memory of the process now."""
+    """Returns the most bytes in tensors on the GPU since `reset_peak`; on a CPU the resident memory now."""
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _resident_bytes()
 
 
 def reset_peak() -> None:
+    """Starts a new measurement of `peak_bytes` on the GPU."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One pool of memory: bytes used and in all, and for a GPU what this process allocated and reserved of it."""
+    """RAM or the memory of a GPU, in bytes; `detail` says what this process has of it."""
 
     name: str
     used: int
@@ -93,34 +90,32 @@ class Reading:
 
 
 def readings() -> list[Reading]:
-    """RAM first, then each GPU: by NVML where it answers (it sees other processes too), by torch otherwise."""
-    ram = psutil.virtual_memory()
-    process = _resident_bytes()
-    found = [Reading("RAM", ram.total - ram.available, ram.total, f"this process {process / GIB:.2f} GiB")]
+    """Reads RAM, by the container's limit where it has one, and then each GPU, with what other processes use."""
+    ram = hardware.ram()
+    detail = f"this process {_resident_bytes() / GIB:.2f} GiB{', a container' if ram.limited else ''}"
+    rows = [Reading("RAM", ram.total - ram.available, ram.total, detail)]
     for index in range(torch.cuda.device_count()):
-        used, total = gpu_used(index)
-        own = f"allocated {torch.cuda.memory_allocated(index) / GIB:.2f}"
-        kept = f"reserved {torch.cuda.memory_reserved(index) / GIB:.2f} GiB"
-        found.append(Reading(f"GPU {index}, {torch.cuda.get_device_name(index)}", used, total, f"{own}, {kept}"))
-    return found
+        load = hardware.gpu_reader(index)()
+        allocated, reserved = torch.cuda.memory_allocated(index) / GIB, torch.cuda.memory_reserved(index) / GIB
+        detail = f"allocated {allocated:.2f}, reserved {reserved:.2f} GiB"
+        rows.append(Reading(f"GPU {index}, {torch.cuda.get_device_name(index)}", load.used, load.total, detail))
+    return rows
 
 
 def check_memory() -> str:
-    """A line for RAM and each GPU with a verdict: under half start, over 80 % what to reduce."""
-    lines = [_verdict(reading) for reading in readings()]
+    """Writes a line for RAM and each GPU with advice: under half used is free to start, over 80 % what to reduce."""
+    lines = []
+    for reading in readings():
+        if reading.share < 0.5:
+            advice = "free to start"
+        elif reading.share <= 0.8:
+            advice = "enough for a small run"
+        elif reading.name == "RAM":
+            advice = "nearly full: close other notebooks, or lower data.num_workers"
+        else:
+            advice = "nearly full: restart other kernels on this GPU, or lower training.micro_batch"
+        size = f"{reading.used / GIB:.2f} of {reading.total / GIB:.2f} GiB used ({reading.share:.0%})"
+        lines.append(f"{reading.name}: {size}, {reading.detail}: {advice}")
     if not torch.cuda.is_available():
         lines.append("No GPU: training runs on the CPU. On Kaggle choose Settings > Accelerator > GPU T4 x2.")
     return "\n".join(lines)
-
-
-def _verdict(reading: Reading) -> str:
-    if reading.share < 0.5:
-        advice = "free to start"
-    elif reading.share <= 0.8:
-        advice = "enough for a small run"
-    elif reading.name == "RAM":
-        advice = "nearly full: close other notebooks, or lower data.num_workers"
-    else:
-        advice = "nearly full: restart other kernels on this GPU, or lower training.micro_batch"
-    size = f"{reading.used / GIB:.2f} of {reading.total / GIB:.2f} GiB used ({reading.share:.0%})"
-    return f"{reading.name}: {size}, {reading.detail}: {advice}"

@@ -1,4 +1,4 @@
-"""Kaggle, Colab or local: which of the three this is, and its folders and limits."""
+"""Detects Kaggle, Colab or local, with the folders and limits of each."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lib.config import Config
+from lib.config import Config, environment
 from lib.machine.facts import FACTS
 
 _CONTENT = Path("/content")
@@ -15,7 +15,7 @@ _SCRATCH = Path("/tmp/trainbook-cache")
 
 @dataclass(frozen=True)
 class Platform:
-    """Where a run happens: its folders and limits. None stands for what does not exist or has no limit."""
+    """The place where a run happens, its folders and limits; None for what does not exist or has no limit."""
 
     name: Literal["kaggle", "colab", "local"]
     batch: bool  # nobody watches: plain lines instead of widgets
@@ -28,47 +28,39 @@ class Platform:
 
 
 def detect() -> Platform:
-    """The platform that this process runs on. Reads environment variables and never shows one."""
+    """Returns the platform that this process runs on. Reads environment variables and never shows one."""
     # Kaggle first: COLAB_RELEASE_TAG is set there too, and google.colab can be imported
     if run_type := os.environ.get("KAGGLE_KERNEL_RUN_TYPE"):
-        return _kaggle(batch=run_type != "Interactive")
+        root = Path(os.environ.get(environment.KAGGLE_ROOT, "/kaggle"))
+        return Platform(
+            name="kaggle",
+            batch=run_type != "Interactive",
+            input_dir=root / "input",
+            output_dir=root / "working",
+            scratch_dir=_cache(_SCRATCH),
+            session_minutes=_number("kaggle_run_minutes"),
+            output_bytes=int(_number("kaggle_output_bytes")),
+            output_files=int(_number("kaggle_output_files")),
+        )
     # a child process on Colab has no IPython shell
     if "google.colab" in str(_shell()) or ("COLAB_RELEASE_TAG" in os.environ and _CONTENT.is_dir()):
-        return _colab()
+        drive = _CONTENT / "drive" / "MyDrive"
+        mounted = drive.is_dir()
+        return Platform(
+            name="colab",
+            batch=False,
+            input_dir=drive if mounted else None,
+            output_dir=drive / "trainbook" if mounted else _CONTENT,
+            scratch_dir=_cache(_SCRATCH),
+            session_minutes=_number("colab_session_minutes"),
+            output_bytes=int(_number("colab_drive_bytes")) if mounted else None,
+            output_files=None,
+        )
     return Platform("local", False, None, Path("runs"), _cache(Path.home() / ".cache" / "trainbook"), None, None, None)
 
 
-def _kaggle(batch: bool) -> Platform:
-    root = Path(os.environ.get("TRAINBOOK_KAGGLE_ROOT", "/kaggle"))
-    return Platform(
-        name="kaggle",
-        batch=batch,
-        input_dir=root / "input",
-        output_dir=root / "working",
-        scratch_dir=_cache(_SCRATCH),
-        session_minutes=_number("kaggle_run_minutes"),
-        output_bytes=int(_number("kaggle_output_bytes")),
-        output_files=int(_number("kaggle_output_files")),
-    )
-
-
-def _colab() -> Platform:
-    drive = _CONTENT / "drive" / "MyDrive"
-    mounted = drive.is_dir()
-    return Platform(
-        name="colab",
-        batch=False,
-        input_dir=drive if mounted else None,
-        output_dir=drive / "trainbook" if mounted else _CONTENT,
-        scratch_dir=_cache(_SCRATCH),
-        session_minutes=_number("colab_session_minutes"),
-        output_bytes=int(_number("colab_drive_bytes")) if mounted else None,
-        output_files=None,
-    )
-
-
 def _cache(usual: Path) -> Path:
-    return Path(os.environ.get("TRAINBOOK_CACHE") or usual)
+    return Path(os.environ.get(environment.CACHE) or usual)
 
 
 def _number(name: str) -> float:
@@ -76,16 +68,16 @@ def _number(name: str) -> float:
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook, rather than a script or a terminal's IPython."""
+    """Says whether this process is the kernel of a notebook, rather than a script or a terminal's IPython."""
     return hasattr(_shell(), "kernel")
 
 
 def _shell() -> object | None:
-    """IPython's shell, if this process runs in one; then IPython has been imported, so it need not be imported here."""
+    """Returns IPython's shell if this process runs in one; IPython is then imported already, so not here."""
     ipython = sys.modules.get("IPython")
     return getattr(ipython, "get_ipython", lambda: None)()
 
 
 def output_dir(config: Config) -> Path:
-    """The folder that a configuration's runs go to: its own `output_dir`, else the platform's."""
+    """Returns the folder for a configuration's runs: its own `output_dir`, else the platform's."""
     return Path(config.output_dir) if config.output_dir else detect().output_dir

@@ -22,14 +22,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lib.config import Device
+from lib.config import Device, environment
 from lib.errors import BadInput, TrainingFailed
 
 JOIN_SECONDS = 300  # for all ranks to come together
 PATIENT_SECONDS = 1800  # before the first step: data are read, kernels compiled
 HANG_SECONDS = 120  # later: a rank that lets the others wait longer counts as hung
-
-AGENT = "TRAINBOOK_AGENT"  # the process id of the torchrun that `launch` started
 
 Value = TypeVar("Value")
 Groups = Mapping[str, Mapping[str, Tensor]]
@@ -107,7 +105,7 @@ def start(options: Device) -> None:
     if _here.size > 1:
         return
     if under_torchrun():
-        die_with(int(os.environ.get(AGENT, os.getppid())))
+        die_with(int(os.environ.get(environment.AGENT, os.getppid())))
     on = cards(options)
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if size > 1:

@@ -1,6 +1,7 @@
 """Sums over the ranks: counts, gradients and losses, and the batch statistics of one process."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -12,15 +13,17 @@ from lib.ranks import gathered
 BUCKET_BYTES = 25 * 2**20  # gradients are summed in pieces of this size; each takes as much memory for a moment
 
 
-def add_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    """Sums of numbers by name; a name that a rank lacks counts 0 there."""
+def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Sums numbers by name over several mappings and over the ranks; a name that one lacks counts 0 there."""
+    mine: Counter[str] = Counter()
+    for names in counts:
+        mine.update({name: int(number) for name, number in names.items()})
     if ranks.world() == 1:
-        return dict(counts)
-    total: dict[str, int] = {}
-    for each in gathered(dict(counts)):
-        for name, number in each.items():
-            total[name] = total.get(name, 0) + number
-    return total
+        return dict(mine)
+    total: Counter[str] = Counter()
+    for numbers in gathered(mine):
+        total.update(numbers)
+    return dict(total)
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:

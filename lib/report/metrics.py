@@ -1,12 +1,14 @@
-"""metrics.csv, a row a logged step, and events.csv, a row for whatever happened that nobody planned."""
+"""metrics.csv, a row for each logged step, and events.csv, a row for everything that happened unplanned."""
 
 import csv
 import errno
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+
+from lib.machine.disk import whole
 
 Row = dict[str, str]
 
@@ -14,26 +16,34 @@ FIRST_COLUMNS = ["step", "split", "loss"]
 LAST_COLUMNS = ["lr", "samples_per_second", "peak_memory_bytes", "micro_batch", "elapsed_seconds"]
 # What the machine did; a column is there only where there is a value.
 MACHINE_COLUMNS = ["gpu_use", "gpu_memory_bytes", "ram_share", "data_wait_share", "save_peak_memory_bytes"]
-# Columns whose values a second run of the same configuration does not repeat.
-VOLATILE_COLUMNS = {"samples_per_second", "peak_memory_bytes", "elapsed_seconds", *MACHINE_COLUMNS}
+EVENT_COLUMNS = ["step", "kind", "before", "after", "text"]
 
 
 class MetricsLog:
-    """Appends rows to metrics.csv. Rows past `step`, written by a session whose checkpoint was lost, are dropped."""
+    """Appends rows to metrics.csv (None: nowhere, on ranks that are not the first).
 
-    def __init__(self, path: Path, step: int):
+    Rows past `step`, written by a session whose checkpoint was lost, are dropped.
+    """
+
+    def __init__(self, path: Path | None, step: int):
         self.path = path
+        if path is None:
+            return
         rows = [row for row in read(path) if int(row["step"]) <= step] if path.exists() else []
         self.columns = _columns(rows)
-        _write(path, self.columns, rows)
+        self._rewrite(rows)
         self._file = path.open("ab", buffering=0)
         self._waiting: list[Row] = []  # rows that the disk did not take yet
         self._warned = False
 
     def append(self, row: Mapping[str, float | int | str]) -> None:
-        """Adds a row; a column that was not there before widens the table. A full disk costs a warning, not the run:
-        the row waits for the next one."""
-        self._waiting.append({name: _cell(value) for name, value in row.items()})
+        """Adds a row; a column that was not there before widens the table.
+
+        A full disk costs a warning, not the run: the row waits for the next one.
+        """
+        if self.path is None:
+            return
+        self._waiting.append({name: str(value) for name, value in row.items()})
         try:
             if not set().union(*self._waiting) <= set(self.columns):
                 self._widen()
@@ -44,37 +54,48 @@ class MetricsLog:
             self._warned = True
 
     def _widen(self) -> None:
-        rows = read(self.path)
-        columns = _columns([dict.fromkeys(self.columns, ""), *rows, *self._waiting])
-        _write(self.path, columns, rows)
-        self.columns = columns
+        rows, before = read(self.path), self.columns
+        self.columns = _columns([dict.fromkeys(before, ""), *rows, *self._waiting])
+        try:
+            self._rewrite(rows)
+        except OSError:
+            self.columns = before
+            raise
         self._file.close()
         self._file = self.path.open("ab", buffering=0)
 
+    def _rewrite(self, rows: Sequence[Row]) -> None:
+        with whole(self.path) as aside:
+            aside.write_text(_csv([self.columns, *self._cells(rows)]), "utf-8")
+
     def _write_waiting(self) -> None:
-        text = _lines(self.columns, self._waiting).encode()
+        text = _csv(self._cells(self._waiting)).encode()
         end = self.path.stat().st_size
         if self._file.write(text) < len(text):  # the disk took a part
             self._file.truncate(end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._waiting.clear()
 
+    def _cells(self, rows: Sequence[Row]) -> list[list[str]]:
+        return [[row.get(column, "") for column in self.columns] for row in rows]
+
     def __enter__(self) -> "MetricsLog":
         return self
 
     def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._file.close()
+        if self.path:
+            self._file.close()
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a metrics.csv, cells as text; a line torn by a kill is left out."""
+    """Reads the rows of a metrics.csv, cells as text, and leaves out a line that a kill tore."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     return [row for row in rows if None not in row.values() and row.get("step", "").isdecimal()]
 
 
 def series(rows: Sequence[Row], split: str, column: str) -> tuple[list[int], list[float]]:
-    """Steps and values of one column of one split, rows without a value left out."""
+    """Returns steps and values of one column of one split, without the rows that have no value."""
     points = [(int(r["step"]), float(r[column])) for r in rows if r["split"] == split and r.get(column)]
     return [step for step, _ in points], [value for _, value in points]
 
@@ -86,49 +107,30 @@ def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
     return [*FIRST_COLUMNS, *sorted(middle), *LAST_COLUMNS, *machine]
 
 
-def _cell(value: float | int | str) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
-
-
-def _lines(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:
+def _csv(rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
-def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    aside = path.with_name(path.name + ".tmp")
-    aside.write_text(",".join(columns) + "\n" + _lines(columns, rows), "utf-8")
-    aside.replace(path)
-
-
-COLUMNS = ["step", "kind", "before", "after", "text"]
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
 class EventLog:
-    """Says each event to the person, and appends it to `path` (None: it is only said).
+    """Prints each event, and appends it to `path` unless that is None.
 
-    Nothing is held open and nothing waits in memory: events are rare, and the next one may be the end of the process.
+    It holds no file open and keeps nothing in memory: events are rare, and the next one may be the end of the process.
     """
 
-    def __init__(self, path: Path | None = None, say: Callable[[str], None] = _say):
-        self.path, self.say = path, say
+    def __init__(self, path: Path | None = None, say: Callable[[str], None] | None = None):
+        self.path, self.say = path, say or (lambda text: print(text, flush=True))
 
     def record(self, step: int, kind: str, before: float, after: float, text: str) -> None:
-        """An event at a step that changed something from `before` to `after`. A full disk does not end the run."""
+        """Writes an event at a step that changed something from `before` to `after`. A full disk ends no run."""
         self.say(text)
         if self.path is None:
             return
+        row = [step, kind, before, after, text]
         try:
-            fresh = not self.path.exists()
+            rows = [row] if self.path.exists() else [EVENT_COLUMNS, row]
             with self.path.open("a", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerows([COLUMNS] if fresh else [])
-                writer.writerow([step, kind, before, after, text])
+                file.write(_csv(rows))
         except OSError as error:
             self.say(f"The event could not be written to {self.path}: {error.strerror}.")

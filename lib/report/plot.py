@@ -1,13 +1,17 @@
-"""The picture of metrics.csv."""
+"""Draws metrics.csv."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from lib.machine.disk import whole
 from lib.report.metrics import Row, read, series
 
 
 def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, float], shown: Sequence[str]) -> Path:
-    """Draws losses, the validation metrics in `shown` beside their baselines, and learning rate and speed."""
+    """Draws losses, the validation metrics in `shown` beside their baselines, and learning rate and speed.
+
+    Writes a PNG to `out`, whose folder it makes, and returns `out`.
+    """
     # Imported here: half a second that a run needs only when it draws. The object interface leaves the notebook's
     # own pyplot backend alone.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -17,29 +21,24 @@ def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, f
     figure = Figure(figsize=(15, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title)
-    losses, metric_axes, speed = figure.subplots(1, 3)
-    _draw_losses(losses, rows)
-    _draw_metrics(metric_axes, rows, baseline, shown)
+    losses, metrics, speed = figure.subplots(1, 3)
+    steps, values = series(rows, "train", "loss")
+    losses.plot(steps, values, alpha=0.3, color="C0", label="train, as logged")
+    losses.plot(steps, _running_mean(values), color="C0", label="train, running mean")
+    steps, values = series(rows, "validation", "loss")
+    if steps:
+        losses.plot(steps, values, "o-", color="C1", label="validation")
+    losses.set_title("loss")
+    losses.legend()
+    _draw_metrics(metrics, rows, baseline, shown)
     _draw_speed(speed, rows)
-    for axes in (losses, metric_axes, speed):
+    for axes in (losses, metrics, speed):
         axes.set_xlabel("step")
         axes.grid(alpha=0.25)
     out.parent.mkdir(parents=True, exist_ok=True)
-    aside = out.with_name(out.name + ".tmp")
-    figure.savefig(aside, format="png", dpi=110)
-    aside.replace(out)
+    with whole(out) as aside:
+        figure.savefig(aside, format="png", dpi=110)
     return out
-
-
-def _draw_losses(axes, rows: Sequence[Row]) -> None:
-    steps, values = series(rows, "train", "loss")
-    axes.plot(steps, values, alpha=0.3, color="C0", label="train, as logged")
-    axes.plot(steps, _smoothed(values), color="C0", label="train, running mean")
-    steps, values = series(rows, "validation", "loss")
-    if steps:
-        axes.plot(steps, values, "o-", color="C1", label="validation")
-    axes.set_title("loss")
-    axes.legend()
 
 
 def _draw_metrics(axes, rows: Sequence[Row], baseline: Mapping[str, float], shown: Sequence[str]) -> None:
@@ -59,13 +58,13 @@ def _draw_speed(axes, rows: Sequence[Row]) -> None:
     axes.set_title("speed and learning rate")
     axes.set_ylabel("samples per second", color="C2")
     axes.set_ylim(bottom=0)
-    other = axes.twinx()
-    other.plot(*series(rows, "train", "lr"), color="C3")
-    other.set_ylabel("learning rate", color="C3")
-    other.set_ylim(bottom=0)
+    right = axes.twinx()
+    right.plot(*series(rows, "train", "lr"), color="C3")
+    right.set_ylabel("learning rate", color="C3")
+    right.set_ylim(bottom=0)
 
 
-def _smoothed(values: Sequence[float], share: float = 0.05) -> list[float]:
-    """Trailing mean over `share` of the points."""
+def _running_mean(values: Sequence[float], share: float = 0.05) -> list[float]:
+    """Returns the trailing mean over `share` of the points, one value for each."""
     window = max(1, round(len(values) * share))
     return [sum(values[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i in range(len(values))]

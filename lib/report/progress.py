@@ -7,11 +7,11 @@ import sys
 import time
 from typing import Protocol
 
+from lib.config import environment
 from lib.machine import platform
 
 _PLAIN_SECONDS = 15.0  # a saved log stays readable: 240 lines an hour
 _LIVE_SECONDS = 0.2
-RELAY = "TRAINBOOK_RELAY"  # set for ranks whose progress is shown by the process that started them
 MARK = "\x1e"  # ASCII's record separator: before a line of standard output that is progress
 
 
@@ -28,7 +28,7 @@ class Progress(Protocol):
 
 def choose_progress() -> Progress:
     """The form that fits where this process writes to."""
-    if RELAY in os.environ:
+    if environment.RELAY in os.environ:
         return Relayed()
     if platform.in_notebook() and not platform.detect().batch:
         return Notebook()

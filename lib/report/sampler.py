@@ -1,16 +1,15 @@
-"""What the machine does while it trains: a thread reads GPU and RAM every second, rows of metrics.csv say it."""
+"""Samples what the machine does while it trains: a thread reads GPU and RAM every second for rows of metrics.csv."""
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-import psutil
 import torch
 
-from lib.machine.hardware import nvml_reader, torch_reading
+from lib import ranks
+from lib.machine import hardware
 
 SECONDS = 1.0  # a reading takes about 0.1 ms, so a ten-thousandth of one core
 WAIT_LIMIT = 0.2  # share of the time that waiting for data may take
@@ -28,35 +27,32 @@ class Sample:
 
 
 class Probe:
-    """Reads RAM and this process's GPU: by NVML where it answers (it sees other processes too), by torch otherwise.
+    """Reads RAM, by the container's limit where it has one, and this process's GPU.
 
-    What fails is not asked again, and never breaks a run. NVML is opened here, on the thread that makes the probe: a
-    loader worker that is forked while another thread imports a module would wait for the import lock for ever.
+    A GPU that cannot be read is not asked again, and never breaks a run. NVML is opened here, on the thread that makes
+    the probe: a loader worker that is forked while another thread imports a module would wait for the import lock for
+    ever.
     """
 
     def __init__(self) -> None:
-        self._readers: list[Callable[[], tuple[float | None, int]]] = []
-        if torch.cuda.is_available():
-            index = torch.cuda.current_device()
-            with contextlib.suppress(Exception):  # no NVML in the image, or a driver that refuses it
-                self._readers.append(nvml_reader(index))
-            self._readers.append(lambda: torch_reading(index))
+        self._gpu = hardware.gpu_reader(torch.cuda.current_device()) if torch.cuda.is_available() else None
 
     def __call__(self) -> Sample:
-        ram = psutil.virtual_memory()
+        ram = hardware.ram()
         share = (ram.total - ram.available) / ram.total
-        while self._readers:
+        if self._gpu:
             try:
-                return Sample(share, *self._readers[0]())
+                load = self._gpu()
+                return Sample(share, load.use, load.used)
             except Exception:  # a driver's errors are of many classes
-                del self._readers[0]
+                self._gpu = None
         return Sample(share)
 
 
 class Sampler:
-    """Runs `probe` every `seconds` on a thread of its own while the `with` block lasts, errors included.
+    """Runs `probe` every `seconds` on a thread of its own for as long as the `with` block lasts.
 
-    `wait(seconds)` sleeps and says whether to end; tests give one that does not sleep.
+    `wait(seconds)` sleeps and returns whether to end; tests give one that does not sleep.
     """
 
     def __init__(
@@ -69,7 +65,7 @@ class Sampler:
         self._ended = threading.Event()
         self._seconds, self._wait = seconds, wait or self._ended.wait
         self._lock = threading.Lock()
-        self._taken: list[Sample] = []  # since the last row
+        self._samples: list[Sample] = []  # since the last row
         self._last: Sample | None = None
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
@@ -88,61 +84,65 @@ class Sampler:
 
     def sample(self) -> None:
         """Takes one reading."""
-        found = self._probe()
+        sample = self._probe()
         with self._lock:
-            self._taken.append(found)
+            self._samples.append(sample)
 
     def row(self) -> dict[str, float]:
-        """Since the last row: mean use of the GPU, highest memory of GPU and RAM; where no second passed, as before."""
+        """Returns the mean use of the GPU, and the highest memory of GPU and RAM, since the last row.
+
+        If no second has passed since then, it returns the last values again.
+        """
         with contextlib.suppress(Exception):
-            if self._last is None and not self._taken:
+            if self._last is None and not self._samples:
                 self.sample()  # the first row may come before the first second has passed
         with self._lock:
-            taken, self._taken = self._taken or ([self._last] if self._last else []), []
-        if not taken:
+            samples, self._samples = self._samples or ([self._last] if self._last else []), []
+        if not samples:
             return {}
-        self._last = taken[-1]
-        use = [s.gpu_use for s in taken if s.gpu_use is not None]
-        memory = [s.gpu_memory_bytes for s in taken if s.gpu_memory_bytes is not None]
-        found: dict[str, float] = {"ram_share": round(max(s.ram_share for s in taken), 4)}
+        self._last = samples[-1]
+        use = [s.gpu_use for s in samples if s.gpu_use is not None]
+        memory = [s.gpu_memory_bytes for s in samples if s.gpu_memory_bytes is not None]
+        row: dict[str, float] = {"ram_share": round(max(s.ram_share for s in samples), 4)}
         if use:
-            found["gpu_use"] = round(sum(use) / len(use), 4)
+            row["gpu_use"] = round(sum(use) / len(use), 4)
         if memory:
-            found["gpu_memory_bytes"] = max(memory)
-        return found
+            row["gpu_memory_bytes"] = max(memory)
+        return row
 
 
 class Advice:
-    """What to do about rows that look bad, each sentence once a session."""
+    """Says what to do about rows that look bad; each sentence once a session.
 
-    def __init__(self, workers: int, cpus: int | None = None):
-        self.workers, self.cpus = workers, cpus or os.cpu_count() or 1
+    `cpus` is how many of them this process may use; by default its share of those that the ranks here may use.
+    """
+
+    def __init__(self, workers: int, cpus: float | None = None):
+        self.workers, self.cpus = workers, cpus or hardware.cpus() / ranks.local_world()
         self._waiting_rows = 0
         self._first = True
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
 
     def lines(self, row: dict[str, float]) -> list[str]:
-        """The sentences that a row gives rise to. The first row has the start of the workers in it and is left out."""
+        """Returns new sentences about a row. The first row has the start of the workers in it and is left out."""
         waits = row.get("data_wait_share", 0.0) > WAIT_LIMIT and not self._first
         self._waiting_rows = self._waiting_rows + 1 if waits else 0
         self._first = False
-        found = {}
+        sentences = {}
         if self._waiting_rows >= WAIT_ROWS:
-            found["wait"] = f"Training waits for data {row['data_wait_share']:.0%} of the time. {self._about_loading()}"
+            most = max(1, int(self.cpus) - 1)
+            advice = (
+                f"Raise data.num_workers from {self.workers} to {most} (this process may use {self.cpus:g} CPUs)."
+                if self.workers < most
+                else f"All {self.cpus:g} CPUs load already (data.num_workers {self.workers}): raise "
+                "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
+            )
+            sentences["wait"] = f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}"
         if row.get("ram_share", 0.0) > RAM_LIMIT:
-            found["ram"] = (
+            sentences["ram"] = (
                 f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. Lower data.num_workers "
                 f"(now {self.workers}) or data.prefetch_factor, or close other notebooks."
             )
-        new = [text for name, text in found.items() if name not in self._said]
-        self._said |= found.keys()
+        new = [text for name, text in sentences.items() if name not in self._printed]
+        self._printed |= sentences.keys()
         return new
-
-    def _about_loading(self) -> str:
-        most = max(1, self.cpus - 1)
-        if self.workers < most:
-            return f"Raise data.num_workers from {self.workers} to {most} (this machine has {self.cpus} CPUs)."
-        return (
-            f"All {self.cpus} CPUs load already (data.num_workers {self.workers}): raise data.prefetch_factor against "
-            "stretches of slow samples, or prepare samples beforehand."
-        )

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 from lib import ranks
 from lib.config import Data
 from lib.errors import TrainingFailed
+from lib.machine import hardware
 from lib.task import Batch, Task
 from lib.training.order import COLLATE, SUBSET, Order, mix, permutation
 
@@ -40,7 +41,7 @@ class _SlotKeys(Sampler[tuple[int, int]]):
 
 
 class _SlotBatches(Dataset):
-    """One item is the collated batch of one (step, slot), so workers carry no state that a resume would need."""
+    """A data set whose items are the collated batches of (step, slot): a worker has no state to resume."""
 
     def __init__(self, task: Task, dataset: Any, order: Order):
         self.task, self.dataset, self.order = task, dataset, order
@@ -72,78 +73,74 @@ def train_batches(
         yield step, [next(slots) for _ in mine]
 
 
+def _end_with(parent: int, worker: int) -> None:
+    """Ends a worker with the process that it loads for."""
+    ranks.die_with(parent)
+
+
 _SHARED = Path("/dev/shm")
 
 
 def limit_workers(task: Task, slot_size: int, options: Data) -> tuple[Data, str]:
-    """The options with as many workers as there are CPUs and shared memory for, and a sentence where that is fewer.
+    """Caps `num_workers` at what CPUs and /dev/shm allow; returns the options and a sentence, empty where they fit.
 
     Workers hand batches over in /dev/shm. Where that is full the system kills one with a bus error, in mid-run.
     """
     if not options.num_workers:
         return options, ""
-    cpus = os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0))
-    each, why = max(1, cpus // ranks.local_world()), f"{cpus} CPUs serve {ranks.local_world()} process(es)"
+    most = hardware.cpus_per_process(ranks.local_world())
+    why = f"{hardware.cpus():g} CPUs serve {ranks.local_world()} process(es)"
     if _SHARED.is_dir():
         batch = task.example_batch(slot_size, torch.device("cpu"))
         held = sum(value.nbytes for value in batch.values()) * options.prefetch_factor  # by one worker
         free = shutil.disk_usage(_SHARED).free
-        most = free // max(1, held * ranks.local_world())
-        if most < min(each, options.num_workers):
-            each = most
+        fitting = free // max(1, held * ranks.local_world())
+        if fitting < min(most, options.num_workers):
+            most = fitting
             why = (
                 f"{_SHARED} has {free / _MIB:,.0f} MiB free, and a worker keeps up to {held / _MIB:,.0f} MiB of "
                 "batches in it (a container gets more by --shm-size; a lower data.prefetch_factor needs less)"
             )
-    if each >= options.num_workers:
+    if most >= options.num_workers:
         return options, ""
-    said = f"data.num_workers is {options.num_workers}, but {why}: {each} load data. No result changes."
-    return dataclasses.replace(options, num_workers=each), said
-
-
-def _end_with(parent: int, worker: int) -> None:
-    ranks.die_with(parent)
+    sentence = f"data.num_workers is {options.num_workers}, but {why}: {most} load data. No result changes."
+    return dataclasses.replace(options, num_workers=most), sentence
 
 
 @contextlib.contextmanager
 def naming_killed_workers(step: Callable[[], int], workers: int) -> Iterator[None]:
-    """Reports a loader worker that the system killed as what it is: the host's memory. Raises TrainingFailed.
+    """Turns torch's error about a loader worker that the system killed into one about the host's memory.
 
-    torch raises from a signal handler, so at any line of the training process and not only where it waits for data.
+    torch raises it from a signal handler, so at any line of the training process and not only where it waits for data.
+    Raises TrainingFailed.
     """
     try:
         try:
             yield
         except (ConnectionError, EOFError) as error:
-            if _is_lost_batch(error):
+            # The connection to a worker that ended while it still owed half a batch; not one of the data set's own.
+            frames = traceback.extract_tb(error.__traceback__)
+            in_loader = any(Path(frame.filename).match("torch/utils/data/dataloader.py") for frame in frames)
+            if in_loader and "in DataLoader worker process" not in str(error):
                 time.sleep(1.0)  # the handler's own error may still be on its way, and must not come up elsewhere
                 raise RuntimeError("DataLoader worker (pid unknown) exited unexpectedly") from error
             raise
     except Exception as error:
-        said = next((str(each) for each in _contexts(error) if _KILLED_WORKER.search(str(each))), None)
-        if said is None:
+        chain: list[BaseException] = [
+            error
+        ]  # raised in the middle of a library's own work, one may follow from another
+        while chain[-1].__context__ is not None:
+            chain.append(chain[-1].__context__)
+        message = next((str(link) for link in chain if _KILLED_WORKER.search(str(link))), None)
+        if message is None:
             raise
-        where = "/dev/shm, the memory that workers share, is" if "Bus error" in said else "the machine's RAM was"
+        where = "/dev/shm, the memory that workers share, is" if "Bus error" in message else "the machine's RAM was"
         raise TrainingFailed(
             f"At step {step()} the system killed a process that loads data: most likely {where} full. Lower "
             f"data.num_workers (now {workers}; 0 loads in the training process) or data.prefetch_factor, so that fewer "
             "batches are in flight, take a smaller training.effective_batch or more training.micro_batch_slots, or a "
-            f"part of the data by data.subset_ratio. The loader said: {said.splitlines()[0]}"
+            f"part of the data by data.subset_ratio. The loader said: {message.splitlines()[0]}"
         ) from error
-
-
-def _contexts(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and those it came up in: raised in the middle of a library's own work, one may follow from another."""
-    while error is not None:
-        yield error
-        error = error.__context__
-
-
-def _is_lost_batch(error: Exception) -> bool:
-    """Whether the connection was that to a loader worker, which ended while it still owed half a batch."""
-    frames = traceback.extract_tb(error.__traceback__)
-    is_loaders = any(Path(frame.filename).match("torch/utils/data/dataloader.py") for frame in frames)
-    return is_loaders and "in DataLoader worker process" not in str(error)  # this one the data set itself raised
 
 
 _KILLED_WORKER = re.compile(
@@ -155,12 +152,12 @@ STAGES = {"quick": 0.05, "validate": 0.2, "full": 1.0}
 
 
 def share(ratio: float | str) -> float:
-    """The number that `data.subset_ratio` stands for, which may be a stage's name."""
+    """Returns `data.subset_ratio` as a number; it may be a stage's name."""
     return STAGES[ratio] if isinstance(ratio, str) else ratio
 
 
 def subset(dataset: Any, ratio: float | str, seed: int) -> Any:
-    """A fixed random share of a data set, at least one sample; the whole where `ratio` is 1."""
+    """Returns a fixed random share of a data set, at least one sample; the whole where `ratio` is 1."""
     ratio = share(ratio)
     if ratio >= 1:
         return dataset
@@ -174,28 +171,32 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches on the device; on a GPU each is copied on a stream of its own while the one before computes."""
+    """Yields the same batches on the device; a GPU copies each on a stream of its own while it computes the one before.
+
+    On `meta` (see lib/planner) a batch is there at once.
+    """
     if device.type == "cpu":
         yield from (to_device(batch, device) for batch in batches)
         return
+    stream = _copy_stream(device) if device.type == "cuda" else None
     ahead = None
     for batch in itertools.chain(batches, [None]):
-        coming = _sent(batch, device) if batch else None
+        coming = None
+        if batch:
+            with torch.cuda.stream(stream):  # without effect where there is none
+                coming = to_device(batch, device), stream.record_event() if stream else None
         if ahead:
             yield _arrived(*ahead)
         ahead = coming
 
 
-def _sent(batch: Batch, device: torch.device) -> tuple[Batch, torch.cuda.Event | None]:
-    """The batch on its way, and what tells that it is there; on `meta` (see lib/planner) it is there at once."""
-    if device.type != "cuda":
-        return to_device(batch, device), None
-    stream = _copy_stream(device)
-    with torch.cuda.stream(stream):
-        return to_device(batch, device), stream.record_event()
+@functools.cache  # a stream has memory of its own in the allocator
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def _arrived(batch: Batch, copied: torch.cuda.Event | None) -> Batch:
+    """Returns the batch once the computing stream is sure to find it copied."""
     if copied:
         computing = torch.cuda.current_stream()
         computing.wait_event(copied)
@@ -204,18 +205,13 @@ def _arrived(batch: Batch, copied: torch.cuda.Event | None) -> Batch:
     return batch
 
 
-@functools.cache
-def _copy_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
-
-
 def size_of(batch: Batch) -> int:
-    """The number of samples in a batch."""
+    """Returns the number of samples in a batch."""
     return len(next(iter(batch.values())))
 
 
 def micro_batches(batch: Batch, most: int) -> Iterator[Batch]:
-    """Slices of at most `most` samples."""
+    """Yields slices of at most `most` samples."""
     if size_of(batch) <= most:
         yield batch
         return

@@ -20,10 +20,10 @@ from lib.training.step import sharded_oom
 
 
 class EvaluationLoader:
-    """All samples of a data set in their order, in batches on the device. What `Task.evaluate` iterates over.
+    """Iterates over all samples of a data set in their order, in batches on the device; `Task.evaluate` gets one.
 
-    `collate` is called for `batch_size` samples, and what it gives is handed out in slices of at most `most`: memory
-    that runs out makes the slices smaller and changes neither padding nor anything that is drawn.
+    `collate` is called for `batch_size` samples, and its batch comes in slices of at most `most` samples: memory that
+    runs out makes the slices smaller and changes neither padding nor random draws.
     """
 
     def __init__(
@@ -59,44 +59,42 @@ class EvaluationLoader:
 def evaluate(
     state: State, task: Task, config: Config, dataset: Any, progress: Progress | None = None
 ) -> dict[str, float]:
-    """The task's metrics on a data set, without gradients and in the run's precision.
+    """Returns the task's metrics on a data set, without gradients and in the run's precision.
 
-    Every rank evaluates the whole: a task's metrics are no sums that could be put together from parts, so dividing them
-    would change figures with the number of ranks. It takes as long as on one card. The first rank's scores count.
+    Every rank evaluates the whole data set: a task's metrics are no sums that could be put together from parts, so
+    dividing it would change figures with the number of ranks. It takes as long as on one card, and the first rank's
+    scores count.
 
-    Running out of memory repeats the whole evaluation with half as many samples at once: no metric changes. Raises
-    TrainingFailed when a single sample does not fit.
+    Where memory runs out the whole evaluation is repeated with half as many samples at once: no metric changes. Raises
+    TrainingFailed where a single sample does not fit.
     """
     slot = config.training.effective_batch // config.training.micro_batch_slots
     collated = min(config.training.micro_batch or slot, slot)  # whatever fits, padding and draws stay the same
     on_batch = (lambda done, total: progress.update(done, total, "evaluation batches")) if progress else None
     state.model.eval()
-    tried = []
+    tried: list[int] = []
     while True:
         most = state.evaluation_batch or state.micro_batch
         loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, on_batch, most)
-        scores = _scores(state, task, loader)
+        scores = None
+        try:
+            without_gradients = torch.no_grad() if state.sharded else torch.inference_mode()  # hooks write into weights
+            with state.averaged(), without_gradients, autocast(state.precision, state.device):
+                scores = task.evaluate(state.model, loader)
+        except Exception as error:
+            if not memory.is_oom(error):
+                raise
+            if state.sharded:
+                raise sharded_oom(state, state.step) from error
+        # outside the except block, where the traceback no longer pins the activations
         if not ranks.anywhere(scores is None):
             return ranks.from_first(scores)
         tried.append(loader.most)
         _halve_evaluation_batch(state, tried)
 
 
-def _scores(state: State, task: Task, loader: EvaluationLoader) -> dict[str, float] | None:
-    """What the task measures; None where memory ran out."""
-    try:
-        without_gradients = torch.no_grad() if state.sharded else torch.inference_mode()  # hooks write into weights
-        with state.averaged(), without_gradients, autocast(state.precision, state.device):
-            return task.evaluate(state.model, loader)
-    except Exception as error:
-        if not memory.is_oom(error):
-            raise
-        if state.sharded:
-            raise sharded_oom(state, state.step) from error
-    return None  # outside the except block, as in _gradients
-
-
 def _halve_evaluation_batch(state: State, tried: list[int]) -> None:
+    """Clears memory and halves the evaluation's batch, with an event. Raises TrainingFailed where it is one sample."""
     if tried[-1] == 1:
         raise TrainingFailed(
             f"Memory ran out in the evaluation at step {state.step} with one sample at once (tried: {listed(tried)}). "

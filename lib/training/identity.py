@@ -1,6 +1,7 @@
-"""Is a checkpoint of the same run? What must agree, and what only changes the bits."""
+"""Whether a checkpoint belongs to a run: what must agree, and what only changes the bits."""
 
 import platform
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +12,11 @@ from lib.config import REMOVED, Config
 from lib.config.reader import flat
 from lib.errors import BadInput
 from lib.task import Task
+from lib.text import aligned
 
 # What decides which samples a step sees: with another value it would not be the same run.
 _REFUSED = ("task", "data fingerprint", "seed", "training.effective_batch", "training.micro_batch_slots")
-# What may differ without a word: it changes neither samples nor arithmetic.
+# May differ without a warning: it changes neither samples nor arithmetic.
 _HARMLESS = (
     "output_dir", "run.", "session.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",
     "data.prefetch_factor", "data.pin_memory", "training.smoke_steps",
@@ -22,7 +24,12 @@ _HARMLESS = (
 
 
 def facts(config: Config, task: Task) -> dict[str, Any]:
-    """What a checkpoint keeps to be recognised by: configuration, data, and the machine that computed it."""
+    """Returns what a checkpoint keeps to be recognised by: configuration, data, and the machine that computed it."""
+    training = config.training
+    slot = training.effective_batch // training.micro_batch_slots
+    # Micro-batches of a step. Two gradients add up to the same bits in either order, more do not; then the number of
+    # ranks changes bits. So it does under FSDP2, where the gradient's norm is summed in pieces.
+    addends = training.micro_batch_slots * -(-slot // min(training.micro_batch or slot, slot))
     telling = {key: value for key, value in flat(config).items() if not key.startswith(_HARMLESS)}
     return {
         **{key: list(value) if isinstance(value, tuple) else value for key, value in telling.items()},
@@ -31,25 +38,14 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
         "version of Python": platform.python_version(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "CPU threads": torch.get_num_threads(),
-        **({"ranks": ranks.world()} if _ranks_tell(config) else {}),
+        **({"ranks": ranks.world()} if addends > 2 or training.fully_shard else {}),
     }
 
 
-def _ranks_tell(config: Config) -> bool:
-    """Whether the number of ranks changes bits: sums of two addends are the same in either order, of more they are not.
-
-    The addends of a rank are its micro-batches. A sharded gradient's norm is summed in pieces.
-    """
-    training = config.training
-    slot = training.effective_batch // training.micro_batch_slots
-    passes = training.micro_batch_slots * -(-slot // min(training.micro_batch or slot, slot))
-    return passes > 2 or training.fully_shard
-
-
 def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object) -> str:
-    """A warning about what differs between a checkpoint and this run, empty where nothing does.
+    """Returns a warning about what differs between a checkpoint and this run, empty where nothing does.
 
-    Raises BadInput, with a table, where going on would not be the same run.
+    Raises BadInput, with a table, where what differs decides which samples a step sees.
     """
     keys = [key for key in {**saved, **now} if key not in REMOVED]
     different = [key for key in keys if saved.get(key) != now.get(key)]
@@ -61,11 +57,9 @@ def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object) -> st
         )
     if not different:
         return ""
-    return f"Not all is as it was; the run goes on, not bit for bit:\n{_table(different, saved, now)}"
+    return f"The run resumes, but not bit for bit, because these differ:\n{_table(different, saved, now)}"
 
 
 def _table(keys: list[str], saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     rows = [("", "saved", "now"), *((key, str(saved.get(key, "-")), str(now.get(key, "-"))) for key in keys)]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(f"  {line.rstrip()}" for line in lines)
+    return textwrap.indent(aligned(rows, left={0, 1, 2}), "  ")

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,62 +24,45 @@ def build(model: nn.Module, config: Config) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, eps=options.eps)
 
 
-# Those of torch's ReduceLROnPlateau: the share by which a value must be better, and the smallest step downwards.
-_THRESHOLD, _SMALLEST = 1e-4, 1e-8
-
-
-@dataclass
 class Plateau:
-    """Multiplies the learning rate by `factor` when more than `patience` evaluations in a row brought no better value.
+    """torch's ReduceLROnPlateau over a number of its own, which becomes the learning rate after the warm-up.
 
-    Step for step torch.optim.lr_scheduler.ReduceLROnPlateau with its defaults. It has a history, unlike everything else
-    that decides about a step; so `lr`, `best` and `waited` are in every checkpoint.
+    It has a history, unlike everything else that decides about a step; so `facts` is in every checkpoint.
     """
 
-    direction: str  # "max" or "min": what is better
-    factor: float
-    patience: int
-    min_lr: float
-    lr: float
-    best: float | None = None
-    waited: int = 0  # evaluations since the best one, or since the last reduction
+    def __init__(self, config: Config, direction: str):
+        """`direction` is "max" or "min": what counts as better."""
+        options = config.scheduler
+        self._rate = torch.optim.SGD([nn.Parameter(torch.empty(0))], lr=config.optimizer.lr)
+        self._scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            self._rate, direction, options.factor, options.patience, min_lr=options.min_lr
+        )
+
+    @property
+    def lr(self) -> float:
+        return self._rate.param_groups[0]["lr"]
+
+    @property
+    def patience(self) -> int:
+        return self._scheduler.patience
 
     def observe(self, value: float) -> bool:
-        """Takes an evaluation's value (NaN is not better than anything); whether the learning rate was lowered."""
-        if self._is_better(value):
-            self.best, self.waited = value, 0
-        else:
-            self.waited += 1
-        if self.waited <= self.patience:
-            return False
-        self.waited = 0
-        lowered = max(self.lr * self.factor, self.min_lr)
-        if self.lr - lowered <= _SMALLEST:
-            return False
-        self.lr = lowered
-        return True
-
-    def _is_better(self, value: float) -> bool:
-        if self.best is None:
-            return math.isfinite(value)
-        if self.direction == "min":
-            return value < self.best * (1 - _THRESHOLD)
-        return value > self.best * (1 + _THRESHOLD)
+        """Takes an evaluation's value (NaN is not better than anything); returns whether the rate was lowered."""
+        before = self.lr
+        self._scheduler.step(value)
+        return self.lr < before
 
     def facts(self) -> dict[str, float | int | None]:
-        """What a checkpoint keeps of it."""
-        return {"lr": self.lr, "best": self.best, "waited": self.waited}
+        """Returns what a checkpoint keeps: the rate, the best value (None before the first), evaluations since then."""
+        best = self._scheduler.best
+        waited = self._scheduler.num_bad_epochs
+        return {"lr": self.lr, "best": best if math.isfinite(best) else None, "waited": waited}
 
     def load(self, facts: Mapping[str, Any]) -> None:
-        self.lr, self.best, self.waited = facts["lr"], facts["best"], facts["waited"]
-
-
-def plateau(config: Config, direction: str) -> Plateau | None:
-    """The plateau that the configuration asks for, if it does."""
-    options = config.scheduler
-    if options.name != "plateau":
-        return None
-    return Plateau(direction, options.factor, options.patience, options.min_lr, config.optimizer.lr)
+        self._rate.param_groups[0]["lr"] = facts["lr"]
+        if facts["best"] is not None:
+            self._scheduler.best = facts["best"]
+        self._scheduler.num_bad_epochs = facts["waited"]
 
 
 def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> float:

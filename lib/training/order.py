@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import Subset
+
+from lib.config import Config
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's constants: Steele, Lea, Flood, OOPSLA 2014, figure 14
@@ -28,6 +31,13 @@ def mix(*values: int) -> int:
         state = ((state ^ (state >> 27)) * _MIX2) & _MASK
         state ^= state >> 31
     return state >> 1  # torch's seeds are signed 64-bit numbers
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seeds torch's default generator, and the device's, in a microsecond; `torch.manual_seed` takes 150."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
 
 
 @functools.lru_cache(maxsize=2)  # a step touches two epochs at most where they meet
@@ -73,6 +83,13 @@ class Order:
     effective_batch: int
     slots: int
     weights: np.ndarray | None = dataclasses.field(default=None, compare=False)  # (samples) how often each one comes
+
+    @classmethod
+    def of(cls, dataset: Any, config: Config) -> "Order":
+        """Returns the order of a run's training samples, by the data set's `weights` where it has some."""
+        training = config.training
+        slots = training.micro_batch_slots
+        return cls(len(dataset), config.seed, training.effective_batch, slots, weights_of(dataset))
 
     @property
     def slot_size(self) -> int:

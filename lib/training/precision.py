@@ -1,6 +1,7 @@
 """Number format, autocast, TF32 and recomputation that fit the card."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -8,13 +9,29 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
+from lib.config import Training
 from lib.errors import BadInput
+from lib.machine import memory
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
 
+def set_determinism(training: Training) -> None:
+    """Switches torch to deterministic algorithms where `training.deterministic` asks for them, and on every CPU.
+
+    On a CPU some backward passes (of `table[index]`, say) would add up in the order in which threads arrive.
+    """
+    if training.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when its first handle is made
+    # This call and not use_deterministic_algorithms, which imports the compiler for a second and more.
+    always = training.deterministic or memory.device().type == "cpu"
+    torch.set_deterministic_debug_mode("error" if always else "default")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # for finding bugs; here it would only cost time
+    torch.backends.cudnn.benchmark = training.cudnn_benchmark
+
+
 def choose_precision(asked: str, on: torch.device) -> Precision:
-    """The precision to compute in: "auto" takes bf16 where the card has hardware for it, else fp16, and fp32 on a CPU.
+    """Returns the precision to compute in: "auto" is bf16 where the card has hardware for it, else fp16, fp32 on a CPU.
 
     `torch.cuda.is_bf16_supported()` is True on a T4, which only emulates it, several times slower than fp16; the
     capability (8.0 and up) is what counts.
@@ -27,7 +44,7 @@ def choose_precision(asked: str, on: torch.device) -> Precision:
 
 
 def precision_on_card(asked: str, capability: tuple[int, int], card: str) -> Precision:
-    """What `precision` gives on a card with this capability, here or not. Raises BadInput."""
+    """Returns what `choose_precision` gives on a card with this capability, here or not. Raises BadInput."""
     has_bf16 = capability >= (8, 0)
     if asked == "bf16" and not has_bf16:
         raise BadInput(f"training.precision is bf16, which {card} lacks. Write auto or fp16.")

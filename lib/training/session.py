@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -14,9 +14,11 @@ from typing import Literal
 import psutil
 
 from lib import ranks
+from lib.config import environment
 from lib.machine import platform
 
 Reason = Literal["completed", "deadline", "interrupted"]
+_STOPS: tuple[Reason | None, ...] = (None, "deadline", "interrupted")  # the later one wins
 
 # Reserves: how much longer than the longest of the last eight a save or an evaluation may take. With a margin of 120 s
 # on top none of 10,000 simulated sessions was late (tests/bench/bench_session.py).
@@ -59,36 +61,36 @@ class Session:
         """Seconds to keep free for the next `name`, from the longest of the last eight."""
         return _FACTOR[name] * self._longest[name] + _CONSTANT_SECONDS[name]
 
-    def stop_reason(self, evaluating: bool = False) -> Reason | None:
-        """Why the run must stop at this step's end: a signal came, or a further step leaves no time for the rest.
+    def stop_reason(self, evaluates_next: bool = False) -> Reason | None:
+        """Returns why the run must stop now: a signal came, or a further step leaves no time for saving and packing.
 
-        `evaluating` says that an evaluation follows the next step.
+        `evaluates_next`: an evaluation follows the next step.
         """
         if self._signal:
             return "interrupted"
-        next_ones = ("step", "save", "package", *(("evaluate",) if evaluating else ()))
+        next_ones = ("step", "save", "package", *(("evaluate",) if evaluates_next else ()))
         needed = self.margin_seconds + sum(self.reserve(name) for name in next_ones)
         return "deadline" if self.remaining() < needed else None
 
-    def agree(self, reason: Reason | None) -> None:
-        """Notes what the ranks decided together: an interrupt may have come to another one."""
-        if reason == "interrupted":
+    def decide(self, evaluates_next: bool, save: bool, last: bool) -> tuple[Reason | None, bool]:
+        """Returns why to stop after this step (None: it continues) and whether to save, for all ranks alike.
+
+        One rank that must stop stops all. `last` is the run's last step, after which nothing has to be stopped.
+        """
+        stop = None if last else self.stop_reason(evaluates_next)
+        if ranks.world() > 1:
+            number, due = ranks.highest(_STOPS.index(stop), save)
+            stop, save = _STOPS[int(number)], bool(due)
+        if stop == "interrupted":  # the signal may have come to another rank
             self._signal = self._signal or "SIGINT"
+        return stop, save
 
     @contextmanager
     def catching_signals(self) -> Iterator[None]:
         """The first SIGINT or SIGTERM asks for a stop at the step's end; a second one raises KeyboardInterrupt."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread may set handlers
-            return
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        # To a rank torchrun sends a signal once more, maybe only afterwards; it would end the packaging.
+        with handling_signals(self._on_signal, lambda: bool(self._signal) and ranks.under_torchrun()):
             yield
-        finally:
-            for number, handler in before.items():
-                # To a rank torchrun sends it once more, maybe only now; it would end the packaging.
-                late = self._signal and ranks.under_torchrun()
-                signal.signal(number, signal.SIG_IGN if late else handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
@@ -100,6 +102,27 @@ class Session:
         print(f"\n{self._signal}: finishing this step and saving; a second one stops at once.", flush=True)
 
 
+@contextmanager
+def handling_signals(
+    handler: Callable[[int, FrameType | None], None], ignored_afterwards: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Calls `handler` for SIGINT and SIGTERM inside the block, and puts the former handlers back after it.
+
+    Where `ignored_afterwards` then says so, both signals are ignored instead. Outside the main thread, which alone may
+    set handlers, nothing happens.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        ignored = ignored_afterwards()
+        for number, handler_before in former.items():
+            signal.signal(number, signal.SIG_IGN if ignored else handler_before)
+
+
 def start_session(minutes: float, margin_seconds: float) -> Session:
     """The session of this process. `minutes` 0 takes the platform's limit, counted from the container's start."""
     here = platform.detect()
@@ -109,7 +132,7 @@ def start_session(minutes: float, margin_seconds: float) -> Session:
 
 
 def _process_start() -> float:
-    handed_down = os.environ.get("TRAINBOOK_SESSION_START")
+    handed_down = os.environ.get(environment.SESSION_START)
     return float(handed_down) if handed_down else psutil.Process().create_time()
 
 

@@ -1,7 +1,7 @@
 """The state of a run: what a checkpoint holds, how it is put together and put back."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +18,7 @@ from lib.config import Config
 from lib.errors import TrainingFailed
 from lib.machine import inputs, memory, platform
 from lib.ranks import sharding
+from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
 from lib.task import Task
 from lib.training import identity, optimization
@@ -66,19 +67,47 @@ class State:
         return self.kept_best[0] if self.kept_best else {}
 
 
+def first_state(task: Task, config: Config, saved: checkpoint.Checkpoint | None, note: Callable[[str], None]) -> State:
+    """Returns the state that a session starts from: of `saved`, of another run's weights, or freshly initialised.
+
+    Only the first rank's `saved` counts; the others need not see its folder. Raises BadInput where it does not fit.
+    """
+    state = new_state(task, config)
+    if saved := checkpoint_from_first(saved):
+        restore_state(state, saved)
+    elif config.run.initial_weights:
+        note(start_from(state, task, config))
+    if ranks.world() > 1:
+        note(f"Training on {ranks.world()} ranks. {about_norms(state.with_buffers)}")
+    return state
+
+
+def checkpoint_from_first(saved: checkpoint.Checkpoint | None) -> checkpoint.Checkpoint | None:
+    """Returns the first rank's checkpoint on every rank: the others need not see its folder."""
+    about = ranks.from_first((saved.path, saved.step, saved.state) if saved else None)
+    tensors = ranks.tensors_from_first(saved.tensors if saved else None)
+    if about is None or tensors is None:
+        return None
+    path, step, facts = about
+    return checkpoint.Checkpoint(path, step, {group: {**named} for group, named in tensors.items()}, facts)
+
+
 def new_state(
     task: Task, config: Config, device: torch.device | None = None, precision: Precision | None = None
 ) -> State:
-    """Model, optimizer and scaler at step 0, drawn from the configuration's seed.
+    """Returns model, optimizer and scaler at step 0, initialised from the configuration's seed.
 
-    Device and precision are those of this machine, or what the planner puts in their place.
+    Device and precision are those of this machine, unless the planner gives others.
     """
     device = device or memory.device()
     precision = precision or choose_precision(config.training.precision, device)
     torch.manual_seed(mix(INITIALISE, config.seed))
     allow_tf32(precision, device)
     model = task.model()
-    _as_on_first(model)
+    if ranks.world() > 1 and not any(value.is_meta for value in model.parameters()):
+        # The same weights on all ranks, also where a task draws them in a way that the seed does not reach.
+        mine = {"model": weights.of(model)}
+        weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
     sharded = config.training.fully_shard and ranks.world() > 1
     if sharded:
         sharding.shard(model, device)
@@ -90,54 +119,41 @@ def new_state(
     slot = config.training.effective_batch // config.training.micro_batch_slots
     micro_batch = min(config.training.micro_batch or slot, slot)
     state = State(model, optimization.build(model, config), scaler, device, precision, micro_batch, sharded)
-    state.plateau = optimization.plateau(config, task.selection[1])
+    if config.scheduler.name == "plateau":
+        state.plateau = optimization.Plateau(config, task.selection[1])
     if config.training.ema_decay:
         state.ema = Ema(model, config.training.ema_decay)
     return state
 
 
-def _as_on_first(model: nn.Module) -> None:
-    """The ranks start from the same weights also where a task draws them in a way that the seed does not reach."""
-    if ranks.world() > 1 and not any(value.is_meta for value in model.parameters()):
-        mine = {"model": weights.of(model)}
-        weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
-
-
 def start_from(state: State, task: Task, config: Config) -> str:
-    """Starts a new run from the weights of another one; says how many tensors matched. Raises BadInput.
+    """Starts a new run from the weights of another one; returns a sentence on how many tensors match.
 
-    Only the first rank reads them.
+    Only the first rank reads them. Raises BadInput.
     """
     read = None
     with ranks.together():
         if ranks.is_first():
             read = {"model": weights.read(inputs.find_input(config.run.initial_weights, platform.detect()))}
-    given = ranks.tensors_from_first(read) or {}
-    adapted, how = task.adapt({weights.plain(name): value for name, value in given["model"].items()}, state.model)
-    said = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
+    named = (ranks.tensors_from_first(read) or {})["model"]
+    adapted, how = task.adapt({weights.plain(name): value for name, value in named.items()}, state.model)
+    sentence = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
     if state.ema:
         state.ema = Ema(state.model, config.training.ema_decay)
-    return said
-
-
-def checkpoint_from_first(saved: checkpoint.Checkpoint | None) -> checkpoint.Checkpoint | None:
-    """The first rank's checkpoint on every rank: the others need not see its folder."""
-    about = ranks.from_first((saved.path, saved.step, saved.state) if saved else None)
-    tensors = ranks.tensors_from_first(saved.tensors if saved else None)
-    if about is None or tensors is None:
-        return None
-    path, step, facts = about
-    return checkpoint.Checkpoint(path, step, {group: {**named} for group, named in tensors.items()}, facts)
+    return sentence
 
 
 def prepare_saving(state: State, config: Config, saver: Saver) -> None:
-    """Once the optimizer has its tensors, memory for their copies can be had while training goes on."""
+    """Allocates the saver's copies while training runs, as soon as the optimizer has its tensors."""
     if config.checkpoint.keep_last and ranks.is_first() and not state.sharded:
         saver.prepare(state_tensors(state, config))
 
 
 def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
-    """Saves everything in the background, then removes what retention no longer keeps."""
+    """Saves everything in the background, then deletes what retention no longer keeps.
+
+    Raises TrainingFailed where the weights are no longer finite.
+    """
     if not config.checkpoint.keep_last:
         return
     finite = all(bool(torch.isfinite(sharding.local(parameter)).all()) for parameter in state.parameters)
@@ -163,14 +179,14 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
 
 
 def observe(state: State, task: Task, scores: Mapping[str, float]) -> None:
-    """Lets the plateau, if there is one, judge a validation by the metric that selects the best weights."""
+    """Hands a validation's selection metric to the plateau scheduler, if there is one."""
     if state.plateau is None:
         return
     before = state.plateau.lr
     if state.plateau.observe(scores[task.selection[0]]):
         state.events.record(
             state.step, "plateau", before, state.plateau.lr,
-            f"Step {state.step:,}: {task.selection[0]} has not become better for {state.plateau.patience + 1} "
+            f"Step {state.step:,}: {task.selection[0]} has not improved for {state.plateau.patience + 1} "
             f"validations; the learning rate goes from {before:.3g} to {state.plateau.lr:.3g}.",
         )  # fmt: skip
 
@@ -198,7 +214,8 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
 
 
 def restore_state(state: State, saved: checkpoint.Checkpoint) -> None:
-    """Puts model, optimizer, scaler and counters back to where `saved` was. Raises BadInput where they do not fit."""
+    """Restores model, optimizer, scaler and counters from `saved`. Raises BadInput where they do not fit."""
+    state.resumed_from = saved.path
     weights.put_back(state.model, saved.tensors["model"])
     if state.ema:
         state.ema.load(saved.tensors.get("ema", saved.tensors["model"]))
@@ -224,22 +241,18 @@ def restore_state(state: State, saved: checkpoint.Checkpoint) -> None:
 
 
 def state_tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a checkpoint by group: "model", "optimizer" unless it is lightweight, "ema" if there is one.
+    """Returns the tensors of a checkpoint by group: "model", "optimizer" unless it is lightweight, "ema" if any.
 
-    What is sharded is gathered: whole on the first rank's CPU, empty on the others.
+    The optimizer's go by parameter name ("exp_avg/blocks.0.qkv.weight"), whatever the order of its groups. Sharded ones
+    are gathered: whole on the first rank's CPU, none on the others.
     """
     groups = {"model": weights.of(state.model)}
     if not config.checkpoint.lightweight:
-        groups["optimizer"] = _moments(state)
+        groups["optimizer"] = {
+            f"{kind}/{name}": value
+            for name, parameter in state.model.named_parameters()
+            for kind, value in state.optimizer.state.get(parameter, {}).items()
+        }
     if state.ema:
         groups["ema"] = state.ema.average
     return {group: sharding.on_first(named) for group, named in groups.items()} if state.sharded else groups
-
-
-def _moments(state: State) -> dict[str, Tensor]:
-    """The optimizer's tensors by parameter name ("exp_avg/blocks.0.qkv.weight"), free of the order of groups."""
-    return {
-        f"{kind}/{name}": value
-        for name, parameter in state.model.named_parameters()
-        for kind, value in state.optimizer.state.get(parameter, {}).items()
-    }

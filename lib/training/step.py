@@ -17,7 +17,7 @@ from lib.report.meter import Meter
 from lib.task import Batch, Task
 from lib.text import listed
 from lib.training import data
-from lib.training.order import DROPOUT, Order, mix
+from lib.training.order import DROPOUT, Order, mix, seed_generators
 from lib.training.precision import autocast
 from lib.training.state import State
 
@@ -27,18 +27,22 @@ NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
 def optimizer_step(
     state: State, task: Task, config: Config, slots: list[Batch], step: int, order: Order, meter: Meter
 ) -> dict[str, Tensor]:
-    """One step on the whole effective batch; returns the mean of each loss term, on the device (none when skipped).
+    """Takes one step on the whole effective batch; returns the mean of each loss term as a () tensor on the device.
 
-    `slots` are this rank's. Running out of memory on any rank repeats the same step with half the micro-batch on all. A
-    step whose gradient is not finite is skipped and counted; all ranks see the same sum, so they skip together. Raises
-    TrainingFailed after 20 of those in a row, or when a single sample does not fit.
+    `slots` are this rank's batches, samples first. Where memory runs out on any rank, all repeat the same step with
+    half the micro-batch. A step whose gradient is not finite is skipped and counted, and returns no losses; all ranks
+    see the same sum, so they skip together. Raises TrainingFailed after 20 of those in a row, and where a single sample
+    does not fit.
     """
-    counts = add_counts(_counted(task, slots))
-    buffers = _copied_buffers(state)
+    counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
+    # A failed step must leave batch statistics alone.
+    buffers = [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
     tried: list[int] = []
     while ranks.anywhere((means := _gradients(state, task, config, slots, counts, step, meter)) is None):
         tried.append(state.micro_batch)
-        _halve_micro_batch(state, buffers, step, tried)
+        _drop_gradients(state)  # a failed backward pass leaves partial ones
+        _restore_buffers(state, buffers)
+        _halve_micro_batch(state, step, tried)
     over_ranks(state.parameters, means, state.with_buffers, buffers, state.sharded)
 
     state.scaler.unscale_(state.optimizer)
@@ -60,15 +64,6 @@ def optimizer_step(
     return means if finite else {}
 
 
-def _counted(task: Task, slots: list[Batch]) -> dict[str, int]:
-    """Valid targets of each term in these slots, known before the first backward pass."""
-    counts: dict[str, int] = {}
-    for batch in slots:
-        for term, number in task.count(batch).items():
-            counts[term] = counts.get(term, 0) + int(number)
-    return counts
-
-
 def _gradients(
     state: State, task: Task, config: Config, slots: list[Batch], counts: Mapping[str, int], step: int, meter: Meter
 ) -> dict[str, Tensor] | None:
@@ -81,7 +76,8 @@ def _gradients(
     weight = task.term_weights(step)
     try:
         for micro in data.on_device(micro_batches, state.device):
-            _seed_dropout(config.seed, step, position, state.device)
+            # Dropout is a function of (seed, step, position): a resumed or repeated step draws the same masks.
+            seed_generators(mix(DROPOUT, config.seed, step, position), state.device)
             position += data.size_of(micro)
             with autocast(state.precision, state.device):
                 sums, _ = task.loss(state.model, micro)
@@ -106,8 +102,9 @@ def _gradients(
 
 
 def sharded_oom(state: State, step: int) -> OutOfMemory:
+    """Returns the error for memory that ran out under FSDP2, with the micro-batch for the next launch."""
     smaller = (state.micro_batch + 1) // 2
-    advice = f"Set training.micro_batch to {smaller} and run again; it goes on from the newest checkpoint."
+    advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
     if state.micro_batch == 1:
         advice = "Set training.gradient_checkpointing to all, or divide the states among more ranks."
     return OutOfMemory(
@@ -117,23 +114,14 @@ def sharded_oom(state: State, step: int) -> OutOfMemory:
     )
 
 
-def _seed_dropout(seed: int, step: int, position: int, device: torch.device) -> None:
-    """Dropout masks become a function of (seed, step, position): a resumed or repeated step draws the same ones."""
-    value = mix(DROPOUT, seed, step, position)
-    torch.default_generator.manual_seed(value)  # 1 microsecond; torch.manual_seed takes 150
-    if device.type == "cuda":
-        torch.cuda.default_generators[device.index or 0].manual_seed(value)
-
-
-def _halve_micro_batch(state: State, buffers: list[dict[str, Tensor]], step: int, tried: list[int]) -> None:
+def _halve_micro_batch(state: State, step: int, tried: list[int]) -> None:
+    """Clears memory and halves the micro-batch, with an event. Raises TrainingFailed where it is one sample already."""
     if state.micro_batch == 1:
         raise TrainingFailed(
             f"Memory ran out at step {step} with a micro-batch of one sample (tried: {listed(tried)}). Set "
             "training.gradient_checkpointing to all, make the model or its input smaller, or take a card with more "
             "memory."
         )
-    _drop_gradients(state)  # a failed backward pass leaves partial ones
-    _restore_buffers(state, buffers)
     memory.clear_memory()
     before, state.micro_batch = state.micro_batch, (state.micro_batch + 1) // 2
     state.events.record(
@@ -148,11 +136,6 @@ def _drop_gradients(state: State) -> None:
         parameter.grad = None  # what zero_grad does, in a tenth of its time
 
 
-def _copied_buffers(state: State) -> list[dict[str, Tensor]]:
-    """Copies of every buffer, for each module that has some: a failed step must leave batch statistics alone."""
-    return [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
-
-
 def _restore_buffers(state: State, buffers: list[dict[str, Tensor]]) -> None:
     with torch.no_grad():
         for module, copies in zip(state.with_buffers, buffers, strict=True):
@@ -161,23 +144,24 @@ def _restore_buffers(state: State, buffers: list[dict[str, Tensor]]) -> None:
 
 
 def _count_skipped(state: State, step: int, order: Order) -> None:
-    """fp16 skips a few steps while its loss scale settles; many in a row mean that the run has diverged."""
+    """Counts a skipped step. fp16 skips a few while its loss scale settles; many in a row mean divergence.
+
+    Raises TrainingFailed, with the samples of the last step and the newest checkpoint from before the first.
+    """
     state.skipped_steps += 1
     state.skipped_in_a_row += 1
-    if state.skipped_in_a_row >= NON_FINITE_LIMIT:
-        samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
-        raise TrainingFailed(
-            f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, the last of them step {step} on "
-            f"samples {samples[:16]}{'...' if len(samples) > 16 else ''}. Look at these, or lower optimizer.lr. "
-            f"{_last_good(state, step + 1 - NON_FINITE_LIMIT)}"
-        )
-
-
-def _last_good(state: State, before: int) -> str:
-    """Names the newest checkpoint of at most `before` steps, the last whose gradients were finite."""
+    if state.skipped_in_a_row < NON_FINITE_LIMIT:
+        return
+    samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
+    before = step + 1 - NON_FINITE_LIMIT
     folder = state.events.path.parent / "checkpoints" if state.events.path else None
-    good = [saved for saved in checkpoint.steps(folder) if saved <= before] if folder else []
-    path = checkpoint.path_of(folder, good[-1]) if folder and good else state.resumed_from
-    if path is None:
-        return "There is no checkpoint from before them."
-    return f"The last good checkpoint is {path}, from before them (step {int(path.name.rpartition('-')[2]):,})."
+    steps = [saved for saved in checkpoint.steps(folder) if saved <= before] if folder else []
+    path = checkpoint.path_of(folder, steps[-1]) if folder and steps else state.resumed_from
+    last_good = "There is no checkpoint from before them."
+    if path:
+        number = int(path.name.rpartition("-")[2])
+        last_good = f"The last good checkpoint is {path}, from before them (step {number:,})."
+    raise TrainingFailed(
+        f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, the last of them step {step} on "
+        f"samples {samples[:16]}{'...' if len(samples) > 16 else ''}. Look at these, or lower optimizer.lr. {last_good}"
+    )

@@ -64,7 +64,7 @@ def one(seed: int, clock: Clock, margin: float = MARGIN_SECONDS) -> float:
         step += 1
         if step % every == 0:
             do("evaluate")
-        stop = session.stop_reason(evaluating=(step + 1) % every == 0)
+        stop = session.stop_reason(evaluates_next=(step + 1) % every == 0)
         if stop or clock.now - saved >= SAVE_EVERY_SECONDS:
             do("save")
             saved = clock.now

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from lib import checkpoint
-from lib.errors import BadInput
 from lib.machine import disk
 
 
@@ -184,17 +183,3 @@ def test_a_type_that_cannot_be_held_is_named(tmp_path):
         checkpoint.save(tmp_path, 1, {"model": {"w": torch.zeros(2, dtype=torch.complex128)}}, {})
 
 
-def test_a_folder_that_cannot_be_written_to_is_bad_input(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot be written to .Not a directory.. Give another output_dir"):
-        disk.check_writable(tmp_path / "file" / "run")
-    monkeypatch.setattr(disk, "calls", FailingAt("create", errno.EROFS))
-    with pytest.raises(BadInput, match="Read-only file system"):
-        disk.check_writable(tmp_path / "run")
-
-
-def test_failing_to_delete_only_warns(tmp_path, monkeypatch, capsys):
-    path = put(tmp_path, 1)
-    monkeypatch.setattr(disk, "calls", FailingAt("remove", errno.EIO))
-    disk.discard(path)
-    assert "Could not delete" in capsys.readouterr().out and checkpoint.steps(tmp_path) == []

@@ -8,7 +8,6 @@ from torch import nn
 from lib import checkpoint
 from lib.checkpoint import weights
 from lib.errors import BadInput
-from lib.training.optimization import Ema
 
 
 def net(inputs=3, width=4):
@@ -66,19 +65,3 @@ def test_pickled_weights_are_never_opened(tmp_path):
         weights.read(tmp_path / "fake.safetensors")
 
 
-def test_the_average_equals_its_formula_and_is_applied_only_inside():
-    model = net()
-    ema = Ema(model, 0.5)
-    want = {name: value.detach().clone() for name, value in model.named_parameters()}
-    for step in range(4):
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter += step + 1
-        ema.update(step)
-        decay = min(0.5, (1 + step) / (10 + step))
-        for name, value in model.named_parameters():
-            want[name] = decay * want[name] + (1 - decay) * value.detach()
-    trained = {name: value.detach().clone() for name, value in model.named_parameters()}
-    with ema.applied():
-        assert all(torch.allclose(value, want[name]) for name, value in model.named_parameters())
-    assert all(torch.equal(value, trained[name]) for name, value in model.named_parameters())

@@ -456,6 +456,11 @@ def test_a_type_that_is_not_supported_is_an_error_of_the_task(tmp_path):
         read_config(path, workload=lambda task: Strange)
 
 
+def test_benchmarking_and_determinism_exclude_each_other(toy):
+    with pytest.raises(BadInput, match="training.cudnn_benchmark picks algorithms by their speed"):
+        toy({"training.deterministic": "true", "training.cudnn_benchmark": "true"})
+
+
 def test_a_removed_key_is_ignored_with_a_sentence(tmp_path, capsys):
     """The config.yaml of an earlier run loads; so does a file that was written by hand, and an override."""
     old = GOOD + "data:\n  persistent_workers: true\nmemory: {profile: '', empty_cache_every_steps: 3}\n"

@@ -17,9 +17,9 @@ from lib import checkpoint, launch
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import disk as disks
 from lib.machine.disk import Disk
-from lib.report.metrics import VOLATILE_COLUMNS, read
+from lib.report.metrics import read
 from lib.task import load_config
-from tests.conftest import TOY
+from tests.conftest import TOY, VOLATILE_COLUMNS
 from tests.faults.disks import ERRORS, FAULTS, FULL, Faulty
 
 ATTEMPTS = 20  # starts of one run until it must have ended

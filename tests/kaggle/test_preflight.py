@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lib.__main__ import main
-from lib.errors import BadInput
+from lib.errors import BadInput, TrainingFailed
 from lib.kaggle import image, preflight
 from tests.conftest import ROOT
 from tests.kaggle.stub import KEY

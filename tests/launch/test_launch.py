@@ -27,7 +27,7 @@ def cut(monkeypatch):
         class Cut(Session):
             done = 0
 
-            def stop_reason(self, evaluating=False):
+            def stop_reason(self, evaluates_next=False):
                 self.done += 1
                 return "deadline" if steps and self.done >= steps else None
 
@@ -229,4 +229,4 @@ def test_what_differs_without_harm_is_a_table_of_warnings(toy, cut, capsys):
     cut(None)
     launch.train(toy({"optimizer.lr": 0.02, "data.num_workers": 1}))
     out = capsys.readouterr().out
-    assert "goes on, not bit for bit" in out and "optimizer.lr  0.01   0.02" in out and "num_workers" not in out
+    assert "resumes, but not bit for bit" in out and "optimizer.lr  0.01   0.02" in out and "num_workers" not in out

@@ -1,9 +1,14 @@
 """Files and folders that are written whole or not at all."""
 
+import errno
+
 import pytest
 
+from lib import checkpoint
+from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.disk import Disk, whole
+from tests.checkpoint.test_checkpoint import FailingAt, put
 
 
 def test_a_file_is_replaced_only_when_the_block_ends(tmp_path):
@@ -49,3 +54,19 @@ def test_a_file_is_synced_before_it_is_renamed_and_a_cache_is_not(tmp_path, monk
     with whole(tmp_path / "b", cache=True) as aside:
         aside.write_text("b")
     assert synced == [("a.tmp", True, False)]
+
+
+def test_a_folder_that_cannot_be_written_to_is_bad_input(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="cannot be written to .Not a directory.. Give another output_dir"):
+        disk.check_writable(tmp_path / "file" / "run")
+    monkeypatch.setattr(disk, "calls", FailingAt("create", errno.EROFS))
+    with pytest.raises(BadInput, match="Read-only file system"):
+        disk.check_writable(tmp_path / "run")
+
+
+def test_failing_to_delete_only_warns(tmp_path, monkeypatch, capsys):
+    path = put(tmp_path, 1)
+    monkeypatch.setattr(disk, "calls", FailingAt("remove", errno.EIO))
+    disk.discard(path)
+    assert "Could not delete" in capsys.readouterr().out and checkpoint.steps(tmp_path) == []

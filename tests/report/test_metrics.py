@@ -1,7 +1,6 @@
 """metrics.csv and its picture."""
 
-from lib.report.metrics import MetricsLog, read, series
-from lib.report.plot import draw_metrics
+from lib.report.metrics import EventLog, MetricsLog, read, series
 
 
 def test_a_new_column_widens_the_table_and_keeps_what_was_there(tmp_path):
@@ -64,10 +63,14 @@ def test_rows_wait_while_the_disk_is_full_and_none_is_torn_or_lost(tmp_path, cap
     assert capsys.readouterr().out.count("its rows wait. Training goes on.") == 1
 
 
-def test_the_plot_is_a_picture_even_when_little_was_logged(tmp_path):
-    path = tmp_path / "metrics.csv"
-    with MetricsLog(path, 0) as log:
-        log.append({"step": 1, "split": "train", "loss": 1.0, "lr": 0.1, "samples_per_second": 3.0})
-    out = draw_metrics(path, tmp_path / "plots" / "metrics.png", "toy", {"mrr": 0.2}, ["mrr"])
-    assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size > 10_000
-    assert [p.name for p in out.parent.iterdir()] == ["metrics.png"]
+def test_events_of_several_sessions_stand_under_one_header_and_a_full_disk_only_warns(tmp_path, monkeypatch, capsys):
+    for step in (3, 5):
+        EventLog(tmp_path / "events.csv").record(step, "oom_training", 8, 4, "Half, from now on.")
+    lines = (tmp_path / "events.csv").read_text().splitlines()
+    assert lines == [
+        "step,kind,before,after,text",
+        '3,oom_training,8,4,"Half, from now on."',
+        '5,oom_training,8,4,"Half, from now on."',
+    ]
+    EventLog(tmp_path / "nowhere" / "events.csv").record(1, "oom_training", 2, 1, "Text.")
+    assert "could not be written" in capsys.readouterr().out

@@ -2,21 +2,21 @@
 
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lib import launch
-from lib.machine import memory
+from lib import launch, ranks
+from lib.machine import hardware
 from lib.report import sampler
 from lib.report.meter import Meter
-from lib.report.metrics import VOLATILE_COLUMNS, read
+from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.report.sampler import Advice, Sample, Sampler
 from lib.task import load_task
-from lib.training import data, loop
+from lib.training import loop
+from tests.conftest import VOLATILE_COLUMNS
 from tests.training.test_loop import endless, fit
 
 
@@ -69,7 +69,7 @@ def nvml(**changes):
         "nvmlInit": lambda: None,
         "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=55),
-        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=7),
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=7, total=10),
     }
     return Nvml(**(whole | changes))
 
@@ -93,7 +93,7 @@ def test_a_slice_of_a_card_has_memory_and_no_use(monkeypatch):
 def test_torch_answers_where_nvml_does_not_even_when_it_stops_in_the_middle(monkeypatch):
     with_a_gpu(monkeypatch, nvml(nvmlInit=fails))
     assert sampler.Probe()().gpu_memory_bytes == 70
-    answers = iter([SimpleNamespace(used=7)] * 2)
+    answers = iter([SimpleNamespace(used=7, total=10)] * 2)
     with_a_gpu(monkeypatch, nvml(nvmlDeviceGetMemoryInfo=lambda handle: next(answers, None) or fails()))
     probe = sampler.Probe()
     assert [probe().gpu_memory_bytes for _ in range(3)] == [7, 70, 70]
@@ -131,36 +131,6 @@ def test_rows_say_what_the_machine_did_and_a_column_without_values_is_not_there(
     assert {"ram_share", "data_wait_share", "save_peak_memory_bytes"} <= VOLATILE_COLUMNS
 
 
-def test_only_the_first_row_after_a_save_has_its_peak(monkeypatch):
-    peaks = iter([10, 50, 50, 50])  # before the save, in it, and at two rows: torch's maximum stands
-    meter = Meter({}, torch.device("cpu"))
-    monkeypatch.setattr(memory, "peak_bytes", lambda: next(peaks))
-    with meter.saving():
-        pass
-    meter.add({})
-    first = meter.row(8)
-    meter.add({})
-    second = meter.row(8)
-    assert first["save_peak_memory_bytes"] == 50 and "save_peak_memory_bytes" not in second
-    assert first["peak_memory_bytes"] == second["peak_memory_bytes"] == 50
-
-
-def test_waiting_for_data_is_the_time_inside_next_and_nothing_else(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    meter = Meter({}, torch.device("cpu"))
-
-    def batches():
-        for _ in range(4):
-            now[0] += 3.0
-            yield "batch"
-
-    for _ in meter.waiting(batches()):
-        now[0] += 1.0
-        meter.add({})
-    assert meter.row(8)["data_wait_share"] == 0.75
-
-
 def test_waiting_for_data_is_said_once_with_what_to_do_and_not_for_one_row():
     advice = Advice(workers=1, cpus=4)
     slow, fast = {"data_wait_share": 0.4}, {"data_wait_share": 0.1}
@@ -192,10 +162,16 @@ def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):
     assert out.count("RAM is 93% full") == 1 and out.count("Training waits for data 50% of the time") == 1
 
 
-def test_prefetch_reaches_the_loader(toy, monkeypatch):
-    asked = []
-    real = data.DataLoader
-    monkeypatch.setattr(data, "DataLoader", lambda *a, **k: asked.append(k["prefetch_factor"]) or real(*a, **k))
-    config = toy({"data.num_workers": 1, "data.prefetch_factor": 5, "training.max_steps": 1})
-    launch.train(config)
-    assert asked == [5]
+def test_a_containers_limit_is_what_ram_and_cpus_are_a_share_of(small_container):
+    assert sampler.Probe()().ram_share == 0.75
+    advice = Advice(workers=1)
+    (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
+    assert "All 1.5 CPUs load already" in sentence
+
+
+def test_the_advice_is_for_one_of_the_ranks_that_share_the_cpus(monkeypatch):
+    monkeypatch.setattr(hardware, "cpus", lambda: 8.0)
+    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))
+    advice = Advice(workers=2)
+    (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
+    assert "Raise data.num_workers from 2 to 3 (this process may use 4 CPUs)." in sentence

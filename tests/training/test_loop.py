@@ -7,19 +7,21 @@ import torch
 
 from lib import checkpoint, launch
 from lib.checkpoint import weights
-from lib.config import with_changes
+from lib.config import Training, with_changes
 from lib.errors import BadInput, TrainingFailed
-from lib.machine import memory
+from lib.ranks.sums import add_counts
 from lib.report.meter import Meter
-from lib.report.metrics import VOLATILE_COLUMNS, read
+from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import Task, find_task, load_task
 from lib.training import data, loop
 from lib.training.optimization import learning_rate
 from lib.training.order import Order
+from lib.training.precision import set_determinism
 from lib.training.session import Session
 from lib.training.state import new_state
-from lib.training.step import _counted, _gradients
+from lib.training.step import _gradients
+from tests.conftest import VOLATILE_COLUMNS
 
 
 def endless():
@@ -52,7 +54,7 @@ def gradient(config, micro_batch):
     slots = config.training.micro_batch_slots
     order = Order(config.workload.samples, config.seed, config.training.effective_batch, slots)
     _, batches = next(data.train_batches(task, task.datasets()["train"], order, range(1), config.data))
-    _gradients(state, task, config, batches, _counted(task, batches), 0, Meter({}, state.device))
+    _gradients(state, task, config, batches, add_counts(map(task.count, batches)), 0, Meter({}, state.device))
     return torch.cat([p.grad.flatten() for p in state.model.parameters()]), batches, state
 
 
@@ -93,7 +95,7 @@ class StopAfter(Session):
         super().__init__(None, 0, 0)
         self.steps = steps
 
-    def stop_reason(self, evaluating=False):
+    def stop_reason(self, evaluates_next=False):
         self.steps -= 1
         return "deadline" if self.steps == 0 else None
 
@@ -231,17 +233,6 @@ def test_a_first_signal_finishes_the_step_and_saves_a_second_one_raises(toy, tmp
     assert newest(tmp_path / "run").step == 1
 
 
-def test_oom_is_told_from_other_errors():
-    assert memory.is_oom(torch.OutOfMemoryError("CUDA out of memory"))
-    assert memory.is_oom(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
-    assert memory.is_oom(MemoryError())
-    wrapped = ValueError("outer")
-    wrapped.__cause__ = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
-    assert memory.is_oom(wrapped)
-    assert not memory.is_oom(RuntimeError("CUDA error: an illegal memory access was encountered"))
-    assert not memory.is_oom(RuntimeError("CUDA error: device-side assert triggered"))
-
-
 def test_the_learning_rate_warms_up_and_falls_to_its_floor(toy):
     config = toy({"scheduler.warmup_steps": 4, "training.max_steps": 10, "scheduler.min_lr_ratio": 0.1})
     rates = [learning_rate(config, step) / config.optimizer.lr for step in range(10)]
@@ -295,7 +286,7 @@ def test_weights_of_another_shape_are_refused_with_what_differs(toy, tmp_path):
 
 def test_backward_passes_add_up_in_one_order_on_a_cpu():
     """Without the trainer's switch the backward pass of `table[index]` differs from run to run with two threads."""
-    loop._be_deterministic(False)
+    set_determinism(Training(effective_batch=1))
     index = torch.randint(16, (20_000,), generator=torch.Generator().manual_seed(0))
     weight = torch.randn(20_000, 64, generator=torch.Generator().manual_seed(1))
 
@@ -322,3 +313,14 @@ def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(toy, tmp_pa
     with pytest.raises(TrainingFailed, match="no longer finite at step 6.*the checkpoint before stays"):
         fit(config, tmp_path / "run", resume=good)
     assert newest(tmp_path / "run").step == 5
+
+
+def test_compiling_and_benchmarking_are_switches(toy, tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: compiled.append(model))
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    launch.train(toy({"training.max_steps": 1}))
+    assert not compiled and not torch.backends.cudnn.benchmark
+    switches = {"training.compile": True, "training.cudnn_benchmark": True}
+    launch.train(toy({"training.max_steps": 1, "run.name": "other", **switches}))
+    assert len(compiled) == 1 and torch.backends.cudnn.benchmark

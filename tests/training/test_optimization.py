@@ -1,5 +1,6 @@
-"""The plateau against torch's, and in a run."""
+"""The plateau by hand, from its facts, and in a run."""
 
+import json
 import math
 
 import numpy as np
@@ -7,63 +8,54 @@ import pytest
 import torch
 
 from lib import checkpoint, launch
+from lib.config import Config, Optimizer, Scheduler, Training
 from lib.errors import BadInput
 from lib.launch import smoke
 from lib.report.metrics import read, series
-from lib.training.optimization import Plateau, learning_rate, plateau
+from lib.task import load_task
+from lib.training.optimization import Ema, Plateau, learning_rate
+from lib.training.state import new_state
+from tests.checkpoint.test_weights import net
 
 
-def values(kind):
-    rng = np.random.default_rng(len(kind))
-    steps = np.arange(60)
-    return {
-        "falling": 1 / (1 + steps),
-        "rising": np.tanh(steps / 20),
-        "noise": rng.standard_normal(60),
-        "noise above 0": 1 + 0.1 * rng.random(60),
-        "nearly the same": 0.5 + 3e-5 * rng.random(60),
-        "levelling off": np.exp(-steps / 5) + 0.01 * rng.random(60),
-        "not a number": np.where(rng.random(60) < 0.5, np.nan, -steps),
-        "never a number": np.full(60, np.nan),
-    }[kind]
+def scheduled(direction="max", factor=0.5, patience=1, min_lr=0.0, lr=1.0):
+    scheduler = Scheduler(name="plateau", factor=factor, patience=patience, min_lr=min_lr)
+    training = Training(effective_batch=1, evaluate_every_steps=1)
+    return Plateau(
+        Config(task="toy", training=training, scheduler=scheduler, optimizer=Optimizer(lr=lr)), direction
+    )
 
 
+def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears():
+    plateau = scheduled("min", factor=0.1, patience=2, min_lr=0.05)
+    values = [3, 2, 2, 2, 2, float("nan"), 2, 2, 1, 1]  # 2 is best from the second on; NaN is better than nothing
+    lowered = [plateau.observe(value) for value in values]
+    assert [number for number, fell in enumerate(lowered) if fell] == [4, 7]
+    assert plateau.lr == 0.05 and plateau.facts() == {"lr": 0.05, "best": 1, "waited": 1}
+
+
+@pytest.mark.parametrize("kind", ["noise", "never a number", "not a number at first"])
 @pytest.mark.parametrize("direction", ["min", "max"])
-@pytest.mark.parametrize("factor, patience, min_lr", [(0.5, 5, 1e-6), (0.5, 0, 0.0), (0.1, 2, 1e-4), (0.9, 1, 5e-4)])
-@pytest.mark.parametrize(
-    "kind",
-    ["falling", "rising", "noise", "noise above 0", "nearly the same", "levelling off", "not a number",
-     "never a number"],
-)  # fmt: skip
-def test_every_step_is_that_of_torch(direction, factor, patience, min_lr, kind):
-    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=5e-4)
-    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, direction, factor, patience, min_lr=min_lr)
-    ours = Plateau(direction, factor, patience, min_lr, 5e-4)
-    for value in values(kind):
-        theirs.step(float(value))
-        ours.observe(float(value))
-        assert ours.lr == optimizer.param_groups[0]["lr"] and ours.waited == theirs.num_bad_epochs
-        assert ours.best == (theirs.best if math.isfinite(theirs.best) else None)
-
-
-def test_it_goes_on_from_its_facts():
-    noise = values("noise")
-    whole, first = (Plateau("max", 0.5, 1, 0.0, 1.0) for _ in range(2))
-    for value in noise[:25]:
+def test_it_continues_from_its_facts_through_json(kind, direction):
+    values = np.random.default_rng(0).standard_normal(60)
+    values[: {"noise": 0, "never a number": 60, "not a number at first": 30}[kind]] = np.nan
+    whole, first = scheduled(direction), scheduled(direction)
+    for value in values[:25]:
         first.observe(value)
-    second = Plateau("max", 0.5, 1, 0.0, 1.0)
-    second.load(first.facts())
-    lowered = [whole.observe(value) for value in noise][25:]
-    assert [second.observe(value) for value in noise[25:]] == lowered and any(lowered) and second == whole
+    second = scheduled(direction)
+    second.load(json.loads(json.dumps(first.facts(), allow_nan=False)))
+    lowered = [whole.observe(value) for value in values][25:]
+    assert [second.observe(value) for value in values[25:]] == lowered and any(lowered)
+    assert second.facts() == whole.facts()
 
 
 def test_the_warm_up_comes_first_and_only_a_plateau_has_a_plateau(toy):
     config = toy({"scheduler.name": "plateau", "scheduler.warmup_steps": 4})
-    found = plateau(config, "min")
+    found = Plateau(config, "min")
     assert [learning_rate(config, step, found) / 0.01 for step in (0, 1, 3, 4, 11)] == [0.25, 0.5, 1.0, 1.0, 1.0]
-    found.lr = 0.002
+    found.load({"lr": 0.002, "best": None, "waited": 0})
     assert learning_rate(config, 0, found) == 0.0005 and learning_rate(config, 11, found) == 0.002
-    assert plateau(toy(), "min") is None
+    assert new_state(load_task(toy()), toy()).plateau is None
 
 
 def test_a_plateau_without_evaluations_is_refused(toy):
@@ -80,14 +72,14 @@ def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, caps
     smoke.test(run)
     launch.train(run)
     rows = read(run.folder / "metrics.csv")
-    ours = Plateau("min", 0.5, 0, 0.0, 0.3)
+    ours = scheduled("min", patience=0, lr=0.3)
     rates = []
     for value in series(rows, "validation", "loss")[1]:
         rates.append(ours.lr)
         ours.observe(value)
     assert series(rows, "train", "lr")[1] == rates and len(set(rates)) > 2
     said = capsys.readouterr().out
-    assert "loss has not become better for 1 validations; the learning rate goes from 0.3 to 0.15" in said
+    assert "loss has not improved for 1 validations; the learning rate goes from 0.3 to 0.15" in said
     saved = checkpoint.load_newest(run.folder / "checkpoints")[0].state["plateau"]
     assert saved == ours.facts()
 
@@ -109,3 +101,21 @@ def test_a_ramp_in_epochs_reaches_the_task_in_steps(toy, tmp_path):
     run = launch.prepare(toy({"task": f"{tmp_path / 'ramped.py'}:Ramped", "workload.loss.ramp_epochs": 2}))
     assert run.config.workload.loss.ramp_steps == math.ceil(2 * 37 / 8)
     assert [run.task.term_weights(step)["boundary"] for step in (0, 5, 10, 99)] == pytest.approx([0, 0.1, 0.2, 0.2])
+
+
+def test_the_average_equals_its_formula_and_is_applied_only_inside():
+    model = net()
+    ema = Ema(model, 0.5)
+    want = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for step in range(4):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += step + 1
+        ema.update(step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        for name, value in model.named_parameters():
+            want[name] = decay * want[name] + (1 - decay) * value.detach()
+    trained = {name: value.detach().clone() for name, value in model.named_parameters()}
+    with ema.applied():
+        assert all(torch.allclose(value, want[name]) for name, value in model.named_parameters())
+    assert all(torch.equal(value, trained[name]) for name, value in model.named_parameters())

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from lib.config import with_changes
 from lib.errors import BadInput
-from lib.training.precision import choose_precision, recompute
+from lib.training.precision import allow_tf32, choose_precision, recompute
 from tests.toy import Net
+from tests.training.test_loop import fit, newest, same_tensors
 
 
 def test_precision_on_a_cpu():
@@ -49,3 +51,42 @@ def test_recomputation_keeps_fewer_activations():
 
     none, some, everything = saved(0), saved(3), saved("all")
     assert everything < some < none
+
+
+def test_tf32_is_for_cards_that_have_it_and_not_for_fp32(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", asked.append)
+    gpu = torch.device("cuda", 0)
+    for capability in ((7, 5), (8, 0)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        for precision in ("fp32", "fp16"):
+            allow_tf32(precision, gpu)
+    allow_tf32("bf16", torch.device("cpu"))
+    assert asked == ["highest", "highest", "highest", "high"]
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_recomputation_updates_batch_statistics_once(momentum):
+    def trained(layers):
+        torch.manual_seed(0)
+        norm = nn.BatchNorm1d(8, momentum=momentum)
+        model = nn.Module()
+        model.blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh()), nn.Linear(8, 1)])
+        recompute(model, layers)
+        for step in range(3):
+            out = torch.randn(16, 4, generator=torch.Generator().manual_seed(step), requires_grad=True)
+            for block in model.blocks:
+                out = block(out)
+            out.square().sum().backward()
+        return {**dict(model.named_buffers()), **{n: p.grad for n, p in model.named_parameters()}}
+
+    plain, recomputed = trained(0), trained("all")
+    assert plain["blocks.0.1.num_batches_tracked"] == 3
+    assert same_tensors(plain, recomputed)
+
+
+def test_a_run_with_recomputed_batch_statistics_ends_in_the_same_bytes(toy, tmp_path):
+    config = toy({"workload.batch_norm": True, "workload.dropout": 0.5, "training.micro_batch": 3})
+    fit(config, tmp_path / "plain")
+    fit(with_changes(config, {"training.gradient_checkpointing": "all"}), tmp_path / "recomputed")
+    assert same_tensors(newest(tmp_path / "plain").tensors["model"], newest(tmp_path / "recomputed").tensors["model"])

@@ -7,6 +7,7 @@ import time
 import psutil
 import pytest
 
+from lib import ranks
 from lib.training import session
 from lib.training.session import Session, start_session
 
@@ -77,9 +78,22 @@ def test_under_torchrun_the_same_signal_passed_on_is_no_second_one(monkeypatch):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_an_interrupt_of_another_rank_is_one_of_this_one():
-    one = Session(None, 0, 0)
-    one.agree("deadline")
-    assert one.stop_reason() is None
-    one.agree("interrupted")
-    assert one.stop_reason() == "interrupted"
+@pytest.mark.parametrize("highest, stop", [([0, 1], None), ([1, 0], "deadline"), ([2, 1], "interrupted")])
+def test_what_another_rank_must_do_all_do(monkeypatch, highest, stop):
+    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))
+    monkeypatch.setattr(ranks, "highest", lambda *mine: highest)
+    session = Session(None, 0, 0)
+    assert session.decide(False, False, last=False) == (stop, bool(highest[1]))
+    assert session.stop_reason() == ("interrupted" if stop == "interrupted" else None)
+
+
+def test_after_the_last_step_nothing_is_stopped():
+    session = Session(1, 60, time.time())
+    assert session.decide(False, False, last=False) == ("deadline", False)
+    assert session.decide(False, True, last=True) == (None, True)
+
+
+def test_the_save_that_went_on_in_the_background_is_reserved_for_at_the_end():
+    clock = Session(None, 0, 0)
+    clock.record("save", 10.0)
+    assert clock.reserve("save") == 20.0

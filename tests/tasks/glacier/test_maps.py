@@ -171,7 +171,7 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(trained, capsys, monk
         maskgeration({"Band1": folders["Band1"]}, str(runs))
 
     summary = json.loads((runs / "tiny-seed1" / "summary.json").read_text())
-    assert summary["metrics"].keys() == summary["baseline"].keys() and "mcc" in summary["metrics"]
+    assert summary.metrics.keys() == summary.baseline.keys() and "mcc" in summary.metrics
     for name in ("confusion", "predictions"):
         assert (runs / "tiny-seed1" / "plots" / f"{name}.png").stat().st_size > 5000
 

@@ -1,0 +1,12 @@
+"""Every environment variable of this program's own. A person may set the first four; the launcher sets the others."""
+
+CACHE = "TRAINBOOK_CACHE"  # the folder for caches, instead of the platform's
+ARCHIVE = "TRAINBOOK_ARCHIVE"  # the archive of outputs whose models `predict` reads, instead of ./outputs.tar.gz
+KAGGLE_ROOT = "TRAINBOOK_KAGGLE_ROOT"  # the folder that stands for /kaggle; tests imitate a session in it
+SESSION_START = "TRAINBOOK_SESSION_START"  # Unix time from which a session's minutes count, instead of the process's
+
+SESSION = "TRAINBOOK_SESSION"  # the number of this session of the run, the same on all ranks
+AGENT = "TRAINBOOK_AGENT"  # the process id of the torchrun above a rank, which ends when that ends
+RANK_FOLDER = "TRAINBOOK_RANK_FOLDER"  # the folder in which a rank leaves its last words for the launcher
+SUMMARY = "TRAINBOOK_SUMMARY"  # JSON that only the launcher knows and the run's summary is to hold
+RELAY = "TRAINBOOK_RELAY"  # set for ranks whose progress is shown by the process that started them

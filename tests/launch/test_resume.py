@@ -1,0 +1,36 @@
+"""The checkpoint that a run resumes from: damaged ones are set aside, and a run never starts from 0 in silence."""
+
+import pytest
+
+from lib import checkpoint, launch
+from lib.errors import BadInput
+from lib.launch.resume import find_checkpoint
+
+
+def test_a_run_whose_every_checkpoint_is_damaged_never_starts_from_0_in_silence(toy, tmp_path):
+    launch.train(toy())
+    folder = tmp_path / "runs" / "toy" / "checkpoints"
+    for step in checkpoint.steps(folder):
+        (checkpoint.path_of(folder, step) / "manifest.json").write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(BadInput, match=r"(?s)step-00000012 is damaged.*step-00000009 is damaged.*run\.name"):
+            launch.train(toy({"training.max_steps": 15}))
+    assert checkpoint.steps(folder) == [9, 12]
+
+
+def test_a_damaged_checkpoint_is_set_aside_in_the_runs_own_folder_and_not_in_a_mount(toy, tmp_path, capsys):
+    launch.train(toy())
+    runs = tmp_path / "runs"
+    (runs / "toy" / "checkpoints" / "step-00000012" / "state.json").write_bytes(b"{}")
+    find_checkpoint(launch.prepare(toy({"run.resume_from": str(runs), "output_dir": "elsewhere"})))
+    assert checkpoint.steps(runs / "toy" / "checkpoints") == [9, 12]
+    assert find_checkpoint(launch.prepare(toy())).step == 9
+    assert "It is kept as step-00000012.damaged." in capsys.readouterr().out
+    assert checkpoint.steps(runs / "toy" / "checkpoints") == [9]
+
+
+def test_leftovers_are_cleaned_when_a_run_starts(toy, tmp_path):
+    folder = tmp_path / "runs" / "toy" / "checkpoints"
+    (folder / "step-00000003.tmp").mkdir(parents=True)
+    launch.train(toy())
+    assert [p.name for p in sorted(folder.iterdir())] == ["step-00000009", "step-00000012"]

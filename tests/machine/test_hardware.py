@@ -1,0 +1,115 @@
+"""What a process may use of its machine: a container's limits, drivers, kernels and devices, all of them imitated."""
+
+import os
+import sys
+import time
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from lib.machine import hardware, memory
+from tests.conftest import CU128
+
+pytestmark = pytest.mark.usefixtures("nothing_of_this_machine")
+
+
+@pytest.mark.parametrize(
+    "capability, built, fitting",
+    [
+        ((7, 5), CU128, "sm_75"),
+        ((8, 9), CU128, "sm_86"),  # an L4: the same major, the highest minor that is not above
+        ((8, 0), ["sm_86"], None),  # never downwards
+        ((6, 0), CU128, None),
+        ((6, 1), ["sm_60"], "sm_60"),
+        ((9, 0), ["sm_80", "compute_80"], "compute_80"),
+        ((9, 0), ["sm_90a"], "sm_90a"),
+        ((9, 1), ["sm_90a", "compute_90a"], None),
+        ((10, 3), ["sm_100f"], "sm_100f"),
+        ((12, 0), ["sm_100", "sm_100f", "compute_100f"], None),
+        ((12, 1), CU128, "sm_120"),
+        ((8, 0), [], None),
+        ((8, 0), ["gfx90a"], None),
+    ],
+)
+def test_binaries_run_upwards_within_a_major_and_ptx_upwards_for_ever(capability, built, fitting):
+    assert hardware.fitting_kernel(capability, built) == fitting
+
+
+def test_a_laptops_npu_a_rented_tpu_and_a_gpu_are_no_tpu_runtime(monkeypatch, tmp_path, card):
+    (tmp_path / "dev" / "accel").mkdir(parents=True)
+    (tmp_path / "dev" / "accel" / "accel0").touch()
+    monkeypatch.setenv("TPU_NAME", "one-that-i-rent")
+    hardware.refuse_tpu()
+    (tmp_path / "dev" / "accel0").touch()
+    card("Tesla T4", (7, 5), 14.56)
+    hardware.refuse_tpu()
+
+
+def test_the_limits_of_a_container_count(monkeypatch, container):
+    whole = SimpleNamespace(total=64 * memory.GIB, available=60 * memory.GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: whole)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert (hardware.ram(), hardware.cpus()) == (hardware.Ram(60 * memory.GIB, 64 * memory.GIB, False), 8)
+    values = {
+        "job/step/memory.max": "max",
+        "job/memory.max": 4 * memory.GIB,
+        "job/memory.current": 3 * memory.GIB,
+        "job/memory.stat": f"anon 1\ninactive_file {memory.GIB}",  # given up before memory runs out
+        "job/cpu.max": "150000 100000",
+    }
+    container("0::/job/step\n", values)
+    assert (hardware.ram(), hardware.cpus()) == (hardware.Ram(2 * memory.GIB, 4 * memory.GIB, True), 1.5)
+
+
+def test_version_1_of_control_groups_is_read_too(container):
+    values = {
+        "memory/memory.limit_in_bytes": memory.GIB,
+        "memory/memory.usage_in_bytes": memory.GIB // 2,
+        "cpu/cpu.cfs_quota_us": -1,
+        "cpu/cpu.cfs_period_us": 100000,
+    }
+    container("9:memory:/docker/abc\n5:cpu,cpuacct:/docker/abc\n", values)
+    assert hardware.ram().total == memory.GIB and hardware.ram().available <= memory.GIB // 2
+    assert hardware.cpus() == len(os.sched_getaffinity(0))
+
+
+def test_a_resolver_that_hangs_is_waited_for_no_longer_than_its_time(monkeypatch):
+    monkeypatch.setattr(hardware.socket, "getaddrinfo", lambda *_: time.sleep(1.0) or [])
+    begin = time.monotonic()
+    assert not hardware.resolves("somewhere.invalid", 0.05)
+    assert time.monotonic() - begin < 0.8
+
+
+def test_a_container_that_is_changed_is_read_anew(container):
+    container("0::/\n", {"cpu.max": "100000 100000", "memory.max": memory.GIB})
+    assert (hardware.cpus(), hardware.ram().total) == (1, memory.GIB)
+    container("0::/\n", {"cpu.max": "50000 100000", "memory.max": memory.GIB // 2})
+    assert (hardware.cpus(), hardware.ram().total) == (0.5, memory.GIB // 2)
+
+
+def test_without_affinity_as_on_macos_every_cpu_counts(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert (hardware.cpus(), hardware.cpus_per_process(4), hardware.cpus_per_process(8)) == (6, 1, 1)
+
+
+def test_the_load_of_a_gpu_counts_other_processes_by_nvml_and_by_torch(card, monkeypatch):
+    card("Tesla T4", (7, 5), 14, used=2)
+    assert hardware.gpu_reader(0)() == hardware.GpuLoad(2 * memory.GIB, 14 * memory.GIB)
+    asked = []
+    fake = SimpleNamespace(
+        NVMLError=RuntimeError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: asked.append(uuid),
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=55),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=7, total=10),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    assert hardware.gpu_reader(0)() == hardware.GpuLoad(7, 10, 0.55) and asked == ["GPU-1"]
+
+
+def test_the_driver_is_none_where_nvml_does_not_answer(nvml):
+    assert hardware.driver() is None
+    nvml(["Tesla T4", b"Tesla T4"])
+    assert hardware.driver() == hardware.Driver("570.86", (12, 8), ["Tesla T4", "Tesla T4"])

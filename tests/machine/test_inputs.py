@@ -1,0 +1,123 @@
+"""Mounted inputs in both of Kaggle's layouts, found by name or by what lies in them."""
+
+import re
+
+import pytest
+
+from lib.errors import BadInput
+from lib.machine import inputs, platform
+from tests.machine.conftest import kaggle
+
+NEW = [
+    "datasets/ada/code-graph",
+    "datasets/bob/code-graph",
+    "datasets/ada/tiles",
+    "notebooks/ada/earlier-run",
+    "competitions/titanic",
+    "models/google/vit/pytorch/base/1",
+]
+
+OLD = ["tiles", "titanic"]
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+@pytest.mark.parametrize("layout", [NEW, OLD, [*NEW, *OLD], []])
+def test_inputs_are_listed_in_both_layouts(monkeypatch, tmp_path, layout):
+    here = kaggle(monkeypatch, tmp_path, layout)
+    assert inputs.mounted(here) == sorted(tmp_path / "input" / mount for mount in layout)
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "expected"),
+    [
+        (NEW, "tiles", "datasets/ada/tiles"),
+        (NEW, "ada/tiles", "datasets/ada/tiles"),
+        (NEW, "bob/code-graph", "datasets/bob/code-graph"),
+        (NEW, "datasets/bob/code-graph", "datasets/bob/code-graph"),
+        (NEW, "ada/earlier-run", "notebooks/ada/earlier-run"),
+        (NEW, "earlier-run", "notebooks/ada/earlier-run"),
+        (NEW, "titanic", "competitions/titanic"),
+        (NEW, "google/vit", "models/google/vit/pytorch/base/1"),
+        (NEW, "vit", "models/google/vit/pytorch/base/1"),
+        (NEW, "google/vit/pytorch/base/1", "models/google/vit/pytorch/base/1"),
+        (OLD, "tiles", "tiles"),
+        (OLD, "ada/tiles", "tiles"),
+        (OLD, "titanic", "titanic"),
+    ],
+)
+def test_an_input_is_found_by_slug_or_owner(monkeypatch, tmp_path, layout, name, expected):
+    assert inputs.find_input(name, kaggle(monkeypatch, tmp_path, layout)) == tmp_path / "input" / expected
+
+
+def test_a_path_is_taken_as_it_is(monkeypatch, tmp_path):
+    (tmp_path / "data").mkdir()
+    assert inputs.find_input(str(tmp_path / "data"), platform.detect()) == tmp_path / "data"
+
+
+@pytest.mark.parametrize("name", ["tile", "eve/tiles", "ada", "datasets/ada/tile", "1", "/nowhere/at/all"])
+def test_an_input_that_is_not_there_is_answered_with_what_is(monkeypatch, tmp_path, name):
+    with pytest.raises(BadInput, match=re.escape(name)) as error:
+        inputs.find_input(name, kaggle(monkeypatch, tmp_path, NEW))
+    assert all(mount in str(error.value) for mount in NEW)
+
+
+def test_an_ambiguous_slug_is_refused_with_the_candidates(monkeypatch, tmp_path):
+    with pytest.raises(BadInput, match="2 mounted inputs: datasets/ada/code-graph, datasets/bob/code-graph"):
+        inputs.find_input("code-graph", kaggle(monkeypatch, tmp_path, NEW))
+
+
+def test_nothing_mounted(monkeypatch, tmp_path):
+    with pytest.raises(BadInput, match="mounted: nothing"):
+        inputs.find_input("tiles", kaggle(monkeypatch, tmp_path, []))
+    with pytest.raises(BadInput, match="Give a path that exists"):
+        monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE")
+        inputs.find_input("tiles", platform.detect())
+
+
+def test_folders_with_a_sentinel_are_found_shallow_ones_first(monkeypatch, tmp_path):
+    here = kaggle(monkeypatch, tmp_path, ["datasets/ada/tiles", "old"])
+    deep = tmp_path / "input" / "datasets" / "ada" / "tiles" / "a" / "b"
+    deep.mkdir(parents=True)
+    (deep / "graph-1.jsonl").touch()
+    (tmp_path / "input" / "old" / "graph-2.jsonl").touch()
+    assert inputs.search_inputs(["graph-*.jsonl"], here) == [tmp_path / "input" / "old", deep]
+    assert inputs.search_inputs(["*.tif", "data.jsonl"], here) == inputs.mounted(here)
+    assert inputs.search_inputs(["*.png"], here) == []
+
+
+def test_the_search_is_bounded_and_says_so(monkeypatch, tmp_path, capsys):
+    here = kaggle(monkeypatch, tmp_path, ["a", "b", "c"])
+    for index in range(30):
+        (tmp_path / "input" / "a" / f"{index:03}.txt").touch()
+    assert inputs.search_inputs(["data.jsonl"], here, limit=31) == [tmp_path / "input" / "a"]
+    assert "Looked at 31 entries of the mounted inputs, not at all" in capsys.readouterr().out
+    assert len(inputs.search_inputs(["data.jsonl"], here, limit=40)) == 3
+    assert capsys.readouterr().out == ""
+
+
+def test_a_link_to_a_folder_above_does_not_make_the_search_endless(monkeypatch, tmp_path):
+    here = kaggle(monkeypatch, tmp_path, ["a"])
+    (tmp_path / "input" / "a" / "loop").symlink_to(tmp_path / "input", target_is_directory=True)
+    assert inputs.search_inputs(["data.jsonl"], here) == [tmp_path / "input" / "a"]
+
+
+@pytest.mark.parametrize(
+    "mount, inside, found",
+    [
+        ("notebooks/ada/earlier", "toy", "toy"),
+        ("earlier", "toy", "toy"),
+        ("datasets/ada/earlier", "toy", "toy"),
+        ("earlier", "outputs/toy", "outputs/toy"),
+        ("datasets/ada/earlier", "", ""),
+    ],
+)
+def test_an_earlier_run_is_found_wherever_a_mount_may_hold_it(monkeypatch, tmp_path, mount, inside, found):
+    here = kaggle(monkeypatch, tmp_path, [mount])
+    run = tmp_path / "input" / mount / inside
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "summary.json").write_text('{"run": "toy"}')
+    places = [place for place in inputs.earlier_runs("toy", here) if (place / "checkpoints").is_dir()]
+    assert places == [tmp_path / "input" / mount / found]
+    others = [place for place in inputs.earlier_runs("other", here) if (place / "checkpoints").is_dir()]
+    assert others == []

@@ -1,0 +1,65 @@
+"""Sums over the ranks: buckets of tensors, counts by name, and batch statistics in a chain."""
+
+import pytest
+import torch
+
+from lib import ranks
+from lib.ranks import sums
+from lib.ranks.sums import _buckets, add_counts, add_up, decays
+
+
+@pytest.mark.parametrize("sizes", [[1], [3, 3], [10, 1, 1], [1, 9, 2, 2, 2]])
+def test_buckets_hold_everything_once_and_none_too_much(monkeypatch, sizes):
+    monkeypatch.setattr(sums, "BUCKET_BYTES", 16)  # four numbers
+    tensors = [torch.full((size,), float(n)) for n, size in enumerate(sizes)]
+    found = list(_buckets(tensors))
+    assert [t for bucket in found for t in bucket] == tensors or all(
+        a is b for a, b in zip([t for bucket in found for t in bucket], tensors, strict=True)
+    )
+    assert all(sum(t.nbytes for t in bucket) <= 16 or len(bucket) == 1 for bucket in found)
+
+
+def test_buckets_do_not_mix_kinds_of_numbers():
+    kinds = [torch.zeros(2), torch.zeros(2, dtype=torch.float16), torch.zeros(2)]
+    assert [len(bucket) for bucket in _buckets(kinds)] == [1, 1, 1]
+
+
+def test_the_statistics_of_ranks_in_a_chain_are_those_of_one_process(monkeypatch):
+    """Three ranks with two micro-batches each, against a batch norm that sees all six."""
+    batches = [torch.randn(8, 3, generator=torch.Generator().manual_seed(n)) * (n + 1) for n in range(6)]
+    for momentum in (0.1, None):
+        alone = torch.nn.BatchNorm1d(3, momentum=momentum)
+        alone(batches[0])
+        start = {name: value.clone() for name, value in alone.state_dict().items() if "running" in name}
+        seen = int(alone.num_batches_tracked)
+        total = {name: torch.zeros(3) for name in start}
+        for rank in range(3):
+            monkeypatch.setattr(ranks, "_here", ranks._Place(rank, 3))
+            mine = torch.nn.BatchNorm1d(3, momentum=momentum)
+            mine.load_state_dict({**alone.state_dict(), **start, "num_batches_tracked": torch.tensor(seen)})
+            for batch in batches[2 * rank : 2 * rank + 2]:
+                mine(batch)
+            decay, whole, share = decays(momentum, 2, seen)
+            for name, value in total.items():
+                value += share * (mine.state_dict()[name] - decay * start[name])
+        for batch in batches:
+            alone(batch)
+        for name, value in total.items():
+            torch.testing.assert_close(value + whole * start[name], alone.state_dict()[name])
+
+
+def test_one_process_adds_nothing():
+    tensor = torch.ones(2)
+    add_up([tensor])
+    assert tensor.tolist() == [1, 1] and add_counts([{"a": 1}, {"a": 2, "b": 1.0}]) == {"a": 3, "b": 1}
+
+
+def test_counts_are_added_by_name_and_a_missing_one_is_0(monkeypatch):
+    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2))
+    monkeypatch.setattr(sums, "gathered", lambda counts: [counts, {"b": 2, "a": 1}])
+    assert add_counts([{"a": 3}]) == {"a": 4, "b": 2}
+
+
+def test_a_notice_about_batch_norms_is_for_models_that_have_one():
+    assert sums.about_norms([torch.nn.Linear(2, 2), torch.nn.GroupNorm(1, 2)]) == ""
+    assert "this is no SyncBatchNorm" in sums.about_norms([torch.nn.BatchNorm1d(2)])
