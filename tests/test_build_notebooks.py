@@ -1,6 +1,5 @@
 """Notebooks are built byte for byte, come back from Kaggle without loss, and work alone in an empty folder."""
 
-import base64
 import importlib
 import json
 import os
@@ -174,63 +173,6 @@ def test_carries_what_it_imports_its_own_task_and_configs_only(root: Path) -> No
     assert files["lib/hello.py"] == HELLO
 
 
-TASK = """
-import lib.one
-from lib.two import name
-from lib import three as third, __version__
-from lib.kaggle import client
-try:
-    from lib.pack.inner import four
-except ImportError:
-    pass
-if TYPE_CHECKING:
-    from lib import five
-class Demo:
-    from lib import six
-    def read(self):
-        from lib import seven
-        from lib.tasks.other import x
-        subprocess.run([sys.executable, "-m", "lib.child", "asked"])
-"""
-
-
-@pytest.mark.parametrize(("carry", "more"), [
-    ("training", {"lib/seven.py", "lib/tasks/other.py", "lib/child/__init__.py", "lib/child/__main__.py"}),
-    ("planning", set()),
-])
-def test_imports_are_followed_and_for_a_plan_not_those_in_a_task_s_functions(root: Path, carry: str, more: set) -> None:
-    words = ["one", "two", "three", "four", "five", "six", "seven", "kaggle/__init__", "kaggle/client",
-             "pack/__init__", "pack/inner/__init__", "pack/inner/four", "child/__init__", "child/__main__", "eight"]
-    for word in words:
-        path = root / "lib" / f"{word}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("def later():\n    import lib.eight\n" if word == "one" else "")
-    (root / "lib" / "tasks" / "demo" / "__init__.py").write_text(TASK)
-    source(root).write_text((HEADER + CELLS).replace("gpu: true", f"gpu: true\n#   carry: {carry}"), encoding="utf-8")
-    before = {"configs/demo.yaml", "lib/__init__.py", "lib/hello.py", "lib/tasks/__init__.py",
-              "lib/tasks/demo/__init__.py", "lib/tasks/demo/facts.yaml"}
-    pack = {"lib/pack/__init__.py", "lib/pack/inner/__init__.py", "lib/pack/inner/four.py"}
-    single = {f"lib/{word}.py" for word in ("one", "two", "three", "six", "eight")}
-    assert set(carried(build.notebook_text(source(root), root))) == before | pack | single | more
-
-
-def test_a_configuration_s_base_goes_with_it(root: Path) -> None:
-    (root / "configs" / "demo.yaml").write_text("# small\nbase: other.yaml  # here\na: 1\n")
-    assert "configs/other.yaml" in carried(build.notebook_text(source(root), root))
-
-
-def test_data_go_with_their_package(root: Path) -> None:
-    """A file in a plain folder belongs to the package above it; that of a package that is not imported stays."""
-    demo = root / "lib" / "tasks" / "demo"
-    for name in ("plain/deep/words.txt", "sub/__init__.py", "sub/rules.yaml"):
-        (demo / name).parent.mkdir(parents=True, exist_ok=True)
-        (demo / name).write_text("")
-    files = carried(build.notebook_text(source(root), root))
-    assert "lib/tasks/demo/plain/deep/words.txt" in files and "lib/tasks/demo/sub/rules.yaml" not in files
-    (demo / "__init__.py").write_text("from lib.tasks.demo.sub import x")
-    assert "lib/tasks/demo/sub/rules.yaml" in carried(build.notebook_text(source(root), root))
-
-
 def test_the_bytes_do_not_depend_on_how_zlib_compresses(root: Path, monkeypatch, capsys) -> None:
     """zlib-ng gives other bytes: the committed block is kept as long as it holds the same files, and no longer."""
     build.main([], root)
@@ -263,13 +205,6 @@ def test_the_carrier_s_id_does_not_depend_on_lib(root: Path) -> None:
     after = json.loads(build.notebook_text(source(root), root))["cells"]
     assert [cell["id"] for cell in before] == [cell["id"] for cell in after]
     assert [a["source"] == b["source"] for a, b in zip(before, after, strict=True)].count(False) == 1
-
-
-def test_any_text_survives_packing() -> None:
-    files = {"a": "", "b": NASTY, "ü": NASTY[::-1] * 999, "c": "\n", "d": '"""'}
-    block = carrier.pack(files)
-    assert set(block) <= set(base64._b85alphabet.decode()) | {"\n"} and not set(block) & set("\"'\\")
-    assert carrier.unpack(carrier.code("01_demo", files)) == files
 
 
 def test_large_notebook_is_refused(root: Path) -> None:

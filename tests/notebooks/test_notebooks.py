@@ -175,6 +175,8 @@ def test_a_notebook_runs_from_an_empty_folder(name, layout, kaggle):
     if name == "04_glacier_ensemble":
         assert "the seeds vote alone" in text and "8 masks are in" in text
         assert len(list((kaggle / "working" / "glacier_ensemble_small" / "masks").glob("*.tif"))) == 8
+        entry = (kaggle / "working" / "glacier_ensemble_small" / "maskgeration.py").read_text()
+        assert entry.startswith("def maskgeration(") and compile(entry, "maskgeration.py", "exec")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
