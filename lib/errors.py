@@ -23,11 +23,11 @@ def check_limit(what: str, bad: Sequence[str], limit: int) -> None:
 
 
 class TrainingFailed(RuntimeError):
-    """The run cannot go on; says at which step, on which samples, and what to change."""
+    """The run cannot continue; the message names the step, the samples and what to change."""
 
 
 class OutOfMemory(TrainingFailed):
-    """Memory ran out where the step cannot be repeated; a fresh launch may go on in `micro_batch` (0: no smaller)."""
+    """Memory ran out where the step cannot be repeated; a fresh launch may resume in `micro_batch` (0: no smaller)."""
 
     def __init__(self, text: str, micro_batch: int):
         super().__init__(text)

@@ -70,8 +70,10 @@ class Task:
         raise NotImplementedError
 
     def term_weights(self, step: int) -> Mapping[str, float]:
-        """The weight of each loss term in a step, 1 for those not named. A function of the step alone, so that a
-        resumed run goes on with the same ones."""
+        """Returns the weight of each loss term in a step, 1 for those not named.
+
+        It is a function of the step alone, so that a resumed run has the same weights.
+        """
         return {}
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:

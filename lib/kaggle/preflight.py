@@ -169,7 +169,7 @@ def _configuration(
 def _options(config: Config, on_kaggle: Mapping[str, Any]) -> list[Finding]:
     """Checks the keys of a configuration on which the use of a session depends: GPUs, precision, checkpoints."""
     cards, slots = int(FACTS["kaggle_gpus"].value), config.training.micro_batch_slots
-    gpu = Finding("GPU", f"T4 x{cards} is asked for, and {slots} slots keep {cards} cards busy")
+    gpu = Finding("GPU", f"T4 x{cards} is chosen, and {slots} slots keep {cards} cards busy")
     if not on_kaggle.get("isGpuEnabled"):
         advice = "Write `gpu: true` into the header of its source."
         gpu = Finding("GPU", "the notebook does not ask for a GPU", "bad", advice)
@@ -306,7 +306,7 @@ def _account() -> list[Finding]:
     account = Finding("account", f"the kaggle client is signed in as {name}")
     if quota is None:
         advice = "See kaggle.com/settings; GPUs need a verified phone number."
-        return [account, Finding("quota", "Kaggle tells none", "warning", advice)]
+        return [account, Finding("quota", "Kaggle names none", "warning", advice)]
     left = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week"
     if quota.remaining < 1:
         return [account, Finding("quota", left, "bad", f"Wait for {quota.refreshes or 'the next week'}.")]

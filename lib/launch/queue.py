@@ -120,7 +120,7 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
     """Returns the folders of the runs that vote: the completed folds of a workload's queue, then the runs of this one.
 
     The folds are those of the same size, `{folds_of}_small-fold0` for the small one, here or in a mounted earlier
-    output. Returns none, and says so, while a run of this queue is not completed.
+    output. Returns none, and prints so, while a run of this queue is not completed.
     """
     output_dir = platform.output_dir(queue[-1].config)
     own = [find_completed(entry.name, output_dir) for entry in queue if not entry.is_earlier]

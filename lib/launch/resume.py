@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from."""
+"""Finds the checkpoint that a run resumes from."""
 
 import contextlib
 import glob

@@ -57,8 +57,9 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def bundle(output_dir: Path, here: Platform) -> None:
-    """Where the output would have more files than the platform takes, packs each folder of many small files of a run
-    (maps, predictions) into FOLDER.tar.gz beside it, and says so. Checkpoints, weights and plots stay as they are.
+    """Packs a run's folders of many small files (maps, predictions) where the output has more files than is allowed.
+
+    Each becomes FOLDER.tar.gz beside it, which is printed. Checkpoints, weights and plots stay as they are.
     """
     if here.output_files is None or disk.held(output_dir)[1] <= here.output_files:
         return
@@ -66,8 +67,8 @@ def bundle(output_dir: Path, here: Platform) -> None:
         for folder in sorted(path for path in config.parent.iterdir() if path.is_dir() and path.name not in _LOOSE):
             if (number := disk.held(folder)[1]) > _MANY:
                 _pack_folder(folder)
-                told = f"{number:,} files, and {here.name} takes {here.output_files}"
-                print(f"{folder} is {folder.name}.tar.gz now: {told}.")
+                limit = f"{here.name} takes {here.output_files} files in all"
+                print(f"{folder} was packed into {folder.name}.tar.gz: it had {number:,} files, and {limit}.")
 
 
 def _pack_folder(folder: Path) -> None:

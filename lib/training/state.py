@@ -46,7 +46,7 @@ class State:
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
     # Of this session alone, in no checkpoint:
-    evaluation_batch: int = 0  # samples on the device at once that an evaluation was seen to bear; 0: the micro-batch
+    evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: the micro-batch
     events: EventLog = field(default_factory=EventLog)
     resumed_from: Path | None = None
     # Found once, because a walk over a large model takes milliseconds:
