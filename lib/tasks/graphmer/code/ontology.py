@@ -109,7 +109,7 @@ class _Reader(Reader):
 
 def load(path: Path = OURS) -> Ontology:
     """Reads an ontology from a YAML file. Raises BadInput with file, line and column of every mistake."""
-    reader = _Reader()
+    reader = _Reader({})
     reader.wanted = "Give the keys entities and relations."
     root = reader.root(read_text(path), str(path))
     root.value = [pair for pair in root.value if pair[0].value != "source"]
