@@ -34,39 +34,39 @@ class Task:
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
 
     def __init__(self, config: Config, source: Path | None = None):
-        """`source` is the folder or file with the data; None stands for the embedded default."""
+        """Sets `config` and `source`, the folder or file with the data; None means the embedded default."""
         self.config = config
         self.source = source
 
     def model(self) -> nn.Module:
-        """A freshly initialised model on the CPU. Reads no data: the planner calls it on machines that have none."""
+        """Returns a freshly initialised model on the CPU. Reads no data: the planner calls it without any."""
         raise NotImplementedError
 
     def describe_data(self) -> str:
-        """One paragraph on what is trained on: where it comes from and how much of it there is."""
+        """Returns a paragraph on the data: where it comes from and how much of it there is."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
-        """A hash of the data. A run is not resumed on data with another one."""
+        """Returns a hash of the data. A run is not resumed on data with another one."""
         raise NotImplementedError
 
     def datasets(self) -> dict[str, Any]:
-        """Map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
+        """Returns map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
 
         Training samples come once an epoch each, or in proportion to an attribute `weights` of that data set.
         """
         raise NotImplementedError
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Tensors with the samples along the first dimension; whatever is random in them is drawn from `generator`."""
+        """Returns tensors with samples along the first dimension. Every random draw must come from `generator`."""
         raise NotImplementedError
 
     def count(self, batch: Batch) -> Mapping[str, int]:
-        """The number of valid targets of each loss term, for the denominators of the whole effective batch."""
+        """Returns the number of valid targets of each loss term, for the denominators of the whole effective batch."""
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        """The sum of each loss term over its valid targets, with gradient; and figures to log."""
+        """Returns the sum of each loss term over its valid targets, a () tensor with gradient. The second mapping is unused."""
         raise NotImplementedError
 
     def term_weights(self, step: int) -> Mapping[str, float]:
@@ -77,34 +77,34 @@ class Task:
         return {}
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
-        """`run.initial_weights` brought into the shapes of `model` (bands, classes, words), and a sentence on how.
+        """Returns `run.initial_weights` in the shapes of `model` (bands, classes, words), and a sentence on how.
 
-        By default as they are; what then still differs in shape stays as it was initialised.
+        The default returns them unchanged. A weight whose shape still differs keeps its initial value.
         """
         return given, ""
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
-        """A batch of the largest shape that training can meet, with arbitrary content."""
+        """Returns a batch of the largest shape that training can meet, with arbitrary content."""
         raise NotImplementedError
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Metrics of `model` (in evaluation mode) over a loader whose `.dataset` is one of `datasets()`."""
+        """Returns metrics of `model` (in evaluation mode) over a loader whose `.dataset` is one of `datasets()`."""
         raise NotImplementedError
 
     def baseline(self) -> dict[str, float]:
-        """The same keys as `evaluate` on the test set, reached by the strongest trivial method."""
+        """Returns the strongest trivial method's metrics on the test set, with the keys of `evaluate`."""
         raise NotImplementedError
 
     def joined_by(self) -> Any:
-        """What models must have in common to predict together: by default all of the task's settings."""
+        """Returns what models must have in common to predict together: by default all of the task's settings."""
         return self.config.workload
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """What the models say together of new data in `source`, by name; written into `out` where it is given."""
+        """Returns the models' joint predictions for data in `source`, by name; writes them into `out` if given."""
         raise BadInput(f"The task {self.config.task} has no predictions to make of new data.")
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
-        """The metrics of several models together on the test set, and what to print; figures go into `folder`."""
+        """Returns the metrics of several models' vote on the test set, and text; draws figures into `folder`."""
         raise BadInput(f"The task {self.config.task} has no way to let several models vote.")
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
@@ -113,7 +113,7 @@ class Task:
 
 
 def find_task(name: str) -> type[Task]:
-    """The class behind a configuration's `task:`: a name under `lib/tasks`, or `file.py:Class`.
+    """Returns the class of a configuration's `task:`: a name under `lib/tasks`, or `file.py:Class`.
 
     Raises BadInput where there is no such task.
     """
@@ -154,20 +154,20 @@ def load_config(path: str | Path, overrides: Mapping[str, object] | None = None)
 
 
 def load_task(config: Config) -> Task:
-    """The task of a configuration with its data located.
+    """Returns the task of a configuration with its data located.
 
-    An empty `data.dir` takes a mounted input that holds one of the task's sentinels, and the task's embedded default
-    where nothing is mounted; `describe_data` says which.
+    An empty `data.dir` means a mounted input that holds one of the task's sentinels, or the task's embedded default
+    where there is none; `describe_data` says which.
     """
     cls = find_task(config.task)
     return cls(config, locate_data(config.data.dir, cls.sentinels))
 
 
 def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
-    """The folder of `data.dir`, else the first mounted folder with a sentinel, else None (the embedded default).
+    """Returns the folder of `data.dir`, or the first mounted one with a sentinel, or None (the embedded default).
 
-    "embedded" stands for the embedded default whatever is mounted. In a mounted input of that name, the folder with the
-    sentinel: Kaggle unpacks an archive to a folder of its own.
+    "embedded" means the embedded default, whatever is mounted. In a mounted input it is the folder with the sentinel:
+    Kaggle unpacks an archive to a folder of its own.
     """
     if data_dir == "embedded":
         return None

@@ -191,9 +191,9 @@ print(outputs.table(run.output_dir))
 # | "The embedded default is used", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or to the folder in it that holds `Band1` or the patches. |
 # | scenes "cannot be used" | Each line names a file and what to do. Correct the files, or leave some out: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
 # | "No scene has all of its bands" | The files are named differently in each folder: give `workload.source.name_pattern`, as the message says. |
-# | "the value ... its coding is" | The mask has other values: set `workload.source.codes`, background first. |
+# | "The mask ... holds the value ..." | Set `workload.source.codes` to the mask's values, background first. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
-# | "a small one is made here" | No pretraining was found. Run *02 pretraining* and add its output as an input. |
+# | "No completed ... was found" | The pretraining is missing, and a short one is made. Run *02 pretraining* and add its output as an input. |
 # | "the seeds vote alone" | Add the output of *03 fine-tuning* as an input. |
 # | "cannot vote together" | Bands or classes of the members differ: fold and seed runs must share `workload.source`. |
 # | "The session ends" | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |

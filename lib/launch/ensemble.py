@@ -57,9 +57,9 @@ def vote(runs: Sequence[Path], folder: Path) -> tuple[Summary, str]:
 
 
 def load(archive: Path) -> tuple[Task, list[nn.Module]]:
-    """The task and the best weights of every run in outputs.tar.gz, in a run's folder, or in a folder of runs.
+    """Returns the task and the best weights of every run in outputs.tar.gz, in a run's folder, or in a folder of runs.
 
-    Raises BadInput where there are none, or where the runs do not answer the same question.
+    Raises BadInput where there are none, or where they differ in task, inputs or answers.
     """
     if not archive.exists():
         raise BadInput(f"There is no {archive}. Give outputs.tar.gz, the folder of a run, or a folder of runs.")
@@ -84,8 +84,10 @@ def _load_folder(folder: Path) -> tuple[Task, list[nn.Module]]:
 
 
 def load_members(runs: Sequence[Path]) -> tuple[Task, list[nn.Module]]:
-    """The task and the models of several runs' folders, on the device. A run from whose weights others started
-    (`queue.before`) is no member beside them. Raises BadInput where the rest does not go together.
+    """Returns the task and the models of several runs' folders, on the device.
+
+    A run whose weights only initialised others (`queue.before`) is left out. Raises BadInput where the others differ in
+    task, inputs or answers.
     """
     loaded = {run: load_config(run / "config.yaml") for run in runs}
     earlier = {Path(name).stem for one in loaded.values() for name in one.queue.before}
@@ -106,7 +108,7 @@ def load_members(runs: Sequence[Path]) -> tuple[Task, list[nn.Module]]:
 
 
 def _best(run: Path) -> dict[str, torch.Tensor]:
-    """The best weights of a run by its summary; the newest of those kept where it names none."""
+    """Returns the best weights of a run by its summary; the newest kept ones if it names none."""
     summary = Summary.read(run)
     best = summary.best.get("step") if summary else None
     steps = checkpoint.steps(run / "best")

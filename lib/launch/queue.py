@@ -60,7 +60,7 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
     """Returns the runs of a configuration's `queue:` section, in the order in which they run.
 
     Those of the configurations in `queue.before` come first. One that was completed earlier, here or in a mounted
-    output, is left out, and one that has to be made here is as short as `queue.before_overrides` makes it; both are
+    output, is left out, and one that is trained here is as short as `queue.before_overrides` makes it; both are
     printed. Then come all combinations of folds, seeds and grid. Raises BadInput.
     """
     config = load_config(path, overrides)

@@ -94,7 +94,7 @@ def summary_of_parent() -> dict[str, Any]:
 
 
 def is_watched() -> bool:
-    """Whether this is a rank that `train` started, whose output the launching process shows."""
+    """Says whether this is a rank that `train` started, whose output the launching process shows."""
     return environment.RANK_FOLDER in os.environ
 
 
@@ -278,7 +278,7 @@ class _Launch:
         self.progress.note(line)
 
     def _is_settled(self, place: Path) -> bool:
-        """Whether it is known which rank ended all: one with an error of its own, or one gone without an error."""
+        """Says whether it is known which rank ended all: one with an error of its own, or one gone without an error."""
         if any(not words["lost"] for words in _read_words(place)):
             return True
         self._look_for_ranks()
