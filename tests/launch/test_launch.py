@@ -11,24 +11,6 @@ from lib.errors import BadInput
 from lib.report import outputs
 from lib.report.metrics import read
 from lib.report.summary import Summary
-from lib.training.session import Session
-
-
-@pytest.fixture
-def cut(monkeypatch):
-    """cut(n): the next session's deadline falls after n steps; cut(None): never."""
-
-    def after(steps):
-        class Cut(Session):
-            done = 0
-
-            def stop_reason(self, evaluates_next=False):
-                self.done += 1
-                return "deadline" if steps and self.done >= steps else None
-
-        monkeypatch.setattr(launch, "start_session", lambda minutes, margin: Cut(None, 0, 0))
-
-    return after
 
 
 def test_a_run_leaves_everything_that_is_promised(toy, tmp_path):
