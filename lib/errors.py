@@ -18,7 +18,7 @@ def check_limit(what: str, bad: Sequence[str], limit: int) -> None:
         )
         raise BadInput(
             f"{what}: {len(bad):,}; workload.bad_input_limit allows {limit:,}. "
-            f"Mend them, or leave them out by workload.bad_input_limit: {len(bad)}.{listed}"
+            f"Correct them, or leave them out by workload.bad_input_limit: {len(bad)}.{listed}"
         )
 
 

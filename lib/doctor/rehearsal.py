@@ -68,7 +68,7 @@ def check_accumulation(config: Config) -> Finding:
         f"each in {passes} micro-batch{'es' * (passes > 1)} of {micro}{last}"
     )
     if rest:
-        return Finding("accumulation", value, "ok", f"A training.micro_batch that divides {slot} leaves no rest.")
+        return Finding("accumulation", value, "ok", f"A training.micro_batch that divides {slot} leaves no remainder.")
     return Finding("accumulation", value)
 
 

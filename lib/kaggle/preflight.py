@@ -53,7 +53,7 @@ def check(
     for name in configs:
         sections[Path(name).name] = _configuration(kernel.ROOT / name, settings, data, steps_per_second, on_kaggle)
     if not configs:
-        sections["Notebook"].append(Finding("configuration", "none of Kaggle size is carried: nothing is trained"))
+        sections["Notebook"].append(Finding("configuration", "none of Kaggle size, so nothing is trained"))
     addresses = sorted({*urls, *(address for text in texts.values() for address in _ADDRESS.findall(text))})
     sections["Addresses"] = _addresses(addresses, bool(on_kaggle.get("isInternetEnabled")))
     return {**sections, "Account": _account()}
@@ -104,13 +104,13 @@ def _contents(path: Path, carried: Mapping[str, str], texts: Mapping[str, str]) 
     try:
         credentials.refuse_in_files([path])
         credentials.refuse_in_text("\n".join(carried.values()), path)  # which is packed in the notebook
-        findings.append(Finding("credentials", "the notebook holds none of your environment"))
+        findings.append(Finding("credentials", "the notebook holds none of your environment's"))
     except BadInput as refusal:
         advice = "Use Add-ons > Secrets on Kaggle instead, and renew the credential."
         findings.append(Finding("credentials", str(refusal), "bad", advice))
     local = [f"{match[0]} in {name}" for name, text in texts.items() for match in _LOCAL_PATH.finditer(text)]
     if local:
-        advice = "Remove them: data is found by itself, or named as owner/slug in DATA_DIR."
+        advice = "Remove them: a notebook finds mounted data, or takes owner/slug in DATA_DIR."
         return [*findings, Finding("paths", f"of one machine: {', '.join(local)}", "bad", advice)]
     return [*findings, Finding("paths", "no path of one machine in the notebook and its configurations")]
 

@@ -125,7 +125,7 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
     output_dir = platform.output_dir(queue[-1].config)
     own = [find_completed(entry.name, output_dir) for entry in queue if not entry.is_earlier]
     if not all(own):
-        print("Not every run of the queue is completed: they vote when all are.")
+        print("Not every run of the queue is completed. They vote once all of them are.")
         return []
     name = folds_of + ("_small" if queue[-1].kind.endswith("_small") else "")
     places = [output_dir, *inputs.mounted(platform.detect())]

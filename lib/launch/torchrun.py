@@ -60,7 +60,7 @@ class RankFailed(RuntimeError):
 def processes(config: Config) -> int:
     """Returns how many processes train a configuration; 1 where this one does: in a rank, or for want of GPUs.
 
-    Raises BadInput where more are asked for than there are GPUs, or than the slots can be dealt to.
+    Raises BadInput for more processes than there are GPUs, or than the slots can be dealt to.
     """
     slots = config.training.micro_batch_slots
     if ranks.under_torchrun() or ranks.world() > 1:
@@ -172,7 +172,7 @@ def train(config: Config, folder: Path, count: int, session: int, summary: Mappi
         left, reached = (LAUNCHES if now > reached else left) - 1, max(now, reached)
         if not left:
             raise TrainingFailed(
-                f"{failure} That was the {LAUNCHES}. time without a new checkpoint in between, so it is not tried "
+                f"{failure} This happened {LAUNCHES} times without a new checkpoint in between, so it is not tried "
                 f"again. What the ranks printed last:\n{launched.errors}"
             )
         events.record(

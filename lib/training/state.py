@@ -159,8 +159,8 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     finite = all(bool(torch.isfinite(sharding.local(parameter)).all()) for parameter in state.parameters)
     if ranks.anywhere(not finite):
         raise TrainingFailed(
-            f"The weights are no longer finite at step {state.step}, so they are not saved and the checkpoint before "
-            "stays. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
+            f"The weights are no longer finite at step {state.step}, so they are not saved, and the checkpoint before "
+            "is kept. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
         )
     facts = {
         "identity": identity.facts(config, task),
