@@ -72,14 +72,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_kaggle(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `kaggle` where `lib.kaggle` is there: a notebook carries lib without it."""
+    """Adds the commands of `lib.kaggle`, which no notebook carries."""
     if importlib.util.find_spec("lib.kaggle"):
         importlib.import_module("lib.kaggle.commands").add(commands)
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    """Prints the findings; returns exit code 2 where one is bad, else 0."""
-    with contextlib.redirect_stdout(sys.stderr):  # what reading the data prints must not get into the JSON
+    """Prints the findings; returns 2 where one is bad, else 0."""
+    with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
         config = load_config(options.config, split_overrides(options.set)) if options.config else None
         sections = doctor.examine(config)
         if config:

@@ -39,15 +39,15 @@ class Task:
         self.source = source
 
     def model(self) -> nn.Module:
-        """Returns a freshly initialised model on the CPU. Reads no data: the planner calls it without any."""
+        """Returns a freshly initialised model on the CPU. Reads no data: the planner calls it where there is none."""
         raise NotImplementedError
 
     def describe_data(self) -> str:
-        """Returns a paragraph on the data: where it comes from and how much of it there is."""
+        """Returns one paragraph on the data: where it comes from and how much of it there is."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
-        """Returns a hash of the data. A run is not resumed on data with another one."""
+        """Returns a hash of the data. A run is not resumed on data with another hash."""
         raise NotImplementedError
 
     def datasets(self) -> dict[str, Any]:
@@ -58,26 +58,26 @@ class Task:
         raise NotImplementedError
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Returns tensors with samples along the first dimension. Every random draw must come from `generator`."""
+        """Returns tensors, samples along the first dimension; whatever is random in them is drawn from `generator`."""
         raise NotImplementedError
 
     def count(self, batch: Batch) -> Mapping[str, int]:
-        """Returns the number of valid targets of each loss term, for the denominators of the whole effective batch."""
+        """Counts the valid targets of each loss term, for the denominators of the whole effective batch."""
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        """Returns the sum of each loss term over its valid targets, a () tensor with gradient; the rest is unused."""
+        """Returns the sum of each loss term over its valid targets, () with gradient; no one reads the rest."""
         raise NotImplementedError
 
     def term_weights(self, step: int) -> Mapping[str, float]:
         """Returns the weight of each loss term in a step, 1 for those not named.
 
-        It is a function of the step alone, so that a resumed run has the same weights.
+        It is a function of the step alone, so that a resumed run has the same ones.
         """
         return {}
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
-        """Returns `run.initial_weights` in the shapes of `model` (bands, classes, words), and a sentence on how.
+        """Fits `run.initial_weights` to the shapes of `model` (bands, words); returns them and a sentence on how.
 
         The default returns them unchanged. A weight whose shape still differs keeps its initial value.
         """
@@ -92,7 +92,7 @@ class Task:
         raise NotImplementedError
 
     def baseline(self) -> dict[str, float]:
-        """Returns the strongest trivial method's metrics on the test set, with the keys of `evaluate`."""
+        """Returns the keys of `evaluate` on the test set, as the strongest trivial method reaches them."""
         raise NotImplementedError
 
     def joined_by(self) -> Any:
@@ -100,11 +100,11 @@ class Task:
         return self.config.workload
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """Returns the models' joint predictions for data in `source`, by name; writes them into `out` if given."""
+        """Predicts new data in `source` with all models together, by name; writes into `out` where it is given."""
         raise BadInput(f"The task {self.config.task} has no predictions to make of new data.")
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
-        """Returns the metrics of several models' vote on the test set, and text; draws figures into `folder`."""
+        """Returns metrics of several models together on the test set, and what to print; figures go into `folder`."""
         raise BadInput(f"The task {self.config.task} has no way to let several models vote.")
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
@@ -113,7 +113,7 @@ class Task:
 
 
 def find_task(name: str) -> type[Task]:
-    """Returns the class of a configuration's `task:`: a name under `lib/tasks`, or `file.py:Class`.
+    """Returns the class behind a configuration's `task:`: a name under `lib/tasks`, or `file.py:Class`.
 
     Raises BadInput where there is no such task.
     """
@@ -164,7 +164,7 @@ def load_task(config: Config) -> Task:
 
 
 def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
-    """Returns the folder of `data.dir`, or the first mounted one with a sentinel, or None (the embedded default).
+    """Returns the folder of `data.dir`, else the first mounted one with a sentinel, else None (the embedded data).
 
     "embedded" means the embedded default, whatever is mounted. In a mounted input it is the folder with the sentinel:
     Kaggle unpacks an archive to a folder of its own.

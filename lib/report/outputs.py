@@ -40,7 +40,7 @@ def _write_archive(final: Path, entries: Mapping[str, Path]) -> None:
 
 
 def packed_files(output_dir: Path) -> list[Path]:
-    """Returns the files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
+    """Lists the files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
     runs = sorted(p.parent for p in output_dir.glob("*/config.yaml"))
     files = [path for run in runs for path in sorted(run.rglob("*")) if path.is_file()]
     return [path for path in files if not _left_out(path.relative_to(output_dir).parts[1:])]
@@ -57,9 +57,9 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def bundle(output_dir: Path, here: Platform) -> None:
-    """Packs a run's folders of many small files (maps, predictions) where the output has more files than is allowed.
+    """Packs each folder of many small files (maps, predictions) into FOLDER.tar.gz beside it, and prints it.
 
-    Each becomes FOLDER.tar.gz beside it, which is printed. Checkpoints, weights and plots stay as they are.
+    It does so where the output would have more files than the platform takes. Checkpoints, weights and plots stay.
     """
     if here.output_files is None or disk.held(output_dir)[1] <= here.output_files:
         return
@@ -72,7 +72,7 @@ def bundle(output_dir: Path, here: Platform) -> None:
 
 
 def _pack_folder(folder: Path) -> None:
-    """Replaces FOLDER by FOLDER.tar.gz, with the files of an earlier archive of that name that FOLDER lacks."""
+    """Replaces FOLDER by FOLDER.tar.gz; what an earlier archive has and the folder lacks stays in it."""
     final = folder.with_name(folder.name + ".tar.gz")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="bundle-", suffix=".tmp") as earlier:
         if final.is_file():
@@ -89,7 +89,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def table(output_dir: Path, here: Platform | None = None) -> str:
-    """Returns the files in `output_dir` with their sizes, the platform's limits, and how to download the archive."""
+    """Returns a line a file with sizes, then the platform's limits and how to download the archive."""
     here = here or platform.detect()
     rows = [(path.relative_to(output_dir).as_posix(), path.stat().st_size) for path in packed_files(output_dir)]
     shown = sorted(rows, key=lambda row: -row[1])[:_SHOWN] if len(rows) > _SHOWN else rows

@@ -13,7 +13,7 @@ from lib.ranks import sharding
 
 
 def build(model: nn.Module, config: Config) -> torch.optim.Optimizer:
-    """Makes the optimizer; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule)."""
+    """Builds the optimizer; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule)."""
     options = config.optimizer
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -103,7 +103,7 @@ class Ema:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Gives the model its averaged weights inside the block."""
+        """Gives the model the averaged weights inside the block."""
         self._swap()
         try:
             yield

@@ -85,7 +85,7 @@ def recompute(model: nn.Module, layers: int | str) -> int:
 
 
 def _recomputing(block: nn.Module) -> Callable[..., Any]:
-    """Runs the block's forward pass, recomputed in backward; batch statistics are updated in the first pass alone."""
+    """Returns the block's forward pass, recomputed in backward; batch statistics change in the first pass alone."""
     forward = block.forward
     norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
     more = {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))} if norms else {}

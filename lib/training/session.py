@@ -87,7 +87,7 @@ class Session:
 
     @contextmanager
     def catching_signals(self) -> Iterator[None]:
-        """Stops at the step's end after a SIGINT or SIGTERM; a second one raises KeyboardInterrupt."""
+        """Stops at the step's end on the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt."""
         # To a rank torchrun sends a signal once more, maybe only afterwards; it would end the packaging.
         with handling_signals(self._on_signal, lambda: bool(self._signal) and ranks.under_torchrun()):
             yield

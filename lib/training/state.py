@@ -58,7 +58,7 @@ class State:
         self.with_buffers = [module for module in self.model.modules() if module._buffers]
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Gives the model its averaged weights inside the block, if there is an average."""
+        """Gives the model its averaged weights inside the block, where there is an average."""
         return self.ema.applied() if self.ema else nullcontext()
 
     @property
