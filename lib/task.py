@@ -66,7 +66,7 @@ class Task:
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        """Returns the sum of each loss term over its valid targets, () with gradient; no one reads the rest."""
+        """Returns the sum of each loss term over its valid targets, () with gradient, and a mapping that is unused."""
         raise NotImplementedError
 
     def term_weights(self, step: int) -> Mapping[str, float]:
