@@ -15,7 +15,8 @@ from tests.conftest import ROOT
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 # a path of this checkout, or one inside lib as design.md shortens it; a star stands for any name
 NAMED = re.compile(r"`((?:configs|docs|lib|notebooks|notebooks_src|tests)/[\w./*-]+|\w+/\w+\.py|\w+\.py)`")
-KEY = re.compile(r"`((?:training|checkpoint|data|optimizer|scheduler|memory|session|run)\.\w+)[`:]")
+# a key, and no function that is the text of a link
+KEY = re.compile(r"`((?:training|checkpoint|data|optimizer|scheduler|memory|session|run)\.\w+)[`:](?!\]\()")
 
 
 def commands(text):
