@@ -109,9 +109,8 @@ class _Reader(Reader):
 
 def load(path: Path = OURS) -> Ontology:
     """Reads an ontology from a YAML file. Raises BadInput with file, line and column of every mistake."""
-    reader = _Reader()
-    reader.wanted = "Give the keys entities and relations."
-    root = reader.root(read_text(path), str(path))
+    reader = _Reader({})
+    root = reader.root(read_text(path), str(path), "Give the keys entities and relations.")
     root.value = [pair for pair in root.value if pair[0].value != "source"]
     names = {key.value: [k.value for k, _ in node.value] for key, node in root.value if isinstance(node, MappingNode)}
     if names.get("entities"):  # domains and ranges hold nothing else
