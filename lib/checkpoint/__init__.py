@@ -123,8 +123,7 @@ def write(folder: Path, parcel: Parcel) -> Path:
     aside = final.with_name(final.name + ".tmp")
     try:
         disk.make_folders(folder)
-        if disk.exists(aside):
-            disk.remove_tree(aside)
+        disk.remove_tree(aside)
         disk.calls.mkdir(aside)
         written = {name: disk.write_file(aside / name, parts) for name, parts in parcel.contents.items()}
         manifest = _sealed({"format": FORMAT, "step": parcel.step, "files": written})
@@ -145,8 +144,7 @@ def _put_in_place(aside: Path, final: Path) -> None:
     """Renames `aside` to `final`. A checkpoint of the same step stays as `.old` until the new one is synced."""
     old = final.with_name(final.name + ".old")
     if disk.exists(final):
-        if disk.exists(old):
-            disk.remove_tree(old)
+        disk.remove_tree(old)
         disk.calls.rename(final, old)
     try:
         disk.calls.rename(aside, final)
