@@ -33,7 +33,7 @@ def check_run(config: Config) -> list[Finding]:
         return [Finding("configuration", "refused", "bad", str(refused))]
     checks = [
         ("data", lambda: Finding("data", run.task.describe_data())),
-        ("length", lambda: check_length(run)),
+        ("length", lambda: Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths]))),
         ("precision", lambda: check_precision(run.config)),
         ("accumulation", lambda: check_accumulation(run.config)),
         ("save interval", lambda: check_save_interval(run.config)),
@@ -41,11 +41,6 @@ def check_run(config: Config) -> list[Finding]:
         ("output path", lambda: check_output(run)),
     ]
     return [*(findings.run_check(name, check) for name, check in checks), *_state_checks(run)]
-
-
-def check_length(run: Run) -> Finding:
-    """Lists the steps of the run and of its parts."""
-    return Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths]))
 
 
 def check_precision(config: Config) -> Finding:

@@ -1,6 +1,7 @@
 """The archive of all runs without their checkpoints, and what lies in the output folder."""
 
 import gzip
+import re
 import shutil
 import tarfile
 import tempfile
@@ -12,6 +13,8 @@ from lib.machine.platform import Platform
 from lib.text import amount
 
 ARCHIVE = "outputs.tar.gz"
+# Checkpoints, and what a killed run left half written or half deleted
+_LEFT_OUT = re.compile(r"(^|/)(checkpoints|[^/]*\.(tmp|del|old))(/|$)")
 _LOOSE = {"checkpoints", "best", "plots"}
 _MANY = 50  # files of a folder above which it is bundled
 _SHOWN = 40  # rows of the table
@@ -40,15 +43,9 @@ def _write_archive(final: Path, entries: Mapping[str, Path]) -> None:
 
 
 def packed_files(output_dir: Path) -> list[Path]:
-    """The files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
+    """Returns the files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
     runs = sorted(p.parent for p in output_dir.glob("*/config.yaml"))
-    files = [path for run in runs for path in sorted(run.rglob("*")) if path.is_file()]
-    return [path for path in files if not _left_out(path.relative_to(output_dir).parts[1:])]
-
-
-def _left_out(parts: tuple[str, ...]) -> bool:
-    """Checkpoints, and what a killed run left half written or half deleted."""
-    return any(part == "checkpoints" or part.endswith((".tmp", ".del", ".old")) for part in parts)
+    return [path for run in runs for path in _below(run) if not _LEFT_OUT.search(path.relative_to(run).as_posix())]
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -66,20 +63,22 @@ def bundle(output_dir: Path, here: Platform) -> None:
         for folder in sorted(path for path in config.parent.iterdir() if path.is_dir() and path.name not in _LOOSE):
             if (number := disk.held(folder)[1]) > _MANY:
                 _pack_folder(folder)
-                told = f"{number:,} files, and {here.name} takes {here.output_files}"
-                print(f"{folder} is {folder.name}.tar.gz now: {told}.")
+                counts = f"{number:,} files, and {here.name} takes {here.output_files}"
+                print(f"{folder} is {folder.name}.tar.gz now: {counts}.")
 
 
 def _pack_folder(folder: Path) -> None:
-    """FOLDER.tar.gz instead of FOLDER; what an earlier one of that name holds, and the folder does not, stays in it."""
+    """Writes FOLDER.tar.gz instead of FOLDER; what an earlier one has, and the folder has not, stays in it."""
     final = folder.with_name(folder.name + ".tar.gz")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="bundle-", suffix=".tmp") as earlier:
         if final.is_file():
             with tarfile.open(final) as packed:
                 packed.extractall(earlier, filter="data")
         bases = (Path(earlier) / folder.name, folder)
-        found = {path.relative_to(base): path for base in bases for path in _below(base)}
-        _write_archive(final, {(folder.name / name).as_posix(): path for name, path in found.items()})
+        _write_archive(
+            final,
+            {f"{folder.name}/{path.relative_to(base).as_posix()}": path for base in bases for path in _below(base)},
+        )
     shutil.rmtree(folder)
 
 
@@ -88,13 +87,13 @@ def _below(folder: Path) -> list[Path]:
 
 
 def table(output_dir: Path, here: Platform | None = None) -> str:
-    """What lies in `output_dir`, a line a file, with sizes; how it stands to the platform's limits; how to get it."""
+    """Lists the files of `output_dir` with their sizes, their sum beside the platform's limits, how to get them."""
     here = here or platform.detect()
-    rows = [(path.relative_to(output_dir).as_posix(), path.stat().st_size) for path in packed_files(output_dir)]
-    shown = sorted(rows, key=lambda row: -row[1])[:_SHOWN] if len(rows) > _SHOWN else rows
-    if len(rows) > _SHOWN:
-        rest = [size for row, size in rows if (row, size) not in shown]
-        shown = [*shown, (f"and {len(rest):,} smaller files", sum(rest))]
+    shown = [(path.relative_to(output_dir).as_posix(), path.stat().st_size) for path in packed_files(output_dir)]
+    if len(shown) > _SHOWN:
+        shown.sort(key=lambda row: -row[1])
+        rest = [size for _, size in shown[_SHOWN:]]
+        shown[_SHOWN:] = [(f"and {len(rest):,} smaller files", sum(rest))]
     for folder in sorted(output_dir.glob("*/checkpoints")):
         name = folder.relative_to(output_dir).as_posix()
         shown.append((f"{name}/ (for resuming; not in the archive)", disk.held(folder)[0]))
@@ -117,7 +116,7 @@ def _totals(output_dir: Path, here: Platform) -> str:
 
 
 def _download(archive: Path, here: Platform) -> str:
-    """How to bring the archive home from this platform."""
+    """Says how to get the archive from this platform."""
     if here.name == "kaggle" and here.batch:
         return f"Download: the Output tab of this version, {archive.name}; or python -m lib kaggle fetch OWNER/NOTEBOOK"
     if here.name == "kaggle":

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lib.report.figure import save
-from lib.report.metrics import Row, read, series
+from lib.report.metrics import read, series
 
 
 def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, float], shown: Sequence[str]) -> Path:
@@ -26,35 +26,26 @@ def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, f
         losses.plot(steps, values, "o-", color="C1", label="validation")
     losses.set_title("loss")
     losses.legend()
-    _draw_metrics(metrics, rows, baseline, shown)
-    _draw_speed(speed, rows)
+    for number, name in enumerate(shown):
+        colour = f"C{number}"
+        metrics.plot(*series(rows, "validation", name), "o-", color=colour, label=name)
+        if name in baseline:
+            metrics.axhline(baseline[name], color=colour, linestyle="--", alpha=0.7, label=f"{name}, trivial (test)")
+    metrics.set_title("validation (dashed: trivial baseline)")
+    if shown:
+        metrics.legend(fontsize="small")
+    speed.plot(*series(rows, "train", "samples_per_second"), color="C2")
+    speed.set_title("speed and learning rate")
+    speed.set_ylabel("samples per second", color="C2")
+    speed.set_ylim(bottom=0)
+    rate = speed.twinx()
+    rate.plot(*series(rows, "train", "lr"), color="C3")
+    rate.set_ylabel("learning rate", color="C3")
+    rate.set_ylim(bottom=0)
     for axes in (losses, metrics, speed):
         axes.set_xlabel("step")
         axes.grid(alpha=0.25)
     return save(figure, out)
-
-
-def _draw_metrics(axes, rows: Sequence[Row], baseline: Mapping[str, float], shown: Sequence[str]) -> None:
-    for number, name in enumerate(shown):
-        steps, values = series(rows, "validation", name)
-        axes.plot(steps, values, "o-", color=f"C{number}", label=name)
-        if name in baseline:
-            axes.axhline(baseline[name], color=f"C{number}", linestyle="--", alpha=0.7, label=f"{name}, trivial (test)")
-    axes.set_title("validation (dashed: trivial baseline)")
-    if shown:
-        axes.legend(fontsize="small")
-
-
-def _draw_speed(axes, rows: Sequence[Row]) -> None:
-    steps, rates = series(rows, "train", "samples_per_second")
-    axes.plot(steps, rates, color="C2")
-    axes.set_title("speed and learning rate")
-    axes.set_ylabel("samples per second", color="C2")
-    axes.set_ylim(bottom=0)
-    right = axes.twinx()
-    right.plot(*series(rows, "train", "lr"), color="C3")
-    right.set_ylabel("learning rate", color="C3")
-    right.set_ylim(bottom=0)
 
 
 def _running_mean(values: Sequence[float], share: float = 0.05) -> list[float]:

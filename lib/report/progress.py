@@ -1,10 +1,12 @@
 """Shows progress: a bar in a terminal, one updating line in a notebook, plain lines in a batch run."""
 
 import json
+import math
 import os
 import shutil
 import sys
 import time
+from typing import Any
 
 from lib.config import environment
 from lib.machine import platform
@@ -16,10 +18,8 @@ class Progress:
     """One way to show progress, at most once in `interval` seconds."""
 
     interval = 0.2
-
-    def __init__(self) -> None:
-        self._last = float("-inf")
-        self._pending = ""
+    _last = -math.inf
+    _pending = ""  # the last line, if it was not shown
 
     def update(self, done: int, total: int, text: str) -> None:
         """Shows that `done` of `total` are done; may be called as often as you like."""
@@ -82,10 +82,7 @@ class Notebook(Progress):
     """Updates one line in place; it survives in the saved notebook, where a tqdm bar freezes at 0 %."""
 
     interval = 1.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._handle = None
+    _handle: Any = None
 
     def _show(self, line: str, share: float) -> None:
         from IPython.display import Pretty, display
