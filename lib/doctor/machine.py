@@ -80,17 +80,13 @@ def check_gpu(here: Platform) -> Finding:
         counts = Counter(map(str, gpus))
         return Finding("GPU", ", ".join(f"{number} x {gpu}" for gpu, number in counts.items()))
     driver = hardware.driver()
-    if driver and driver.names:
-        return _unusable_gpu(driver)
-    advice = {
-        "kaggle": "Choose Settings > Accelerator > GPU T4 x2 and run again.",
-        "colab": "Choose Runtime > Change runtime type > T4 GPU and run again.",
-        "local": "The _small configurations are made for this. If there is a GPU, install its driver.",
-    }
-    return Finding("GPU", "none: training runs on the CPU", "warning", advice[here.name])
-
-
-def _unusable_gpu(driver: hardware.Driver) -> Finding:
+    if not (driver and driver.names):
+        steps = {
+            "kaggle": "Choose Settings > Accelerator > GPU T4 x2 and run again.",
+            "colab": "Choose Runtime > Change runtime type > T4 GPU and run again.",
+            "local": "The _small configurations are made for this. If there is a GPU, install its driver.",
+        }
+        return Finding("GPU", "none: training runs on the CPU", "warning", steps[here.name])
     value = f"the driver sees {', '.join(driver.names)}, PyTorch cannot use it"
     if torch.version.cuda is None:
         advice = f"PyTorch {torch.__version__} is built without CUDA. Install a CUDA build by the steps on pytorch.org."
@@ -293,9 +289,8 @@ def check_versions() -> list[Finding]:
 def check_python() -> Finding:
     """Checks the version of Python."""
     oldest, newest = dependencies.PYTHON
-    value = (
-        f"{hardware.dotted(sys.version_info[:3])} (supported: {hardware.dotted(oldest)} to {hardware.dotted(newest)})"
-    )
+    supported = f"{hardware.dotted(oldest)} to {hardware.dotted(newest)}"
+    value = f"{hardware.dotted(sys.version_info[:3])} (supported: {supported})"
     if oldest <= sys.version_info[:2] <= newest:
         return Finding("Python", value)
     verdict: Verdict = "bad" if sys.version_info[:2] < oldest else "warning"

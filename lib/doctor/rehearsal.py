@@ -62,9 +62,8 @@ def check_accumulation(config: Config) -> Finding:
         f"effective batch {training.effective_batch} = {slots} slot{'s' * (slots > 1)} of {slot}, "
         f"each in {passes} micro-batch{'es' * (passes > 1)} of {micro}{last}"
     )
-    if rest:
-        return Finding("accumulation", value, "ok", f"A training.micro_batch that divides {slot} leaves no rest.")
-    return Finding("accumulation", value)
+    advice = f"A training.micro_batch that divides {slot} leaves no rest." if rest else ""
+    return Finding("accumulation", value, "ok", advice)
 
 
 def check_save_interval(config: Config) -> Finding:
@@ -100,9 +99,8 @@ def check_output(run: Run) -> Finding:
     """Checks that the run's folder can be written to."""
     existing = next(path for path in (run.folder, *run.folder.absolute().parents) if disk.exists(path))
     if problem := machine.unwritable(existing):
-        return Finding(
-            "output path", f"{run.folder} cannot be written to ({problem})", "bad", "Give another output_dir."
-        )
+        value = f"{run.folder} cannot be written to ({problem})"
+        return Finding("output path", value, "bad", "Give another output_dir.")
     new = "" if run.folder.is_dir() else ", which will be made"
     return Finding("output path", f"{run.folder}{new}: writable")
 

@@ -101,18 +101,14 @@ def table(output_dir: Path, here: Platform | None = None) -> str:
     if archive.is_file():
         shown.append((f"{ARCHIVE} (all of the above but checkpoints)", archive.stat().st_size))
     lines = [f"{amount(size):>10}  {name}" for name, size in shown]
-    return "\n".join([*lines, _totals(output_dir, here), _download(archive, here)])
-
-
-def _totals(output_dir: Path, here: Platform) -> str:
     size, number = disk.held(output_dir)
-    line = f"{amount(size):>10}  in {number:,} files"
+    total = f"{amount(size):>10}  in {number:,} files"
     if here.output_bytes:
-        line += f", of {here.output_bytes / 1e9:g} GB"
-        line += f" and {here.output_files:,} files" if here.output_files else ""
+        total += f", of {here.output_bytes / 1e9:g} GB"
+        total += f" and {here.output_files:,} files" if here.output_files else ""
         if size > here.output_bytes or number > (here.output_files or number):
-            line += ": TOO MUCH, some of it may not be kept. Lower checkpoint.keep_last, or delete what is not needed"
-    return f"{line}."
+            total += ": TOO MUCH, some of it may not be kept. Lower checkpoint.keep_last, or delete what is not needed"
+    return "\n".join([*lines, f"{total}.", _download(archive, here)])
 
 
 def _download(archive: Path, here: Platform) -> str:

@@ -96,12 +96,10 @@ class Sampler:
         if not samples:
             return {}
         self._last = samples[-1]
-        use = [s.gpu_use for s in samples if s.gpu_use is not None]
-        memory = [s.gpu_memory_bytes for s in samples if s.gpu_memory_bytes is not None]
         row: dict[str, float] = {"ram_share": round(max(s.ram_share for s in samples), 4)}
-        if use:
+        if use := [s.gpu_use for s in samples if s.gpu_use is not None]:
             row["gpu_use"] = round(sum(use) / len(use), 4)
-        if memory:
+        if memory := [s.gpu_memory_bytes for s in samples if s.gpu_memory_bytes is not None]:
             row["gpu_memory_bytes"] = max(memory)
         return row
 
