@@ -16,14 +16,14 @@ ABSENT = math.nan  # the score of a class that there is nothing to say about; ne
 class Confusion:
     """Counts of (true class, predicted class) over all valid pixels: rows are the truth, as in scikit-learn."""
 
-    def __init__(self, classes: int, device: torch.device | None = None, ignore: int = IGNORE):
-        self.classes, self.ignore = classes, ignore
+    def __init__(self, classes: int, device: torch.device | None = None):
+        self.classes = classes
         self._counts = torch.zeros(classes * classes, dtype=torch.int64, device=device)
 
     def add(self, predicted: Tensor, truth: Tensor) -> None:
-        """Counts integer tensors of one shape, whatever it is; what has `ignore` as its truth is left out."""
+        """Counts integer tensors of one shape, whatever it is; what has IGNORE as its truth is left out."""
         K = self.classes
-        cells = torch.where(truth == self.ignore, K * K, truth.long() * K + predicted.long())
+        cells = torch.where(truth == IGNORE, K * K, truth.long() * K + predicted.long())
         self._counts += torch.bincount(cells.flatten(), minlength=K * K + 1)[: K * K]
 
     @property

@@ -48,7 +48,7 @@ def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, f
     return save(figure, out)
 
 
-def _running_mean(values: Sequence[float], share: float = 0.05) -> list[float]:
-    """Returns the trailing mean over `share` of the points, one value for each."""
-    window = max(1, round(len(values) * share))
+def _running_mean(values: Sequence[float]) -> list[float]:
+    """Returns the trailing mean over a twentieth of the points, one value for each."""
+    window = max(1, round(len(values) * 0.05))
     return [sum(values[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i in range(len(values))]
