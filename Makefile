@@ -19,9 +19,11 @@ lint: .venv/ready
 check: .venv/ready
 	$(PY) build_notebooks.py --check
 	$(PY) -m docs.tables --check
+	$(PY) -m docs.house --check
 
 docs: .venv/ready
 	$(PY) -m docs.tables
+	$(PY) -m docs.house
 
 notebooks: .venv/ready
 	$(PY) build_notebooks.py

@@ -72,13 +72,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_kaggle(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """A notebook carries lib without `lib.kaggle`, which stays at home."""
+    """Adds the commands of `lib.kaggle`, which no notebook carries."""
     if importlib.util.find_spec("lib.kaggle"):
         importlib.import_module("lib.kaggle.commands").add(commands)
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    """Exit code 2 where a finding is bad, else 0."""
+    """Prints the findings; returns 2 where one is bad, else 0."""
     with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
         config = load_config(options.config, split_overrides(options.set)) if options.config else None
         sections = doctor.examine(config)

@@ -39,70 +39,72 @@ class Task:
         self.source = source
 
     def model(self) -> nn.Module:
-        """A freshly initialised model on the CPU. Reads no data: the planner calls it on machines that have none."""
+        """Returns a freshly initialised model on the CPU. Reads no data: the planner calls it where there is none."""
         raise NotImplementedError
 
     def describe_data(self) -> str:
-        """One paragraph on what is trained on: where it comes from and how much of it there is."""
+        """Returns one paragraph on the data: where it comes from and how much of it there is."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
-        """A hash of the data. A run is not resumed on data with another one."""
+        """Returns a hash of the data. A run is not resumed on data with another hash."""
         raise NotImplementedError
 
     def datasets(self) -> dict[str, Any]:
-        """Map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
+        """Returns map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
 
         Training samples come once an epoch each, or in proportion to an attribute `weights` of that data set.
         """
         raise NotImplementedError
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Tensors with the samples along the first dimension; whatever is random in them is drawn from `generator`."""
+        """Returns tensors, samples along the first dimension; whatever is random in them is drawn from `generator`."""
         raise NotImplementedError
 
     def count(self, batch: Batch) -> Mapping[str, int]:
-        """The number of valid targets of each loss term, for the denominators of the whole effective batch."""
+        """Counts the valid targets of each loss term, for the denominators of the whole effective batch."""
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        """The sum of each loss term over its valid targets, with gradient; and figures to log."""
+        """Returns the sum of each loss term over its valid targets, () with gradient, and figures to log."""
         raise NotImplementedError
 
     def term_weights(self, step: int) -> Mapping[str, float]:
-        """The weight of each loss term in a step, 1 for those not named. A function of the step alone, so that a
-        resumed run goes on with the same ones."""
+        """Returns the weight of each loss term in a step, 1 for those not named.
+
+        It is a function of the step alone, so that a resumed run has the same ones.
+        """
         return {}
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
-        """`run.initial_weights` brought into the shapes of `model` (bands, classes, words), and a sentence on how.
+        """Fits `run.initial_weights` to the shapes of `model` (bands, words); returns them and a sentence on how.
 
         By default as they are; what then still differs in shape stays as it was initialised.
         """
         return given, ""
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
-        """A batch of the largest shape that training can meet, with arbitrary content."""
+        """Returns a batch of the largest shape that training can meet, with arbitrary content."""
         raise NotImplementedError
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Metrics of `model` (in evaluation mode) over a loader whose `.dataset` is one of `datasets()`."""
+        """Returns metrics of `model` (in evaluation mode) over a loader whose `.dataset` is one of `datasets()`."""
         raise NotImplementedError
 
     def baseline(self) -> dict[str, float]:
-        """The same keys as `evaluate` on the test set, reached by the strongest trivial method."""
+        """Returns the keys of `evaluate` on the test set, as the strongest trivial method reaches them."""
         raise NotImplementedError
 
     def joined_by(self) -> Any:
-        """What models must have in common to predict together: by default all of the task's settings."""
+        """Returns what models must have in common to predict together: by default all of the task's settings."""
         return self.config.workload
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """What the models say together of new data in `source`, by name; written into `out` where it is given."""
+        """Predicts new data in `source` with all models together, by name; writes into `out` where it is given."""
         raise BadInput(f"The task {self.config.task} has no predictions to make of new data.")
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
-        """The metrics of several models together on the test set, and what to print; figures go into `folder`."""
+        """Returns metrics of several models together on the test set, and what to print; figures go into `folder`."""
         raise BadInput(f"The task {self.config.task} has no way to let several models vote.")
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
@@ -111,7 +113,7 @@ class Task:
 
 
 def find_task(name: str) -> type[Task]:
-    """The class behind a configuration's `task:`: a name under `lib/tasks`, or `file.py:Class`.
+    """Returns the class behind a configuration's `task:`: a name under `lib/tasks`, or `file.py:Class`.
 
     Raises BadInput where there is no such task.
     """
@@ -152,7 +154,7 @@ def load_config(path: str | Path, overrides: Mapping[str, object] | None = None)
 
 
 def load_task(config: Config) -> Task:
-    """The task of a configuration with its data located.
+    """Returns the task of a configuration with its data located.
 
     An empty `data.dir` takes a mounted input that holds one of the task's sentinels, and the task's embedded default
     where nothing is mounted; `describe_data` says which.
@@ -162,7 +164,7 @@ def load_task(config: Config) -> Task:
 
 
 def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
-    """The folder of `data.dir`, else the first mounted folder with a sentinel, else None (the embedded default).
+    """Returns the folder of `data.dir`, else the first mounted one with a sentinel, else None (the embedded data).
 
     "embedded" stands for the embedded default whatever is mounted. In a mounted input of that name, the folder with the
     sentinel: Kaggle unpacks an archive to a folder of its own.

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lib import launch
 from lib.machine import hardware, memory
 from lib.report.metrics import MACHINE_COLUMNS
 from lib.task import load_config
+from lib.training.session import Session
 from tests.kaggle import stub as kaggle_stub
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -163,3 +165,20 @@ def small_container(container, monkeypatch):
 def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+@pytest.fixture
+def cut(monkeypatch):
+    """cut(n): the next session's deadline falls after n steps; cut(None): never."""
+
+    def after(steps):
+        class Cut(Session):
+            done = 0
+
+            def stop_reason(self, evaluates_next=False):
+                self.done += 1
+                return "deadline" if steps and self.done >= steps else None
+
+        monkeypatch.setattr(launch, "start_session", lambda minutes, margin: Cut(None, 0, 0))
+
+    return after

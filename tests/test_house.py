@@ -1,51 +1,12 @@
 """The shape of lib: imports point downwards, rooms have no circles, files and functions stay small."""
 
 import ast
-from functools import cache
-from pathlib import Path
 
 import pytest
 
+from docs import house
+from docs.house import FILES, FLOOR, LIB, imported, room_of, tree_of
 from tests.conftest import ROOT
-
-LIB = ROOT / "lib"
-# From the lowest floor to the highest, as in docs/design.md: a room imports only what stands on a lower floor.
-FLOORS = (
-    ("errors", "text", "scores"),
-    ("config", "dependencies"),
-    ("machine", "ranks"),
-    ("task", "checkpoint", "report"),
-    ("training", "supervised"),
-    ("planner", "tasks"),
-    ("launch",),
-    ("doctor", "notebook"),
-    ("kaggle",),
-    ("__main__",),
-)
-FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-FILES = sorted(path for path in LIB.rglob("*.py") if path.parent != LIB or path.name != "__init__.py")
-
-
-def room_of(path: Path) -> str:
-    return path.relative_to(LIB).parts[0].removesuffix(".py")
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
-
-
-def imported(path: Path) -> set[str]:
-    """The modules below lib that a file imports, as dotted names without `lib.`: `machine.disk`, `config`."""
-    found = set()
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "lib":
-            inner = node.module.split(".")[1:]
-            for alias in node.names:
-                whole = [*inner, alias.name]
-                is_module = LIB.joinpath(*whole).is_dir() or LIB.joinpath(*whole).with_suffix(".py").is_file()
-                found.add(".".join(whole if is_module else inner))
-    return found - {""}
 
 
 def test_every_room_has_a_floor():
@@ -92,13 +53,31 @@ def test_no_module_is_imported_under_a_plural_to_dodge_a_name():
                     assert not (alias.asname or "").endswith("s"), f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
 
 
-def arrows_between_rooms() -> set[tuple[str, str]]:
-    return {(room_of(path), name.split(".")[0]) for path in FILES for name in imported(path)} - {
-        (room, room) for room in FLOOR
-    }
-
-
-def test_the_house_has_few_rooms_and_arrows():
-    """Sizes that a newcomer can hold in mind; the first house had 46 rooms and 222 arrows in lib."""
+def test_the_house_has_few_rooms_floors_and_arrows():
+    """Sizes that a newcomer can hold in mind; before there were packages, 46 rooms, 14 floors and 222 arrows."""
     assert len({room_of(path) for path in FILES}) <= 22
-    assert len(arrows_between_rooms()) <= 90
+    assert len(house.FLOORS) <= 10 and len(house.arrows()) <= 90
+
+
+def test_files_and_functions_stay_small():
+    for path in FILES:
+        lines = len(path.read_text("utf-8").splitlines())
+        assert lines <= 400, f"{path.relative_to(ROOT)} has {lines} lines: it holds two ideas"
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef):
+                size = node.end_lineno - node.lineno + 1
+                most = 80 if node.name == "train" and path == LIB / "training" / "loop.py" else 40
+                assert size <= most, f"{path.relative_to(ROOT)}: {node.name} has {size} lines"
+
+
+def test_the_picture_is_that_of_the_code():
+    assert house.main(["--check"]) == 0
+
+
+def test_the_pictures_arrows_imply_all_others():
+    below = {room: {other for one, other in house.drawn() if one == room} for room in FLOOR}
+
+    def reached(room):
+        return set(below[room]).union(*(reached(other) for other in below[room]))
+
+    assert house.arrows() <= {(room, other) for room in FLOOR for other in reached(room)}

@@ -158,7 +158,7 @@ def test(run: Run, state: State) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
-    """The best weights that were saved and can be read; says which are passed over."""
+    """Returns the best weights that can be read; prints which are passed over."""
     for best in state.kept_best:
         path = checkpoint.path_of(run.folder / "best", best["step"])
         try:

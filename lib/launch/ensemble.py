@@ -24,8 +24,8 @@ def run(archive: Path, source: Path, out: Path) -> str:
     Raises BadInput.
     """
     task, models = load(archive)
-    found = task.predict(models, source, out)
-    return f"{len(found)} predictions of {len(models)} models together are in {out}."
+    predictions = task.predict(models, source, out)
+    return f"{len(predictions)} predictions of {len(models)} models together are in {out}."
 
 
 def vote(runs: Sequence[Path], folder: Path) -> tuple[Summary, str]:
@@ -57,7 +57,7 @@ def vote(runs: Sequence[Path], folder: Path) -> tuple[Summary, str]:
 
 
 def load(archive: Path) -> tuple[Task, list[nn.Module]]:
-    """The task and the best weights of every run in outputs.tar.gz, in a run's folder, or in a folder of runs.
+    """Returns the task and the best models of every run in outputs.tar.gz, in a run's folder, or in a folder of runs.
 
     Raises BadInput where there are none, or where the runs do not answer the same question.
     """
@@ -84,11 +84,13 @@ def _load_folder(folder: Path) -> tuple[Task, list[nn.Module]]:
 
 
 def load_members(runs: Sequence[Path]) -> tuple[Task, list[nn.Module]]:
-    """The task and the models of several runs' folders, on the device. A run from whose weights others started
-    (`queue.before`) is no member beside them. Raises BadInput where the rest does not go together.
+    """Returns the task and the models of several runs' folders, on the device.
+
+    A run from whose weights others started (`queue.before`) is left out. Raises BadInput where the rest differ in their
+    inputs or answers.
     """
     loaded = {run: load_config(run / "config.yaml") for run in runs}
-    earlier = {Path(name).stem for one in loaded.values() for name in one.queue.before}
+    earlier = {Path(name).stem for config in loaded.values() for name in config.queue.before}
     members = {run: find_task(c.task)(c) for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
     first = next(iter(members.values()))
     models = []
@@ -106,7 +108,7 @@ def load_members(runs: Sequence[Path]) -> tuple[Task, list[nn.Module]]:
 
 
 def _best(run: Path) -> dict[str, torch.Tensor]:
-    """The best weights of a run by its summary; the newest of those kept where it names none."""
+    """Returns a run's best weights by its summary; the newest of those kept where it names none."""
     summary = Summary.read(run)
     best = summary.best.get("step") if summary else None
     steps = checkpoint.steps(run / "best")

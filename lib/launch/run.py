@@ -36,7 +36,7 @@ class Run:
 
     @property
     def predicted(self) -> Option | None:
-        """What was predicted for the run as it is configured."""
+        """The prediction for the run as it is configured, where there is a plan."""
         layers = self.config.training.gradient_checkpointing
         if not self.plan:
             return None
@@ -63,7 +63,7 @@ def prepare(config: Config) -> Run:
 
 
 def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[str]]:
-    """The configuration with a planned micro-batch where it asks for one (0), the plan, and lines to print.
+    """Plans for this machine's GPU; returns the configuration with the planned micro-batch, the plan, lines to print.
 
     `count` GPUs work at it. Without one there is nothing to plan for: no plan, and a slot is one micro-batch. A rank
     below another process follows the plan of that one. Raises BadInput where the card cannot hold even one sample.

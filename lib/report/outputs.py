@@ -43,7 +43,7 @@ def _write_archive(final: Path, entries: Mapping[str, Path]) -> None:
 
 
 def packed_files(output_dir: Path) -> list[Path]:
-    """Returns the files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
+    """Lists the files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
     runs = sorted(p.parent for p in output_dir.glob("*/config.yaml"))
     return [path for run in runs for path in _below(run) if not _LEFT_OUT.search(path.relative_to(run).as_posix())]
 
@@ -54,8 +54,9 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def bundle(output_dir: Path, here: Platform) -> None:
-    """Where the output would have more files than the platform takes, packs each folder of many small files of a run
-    (maps, predictions) into FOLDER.tar.gz beside it, and says so. Checkpoints, weights and plots stay as they are.
+    """Packs each folder of many small files (maps, predictions) into FOLDER.tar.gz beside it, and prints it.
+
+    It does so where the output would have more files than the platform takes. Checkpoints, weights and plots stay.
     """
     if here.output_files is None or disk.held(output_dir)[1] <= here.output_files:
         return
@@ -68,7 +69,7 @@ def bundle(output_dir: Path, here: Platform) -> None:
 
 
 def _pack_folder(folder: Path) -> None:
-    """Writes FOLDER.tar.gz instead of FOLDER; what an earlier one has, and the folder has not, stays in it."""
+    """Replaces FOLDER by FOLDER.tar.gz; what an earlier archive has and the folder lacks stays in it."""
     final = folder.with_name(folder.name + ".tar.gz")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="bundle-", suffix=".tmp") as earlier:
         if final.is_file():
@@ -87,7 +88,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def table(output_dir: Path, here: Platform | None = None) -> str:
-    """Lists the files of `output_dir` with their sizes, their sum beside the platform's limits, how to get them."""
+    """Returns a line a file with sizes, then the platform's limits and how to download the archive."""
     here = here or platform.detect()
     shown = [(path.relative_to(output_dir).as_posix(), path.stat().st_size) for path in packed_files(output_dir)]
     if len(shown) > _SHOWN:
@@ -112,7 +113,7 @@ def table(output_dir: Path, here: Platform | None = None) -> str:
 
 
 def _download(archive: Path, here: Platform) -> str:
-    """Says how to get the archive from this platform."""
+    """Returns how to download the archive from this platform."""
     if here.name == "kaggle" and here.batch:
         return f"Download: the Output tab of this version, {archive.name}; or python -m lib kaggle fetch OWNER/NOTEBOOK"
     if here.name == "kaggle":

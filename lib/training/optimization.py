@@ -13,7 +13,7 @@ from lib.ranks import sharding
 
 
 def build(model: nn.Module, config: Config) -> torch.optim.Optimizer:
-    """The optimizer; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule)."""
+    """Builds the optimizer; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule)."""
     options = config.optimizer
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -66,7 +66,7 @@ class Plateau:
 
 
 def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> float:
-    """Linear warm-up, then a cosine from the peak to `min_lr_ratio` of it at `max_steps`, the peak or the plateau's."""
+    """Returns a step's rate: linear warm-up, then cosine decay to `min_lr_ratio`, a constant, or the plateau's rate."""
     options = config.scheduler
     if step < options.warmup_steps:
         factor = (step + 1) / options.warmup_steps
@@ -103,7 +103,7 @@ class Ema:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, the model has the averaged weights."""
+        """Gives the model the averaged weights inside the block."""
         self._swap()
         try:
             yield

@@ -85,7 +85,7 @@ def recompute(model: nn.Module, layers: int | str) -> int:
 
 
 def _recomputing(block: nn.Module) -> Callable[..., Any]:
-    """The block's forward pass, recomputed in backward; batch statistics are updated in the first pass alone."""
+    """Returns the block's forward pass, recomputed in backward; batch statistics change in the first pass alone."""
     forward = block.forward
     norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
     more = {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))} if norms else {}
@@ -100,7 +100,7 @@ def _recomputing(block: nn.Module) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _statistics_aside(norms: list[nn.Module]) -> Iterator[None]:
-    """Inside, these layers update copies of their statistics.
+    """Lets these layers update copies of their statistics inside the block.
 
     A momentum of 0 would not do (0 * inf is NaN, and None counts batches), and no statistics at all would save fewer
     tensors than the first pass, which torch refuses.

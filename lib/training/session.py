@@ -87,7 +87,7 @@ class Session:
 
     @contextmanager
     def catching_signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM asks for a stop at the step's end; a second one raises KeyboardInterrupt."""
+        """Stops at the step's end on the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt."""
         # To a rank torchrun sends a signal once more, maybe only afterwards; it would end the packaging.
         with handling_signals(self._on_signal, lambda: bool(self._signal) and ranks.under_torchrun()):
             yield
@@ -124,7 +124,7 @@ def handling_signals(
 
 
 def start_session(minutes: float, margin_seconds: float) -> Session:
-    """The session of this process. `minutes` 0 takes the platform's limit, counted from the container's start."""
+    """Returns the session of this process. `minutes` 0 takes the platform's limit, from the container's start."""
     here = platform.detect()
     limit = minutes or here.session_minutes
     begun = _process_start() if minutes or here.name == "local" else _container_start()
@@ -137,7 +137,7 @@ def _process_start() -> float:
 
 
 def _container_start() -> float:
-    """Unix time at which process 1 started (field 22 of its stat, in clock ticks after boot)."""
+    """Returns the Unix time at which process 1 started (field 22 of its stat, in clock ticks after boot)."""
     try:
         fields = Path("/proc/1/stat").read_text().rpartition(")")[2].split()
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))

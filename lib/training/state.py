@@ -58,7 +58,7 @@ class State:
         self.with_buffers = [module for module in self.model.modules() if module._buffers]
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Inside, the model has its averaged weights, where there is an average."""
+        """Gives the model its averaged weights inside the block, where there is an average."""
         return self.ema.applied() if self.ema else nullcontext()
 
     @property

@@ -2,38 +2,15 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import tarfile
 
 import pytest
 
-from lib import __main__, checkpoint, launch
-from lib.errors import BadInput, TrainingFailed
-from lib.launch import smoke
-from lib.machine import memory
+from lib import checkpoint, launch
+from lib.errors import BadInput
 from lib.report import outputs
 from lib.report.metrics import read
 from lib.report.summary import Summary
-from lib.training.session import Session
-from tests.conftest import ROOT, TOY
-
-
-@pytest.fixture
-def cut(monkeypatch):
-    """cut(n): the next session's deadline falls after n steps; cut(None): never."""
-
-    def after(steps):
-        class Cut(Session):
-            done = 0
-
-            def stop_reason(self, evaluates_next=False):
-                self.done += 1
-                return "deadline" if steps and self.done >= steps else None
-
-        monkeypatch.setattr(launch, "start_session", lambda minutes, margin: Cut(None, 0, 0))
-
-    return after
 
 
 def test_a_run_leaves_everything_that_is_promised(toy, tmp_path):
@@ -127,81 +104,11 @@ def test_an_empty_summary_stops_no_run(toy, tmp_path):
     assert launch.train(toy()).reason == "completed"
 
 
-def test_the_smoke_test_measures_and_leaves_nothing(toy, tmp_path):
-    run = launch.prepare(toy())
-    text = smoke.test(run)
-    for phase in ("after load", "after forward", "after backward", "after optimizer step", "peak"):
-        assert phase in text
-    assert "3 steps in micro-batches of 8, fp32" in text and "12 steps take about" in text
-    assert not (tmp_path / "runs").exists()
-
-
-def test_the_smoke_test_stops_above_92_percent_of_the_card(toy, monkeypatch):
-    run = launch.prepare(toy())
-    monkeypatch.setattr(memory, "card_bytes", lambda: 10 * 2**30)
-    monkeypatch.setattr(memory, "peak_bytes", lambda: int(9.3 * 2**30))
-    with pytest.raises(TrainingFailed, match=r'9.30 of the card\'s 10.00 GiB \(93%.*"training.micro_batch": 4'):
-        smoke.test(run)
-    monkeypatch.setattr(memory, "peak_bytes", lambda: int(9.1 * 2**30))
-    assert "9.10" in smoke.test(run)
-
-
-def test_epochs_become_steps_and_are_printed(toy):
-    run = launch.prepare(toy({"training.epochs": 2}))
-    assert run.config.training.max_steps == 10  # 2 * 37 / 8, rounded up
-    assert run.lengths == ["training.epochs 2 -> training.max_steps 10 (samples 37, effective batch 8)"]
-
-
-def test_a_subset_of_the_data_is_what_epochs_and_training_count(toy):
-    run = launch.prepare(toy({"training.epochs": 2, "data.subset_ratio": 0.25}))
-    assert run.config.training.max_steps == 3  # 2 * 9 / 8, rounded up
-
-
 def test_the_archive_is_the_same_bytes_for_the_same_content(toy, tmp_path):
     launch.train(toy())
     first = outputs.package(tmp_path / "runs").read_bytes()
     os.utime(tmp_path / "runs" / "toy" / "summary.json", (0, 0))
     assert outputs.package(tmp_path / "runs").read_bytes() == first
-
-
-def lib(tmp_path, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "lib", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-
-
-def test_the_command_line_trains_and_exits_with_0(tmp_path):
-    (tmp_path / "toy.yaml").write_text(TOY)
-    done = lib(tmp_path, "train", "toy.yaml", "--set", "training.max_steps=5")
-    assert done.returncode == 0, done.stderr
-    assert "completed at step 5" in done.stdout and (tmp_path / "runs" / "toy" / "summary.json").is_file()
-
-
-def test_the_deadline_exits_with_75_and_running_again_completes(tmp_path):
-    (tmp_path / "toy.yaml").write_text(TOY)
-    done = lib(tmp_path, "train", "toy.yaml", "--set", "session.minutes=0.001", "--set", "session.margin_seconds=0")
-    assert done.returncode == 75, done.stderr
-    assert lib(tmp_path, "train", "toy.yaml").returncode == 0
-
-
-@pytest.mark.parametrize(
-    "arguments, sentence",
-    [
-        (["train", "missing.yaml"], "missing.yaml: The file cannot be read"),
-        (["train", "toy.yaml", "--set", "training.max_stepz=3"], "Did you mean max_steps?"),
-        (["train", "toy.yaml", "--set", "training.max_steps"], "--set takes key=value"),
-        (["train", "toy.yaml", "--set", "task=nothing"], "There is no task 'nothing'. Known tasks: "),
-        (["train", "toy.yaml", "--set", "data.dir=/nowhere"], "There is no input /nowhere"),
-        (["train", "toy.yaml", "--set", "training.precision=fp16"], "there is no GPU"),
-    ],
-)
-def test_bad_input_exits_with_2_a_sentence_and_nothing_written(tmp_path, arguments, sentence, capsys, monkeypatch):
-    (tmp_path / "toy.yaml").write_text(TOY)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert __main__.main(arguments) == 2
-    assert sentence in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
 
 
 def test_a_lightweight_run_says_what_it_costs_and_is_a_third_of_the_size(toy, tmp_path, cut, capsys):
@@ -221,12 +128,3 @@ def test_a_new_run_starts_from_the_weights_of_another_and_says_what_matched(toy,
     assert "Initial weights: 4 of 4 tensors match" in capsys.readouterr().out
     with pytest.raises(BadInput, match="4 of 9 tensors match.*less than 90%"):
         launch.train(toy({**first, "run.name": "third", "workload.batch_norm": True}))
-
-
-def test_what_differs_without_harm_is_a_table_of_warnings(toy, cut, capsys):
-    cut(5)
-    launch.train(toy())
-    cut(None)
-    launch.train(toy({"optimizer.lr": 0.02, "data.num_workers": 1}))
-    out = capsys.readouterr().out
-    assert "resumes, but not bit for bit" in out and "optimizer.lr  0.01   0.02" in out and "num_workers" not in out

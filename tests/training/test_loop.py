@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from lib import checkpoint, launch
-from lib.checkpoint import weights
-from lib.config import Training, with_changes
-from lib.errors import BadInput, TrainingFailed
+from lib.config import with_changes
+from lib.errors import TrainingFailed
 from lib.ranks.sums import add_counts
 from lib.report.meter import Meter
 from lib.report.metrics import read
@@ -17,7 +16,6 @@ from lib.task import Task, find_task, load_task
 from lib.training import data, loop
 from lib.training.optimization import learning_rate
 from lib.training.order import Order
-from lib.training.precision import set_determinism
 from lib.training.session import Session
 from lib.training.state import new_state
 from lib.training.step import _gradients
@@ -185,27 +183,6 @@ def test_twenty_skipped_steps_in_a_row_stop_the_run_and_name_samples(toy, tmp_pa
         fit(toy({"workload.poison_from": 0, "training.max_steps": 30}), tmp_path / "run")
 
 
-def test_recomputation_changes_nothing_but_memory(toy):
-    plain, _, _ = gradient(toy(), 8)
-    recomputed, _, _ = gradient(toy({"training.gradient_checkpointing": "all"}), 8)
-    assert torch.equal(plain, recomputed)
-
-
-def test_recomputation_of_more_layers_than_there_are_is_refused(toy):
-    with pytest.raises(BadInput, match="is 9, but the model has 4 blocks"):
-        new_state(load_task(toy()), toy({"training.gradient_checkpointing": 9}))
-
-
-def test_best_weights_are_those_of_the_best_validation(toy, tmp_path):
-    outcome = fit(toy({"training.max_steps": 40, "optimizer.lr": 0.05}), tmp_path / "run")
-    rows = [r for r in read(tmp_path / "run" / "metrics.csv") if r["split"] == "validation"]
-    best = min(rows, key=lambda r: float(r["loss"]))
-    assert outcome.state.best == {"step": int(best["step"]), "metric": "loss", "value": float(best["loss"])}
-    assert checkpoint.steps(tmp_path / "run" / "best") == [int(best["step"])]
-    saved = checkpoint.load(checkpoint.path_of(tmp_path / "run" / "best", int(best["step"])))
-    assert set(saved.tensors) == {"model"}
-
-
 def test_validation_runs_in_evaluation_mode_and_training_goes_on_in_training_mode(toy, tmp_path, monkeypatch):
     task = load_task(toy({"workload.dropout": 0.5}))
     modes = []
@@ -266,53 +243,6 @@ def test_the_weight_of_a_term_multiplies_its_gradient(toy, monkeypatch):
     monkeypatch.setattr(Task, "term_weights", lambda self, step: {"squared": 0.25})
     weighted, _, _ = gradient(config, 8)
     assert torch.allclose(weighted, 0.25 * once, rtol=1e-6)
-
-
-@pytest.mark.parametrize("key, value", [("seed", 1), ("training.effective_batch", 4), ("workload.samples", 36)])
-def test_another_order_or_other_data_is_not_resumed(toy, key, value):
-    launch.train(toy())
-    with pytest.raises(BadInput, match=r"(?s)cannot be resumed with this configuration:\n +saved +now\n"):
-        launch.train(toy({key: value, "training.max_steps": 20}))
-
-
-def test_weights_of_another_shape_are_refused_with_what_differs(toy, tmp_path):
-    config = toy()
-    state = new_state(load_task(config), config)
-    tensors = {name: value.clone() for name, value in weights.of(state.model).items()}
-    tensors["blocks.0.weight"] = torch.zeros(5, 3)
-    with pytest.raises(BadInput, match="1 of 4 tensors are missing or of another shape.*blocks.0.weight"):
-        weights.put_back(state.model, tensors)
-
-
-def test_backward_passes_add_up_in_one_order_on_a_cpu():
-    """Without the trainer's switch the backward pass of `table[index]` differs from run to run with two threads."""
-    set_determinism(Training(effective_batch=1))
-    index = torch.randint(16, (20_000,), generator=torch.Generator().manual_seed(0))
-    weight = torch.randn(20_000, 64, generator=torch.Generator().manual_seed(1))
-
-    def once():
-        table = torch.zeros(16, 64, requires_grad=True)
-        (table[index] * weight).sum().backward()
-        return table.grad
-
-    first = once()
-    assert all(torch.equal(once(), first) for _ in range(10))
-
-
-def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(toy, tmp_path, monkeypatch):
-    config = toy()
-    fit(config, tmp_path / "run", StopAfter(5))
-    good = newest(tmp_path / "run")
-    step = torch.optim.AdamW.step
-
-    def diverge(self, *rest):
-        step(self, *rest)
-        self.param_groups[0]["params"][0].data.fill_(float("inf"))
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", diverge)
-    with pytest.raises(TrainingFailed, match="no longer finite at step 6.*the checkpoint before stays"):
-        fit(config, tmp_path / "run", resume=good)
-    assert newest(tmp_path / "run").step == 5
 
 
 def test_compiling_and_benchmarking_are_switches(toy, tmp_path, monkeypatch):

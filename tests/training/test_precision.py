@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from lib.config import with_changes
+from lib.config import Training, with_changes
 from lib.errors import BadInput
-from lib.training.precision import allow_tf32, choose_precision, recompute
+from lib.task import load_task
+from lib.training.precision import allow_tf32, choose_precision, recompute, set_determinism
+from lib.training.state import new_state
 from tests.toy import Net
-from tests.training.test_loop import fit, newest, same_tensors
+from tests.training.test_loop import fit, gradient, newest, same_tensors
 
 
 def test_precision_on_a_cpu():
@@ -90,3 +92,29 @@ def test_a_run_with_recomputed_batch_statistics_ends_in_the_same_bytes(toy, tmp_
     fit(config, tmp_path / "plain")
     fit(with_changes(config, {"training.gradient_checkpointing": "all"}), tmp_path / "recomputed")
     assert same_tensors(newest(tmp_path / "plain").tensors["model"], newest(tmp_path / "recomputed").tensors["model"])
+
+
+def test_recomputation_changes_nothing_but_memory(toy):
+    plain, _, _ = gradient(toy(), 8)
+    recomputed, _, _ = gradient(toy({"training.gradient_checkpointing": "all"}), 8)
+    assert torch.equal(plain, recomputed)
+
+
+def test_recomputation_of_more_layers_than_there_are_is_refused(toy):
+    with pytest.raises(BadInput, match="is 9, but the model has 4 blocks"):
+        new_state(load_task(toy()), toy({"training.gradient_checkpointing": 9}))
+
+
+def test_backward_passes_add_up_in_one_order_on_a_cpu():
+    """Without the trainer's switch the backward pass of `table[index]` differs from run to run with two threads."""
+    set_determinism(Training(effective_batch=1))
+    index = torch.randint(16, (20_000,), generator=torch.Generator().manual_seed(0))
+    weight = torch.randn(20_000, 64, generator=torch.Generator().manual_seed(1))
+
+    def once():
+        table = torch.zeros(16, 64, requires_grad=True)
+        (table[index] * weight).sum().backward()
+        return table.grad
+
+    first = once()
+    assert all(torch.equal(once(), first) for _ in range(10))

@@ -1,0 +1,122 @@
+"""The rooms of lib, which of them import which, and docs/house.svg, the picture of it.
+
+    python -m docs.house           draw it
+    python -m docs.house --check   exit code 1 where the picture is not that of the code
+"""
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+LIB = Path(__file__).resolve().parent.parent / "lib"
+PICTURE = Path(__file__).with_name("house.svg")
+# From the lowest floor to the highest: a room imports only from lower floors, and from itself.
+FLOORS = (
+    ("errors", "text", "scores"),
+    ("config", "dependencies"),
+    ("machine", "ranks"),
+    ("task", "checkpoint", "report"),
+    ("training",),
+    ("planner", "tasks"),
+    ("launch",),
+    ("doctor", "notebook"),
+    ("kaggle",),
+    ("__main__",),
+)
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+FILES = sorted(path for path in LIB.rglob("*.py") if path.parent != LIB or path.name != "__init__.py")
+WIDTH, STOREY, BOX = 620, 62, (118, 30)  # pixels
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(LIB).parts[0].removesuffix(".py")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def imported(path: Path) -> set[str]:
+    """Returns the modules below lib that a file imports, as dotted names without `lib.`: machine.disk, config."""
+    names = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "lib":
+            inner = node.module.split(".")[1:]
+            for alias in node.names:
+                whole = [*inner, alias.name]
+                is_module = LIB.joinpath(*whole).is_dir() or LIB.joinpath(*whole).with_suffix(".py").is_file()
+                names.add(".".join(whole if is_module else inner))
+    return names - {""}
+
+
+@cache
+def arrows() -> frozenset[tuple[str, str]]:
+    """Returns the pairs of rooms of which the first imports the second."""
+    pairs = {(room_of(path), name.split(".")[0]) for path in FILES for name in imported(path)}
+    return frozenset((room, other) for room, other in pairs if room != other)
+
+
+@cache
+def drawn() -> tuple[tuple[str, str], ...]:
+    """Returns the arrows of the picture: those that do not follow from others."""
+    below = {room: {other for one, other in arrows() if one == room} for room in FLOOR}
+
+    @cache
+    def reached(room: str) -> frozenset[str]:
+        return frozenset().union(below[room], *(reached(other) for other in below[room]))
+
+    return tuple(
+        (room, other) for room in FLOOR for other in sorted(below[room])
+        if not any(other in reached(between) for between in below[room] - {other})
+    )  # fmt: skip
+
+
+def picture() -> str:
+    """Returns the house as SVG: a box for each room, an arrow for each import that does not follow from others."""
+    places = {
+        room: (WIDTH * (number + 1) // (len(rooms) + 1), STOREY * (len(FLOORS) - floor) - STOREY // 2)
+        for floor, rooms in enumerate(FLOORS)
+        for number, room in enumerate(rooms)
+    }
+    width, height = BOX
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {STOREY * len(FLOORS)}" width="{WIDTH}" '
+        'font-family="monospace" font-size="13">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        '<defs><marker id="head" markerWidth="8" markerHeight="6" refX="7" refY="3" orient="auto">'
+        '<path d="M0,0 L8,3 L0,6 z" fill="#64748b"/></marker></defs>',
+    ]
+    for room, other in drawn():
+        (x1, y1), (x2, y2) = places[room], places[other]
+        y1, y2 = y1 + height // 2, y2 - height // 2
+        bend = (y2 - y1) // 2
+        lines.append(
+            f'<path d="M{x1},{y1} C{x1},{y1 + bend} {x2},{y2 - bend} {x2},{y2}" fill="none" stroke="#64748b" '
+            'marker-end="url(#head)"/>'
+        )
+    for room, (x, y) in places.items():
+        is_package = (LIB / room).is_dir()
+        lines += [
+            f'<rect x="{x - width // 2}" y="{y - height // 2}" width="{width}" height="{height}" rx="5" '
+            f'fill="{"#e0ecff" if is_package else "#f8fafc"}" stroke="#334155"/>',
+            f'<text x="{x}" y="{y + 4}" text-anchor="middle" fill="#0f172a">{room}{"/" if is_package else ""}</text>',
+        ]
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def main(arguments: list[str]) -> int:
+    fresh = picture()
+    if PICTURE.is_file() and PICTURE.read_text("utf-8") == fresh:
+        return 0
+    if "--check" in arguments:
+        print("docs/house.svg is not the picture of lib as it is. This mends it:\n    make docs")
+        return 1
+    PICTURE.write_text(fresh, "utf-8")
+    print("wrote docs/house.svg")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
