@@ -76,10 +76,8 @@ def _pack_folder(folder: Path) -> None:
             with tarfile.open(final) as packed:
                 packed.extractall(earlier, filter="data")
         bases = (Path(earlier) / folder.name, folder)
-        _write_archive(
-            final,
-            {f"{folder.name}/{path.relative_to(base).as_posix()}": path for base in bases for path in _below(base)},
-        )
+        entries = {path.relative_to(base.parent).as_posix(): path for base in bases for path in _below(base)}
+        _write_archive(final, entries)
     shutil.rmtree(folder)
 
 
