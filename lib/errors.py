@@ -13,13 +13,16 @@ def check_limit(what: str, bad: Sequence[str], limit: int) -> None:
     `what` names them in the plural ("Bad lines"); `bad` has one line for each: where it is and what is wrong.
     """
     if len(bad) > limit:
-        listed = "".join(f"\n  {line}" for line in bad[:10]) + (
-            f"\n  and {len(bad) - 10:,} more" if len(bad) > 10 else ""
-        )
         raise BadInput(
             f"{what}: {len(bad):,}; workload.bad_input_limit allows {limit:,}. "
-            f"Correct them, or leave them out by workload.bad_input_limit: {len(bad)}.{listed}"
+            f"Correct them, or leave them out by workload.bad_input_limit: {len(bad)}.\n{first_ten(bad)}"
         )
+
+
+def first_ten(lines: Sequence[str]) -> str:
+    """Returns the first ten lines, indented, and how many more there are."""
+    more = [f"and {len(lines) - 10:,} more"] if len(lines) > 10 else []
+    return "\n".join(f"  {line}" for line in [*lines[:10], *more])
 
 
 class TrainingFailed(RuntimeError):

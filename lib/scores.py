@@ -16,14 +16,14 @@ ABSENT = math.nan  # the score of a class that there is nothing to say about; ne
 class Confusion:
     """Counts of (true class, predicted class) over all valid pixels: rows are the truth, as in scikit-learn."""
 
-    def __init__(self, classes: int, device: torch.device | None = None, ignore: int = IGNORE):
-        self.classes, self.ignore = classes, ignore
+    def __init__(self, classes: int, device: torch.device | None = None):
+        self.classes = classes
         self._counts = torch.zeros(classes * classes, dtype=torch.int64, device=device)
 
     def add(self, predicted: Tensor, truth: Tensor) -> None:
-        """Counts integer tensors of one shape, whatever it is; what has `ignore` as its truth is left out."""
+        """Counts integer tensors of one shape, whatever it is; what has IGNORE as its truth is left out."""
         K = self.classes
-        cells = torch.where(truth == self.ignore, K * K, truth.long() * K + predicted.long())
+        cells = torch.where(truth == IGNORE, K * K, truth.long() * K + predicted.long())
         self._counts += torch.bincount(cells.flatten(), minlength=K * K + 1)[: K * K]
 
     @property
@@ -36,19 +36,20 @@ class Confusion:
 
         A class without true pixels has no entries of its own, so that two methods on the same data have the same
         keys; where it was predicted, its 0 is part of the means. A class that was never predicted has precision 0.
+        Without any pixel there are no scores.
         """
         matrix = self.matrix
-        scores = {
-            "mcc": mcc(matrix),
-            "accuracy": _ratio(np.trace(matrix), matrix.sum()),
-            "mean_iou": _mean(iou(matrix)),
-            "mean_f1": _mean(f1(matrix)),
-        }
-        per_class = {"iou": iou(matrix), "precision": precision(matrix), "recall": recall(matrix), "f1": f1(matrix)}
+        if not matrix.sum():
+            return {}
+        columns = per_class(matrix)
+        scores = {"mcc": mcc(matrix), "accuracy": float(np.trace(matrix) / matrix.sum())}
+        for kind in ("iou", "f1"):
+            known = [score for score in columns[kind] if not math.isnan(score)]
+            scores[f"mean_{kind}"] = sum(known) / len(known)
         for k in np.flatnonzero(matrix.sum(1)):
-            for kind, values in per_class.items():
-                scores[f"{kind}_{names[k]}"] = 0.0 if math.isnan(values[k]) else values[k]
-        return {name: value for name, value in scores.items() if not math.isnan(value)}
+            for kind, column in columns.items():
+                scores[f"{kind}_{names[k]}"] = 0.0 if math.isnan(column[k]) else column[k]
+        return scores
 
     def rows(self, names: Sequence[str]) -> list[list[str]]:
         """Returns the cells of a table: a row a class with its share of the pixels and its scores, below a head.
@@ -56,11 +57,10 @@ class Confusion:
         "absent" stands where there is nothing to score.
         """
         matrix = self.matrix
-        columns = [precision(matrix), recall(matrix), f1(matrix), iou(matrix)]
-        shares = matrix.sum(1) / max(1, matrix.sum())
-        cells = [["absent" if math.isnan(score) else f"{score:.4f}" for score in column] for column in columns]
-        rows = [[name, f"{shares[k]:.4f}", *(column[k] for column in cells)] for k, name in enumerate(names)]
-        return [["class", "share", "precision", "recall", "F1", "IoU"], *rows]
+        scores = {"share": matrix.sum(1) / max(1, matrix.sum()), **per_class(matrix)}
+        head = ["share", "precision", "recall", "F1", "IoU"]
+        cells = [["absent" if math.isnan(score) else f"{score:.4f}" for score in scores[kind.lower()]] for kind in head]
+        return [["class", *head], *([*row] for row in zip(names, *cells, strict=True))]
 
     def write_csv(self, names: Sequence[str], path: Path) -> None:
         """Writes the counts with a row for each true class and a column for each predicted one."""
@@ -86,35 +86,18 @@ def mcc(matrix: np.ndarray) -> float:
     return covariance / math.sqrt(spread) if spread else 0.0
 
 
-def iou(matrix: np.ndarray) -> list[float]:
-    """(classes, classes) counts -> intersection over union of each class; ABSENT for one in neither."""
-    return _ratios(matrix.diagonal(), matrix.sum(0) + matrix.sum(1) - matrix.diagonal())
+def per_class(matrix: np.ndarray) -> dict[str, list[float]]:
+    """(classes, classes) counts -> `iou`, `precision`, `recall` and `f1`, the harmonic mean of both, of each class.
 
-
-def precision(matrix: np.ndarray) -> list[float]:
-    """(classes, classes) counts -> the share of a class's predictions that are right; ABSENT where there are none."""
-    return _ratios(matrix.diagonal(), matrix.sum(0))
-
-
-def recall(matrix: np.ndarray) -> list[float]:
-    """(classes, classes) counts -> the share of a class that is predicted as it; ABSENT where there is none."""
-    return _ratios(matrix.diagonal(), matrix.sum(1))
-
-
-def f1(matrix: np.ndarray) -> list[float]:
-    """(classes, classes) counts -> harmonic mean of both; ABSENT for a class that is neither there nor predicted."""
-    return _ratios(2 * matrix.diagonal(), matrix.sum(0) + matrix.sum(1))
-
-
-def _ratios(above: np.ndarray, below: np.ndarray) -> list[float]:
-    return [_ratio(a, b) for a, b in zip(above, below, strict=True)]
-
-
-def _ratio(above: int, below: int) -> float:
-    return float(above) / float(below) if below else ABSENT
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Averages over the classes that are not absent."""
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else ABSENT
+    ABSENT where there is nothing to divide by: for a class that is neither there nor predicted, as precision for one
+    that is not predicted, as recall for one that is not there.
+    """
+    right, predicted, true = matrix.diagonal(), matrix.sum(0), matrix.sum(1)
+    with np.errstate(invalid="ignore"):  # 0 / 0
+        ratios = {
+            "iou": right / (predicted + true - right),
+            "precision": right / predicted,
+            "recall": right / true,
+            "f1": 2 * right / (predicted + true),
+        }
+    return {kind: ratio.tolist() for kind, ratio in ratios.items()}

@@ -177,7 +177,7 @@ def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
         is_mounted = here.input_dir is not None and here.input_dir in folder.parents
         found = inputs.search([folder], sentinels) if is_mounted and folder.is_dir() else []
         return _first(found, data_dir) or folder
-    return _first(inputs.search_inputs(sentinels, here) if sentinels else [], "the mounted inputs")
+    return _first(inputs.search(inputs.mounted(here), sentinels) if sentinels else [], "the mounted inputs")
 
 
 def _first(found: list[Path], where: str) -> Path | None:

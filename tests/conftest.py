@@ -125,7 +125,7 @@ def nvml(monkeypatch):
         fake = SimpleNamespace(
             nvmlInit=lambda: None,
             nvmlSystemGetCudaDriverVersion_v2=lambda: cuda,
-            nvmlSystemGetDriverVersion=lambda: b"570.86",
+            nvmlSystemGetDriverVersion=lambda: "570.86",
             nvmlDeviceGetCount=lambda: len(names),
             nvmlDeviceGetHandleByIndex=lambda index: index,
             nvmlDeviceGetName=lambda index: names[index],

@@ -57,12 +57,12 @@ def test_everything_equals_scikit_learn(kind):
     assert (matrix == sk.confusion_matrix(truth, guess, labels=range(4))).all()
     assert scores.mcc(matrix) == pytest.approx(sk.matthews_corrcoef(truth, guess), rel=1e-12)
     p, r, f, _ = sk.precision_recall_fscore_support(truth, guess, labels=range(4), zero_division=np.nan)
-    assert nan_equal(scores.precision(matrix), p) and nan_equal(scores.recall(matrix), r)
-    assert nan_equal(scores.f1(matrix), f)
+    got = scores.per_class(matrix)
+    assert nan_equal(got["precision"], p) and nan_equal(got["recall"], r) and nan_equal(got["f1"], f)
     # jaccard_score has no NaN for a class that is neither there nor predicted: 0 with a warning, or 1
     want = sk.jaccard_score(truth, guess, labels=range(4), average=None, zero_division=0)
     want[[k not in truth and k not in guess for k in range(4)]] = np.nan
-    assert nan_equal(scores.iou(matrix), want)
+    assert nan_equal(got["iou"], want)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,7 +89,7 @@ def test_two_methods_on_the_same_data_have_the_same_keys():
 def test_an_absent_class_is_absent_and_not_perfect():
     truth, guess = labels("a class absent")
     matrix = counted(truth, guess)
-    assert math.isnan(scores.iou(matrix.matrix)[3]) and "iou_lake" not in matrix.scores(NAMES)
+    assert math.isnan(scores.per_class(matrix.matrix)["iou"][3]) and "iou_lake" not in matrix.scores(NAMES)
     assert matrix.rows(NAMES)[-1] == ["lake", "0.0000", *["absent"] * 4]
 
 

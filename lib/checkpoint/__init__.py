@@ -29,7 +29,7 @@ FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
 _LEFTOVER = re.compile(r"(step-\d{8,})\.(tmp|old|del|old\.del)")
 _QUARANTINED = re.compile(r"step-\d{8,}\.damaged(-\d+)?")
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _STATE = "state.json"
 _SLACK = 64 * 1024  # bytes for the manifest, the folder and the last block of each file
 _DTYPES = {
@@ -86,11 +86,6 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
-def has_manifest(path: Path) -> bool:
-    """Says whether a folder has a manifest, which a saved checkpoint always has."""
-    return (path / _MANIFEST).is_file()
-
-
 # --- saving -----------------------------------------------------------------------------------------------------------
 
 
@@ -123,12 +118,11 @@ def write(folder: Path, parcel: Parcel) -> Path:
     aside = final.with_name(final.name + ".tmp")
     try:
         disk.make_folders(folder)
-        if disk.exists(aside):
-            disk.remove_tree(aside)
+        disk.remove_tree(aside)
         disk.calls.mkdir(aside)
         written = {name: disk.write_file(aside / name, parts) for name, parts in parcel.contents.items()}
         manifest = _sealed({"format": FORMAT, "step": parcel.step, "files": written})
-        disk.write_file(aside / _MANIFEST, [memoryview(manifest)])
+        disk.write_file(aside / MANIFEST, [memoryview(manifest)])
         disk.calls.sync_folder(aside)
         _put_in_place(aside, final)
     except OSError as error:
@@ -145,8 +139,7 @@ def _put_in_place(aside: Path, final: Path) -> None:
     """Renames `aside` to `final`. A checkpoint of the same step stays as `.old` until the new one is synced."""
     old = final.with_name(final.name + ".old")
     if disk.exists(final):
-        if disk.exists(old):
-            disk.remove_tree(old)
+        disk.remove_tree(old)
         disk.calls.rename(final, old)
     try:
         disk.calls.rename(aside, final)
@@ -207,7 +200,7 @@ def verify(path: Path) -> dict[str, Any]:
 
 def _manifest(path: Path) -> dict[str, Any]:
     """Reads a manifest that is byte for byte what `_sealed` wrote. Every format to come keeps this seal."""
-    raw = (path / _MANIFEST).read_bytes()
+    raw = (path / MANIFEST).read_bytes()
     manifest = json.loads(raw)
     del manifest["sha256"]
     if _sealed(manifest) != raw:

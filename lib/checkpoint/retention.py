@@ -92,4 +92,4 @@ class Retention:
     def _written(self, name: str) -> list[int]:
         """Lists the steps whose folder has a manifest, which only a run writes."""
         folder = self.folder / name
-        return [s for s in checkpoint.steps(folder) if checkpoint.has_manifest(checkpoint.path_of(folder, s))]
+        return [s for s in checkpoint.steps(folder) if (checkpoint.path_of(folder, s) / checkpoint.MANIFEST).is_file()]

@@ -4,7 +4,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,23 +21,7 @@ from lib.errors import TrainingFailed
 Tensors = Mapping[str, Mapping[str, Tensor]]
 
 
-@dataclass(frozen=True)
-class _Source:
-    """The identity of a copied tensor, so that the best weights of a step and its checkpoint share one copy."""
-
-    step: int
-    address: int
-    version: int
-    storage: StorageWeakRef  # an address may be used again once its memory is freed
-
-    @classmethod
-    def of(cls, step: int, value: Tensor) -> "_Source":
-        return cls(step, value.data_ptr(), value._version, StorageWeakRef(value.untyped_storage()))
-
-    def is_still(self, step: int, value: Tensor) -> bool:
-        """Says whether `value` still holds the bytes that were copied."""
-        same = (self.step, self.address, self.version) == (step, value.data_ptr(), value._version)
-        return same and not self.storage.expired()
+Key = tuple[str, str]  # group, name
 
 
 class Saver:
@@ -52,15 +35,15 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._saves = 0
         self._failures: dict[int, BaseException] = {}  # by the number of the save
-        self._buffers: dict[tuple[str, str], Tensor] = {}
-        self._sources: dict[tuple[str, str], _Source] = {}
-        self._in_use: set[tuple[str, str]] = set()  # buffers that the thread is reading
+        self._buffers: dict[Key, Tensor] = {}
+        self._sources: dict[Key, tuple[int, int, int, StorageWeakRef]] = {}  # what each buffer is a copy of
+        self._in_use: set[Key] = set()  # buffers that the thread is reading
 
     def prepare(self, tensors: Tensors) -> None:
         """Makes the buffers in the background: the first touch of memory can take ten times as long as a copy."""
         items = _items(tensors)
-        self._in_use |= {(group, key) for group, key, _ in items}
-        self._start(lambda: [self._buffer(group, key, value).zero_() for group, key, value in items])
+        self._in_use |= items.keys()
+        self._start(lambda: [self._buffer(key, value).zero_() for key, value in items.items()])
 
     def save(
         self, name: str, step: int, tensors: Tensors, state: Mapping[str, Any], then: Callable[[], None] | None = None
@@ -71,13 +54,13 @@ class Saver:
         """
         begin = time.perf_counter()
         text = checkpoint.to_json({**state, "step": step})
-        if any(self._is_taken((group, key), step, value) for group, key, value in _items(tensors)):
-            self._join()
-        copies = self._copied(tensors, step)
-        self._in_use |= {(group, key) for group, key, _ in _items(tensors)}
+        sources = {key: _source(step, value) for key, value in _items(tensors).items()}
+        if any(key in self._in_use and self._sources.get(key) != source for key, source in sources.items()):
+            self._join()  # the thread is still writing other content from one of the buffers
+        copies = self._copied(tensors, sources)
+        self._in_use |= sources.keys()
         self._saves += 1
-        work = partial(self._commit, self._saves, begin, name, checkpoint.pack(step, copies, text), then)
-        self._start(work)
+        self._start(partial(self._commit, self._saves, begin, name, checkpoint.pack(step, copies, text), then))
 
     def _start(self, work: Callable[[], object]) -> None:
         """Starts a thread that does `work` when the one before it has ended."""
@@ -139,37 +122,30 @@ class Saver:
             raise CheckpointNotSaved(f"The checkpoint of step {parcel.step:,} was not saved: {error}.") from error
         checkpoint.write(self.folder / name, parcel)
 
-    def _is_taken(self, key: tuple[str, str], step: int, value: Tensor) -> bool:
-        """Says whether the thread is still writing other content from this tensor's buffer."""
-        source = self._sources.get(key)
-        return key in self._in_use and not (source and source.is_still(step, value))
-
-    def _copied(self, tensors: Tensors, step: int) -> dict[str, dict[str, Tensor]]:
-        copies: dict[str, dict[str, Tensor]] = {group: {} for group in tensors}
+    def _copied(self, tensors: Tensors, sources: Mapping[Key, tuple]) -> dict[str, dict[str, Tensor]]:
+        """Copies what the buffers do not hold yet; returns the buffers by group and name."""
         on_gpu = False
-        for group, key, value in _items(tensors):
-            source = self._sources.get((group, key))
-            if source is None or not source.is_still(step, value):
-                self._buffer(group, key, value).copy_(value, non_blocking=True)
-                self._sources[group, key] = _Source.of(step, value)
+        for key, value in _items(tensors).items():
+            if self._sources.get(key) != sources[key]:
+                self._buffer(key, value).copy_(value, non_blocking=True)
+                self._sources[key] = sources[key]
                 on_gpu = on_gpu or value.is_cuda
-            copies[group][key] = self._buffers[group, key]
         if on_gpu:
             torch.cuda.synchronize()
-        return copies
+        return {group: {name: self._buffers[group, name] for name in named} for group, named in tensors.items()}
 
-    def _buffer(self, group: str, key: str, value: Tensor) -> Tensor:
+    def _buffer(self, key: Key, value: Tensor) -> Tensor:
         """Returns the buffer kept for this tensor, on the CPU, in its shape and dtype.
 
         For a GPU's tensor it is pinned, so that all copies are queued and one wait is enough.
         """
-        buffer = self._buffers.get((group, key))
+        buffer = self._buffers.get(key)
         if buffer is None or (buffer.shape, buffer.dtype) != (value.shape, value.dtype):
             try:
                 buffer = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
             except RuntimeError:  # the system allows no more pinned memory
                 buffer = torch.empty(value.shape, dtype=value.dtype)
-            self._buffers[group, key] = buffer
+            self._buffers[key] = buffer
         return buffer
 
     def __enter__(self) -> "Saver":
@@ -179,5 +155,14 @@ class Saver:
         self._join()
 
 
-def _items(tensors: Tensors) -> list[tuple[str, str, Tensor]]:
-    return [(group, key, value.detach()) for group, named in tensors.items() for key, value in named.items()]
+def _items(tensors: Tensors) -> dict[Key, Tensor]:
+    return {(group, name): value.detach() for group, named in tensors.items() for name, value in named.items()}
+
+
+def _source(step: int, value: Tensor) -> tuple[int, int, int, StorageWeakRef]:
+    """Returns what stays equal as long as `value`, of any shape, holds the same bytes.
+
+    By it the best weights of a step and its checkpoint share one copy. An address may be used again once its memory
+    is freed; a storage that is referred to weakly keeps its identity.
+    """
+    return step, value.data_ptr(), value._version, StorageWeakRef(value.untyped_storage())

@@ -1,5 +1,6 @@
 """Takes weights out of a model by name, puts them back, and transfers them to a model of another shape."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,8 +13,7 @@ from lib import checkpoint
 from lib.errors import BadInput
 from lib.ranks import sharding
 
-# Prefixes that DistributedDataParallel and torch.compile add to every name.
-_PREFIXES = ("module.", "_orig_mod.")
+_PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")  # DistributedDataParallel's and torch.compile's
 
 
 def of(model: nn.Module) -> dict[str, Tensor]:
@@ -34,10 +34,7 @@ def of(model: nn.Module) -> dict[str, Tensor]:
 
 def plain(name: str) -> str:
     """Returns a name without the prefixes of wrappers, wherever and however often they stand."""
-    for prefix in _PREFIXES:
-        while name.startswith(prefix) or f".{prefix}" in name:
-            name = name.removeprefix(prefix).replace(f".{prefix}", ".")
-    return name
+    return _PREFIXES.sub(r"\1", name)
 
 
 def put_back(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -6,6 +6,7 @@ Nothing here runs a kernel, asks a host for anything or prints the value of an e
 import contextlib
 import importlib.metadata
 import importlib.util
+import math
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,7 +36,7 @@ _SHM = Path("/dev/shm")
 _RAM_BYTES = (1 * GIB, 4 * GIB)
 _OUTPUT_BYTES = (GB // 2, 5 * GB)  # GraphMER's checkpoint has 1.1 GB, and two are there while one is replaced
 _SCRATCH_BYTES = (GB // 10, 2 * GB)
-_SHM_BYTES = GIB
+_SHM_BYTES = (0, GIB)
 _SHORT_SESSION_SECONDS = 3600.0
 _INTERNET_SECONDS = 2.0
 
@@ -44,10 +46,15 @@ def check_machine(config: Config | None = None) -> list[Finding]:
     here = platform.detect()
     hardware.refuse_tpu()
     output = platform.output_dir(config) if config else here.output_dir
-    checks = [
+    cards = 0
+    with contextlib.suppress(Exception):  # `check_gpu` asks again, and reports it
+        cards = len(hardware.gpus())
+    kernels = [("kernels", check_kernels), ("bf16", check_bf16), ("driver", check_driver)] if cards else []
+    checks: list[tuple[str, Callable[[], Finding]]] = [
         ("platform", lambda: check_platform(here)),
         ("GPU", lambda: check_gpu(here)),
-        *_gpu_checks(),
+        *kernels,
+        *((f"GPU {index} memory", partial(check_gpu_memory, index)) for index in range(cards)),
         ("RAM", check_ram),
         ("CPUs", lambda: check_cpus(config)),
         ("/dev/shm", lambda: check_shm(config)),
@@ -73,17 +80,13 @@ def check_gpu(here: Platform) -> Finding:
         counts = Counter(map(str, gpus))
         return Finding("GPU", ", ".join(f"{number} x {gpu}" for gpu, number in counts.items()))
     driver = hardware.driver()
-    if driver and driver.names:
-        return _unusable_gpu(driver)
-    advice = {
-        "kaggle": "Choose Settings > Accelerator > GPU T4 x2 and run again.",
-        "colab": "Choose Runtime > Change runtime type > T4 GPU and run again.",
-        "local": "The _small configurations are made for this. If there is a GPU, install its driver.",
-    }
-    return Finding("GPU", "none: training runs on the CPU", "warning", advice[here.name])
-
-
-def _unusable_gpu(driver: hardware.Driver) -> Finding:
+    if not (driver and driver.names):
+        steps = {
+            "kaggle": "Choose Settings > Accelerator > GPU T4 x2 and run again.",
+            "colab": "Choose Runtime > Change runtime type > T4 GPU and run again.",
+            "local": "The _small configurations are made for this. If there is a GPU, install its driver.",
+        }
+        return Finding("GPU", "none: training runs on the CPU", "warning", steps[here.name])
     value = f"the driver sees {', '.join(driver.names)}, PyTorch cannot use it"
     if torch.version.cuda is None:
         advice = f"PyTorch {torch.__version__} is built without CUDA. Install a CUDA build by the steps on pytorch.org."
@@ -95,17 +98,6 @@ def _unusable_gpu(driver: hardware.Driver) -> Finding:
         f"to {hardware.dotted(driver.cuda)}. Install a newer driver, or a PyTorch build for an older CUDA."
     )
     return Finding("GPU", value, "bad", advice)
-
-
-def _gpu_checks() -> list[tuple[str, Callable[[], Finding]]]:
-    try:
-        count = len(hardware.gpus())
-    except Exception:  # `check_gpu` asks again, and reports it
-        return []
-    if not count:
-        return []
-    memories = [(f"GPU {index} memory", lambda index=index: check_gpu_memory(index)) for index in range(count)]
-    return [("kernels", check_kernels), ("bf16", check_bf16), ("driver", check_driver), *memories]
 
 
 def check_kernels() -> Finding:
@@ -170,11 +162,12 @@ def check_ram() -> Finding:
     return Finding("RAM", value, *_short_of(ram.available, _RAM_BYTES, advice))
 
 
-def _short_of(bytes_free: int, limits: tuple[int, int], advice: str) -> tuple[Verdict, str]:
+def _short_of(left: float, limits: tuple[float, float], advice: str) -> tuple[Verdict, str]:
+    """Returns verdict and advice on bytes or seconds that are left: bad below the first limit, ok from the second."""
     least, comfortable = limits
-    if bytes_free >= comfortable:
+    if left >= comfortable:
         return "ok", ""
-    return "bad" if bytes_free < least else "warning", advice
+    return "bad" if left < least else "warning", advice
 
 
 def check_cpus(config: Config | None) -> Finding:
@@ -201,10 +194,8 @@ def check_shm(config: Config | None) -> Finding:
         value = "not there: loader workers cannot pass their batches"
         return Finding("/dev/shm", value, "bad" if workers else "warning", advice)
     free = shutil.disk_usage(_SHM).free
-    value = f"{free / GIB:.2f} GiB free"
-    if free >= _SHM_BYTES:
-        return Finding("/dev/shm", value)
-    return Finding("/dev/shm", value, "warning", f"A batch that does not fit kills a loader worker. {advice}")
+    advice = f"A batch that does not fit kills a loader worker. {advice}"
+    return Finding("/dev/shm", f"{free / GIB:.2f} GiB free", *_short_of(free, _SHM_BYTES, advice))
 
 
 def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
@@ -240,9 +231,7 @@ def check_budget(here: Platform) -> Finding:
     of_bytes = f" of {here.output_bytes / GB:.0f}" if here.output_bytes else ""
     of_files = f" of {here.output_files}" if here.output_files else ""
     value = f"{size / GB:.2f}{of_bytes} GB in {number:,}{of_files} files"
-    full, many = (
-        used / (limit or float("inf")) for used, limit in ((size, here.output_bytes), (number, here.output_files))
-    )
+    full, many = size / (here.output_bytes or math.inf), number / (here.output_files or math.inf)
     if max(full, many) < 0.8:
         return Finding("output budget", value)
     verdict: Verdict = "bad" if full > 0.98 else "warning"  # the number of files is a soft limit
@@ -254,14 +243,16 @@ def check_internet(here: Platform) -> Finding:
 
     Only Kaggle has a switch; there its own name is looked up, which is not resolved while the switch is off.
     """
-    advice = "Nothing here needs it."
     if here.name == "kaggle":
         if hardware.resolves(str(FACTS["kaggle_host"].value), _INTERNET_SECONDS):
             return Finding("internet", "on")
-        return Finding("internet", "off", "ok", f"{advice} To install packages, switch it on: Settings > Internet.")
+        advice = "Nothing here needs it. To install packages, switch it on: Settings > Internet."
+        return Finding("internet", "off", "ok", advice)
     if hardware.has_route():
         return Finding("internet", "there is a way out; no host was asked")
-    return Finding("internet", "no way out of this machine", "ok", f"{advice} Packages cannot be installed.")
+    return Finding(
+        "internet", "no way out of this machine", "ok", "Nothing here needs it. Packages cannot be installed."
+    )
 
 
 def check_inputs(here: Platform) -> Finding:
@@ -279,14 +270,11 @@ def check_session(config: Config | None) -> Finding:
     options = config.session if config else Session()
     session = start_session(options.minutes, options.margin_seconds)
     left = session.remaining()
-    if left == float("inf"):
+    if left == math.inf:
         return Finding("session", "has no end")
     value = f"{duration(max(0.0, left))} left; {options.margin_seconds:.0f} s of it are kept for the last save"
-    if left >= _SHORT_SESSION_SECONDS:
-        return Finding("session", value)
-    verdict: Verdict = "bad" if left <= options.margin_seconds else "warning"
     advice = "Start a new session (restart the machine, not only the kernel); a run resumes where it stopped."
-    return Finding("session", value, verdict, advice)
+    return Finding("session", value, *_short_of(left, (options.margin_seconds, _SHORT_SESSION_SECONDS), advice))
 
 
 def check_versions() -> list[Finding]:
@@ -301,9 +289,8 @@ def check_versions() -> list[Finding]:
 def check_python() -> Finding:
     """Checks the version of Python."""
     oldest, newest = dependencies.PYTHON
-    value = (
-        f"{hardware.dotted(sys.version_info[:3])} (supported: {hardware.dotted(oldest)} to {hardware.dotted(newest)})"
-    )
+    supported = f"{hardware.dotted(oldest)} to {hardware.dotted(newest)}"
+    value = f"{hardware.dotted(sys.version_info[:3])} (supported: {supported})"
     if oldest <= sys.version_info[:2] <= newest:
         return Finding("Python", value)
     verdict: Verdict = "bad" if sys.version_info[:2] < oldest else "warning"

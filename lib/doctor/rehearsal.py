@@ -33,7 +33,7 @@ def check_run(config: Config) -> list[Finding]:
         return [Finding("configuration", "refused", "bad", str(refused))]
     checks = [
         ("data", lambda: Finding("data", run.task.describe_data())),
-        ("length", lambda: check_length(run)),
+        ("length", lambda: Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths]))),
         ("precision", lambda: check_precision(run.config)),
         ("accumulation", lambda: check_accumulation(run.config)),
         ("save interval", lambda: check_save_interval(run.config)),
@@ -41,11 +41,6 @@ def check_run(config: Config) -> list[Finding]:
         ("output path", lambda: check_output(run)),
     ]
     return [*(findings.run_check(name, check) for name, check in checks), *_state_checks(run)]
-
-
-def check_length(run: Run) -> Finding:
-    """Lists the steps of the run and of its parts."""
-    return Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths]))
 
 
 def check_precision(config: Config) -> Finding:
@@ -67,9 +62,8 @@ def check_accumulation(config: Config) -> Finding:
         f"effective batch {training.effective_batch} = {slots} slot{'s' * (slots > 1)} of {slot}, "
         f"each in {passes} micro-batch{'es' * (passes > 1)} of {micro}{last}"
     )
-    if rest:
-        return Finding("accumulation", value, "ok", f"A training.micro_batch that divides {slot} leaves no remainder.")
-    return Finding("accumulation", value)
+    advice = f"A training.micro_batch that divides {slot} leaves no remainder." if rest else ""
+    return Finding("accumulation", value, "ok", advice)
 
 
 def check_save_interval(config: Config) -> Finding:
@@ -105,9 +99,8 @@ def check_output(run: Run) -> Finding:
     """Checks that the run's folder can be written to."""
     existing = next(path for path in (run.folder, *run.folder.absolute().parents) if disk.exists(path))
     if problem := machine.unwritable(existing):
-        return Finding(
-            "output path", f"{run.folder} cannot be written to ({problem})", "bad", "Give another output_dir."
-        )
+        value = f"{run.folder} cannot be written to ({problem})"
+        return Finding("output path", value, "bad", "Give another output_dir.")
     new = "" if run.folder.is_dir() else ", which will be made"
     return Finding("output path", f"{run.folder}{new}: writable")
 

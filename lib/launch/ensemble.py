@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from lib import checkpoint
@@ -84,7 +83,7 @@ def _load_folder(folder: Path) -> tuple[Task, list[nn.Module]]:
 
 
 def load_members(runs: Sequence[Path]) -> tuple[Task, list[nn.Module]]:
-    """Returns the task and the models of several runs' folders, on the device.
+    """Returns the task and the models of several runs' folders with their best weights, on the device.
 
     A run from whose weights others started (`queue.before`) is left out. Raises BadInput where the rest differ in their
     inputs or answers.
@@ -100,17 +99,11 @@ def load_members(runs: Sequence[Path]) -> tuple[Task, list[nn.Module]]:
                 f"{run.name} cannot vote together with {first.config.run.name}: their inputs or answers differ. Give "
                 "an archive or folder with runs of one kind, or the folder of a single run."
             )
+        summary, steps = Summary.read(run), checkpoint.steps(run / "best")
+        best = summary.best.get("step") if summary else None
+        path = checkpoint.path_of(run / "best", best if best in steps else steps[-1])
         model = task.model()
-        weights.put_back(model, _best(run))
+        weights.put_back(model, checkpoint.load(path).tensors["model"])
         models.append(model.to(memory.device()).eval())
     print(f"Models: {', '.join(run.name for run in members)}.")
     return first, models
-
-
-def _best(run: Path) -> dict[str, torch.Tensor]:
-    """Returns a run's best weights by its summary; the newest of those kept where it names none."""
-    summary = Summary.read(run)
-    best = summary.best.get("step") if summary else None
-    steps = checkpoint.steps(run / "best")
-    step = best if best in steps else steps[-1]
-    return checkpoint.load(checkpoint.path_of(run / "best", step)).tensors["model"]

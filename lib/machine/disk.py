@@ -95,15 +95,11 @@ def whole(path: Path, cache: bool = False) -> Iterator[Path]:
     """
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp" if cache else f"{path.name}.tmp")
     try:
-        if exists(aside):  # left by a process that was killed
-            remove_tree(aside)
+        remove_tree(aside)  # left by a process that was killed
         yield aside
         if not cache and not aside.is_dir():
-            handle = os.open(aside, os.O_RDONLY)
-            try:
-                calls.sync(handle, aside)
-            finally:
-                os.close(handle)
+            with aside.open("rb") as file:
+                calls.sync(file.fileno(), aside)
         aside.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -112,19 +108,19 @@ def whole(path: Path, cache: bool = False) -> Iterator[Path]:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a file, or a folder with everything below it; of a link only itself."""
+    """Removes a file, or a folder with everything below it; of a link only itself; nothing if there is none."""
     if path.is_dir() and not path.is_symlink():
         for child in sorted(path.iterdir()):
             remove_tree(child)
-    calls.remove(path)
+    if exists(path):
+        calls.remove(path)
 
 
 def discard(path: Path) -> None:
     """Deletes a folder, renaming it first so that half of it can never look whole. A failure only warns."""
     doomed = path.with_name(path.name + ".del")
     try:
-        if exists(doomed):
-            remove_tree(doomed)
+        remove_tree(doomed)
         calls.rename(path, doomed)
         remove_tree(doomed)
     except OSError as error:
@@ -147,8 +143,7 @@ def check_writable(folder: Path) -> None:
     probe = folder / ".writable.tmp"
     try:
         make_folders(folder)
-        if exists(probe):
-            calls.remove(probe)
+        remove_tree(probe)
         write_file(probe, [memoryview(bytes(_PROBE_BYTES))])
         calls.remove(probe)
     except OSError as error:

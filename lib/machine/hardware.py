@@ -98,13 +98,9 @@ def driver() -> Driver | None:
         nvml = _nvml()
         number = nvml.nvmlSystemGetCudaDriverVersion_v2()  # 12080 is 12.8
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        names = [_text(nvml.nvmlDeviceGetName(handle)) for handle in handles]
-        return Driver(_text(nvml.nvmlSystemGetDriverVersion()), (number // 1000, number % 1000 // 10), names)
+        names = [nvml.nvmlDeviceGetName(handle) for handle in handles]
+        return Driver(nvml.nvmlSystemGetDriverVersion(), (number // 1000, number % 1000 // 10), names)
     return None
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value  # bytes in nvidia-ml-py before 11.5
 
 
 @dataclass(frozen=True)
@@ -152,22 +148,16 @@ def gpu_reader(index: int) -> Callable[[], GpuLoad]:
     return read
 
 
-def has_tpu() -> bool:
-    """Says whether this is a TPU runtime (Cloud TPU VM, Kaggle, Colab), by variables' names and by devices.
+def refuse_tpu() -> None:
+    """Raises BadInput in a TPU runtime (Cloud TPU VM, Kaggle, Colab) without a GPU, known by variables and devices.
 
     A TPU is /dev/accel0, or /dev/vfio/0 and then known by its variables. In a folder, /dev/accel/accel0 is any other
     accelerator, such as a laptop's NPU.
     """
-    if any(name in os.environ for name in _TPU_VARIABLES):
-        return True
+    signs = [name for name in _TPU_VARIABLES if name in os.environ]
     with contextlib.suppress(OSError):
-        return any(re.fullmatch(r"accel\d+", path.name) for path in _DEVICES.iterdir())
-    return False
-
-
-def refuse_tpu() -> None:
-    """Raises BadInput in a TPU runtime without a GPU."""
-    if has_tpu() and not torch.cuda.is_available():
+        signs += [path.name for path in _DEVICES.iterdir() if re.fullmatch(r"accel\d+", path.name)]
+    if signs and not torch.cuda.is_available():
         raise BadInput(
             "This is a TPU runtime, on which Trainbook would train on the CPU alone: choose GPU T4 x2 on Kaggle "
             "(Settings > Accelerator) or T4 GPU on Colab (Runtime > Change runtime type)."

@@ -3,7 +3,7 @@
 import fnmatch
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from lib.errors import BadInput
@@ -19,8 +19,9 @@ def mounted(platform: Platform) -> list[Path]:
         return []
     mounts: list[Path] = []
     for folder in _folders(platform.input_dir):
-        depth = _NEW_LAYOUT.get(folder.name)
-        below = list(_descend(folder, depth)) if depth else []
+        below = [folder]
+        for _ in range(_NEW_LAYOUT.get(folder.name, 0)):
+            below = [inner for outer in below for inner in _folders(outer)]
         # a data set of the old layout may be called "datasets" too; then nothing lies as deep as in the new one
         mounts += below or [folder]
     return sorted(mounts)
@@ -31,14 +32,6 @@ def _folders(folder: Path) -> list[Path]:
         return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     except OSError:
         return []
-
-
-def _descend(folder: Path, depth: int) -> Iterator[Path]:
-    for inner in _folders(folder):
-        if depth == 1:
-            yield inner
-        else:
-            yield from _descend(inner, depth - 1)
 
 
 def find_input(name: str, platform: Platform) -> Path:
@@ -90,11 +83,6 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
                 is_run = False
             folders += [mount] if is_run else []
     return folders
-
-
-def search_inputs(sentinels: Sequence[str], platform: Platform, limit: int = 20_000) -> list[Path]:
-    """Searches the mounted inputs as `search` does."""
-    return search(mounted(platform), sentinels, limit)
 
 
 def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -> list[Path]:

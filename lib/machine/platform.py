@@ -29,6 +29,7 @@ class Platform:
 
 def detect() -> Platform:
     """Returns the platform that this process runs on. Reads environment variables and never shows one."""
+    cache = os.environ.get(environment.CACHE)
     # Kaggle first: COLAB_RELEASE_TAG is set there too, and google.colab can be imported
     if run_type := os.environ.get("KAGGLE_KERNEL_RUN_TYPE"):
         root = Path(os.environ.get(environment.KAGGLE_ROOT, "/kaggle"))
@@ -37,10 +38,10 @@ def detect() -> Platform:
             batch=run_type != "Interactive",
             input_dir=root / "input",
             output_dir=root / "working",
-            scratch_dir=_cache(_SCRATCH),
-            session_minutes=_number("kaggle_run_minutes"),
-            output_bytes=int(_number("kaggle_output_bytes")),
-            output_files=int(_number("kaggle_output_files")),
+            scratch_dir=Path(cache or _SCRATCH),
+            session_minutes=float(FACTS["kaggle_run_minutes"].value),
+            output_bytes=int(FACTS["kaggle_output_bytes"].value),
+            output_files=int(FACTS["kaggle_output_files"].value),
         )
     # a child process on Colab has no IPython shell
     if "google.colab" in str(_shell()) or ("COLAB_RELEASE_TAG" in os.environ and _CONTENT.is_dir()):
@@ -51,20 +52,13 @@ def detect() -> Platform:
             batch=False,
             input_dir=drive if mounted else None,
             output_dir=drive / "trainbook" if mounted else _CONTENT,
-            scratch_dir=_cache(_SCRATCH),
-            session_minutes=_number("colab_session_minutes"),
-            output_bytes=int(_number("colab_drive_bytes")) if mounted else None,
+            scratch_dir=Path(cache or _SCRATCH),
+            session_minutes=float(FACTS["colab_session_minutes"].value),
+            output_bytes=int(FACTS["colab_drive_bytes"].value) if mounted else None,
             output_files=None,
         )
-    return Platform("local", False, None, Path("runs"), _cache(Path.home() / ".cache" / "trainbook"), None, None, None)
-
-
-def _cache(usual: Path) -> Path:
-    return Path(os.environ.get(environment.CACHE) or usual)
-
-
-def _number(name: str) -> float:
-    return float(FACTS[name].value)
+    scratch = Path(cache or Path.home() / ".cache" / "trainbook")
+    return Platform("local", False, None, Path("runs"), scratch, None, None, None)
 
 
 def in_notebook() -> bool:

@@ -18,8 +18,6 @@ def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     mine: Counter[str] = Counter()
     for names in counts:
         mine.update({name: int(number) for name, number in names.items()})
-    if ranks.world() == 1:
-        return dict(mine)
     total: Counter[str] = Counter()
     for numbers in gathered(mine):
         total.update(numbers)

@@ -11,11 +11,9 @@ from lib.machine import disk
 
 def grid(rows: int, columns: int, inches: float) -> tuple[Any, np.ndarray]:
     """Returns a figure and its (rows, columns) axes, each `inches` wide and high and without ticks."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second that only a drawing needs
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # half a second that only a drawing needs
 
     figure = Figure(figsize=(inches * columns, inches * rows + 0.4), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat:
         ax.set_axis_off()

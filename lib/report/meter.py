@@ -62,14 +62,11 @@ class Meter:
     def waiting(self, batches: Iterable[Item]) -> Iterator[Item]:
         """Yields the same batches, and counts the time until each one comes as waiting for data."""
         iterator = iter(batches)
-        while True:
-            begin = time.perf_counter()
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
+        begin = time.perf_counter()
+        for batch in iterator:
             self._window_waited += time.perf_counter() - begin
             yield batch
+            begin = time.perf_counter()
 
     def peak_bytes(self) -> int:
         """Returns the most bytes since this meter was made."""

@@ -29,10 +29,9 @@ class MetricsLog:
         self.path = path
         if path is None:
             return
+        self._file: io.FileIO | None = None
         rows = [row for row in read(path) if int(row["step"]) <= step] if path.exists() else []
-        self.columns = _columns(rows)
-        self._rewrite(rows)
-        self._file = path.open("ab", buffering=0)
+        self._rewrite(rows, _columns(rows))
         self._waiting: list[Row] = []  # rows that the disk did not take yet
         self._warned = False
 
@@ -46,7 +45,8 @@ class MetricsLog:
         self._waiting.append({name: str(value) for name, value in row.items()})
         try:
             if not set().union(*self._waiting) <= set(self.columns):
-                self._widen()
+                rows = read(self.path)
+                self._rewrite(rows, _columns([dict.fromkeys(self.columns, ""), *rows, *self._waiting]))
             self._write_waiting()
         except OSError as error:
             if not self._warned:
@@ -55,31 +55,22 @@ class MetricsLog:
                 )
             self._warned = True
 
-    def _widen(self) -> None:
-        rows, before = read(self.path), self.columns
-        self.columns = _columns([dict.fromkeys(before, ""), *rows, *self._waiting])
-        try:
-            self._rewrite(rows)
-        except OSError:
-            self.columns = before
-            raise
-        self._file.close()
+    def _rewrite(self, rows: Sequence[Row], columns: list[str]) -> None:
+        """Replaces the table by these rows and columns, and opens it for the rows to come."""
+        with whole(self.path) as aside:
+            aside.write_text(_csv([columns, *_cells(rows, columns)]), "utf-8")
+        self.columns = columns
+        if self._file:
+            self._file.close()
         self._file = self.path.open("ab", buffering=0)
 
-    def _rewrite(self, rows: Sequence[Row]) -> None:
-        with whole(self.path) as aside:
-            aside.write_text(_csv([self.columns, *self._cells(rows)]), "utf-8")
-
     def _write_waiting(self) -> None:
-        text = _csv(self._cells(self._waiting)).encode()
+        text = _csv(_cells(self._waiting, self.columns)).encode()
         end = self.path.stat().st_size
         if self._file.write(text) < len(text):  # the disk took a part
             self._file.truncate(end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._waiting.clear()
-
-    def _cells(self, rows: Sequence[Row]) -> list[list[str]]:
-        return [[row.get(column, "") for column in self.columns] for row in rows]
 
     def __enter__(self) -> "MetricsLog":
         return self
@@ -107,6 +98,10 @@ def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
     middle = names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS}
     machine = [name for name in MACHINE_COLUMNS if name in names]
     return [*FIRST_COLUMNS, *sorted(middle), *LAST_COLUMNS, *machine]
+
+
+def _cells(rows: Sequence[Row], columns: Sequence[str]) -> list[list[str]]:
+    return [[row.get(column, "") for column in columns] for row in rows]
 
 
 def _csv(rows: Iterable[Sequence[object]]) -> str:

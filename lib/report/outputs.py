@@ -1,6 +1,7 @@
 """The archive of all runs without their checkpoints, and what lies in the output folder."""
 
 import gzip
+import re
 import shutil
 import tarfile
 import tempfile
@@ -12,6 +13,8 @@ from lib.machine.platform import Platform
 from lib.text import amount
 
 ARCHIVE = "outputs.tar.gz"
+# Checkpoints, and what a killed run left half written or half deleted
+_LEFT_OUT = re.compile(r"(^|/)(checkpoints|[^/]*\.(tmp|del|old))(/|$)")
 _LOOSE = {"checkpoints", "best", "plots"}
 _MANY = 50  # files of a folder above which it is bundled
 _SHOWN = 40  # rows of the table
@@ -42,13 +45,7 @@ def _write_archive(final: Path, entries: Mapping[str, Path]) -> None:
 def packed_files(output_dir: Path) -> list[Path]:
     """Lists the files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
     runs = sorted(p.parent for p in output_dir.glob("*/config.yaml"))
-    files = [path for run in runs for path in sorted(run.rglob("*")) if path.is_file()]
-    return [path for path in files if not _left_out(path.relative_to(output_dir).parts[1:])]
-
-
-def _left_out(parts: tuple[str, ...]) -> bool:
-    """Checkpoints, and what a killed run left half written or half deleted."""
-    return any(part == "checkpoints" or part.endswith((".tmp", ".del", ".old")) for part in parts)
+    return [path for run in runs for path in _below(run) if not _LEFT_OUT.search(path.relative_to(run).as_posix())]
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -79,8 +76,8 @@ def _pack_folder(folder: Path) -> None:
             with tarfile.open(final) as packed:
                 packed.extractall(earlier, filter="data")
         bases = (Path(earlier) / folder.name, folder)
-        found = {path.relative_to(base): path for base in bases for path in _below(base)}
-        _write_archive(final, {(folder.name / name).as_posix(): path for name, path in found.items()})
+        entries = {path.relative_to(base.parent).as_posix(): path for base in bases for path in _below(base)}
+        _write_archive(final, entries)
     shutil.rmtree(folder)
 
 
@@ -91,11 +88,11 @@ def _below(folder: Path) -> list[Path]:
 def table(output_dir: Path, here: Platform | None = None) -> str:
     """Returns a line a file with sizes, then the platform's limits and how to download the archive."""
     here = here or platform.detect()
-    rows = [(path.relative_to(output_dir).as_posix(), path.stat().st_size) for path in packed_files(output_dir)]
-    shown = sorted(rows, key=lambda row: -row[1])[:_SHOWN] if len(rows) > _SHOWN else rows
-    if len(rows) > _SHOWN:
-        rest = [size for row, size in rows if (row, size) not in shown]
-        shown = [*shown, (f"and {len(rest):,} smaller files", sum(rest))]
+    shown = [(path.relative_to(output_dir).as_posix(), path.stat().st_size) for path in packed_files(output_dir)]
+    if len(shown) > _SHOWN:
+        shown.sort(key=lambda row: -row[1])
+        rest = [size for _, size in shown[_SHOWN:]]
+        shown[_SHOWN:] = [(f"and {len(rest):,} smaller files", sum(rest))]
     for folder in sorted(output_dir.glob("*/checkpoints")):
         name = folder.relative_to(output_dir).as_posix()
         shown.append((f"{name}/ (for resuming; not in the archive)", disk.held(folder)[0]))
@@ -103,18 +100,14 @@ def table(output_dir: Path, here: Platform | None = None) -> str:
     if archive.is_file():
         shown.append((f"{ARCHIVE} (all of the above but checkpoints)", archive.stat().st_size))
     lines = [f"{amount(size):>10}  {name}" for name, size in shown]
-    return "\n".join([*lines, _totals(output_dir, here), _download(archive, here)])
-
-
-def _totals(output_dir: Path, here: Platform) -> str:
     size, number = disk.held(output_dir)
-    line = f"{amount(size):>10}  in {number:,} files"
+    total = f"{amount(size):>10}  in {number:,} files"
     if here.output_bytes:
-        line += f", of {here.output_bytes / 1e9:g} GB"
-        line += f" and {here.output_files:,} files" if here.output_files else ""
+        total += f", of {here.output_bytes / 1e9:g} GB"
+        total += f" and {here.output_files:,} files" if here.output_files else ""
         if size > here.output_bytes or number > (here.output_files or number):
-            line += ": TOO MUCH, some of it may not be kept. Lower checkpoint.keep_last, or delete what is not needed"
-    return f"{line}."
+            total += ": TOO MUCH, some of it may not be kept. Lower checkpoint.keep_last, or delete what is not needed"
+    return "\n".join([*lines, f"{total}.", _download(archive, here)])
 
 
 def _download(archive: Path, here: Platform) -> str:

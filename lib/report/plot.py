@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lib.machine.disk import whole
-from lib.report.metrics import Row, read, series
+from lib.report.figure import save
+from lib.report.metrics import read, series
 
 
 def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, float], shown: Sequence[str]) -> Path:
@@ -12,14 +12,10 @@ def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, f
 
     Writes a PNG to `out`, whose folder it makes, and returns `out`.
     """
-    # Imported here: half a second that a run needs only when it draws. The object interface leaves the notebook's
-    # own pyplot backend alone.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # half a second that only a drawing needs
 
     rows = read(csv_path)
     figure = Figure(figsize=(15, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
     figure.suptitle(title)
     losses, metrics, speed = figure.subplots(1, 3)
     steps, values = series(rows, "train", "loss")
@@ -30,41 +26,29 @@ def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, f
         losses.plot(steps, values, "o-", color="C1", label="validation")
     losses.set_title("loss")
     losses.legend()
-    _draw_metrics(metrics, rows, baseline, shown)
-    _draw_speed(speed, rows)
+    for number, name in enumerate(shown):
+        colour = f"C{number}"
+        metrics.plot(*series(rows, "validation", name), "o-", color=colour, label=name)
+        if name in baseline:
+            metrics.axhline(baseline[name], color=colour, linestyle="--", alpha=0.7, label=f"{name}, trivial (test)")
+    metrics.set_title("validation (dashed: trivial baseline)")
+    if shown:
+        metrics.legend(fontsize="small")
+    speed.plot(*series(rows, "train", "samples_per_second"), color="C2")
+    speed.set_title("speed and learning rate")
+    speed.set_ylabel("samples per second", color="C2")
+    speed.set_ylim(bottom=0)
+    rate = speed.twinx()
+    rate.plot(*series(rows, "train", "lr"), color="C3")
+    rate.set_ylabel("learning rate", color="C3")
+    rate.set_ylim(bottom=0)
     for axes in (losses, metrics, speed):
         axes.set_xlabel("step")
         axes.grid(alpha=0.25)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with whole(out) as aside:
-        figure.savefig(aside, format="png", dpi=110)
-    return out
+    return save(figure, out)
 
 
-def _draw_metrics(axes, rows: Sequence[Row], baseline: Mapping[str, float], shown: Sequence[str]) -> None:
-    for number, name in enumerate(shown):
-        steps, values = series(rows, "validation", name)
-        axes.plot(steps, values, "o-", color=f"C{number}", label=name)
-        if name in baseline:
-            axes.axhline(baseline[name], color=f"C{number}", linestyle="--", alpha=0.7, label=f"{name}, trivial (test)")
-    axes.set_title("validation (dashed: trivial baseline)")
-    if shown:
-        axes.legend(fontsize="small")
-
-
-def _draw_speed(axes, rows: Sequence[Row]) -> None:
-    steps, rates = series(rows, "train", "samples_per_second")
-    axes.plot(steps, rates, color="C2")
-    axes.set_title("speed and learning rate")
-    axes.set_ylabel("samples per second", color="C2")
-    axes.set_ylim(bottom=0)
-    right = axes.twinx()
-    right.plot(*series(rows, "train", "lr"), color="C3")
-    right.set_ylabel("learning rate", color="C3")
-    right.set_ylim(bottom=0)
-
-
-def _running_mean(values: Sequence[float], share: float = 0.05) -> list[float]:
-    """Returns the trailing mean over `share` of the points, one value for each."""
-    window = max(1, round(len(values) * share))
+def _running_mean(values: Sequence[float]) -> list[float]:
+    """Returns the trailing mean over a twentieth of the points, one value for each."""
+    window = max(1, round(len(values) * 0.05))
     return [sum(values[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i in range(len(values))]

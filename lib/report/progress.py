@@ -1,50 +1,28 @@
 """Shows progress: a bar in a terminal, one updating line in a notebook, plain lines in a batch run."""
 
 import json
+import math
 import os
 import shutil
 import sys
 import time
-from typing import Protocol
+from typing import Any
 
 from lib.config import environment
 from lib.machine import platform
 
-_PLAIN_SECONDS = 15.0  # a saved log stays readable: 240 lines an hour
-_LIVE_SECONDS = 0.2
 MARK = "\x1e"  # ASCII's record separator: before a line of standard output that is progress
 
 
-class Progress(Protocol):
-    """One way to show progress."""
+class Progress:
+    """One way to show progress, at most once in `interval` seconds."""
+
+    interval = 0.2
+    _last = -math.inf
+    _pending = ""  # the last line, if it was not shown
 
     def update(self, done: int, total: int, text: str) -> None:
         """Shows that `done` of `total` are done; may be called as often as you like."""
-
-    def note(self, text: str) -> None:
-        """Prints a line that stays."""
-
-    def close(self) -> None:
-        """Ends the updating line, which keeps its last text."""
-
-
-def choose_progress() -> Progress:
-    """Returns the form that fits the output of this process."""
-    if environment.RELAY in os.environ:
-        return Relayed()
-    if platform.in_notebook() and not platform.detect().batch:
-        return Notebook()
-    return Terminal() if sys.stdout.isatty() else Plain()
-
-
-class _Throttled:
-    interval = _LIVE_SECONDS
-
-    def __init__(self) -> None:
-        self._last = float("-inf")
-        self._pending = ""
-
-    def update(self, done: int, total: int, text: str) -> None:
         self._pending = f"{done:,}/{total:,} ({done / max(total, 1):.0%})  {text}"
         now = time.monotonic()
         if now - self._last >= self.interval or done == total:
@@ -52,7 +30,12 @@ class _Throttled:
             self._show(self._pending, done / max(total, 1))
             self._pending = ""
 
+    def note(self, text: str) -> None:
+        """Prints a line that stays."""
+        print(text, flush=True)
+
     def close(self) -> None:
+        """Ends the updating line, which keeps its last text."""
         if self._pending:
             self._show(self._pending, 0.0)
         self._pending = ""
@@ -61,22 +44,17 @@ class _Throttled:
         raise NotImplementedError
 
 
-class Plain(_Throttled):
+class Plain(Progress):
     """Prints a flushed line every 15 seconds, which a log file or Kaggle's batch run keeps."""
 
-    interval = _PLAIN_SECONDS
+    interval = 15.0  # a saved log stays readable: 240 lines an hour
 
     def _show(self, line: str, share: float) -> None:
         print(line, flush=True)
 
-    def note(self, text: str) -> None:
-        print(text, flush=True)
 
-
-class Relayed(Plain):
+class Relayed(Progress):
     """Prints marked lines for the process that started this one, which shows them in its own way."""
-
-    interval = _LIVE_SECONDS
 
     def update(self, done: int, total: int, text: str) -> None:
         now = time.monotonic()
@@ -85,7 +63,7 @@ class Relayed(Plain):
             print(MARK + json.dumps([done, total, text]), flush=True)
 
 
-class Terminal(_Throttled):
+class Terminal(Progress):
     """Draws a bar on one line of a terminal."""
 
     def _show(self, line: str, share: float) -> None:
@@ -97,18 +75,14 @@ class Terminal(_Throttled):
         print("\r\x1b[2K" + text, flush=True)
 
     def close(self) -> None:
-        self._pending = ""
         print(flush=True)
 
 
-class Notebook(_Throttled):
+class Notebook(Progress):
     """Updates one line in place; it survives in the saved notebook, where a tqdm bar freezes at 0 %."""
 
     interval = 1.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._handle = None
+    _handle: Any = None
 
     def _show(self, line: str, share: float) -> None:
         from IPython.display import Pretty, display
@@ -118,5 +92,11 @@ class Notebook(_Throttled):
         else:
             self._handle.update(Pretty(line))
 
-    def note(self, text: str) -> None:
-        print(text, flush=True)
+
+def choose_progress() -> Progress:
+    """Returns the form that fits the output of this process."""
+    if environment.RELAY in os.environ:
+        return Relayed()
+    if platform.in_notebook() and not platform.detect().batch:
+        return Notebook()
+    return Terminal() if sys.stdout.isatty() else Plain()

@@ -50,20 +50,15 @@ class Probe:
 
 
 class Sampler:
-    """Runs `probe` every `seconds` on a thread of its own for as long as the `with` block lasts.
+    """Runs `probe` every second on a thread of its own for as long as the `with` block lasts.
 
     `wait(seconds)` sleeps and returns whether to end; tests give one that does not sleep.
     """
 
-    def __init__(
-        self,
-        probe: Callable[[], Sample] | None = None,
-        seconds: float = SECONDS,
-        wait: Callable[[float], bool] | None = None,
-    ):
+    def __init__(self, probe: Callable[[], Sample] | None = None, wait: Callable[[float], bool] | None = None):
         self._probe = probe or Probe()
         self._ended = threading.Event()
-        self._seconds, self._wait = seconds, wait or self._ended.wait
+        self._wait = wait or self._ended.wait
         self._lock = threading.Lock()
         self._samples: list[Sample] = []  # since the last row
         self._last: Sample | None = None
@@ -79,7 +74,7 @@ class Sampler:
 
     def _run(self) -> None:
         with contextlib.suppress(Exception):  # a machine that cannot be read costs columns, never the run
-            while not self._ended.is_set() and not self._wait(self._seconds):
+            while not self._ended.is_set() and not self._wait(SECONDS):
                 self.sample()
 
     def sample(self) -> None:
@@ -101,12 +96,10 @@ class Sampler:
         if not samples:
             return {}
         self._last = samples[-1]
-        use = [s.gpu_use for s in samples if s.gpu_use is not None]
-        memory = [s.gpu_memory_bytes for s in samples if s.gpu_memory_bytes is not None]
         row: dict[str, float] = {"ram_share": round(max(s.ram_share for s in samples), 4)}
-        if use:
+        if use := [s.gpu_use for s in samples if s.gpu_use is not None]:
             row["gpu_use"] = round(sum(use) / len(use), 4)
-        if memory:
+        if memory := [s.gpu_memory_bytes for s in samples if s.gpu_memory_bytes is not None]:
             row["gpu_memory_bytes"] = max(memory)
         return row
 

@@ -111,5 +111,5 @@ def test_the_load_of_a_gpu_counts_other_processes_by_nvml_and_by_torch(card, mon
 
 def test_the_driver_is_none_where_nvml_does_not_answer(nvml):
     assert hardware.driver() is None
-    nvml(["Tesla T4", b"Tesla T4"])
+    nvml(["Tesla T4", "Tesla T4"])
     assert hardware.driver() == hardware.Driver("570.86", (12, 8), ["Tesla T4", "Tesla T4"])

@@ -81,25 +81,25 @@ def test_folders_with_a_sentinel_are_found_shallow_ones_first(monkeypatch, tmp_p
     deep.mkdir(parents=True)
     (deep / "graph-1.jsonl").touch()
     (tmp_path / "input" / "old" / "graph-2.jsonl").touch()
-    assert inputs.search_inputs(["graph-*.jsonl"], here) == [tmp_path / "input" / "old", deep]
-    assert inputs.search_inputs(["*.tif", "data.jsonl"], here) == inputs.mounted(here)
-    assert inputs.search_inputs(["*.png"], here) == []
+    assert inputs.search(inputs.mounted(here), ["graph-*.jsonl"]) == [tmp_path / "input" / "old", deep]
+    assert inputs.search(inputs.mounted(here), ["*.tif", "data.jsonl"]) == inputs.mounted(here)
+    assert inputs.search(inputs.mounted(here), ["*.png"]) == []
 
 
 def test_the_search_is_bounded_and_says_so(monkeypatch, tmp_path, capsys):
     here = kaggle(monkeypatch, tmp_path, ["a", "b", "c"])
     for index in range(30):
         (tmp_path / "input" / "a" / f"{index:03}.txt").touch()
-    assert inputs.search_inputs(["data.jsonl"], here, limit=31) == [tmp_path / "input" / "a"]
+    assert inputs.search(inputs.mounted(here), ["data.jsonl"], limit=31) == [tmp_path / "input" / "a"]
     assert "Only 31 entries of the mounted inputs were searched" in capsys.readouterr().out
-    assert len(inputs.search_inputs(["data.jsonl"], here, limit=40)) == 3
+    assert len(inputs.search(inputs.mounted(here), ["data.jsonl"], limit=40)) == 3
     assert capsys.readouterr().out == ""
 
 
 def test_a_link_to_a_folder_above_does_not_make_the_search_endless(monkeypatch, tmp_path):
     here = kaggle(monkeypatch, tmp_path, ["a"])
     (tmp_path / "input" / "a" / "loop").symlink_to(tmp_path / "input", target_is_directory=True)
-    assert inputs.search_inputs(["data.jsonl"], here) == [tmp_path / "input" / "a"]
+    assert inputs.search(inputs.mounted(here), ["data.jsonl"]) == [tmp_path / "input" / "a"]
 
 
 @pytest.mark.parametrize(

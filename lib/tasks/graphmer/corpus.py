@@ -16,6 +16,7 @@ from lib.tasks.graphmer import tokens
 from lib.tasks.graphmer.code.records import Graph, Triple
 from lib.tasks.graphmer.settings import Chain, Split
 from lib.tasks.graphmer.tokens import Pieces
+from lib.training.splits import by_hash
 
 SPLITS = ("train", "validation", "test")
 
@@ -170,11 +171,7 @@ def split_files(files: Sequence[str], validation: float, test: float) -> dict[st
 
     Returns the index of each file's split. `validation` and `test` are their shares of the files.
     """
-    splits = {}
-    for file in files:
-        position = int.from_bytes(hashlib.sha256(file.encode()).digest()[:8], "big") / 2**64
-        splits[file] = 1 if position < validation else 2 if position < validation + test else 0
-    return splits
+    return {file: by_hash(file, (validation, test)) for file in files}
 
 
 def _offsets(lengths: Sequence[int]) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lib.errors import BadInput
+from lib.errors import BadInput, check_limit, first_ten
 from lib.machine import disk
 from lib.scores import IGNORE
 from lib.tasks.glacier.data import readers
@@ -26,7 +26,6 @@ from lib.tasks.glacier.data.tiles import Store
 from lib.tasks.glacier.settings import Cut, Source
 
 VERSION = 1  # of the store's files
-_SHOWN = 10  # sentences about unusable scenes that are printed
 _PROGRESS_SECONDS = 15.0
 _COMPLETE = "complete.json"
 _FLOAT16_MAX = 65_504.0
@@ -97,17 +96,10 @@ class Cutter:
 
         `complete` notes for `finished` that there are no other scenes.
         """
-        sentences = "\n".join(f"  {problem}" for problem in self.problems[:_SHOWN])
-        if len(self.problems) > _SHOWN:
-            sentences += f"\n  ... and {len(self.problems) - _SHOWN} more"
-        if len(self.problems) > self.limit:
-            raise BadInput(
-                f"{len(self.problems)} scenes cannot be used, and workload.bad_input_limit allows {self.limit}:\n"
-                f"{sentences}\nCorrect them, or leave them out by workload.bad_input_limit: {len(self.problems)}."
-            )
+        check_limit("Scenes that cannot be used", self.problems, self.limit)
         if self.problems:
             print(f"Left out {len(self.problems)} unusable scenes (workload.bad_input_limit {self.limit}):")
-            print(sentences)
+            print(first_ten(self.problems))
         self.records.sort(key=lambda record: record["name"])  # whatever the order in which they came
         store = Store(self.folder, self.records)
         invalid, unlabelled = (sum(record[key] for record in self.records) for key in ("invalid", "unlabelled"))

@@ -119,7 +119,7 @@ def test_unusable_scenes_are_all_named_and_refused_past_the_limit(tmp_path):
     with pytest.raises(BadInput) as refused:
         cut(tmp_path / "data", tmp_path / "store")
     sentences = str(refused.value)
-    assert sentences.startswith("3 scenes cannot be used, and workload.bad_input_limit allows 0:")
+    assert sentences.startswith("Scenes that cannot be used: 3; workload.bad_input_limit allows 0.")
     assert "Band1/img100.tif holds no data at all" in sentences
     assert "label/img101.tif labels none of the pixels" in sentences
     assert "Band2/img102.tif ends or breaks in the middle" in sentences
