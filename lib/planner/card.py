@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 
@@ -10,7 +9,7 @@ from lib.errors import BadInput
 from lib.machine.facts import CARDS, Card
 from lib.machine.memory import GIB
 from lib.planner.allocator import MIB
-from lib.training.precision import Precision, precision_on_card
+from lib.training.precision import Precision
 
 # A CUDA context with lazily loaded kernels takes 125 to 135 MiB of a T4 that no allocator sees (measured reports,
 # 2026-09); 200 leaves room for kernels that load later.
@@ -29,10 +28,6 @@ class Target:
     set_aside: int = CONTEXT_BYTES  # bytes of it that are not for tensors
 
     @property
-    def capability(self) -> tuple[int, int]:
-        return self.card.capability
-
-    @property
     def usable_bytes(self) -> int:
         """Bytes for tensors: the memory that torch sees, without context and libraries."""
         return int(self.card.memory_gib * GIB) - self.set_aside
@@ -42,10 +37,10 @@ class Target:
         """The most bytes that a plan may allocate at its peak."""
         return int(FITS * self.usable_bytes)
 
-    @cached_property
+    @property
     def cublas_workspace(self) -> int:
         """Bytes that a cuBLAS handle keeps: PyTorch's default :4096:2:16:8, and 32 MiB on Hopper."""
-        return 32 * MIB if self.capability[0] == 9 else 2 * 4096 * 1024 + 8 * 16 * 1024
+        return 32 * MIB if self.card.capability[0] == 9 else 2 * 4096 * 1024 + 8 * 16 * 1024
 
     def flops(self, precision: Precision) -> float:
         """Returns the peak FLOP/s of matrix products; formats without units on the card run at the rate of fp32."""
@@ -97,8 +92,3 @@ def card_of_gpu(index: int) -> Target:
         return Target(replace(known[0], memory_gib=memory_gib))
     target = _own(memory_gib, (properties.major, properties.minor))
     return Target(replace(target.card, name=properties.name))
-
-
-def planned_precision(precision: str, target: Target) -> Precision:
-    """Returns the format that `training.precision` means on the card. Raises BadInput where the card lacks it."""
-    return precision_on_card(precision, target.capability, target.card.name)

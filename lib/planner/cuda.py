@@ -59,7 +59,6 @@ class CudaSemantics(TorchFunctionMode):
         self.attention: Counter[str] = Counter()
         self._half_weights: dict[int, tuple[Tensor, Tensor]] = {}  # autocast's cache, which ends with the region
         self._was_autocast = False
-        self._inner: dict[Callable, Callable] = {}
         self._running: list[Callable] = []
 
     def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -83,23 +82,9 @@ class CudaSemantics(TorchFunctionMode):
         self._running.append(func)
         try:
             with self:
-                return self._without_overrides(func)(*args, **kwargs)
+                return _without_overrides(func)(*args, **kwargs)
         finally:
             self._running.pop()
-
-    def _without_overrides(self, func: types.FunctionType) -> Callable:
-        """Returns the Python function without the check that would pass it to this mode again: its body runs."""
-        if func not in self._inner:
-            never = {
-                name: lambda *_: False
-                for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-            }
-            body = types.FunctionType(
-                func.__code__, {**func.__globals__, **never}, func.__name__, func.__defaults__, func.__closure__
-            )
-            body.__kwdefaults__ = func.__kwdefaults__
-            self._inner[func] = body
-        return self._inner[func]
 
     # --- autocast -----------------------------------------------------------------------------------------------------
 
@@ -141,15 +126,7 @@ class CudaSemantics(TorchFunctionMode):
     # --- attention ----------------------------------------------------------------------------------------------------
 
     def _attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
+        self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
     ) -> Tensor:
         """Attends by the kernel that the card would choose. query (B, H, L, E), key and value (B, H, S, E)."""
         half = self._autocast()
@@ -160,7 +137,7 @@ class CudaSemantics(TorchFunctionMode):
         if enable_gqa and query.shape[1] != key.shape[1]:
             repeats = query.shape[1] // key.shape[1]
             key, value = (t.repeat_interleave(repeats, 1) for t in (key, value))
-        kernel = attention_kernel(self.target.capability, query, value, attn_mask)
+        kernel = attention_kernel(self.target.card.capability, query, value, attn_mask)
         self.attention[kernel] += 1
         if kernel == "flash":
             return _flash(query, key, value, dropout_p, is_causal, scale)
@@ -248,6 +225,16 @@ def _meta_device(value: Any) -> Any:
 
 def _argument(args: tuple, kwargs: dict, position: int, name: str) -> Any:
     return args[position] if len(args) > position else kwargs[name]
+
+
+@functools.cache
+def _without_overrides(func: types.FunctionType) -> Callable:
+    """Returns a Python function of torch without the check that would pass it to the mode again: its body runs."""
+    checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    names = {**func.__globals__, **dict.fromkeys(checks, lambda *_: False)}
+    body = types.FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return body
 
 
 def _drops(x: Any, p: float = 0.5, training: bool = True, train: bool | None = None, **_: Any) -> bool:

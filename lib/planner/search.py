@@ -12,9 +12,10 @@ from lib.config import Config, with_changes
 from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
-from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, planned_precision
+from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target
 from lib.planner.trace import NotTraceable, Prediction, predict_task
 from lib.task import Task, find_task
+from lib.training.precision import precision_on_card
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
 _LINK_GB_S = (5.0, 11.0)
@@ -143,7 +144,7 @@ class _Search:
         self.slots_each = config.training.micro_batch_slots // count
         with torch.device("meta"):
             self.layers = len(getattr(task.model(), "blocks", ()))
-        self.precision = planned_precision(config.training.precision, target)
+        self.precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
         self._traced: dict[tuple[int, int], Prediction] = {}
 
     def options(self) -> Iterator[Option]:
