@@ -37,12 +37,8 @@ def of_plan(plan: Plan) -> str:
     return framed(_PAGE.plan_page(plan, _pieces(plan), quota if on_kaggle else None))
 
 
-def bar(plan: Plan) -> str:
-    """Returns the memory of the card from left to right: CUDA, the categories at the peak, and what is left."""
-    return str(_PAGE.bar(plan, _pieces(plan)))
-
-
 def _pieces(plan: Plan) -> list[tuple[str, int, str, str]]:
+    """Returns name, bytes and colours of what lies in the card's memory: CUDA, then the categories at the peak."""
     taken, colours = plan.chosen.prediction.by_category, dict(zip(CATEGORIES, _COLOURS, strict=True))
     pieces = [(name, taken[name], *colours[name]) for name in CATEGORIES if name in taken]
     return [("CUDA and libraries", plan.set_aside_bytes, "#999999", "#000"), *pieces]
@@ -61,11 +57,6 @@ def refusal(sentence: str) -> str:
 def computing(text: str) -> str:
     """Returns a line with a wheel that turns while the plan is made."""
     return str(_PAGE.computing(text))
-
-
-def dimmed(html: str) -> str:
-    """Returns an answer that is about to be replaced."""
-    return str(_PAGE.dimmed(html))
 
 
 def framed(html: str) -> str:
