@@ -6,6 +6,7 @@ choice wins, and answers are cached.
 
 import json
 import threading
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -119,8 +120,8 @@ class Panel:
         self._paths = {path.stem: path for path in paths}
         self._answers: dict[str, Plan | str] = {}
         self._newest = start
-        self._busy = False
-        self._lock = threading.Lock()
+        self._planning = threading.Lock()  # one plan at a time
+        self._showing = threading.Lock()
         self._worker: threading.Thread | None = None
         self._plan: Plan | None = None
         self._html = ""
@@ -232,35 +233,31 @@ class Panel:
         self._request(self.choice())
 
     def _request(self, choice: Choice) -> None:
-        """Shows a cached answer at once; otherwise the thread plans it when it is free."""
-        with self._lock:
+        """Shows a cached answer at once; otherwise a thread plans it."""
+        with self._showing:
             self._newest = choice
             if choice.key in self._answers:
                 self._show(choice, self._answers[choice.key])
                 return
             self._show_computing(choice)
-            if self._busy:
-                return
-            self._busy = True
-        self._worker = threading.Thread(target=self._work, daemon=True)
+        self._worker = threading.Thread(target=self._work, args=(choice,), daemon=True)
         self._worker.start()
 
-    def _work(self) -> None:
-        """Plans the newest choice until there is no newer one."""
-        while True:
-            choice = self._newest
+    def _work(self, choice: Choice) -> None:
+        """Plans a choice after the plan that is being made, unless there is a newer choice by then."""
+        with self._planning:
+            if choice.key != self._newest.key:
+                return
             answer = self._answer_of(choice)
-            with self._lock:
-                if choice.key == self._newest.key:
-                    self._busy = False
-                    self._show(choice, answer)
-                    return
+        with self._showing:
+            if choice.key == self._newest.key:
+                self._show(choice, answer)
 
     def wait(self, seconds: float) -> bool:
         """Waits until the answer for the controls is shown; returns False after `seconds` without it."""
         if self._worker:
             self._worker.join(seconds)
-        return not self._busy
+        return not (self._worker and self._worker.is_alive())
 
     def _answer_of(self, choice: Choice) -> Plan | str:
         """Returns the plan, or the sentence that says why there is none."""
@@ -321,20 +318,18 @@ def _recomputations(config: Config) -> list[tuple[str, int | str]]:
     return [("as few layers as fit", 0), *some, *every]
 
 
-_gauge_stop = threading.Event()
+_newest_gauge: Any = None
 
 
 def start_gauge(control: Any) -> None:
     """Shows the memory in use of this machine's GPUs in the newest panel's control, every 2 s; without GPUs nothing."""
-    global _gauge_stop
-    _gauge_stop.set()
-    if not torch.cuda.is_available():
-        return
-    stop = _gauge_stop = threading.Event()
+    global _newest_gauge
+    _newest_gauge = control
 
     def update() -> None:
-        while not stop.is_set():
+        while _newest_gauge is control:
             control.value = gauge([reading for reading in memory.readings() if reading.name != "RAM"])
-            stop.wait(_GAUGE_SECONDS)
+            time.sleep(_GAUGE_SECONDS)
 
-    threading.Thread(target=update, daemon=True).start()
+    if torch.cuda.is_available():
+        threading.Thread(target=update, daemon=True).start()

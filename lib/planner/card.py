@@ -67,20 +67,20 @@ def find_card(name: str) -> Target:
     if key in CARDS:
         return Target(CARDS[key])
     if own := _OWN.fullmatch(name):
-        return _own(float(own[1]), (int(own[2] or 7), int(own[3] or 5)))
+        return Target(_like_known(float(own[1]), (int(own[2] or 7), int(own[3] or 5))))
     raise BadInput(
         f"There is no card {name!r}. Known cards: {', '.join(CARDS)}. Write your own as its memory and capability, "
         'for example "8 GiB, capability 8.6".'
     )
 
 
-def _own(memory_gib: float, capability: tuple[int, int]) -> Target:
+def _like_known(memory_gib: float, capability: tuple[int, int]) -> Card:
     """Returns a card of which only memory and capability are known, with the rates of the nearest known one."""
     older = [card for card in CARDS.values() if card.capability <= capability] or list(CARDS.values())
     like = min(older, key=lambda card: (abs(card.capability[0] - capability[0]), abs(card.memory_gib - memory_gib)))
     name = f"{memory_gib:g} GiB, capability {capability[0]}.{capability[1]}"
     source = f"the rates are those of {like.name}"
-    return Target(replace(like, name=name, capability=capability, memory_gib=memory_gib, source=source))
+    return replace(like, name=name, capability=capability, memory_gib=memory_gib, source=source)
 
 
 def card_of_gpu(index: int) -> Target:
@@ -90,5 +90,4 @@ def card_of_gpu(index: int) -> Target:
     known = [c for c in CARDS.values() if c.name.split()[0] in properties.name and abs(c.memory_gib - memory_gib) < 2]
     if known:
         return Target(replace(known[0], memory_gib=memory_gib))
-    target = _own(memory_gib, (properties.major, properties.minor))
-    return Target(replace(target.card, name=properties.name))
+    return Target(replace(_like_known(memory_gib, (properties.major, properties.minor)), name=properties.name))

@@ -107,15 +107,16 @@ class CudaSemantics(TorchFunctionMode):
         return self._half_weights[id(value)][1]
 
     def _autocast_call(self, func: Any, name: str, args: tuple, kwargs: dict, half: torch.dtype) -> Any:
+        has_dtype = any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values()))
         if name in _TO_HALF:
             args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, half), (args, kwargs))
         elif name == "cross_entropy_loss" and _is_plain_cross_entropy(args, kwargs):
             return _half_cross_entropy(*args, **kwargs)
         elif name in _TO_FP32:
             args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, torch.float32), (args, kwargs))
-        elif name in _SOFTMAX and args[0].dtype in HALF and not _has_dtype(args, kwargs):
+        elif name in _SOFTMAX and args[0].dtype in HALF and not has_dtype:
             return _half_softmax(name, args[0], _argument(args, kwargs, 1, "dim"))
-        elif name in _RESULT_FP32 and getattr(args[0], "dtype", None) in HALF and kwargs.get("dtype") is None:
+        elif name in _RESULT_FP32 and getattr(args[0], "dtype", None) in HALF and not has_dtype:
             kwargs["dtype"] = torch.float32
         elif name in _TO_WIDEST:
             floats = {t.dtype for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()}
@@ -141,11 +142,13 @@ class CudaSemantics(TorchFunctionMode):
         self.attention[kernel] += 1
         if kernel == "flash":
             return _flash(query, key, value, dropout_p, is_causal, scale)
+        if kernel == "math" and is_causal:
+            attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril_()
         if attn_mask is not None and attn_mask.dtype is torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask, -math.inf)
         if kernel == "efficient":
             return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
-        return _plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        return _plain_attention(query, key, value, attn_mask, dropout_p, scale)
 
 
 def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
@@ -189,13 +192,10 @@ def _efficient(
 
 
 def _plain_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, causal: bool, scale: float | None
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, scale: float | None
 ) -> Tensor:
     """Attends as at::_scaled_dot_product_attention_math does, which keeps the scores (B, H, L, S)."""
     root = math.sqrt(scale if scale else query.shape[-1] ** -0.5)
-    if causal:
-        lower = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril_()
-        bias = torch.zeros_like(lower, dtype=query.dtype).masked_fill_(lower, -math.inf)
     scores = torch.matmul(query * root, key.transpose(-2, -1) * root)
     if bias is not None:
         scores = scores + bias
@@ -239,10 +239,6 @@ def _without_overrides(func: types.FunctionType) -> Callable:
 
 def _drops(x: Any, p: float = 0.5, training: bool = True, train: bool | None = None, **_: Any) -> bool:
     return bool(training if train is None else train) and 0 < p < 1 and x.numel() > 0
-
-
-def _has_dtype(args: tuple, kwargs: dict) -> bool:
-    return kwargs.get("dtype") is not None or any(isinstance(a, torch.dtype) for a in args)
 
 
 def _half_softmax(name: str, x: Tensor, dim: int) -> Tensor:

@@ -12,7 +12,7 @@ from lib.machine.memory import GIB, Reading
 from lib.planner.card import FITS
 from lib.planner.page import MACROS
 from lib.planner.search import STEPS, Plan
-from lib.planner.table import QUOTA_HOURS, quota_share, sessions_for
+from lib.planner.table import QUOTA_HOURS, quota
 from lib.planner.trace import CATEGORIES
 from lib.text import duration
 
@@ -28,13 +28,12 @@ _PAGE = _ENVIRONMENT.from_string(MACROS).module
 def of_plan(plan: Plan) -> str:
     """Returns verdict, bar, legend, figures, the table of options and the time of runs of other lengths."""
 
-    def quota(steps: int) -> tuple[str, str]:
-        seconds = plan.seconds(steps)
-        sessions = sessions_for(seconds)
-        return quota_share(seconds), f"{sessions} session" + "s" * (sessions != 1)
+    def quota_of(steps: int) -> tuple[str, str]:
+        share, sessions = quota(plan.seconds(steps))
+        return share, f"{sessions} session" + "s" * (sessions != 1)
 
     on_kaggle = plan.card == CARDS["t4"].name
-    return framed(_PAGE.plan_page(plan, _pieces(plan), quota if on_kaggle else None))
+    return framed(_PAGE.plan_page(plan, _pieces(plan), quota_of if on_kaggle else None))
 
 
 def _pieces(plan: Plan) -> list[tuple[str, int, str, str]]:

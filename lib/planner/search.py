@@ -190,8 +190,7 @@ class _Search:
     def predict(self, micro_batch: int, recomputed: int) -> Prediction:
         if (micro_batch, recomputed) not in self._traced:
             changed = {"training.gradient_checkpointing": recomputed, "training.micro_batch": micro_batch}
-            config = with_changes(self.config, changed)
-            passes = self._passes(micro_batch)
+            config, passes = with_changes(self.config, changed), self._passes(micro_batch)
             traced = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
             self._traced[micro_batch, recomputed] = traced
         return self._traced[micro_batch, recomputed]
@@ -207,17 +206,15 @@ class _Search:
             passes * one + rest + between
             for one, rest, between in zip(prediction.pass_seconds, prediction.rest_seconds, reduced, strict=True)
         )
-        plain = self._traced.get((micro_batch, 0))
-        flops = plain.pass_flops if plain else self._plain_flops(prediction, micro_batch)
+        flops = self._plain_flops(prediction, micro_batch)
         compute = prediction.pass_flops / flops if flops else 1.0
         return Option(micro_batch, passes, recomputed, prediction, compute, (low, high))
 
     def _plain_flops(self, prediction: Prediction, micro_batch: int) -> float:
-        """Returns the FLOPs of a pass without recomputation, scaled by samples from one that was traced."""
-        for (size, recomputed), traced in self._traced.items():
-            if recomputed == 0:
-                return traced.pass_flops / size * micro_batch
-        return prediction.pass_flops
+        """Returns the FLOPs of a pass without recomputation: as traced, else scaled by samples from a traced one."""
+        plain = {size: traced.pass_flops for (size, recomputed), traced in self._traced.items() if recomputed == 0}
+        scaled = [flops / size * micro_batch for size, flops in plain.items()]
+        return plain.get(micro_batch, scaled[0] if scaled else prediction.pass_flops)
 
     def _reduction_seconds(self, parameters: int) -> tuple[float, float]:
         """Returns bounds of a ring all-reduce of fp32 gradients: each card sends and receives 2 (n - 1) / n of them."""

@@ -240,7 +240,8 @@ class Tracker(TorchDispatchMode):
 
     def _note_values(self, func: Any, name: str, tensors: list[Tensor], args: tuple, kwargs: dict, out: Any) -> None:
         """Computes the values of `out` where they follow from known ones and are few enough."""
-        if self.device != "meta" or not _followable(out):
+        small = isinstance(out, Tensor) and out.device.type == "meta" and out.numel() <= KNOWN_LIMIT
+        if not small or out.dtype.is_floating_point or out.dtype.is_complex:
             return
         values = [_known(tensor) for tensor in tensors]
         if any(value is None for value in values) or (not tensors and name not in _FACTORIES):
@@ -252,16 +253,6 @@ class Tracker(TorchDispatchMode):
 
 def _known(tensor: Tensor) -> Tensor | None:
     return tensor if tensor.device.type == "cpu" else getattr(tensor, "_known_values", None)
-
-
-def _followable(out: Any) -> bool:
-    return (
-        isinstance(out, Tensor)
-        and out.device.type == "meta"
-        and not out.dtype.is_floating_point
-        and not out.dtype.is_complex
-        and out.numel() <= KNOWN_LIMIT
-    )
 
 
 _FACTORIES = {"arange", "zeros", "ones", "full", "scalar_tensor", "randint", "randperm"}

@@ -222,13 +222,16 @@ def test_the_gauge_shows_each_gpu_and_stops_for_the_next_panel(monkeypatch):
             self.written.set()
 
     first = Shown()
+    monkeypatch.setattr(panel, "_GAUGE_SECONDS", 0.01)
+    others = set(threading.enumerate())
     panel.start_gauge(first)
-    running = panel._gauge_stop
+    (running,) = set(threading.enumerate()) - others
     assert first.written.wait(10) and "GPU 0, T4: 3.00 of 12.00 GiB in use" in text_of(first.value)
     assert "width:25.0%" in first.value and "RAM" not in first.value
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     panel.start_gauge(Shown())
-    assert running.is_set()
+    running.join(10)
+    assert not running.is_alive()
 
 
 def test_dials_are_keys_of_their_task():
