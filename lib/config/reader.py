@@ -33,13 +33,13 @@ def keys(cls: Any) -> list[dataclasses.Field]:
     return [f for f in dataclasses.fields(cls) if f.metadata.get("key", True)]
 
 
-def flat(config: Any) -> dict[str, object]:
+def flat(config: Any, prefix: str = "") -> dict[str, object]:
     """Returns the value of every dotted key, in the order of the fields."""
     values: dict[str, object] = {}
     for f in keys(config):
         value = getattr(config, f.name)
-        inner = flat(value) if dataclasses.is_dataclass(value) else None
-        values |= {f.name: value} if inner is None else {f"{f.name}.{key}": v for key, v in inner.items()}
+        key = prefix + f.name
+        values |= flat(value, f"{key}.") if dataclasses.is_dataclass(value) else {key: value}
     return values
 
 

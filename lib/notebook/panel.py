@@ -96,9 +96,8 @@ def show(
 
 def in_text(choice: Choice, plan: Plan) -> str:
     """Returns a plan as text, with the line to paste."""
-    return f"{planner.of_plan(plan)}\n\nTo follow this plan, in the Parameters of the training notebook:\n" + (
-        file.as_code(choice.to_paste(plan))
-    )
+    line = file.as_code(choice.to_paste(plan))
+    return f"{planner.of_plan(plan)}\n\nTo follow this plan, in the Parameters of the training notebook:\n{line}"
 
 
 def side_by_side(path: Path, overrides: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -140,11 +139,10 @@ class Panel:
         cards += [(f"{card.name}, {card.memory_gib:g} GiB", name) for name, card in CARDS.items()]
         card = start.card if start.card == HERE else start.card.lower()
         is_known = card in [value for _, value in cards]
+        cards.append(("my own ...", _OWN))
         counts = [(str(n) if n else "as a session has", n) for n in sorted({0, *_COUNTS, start.cards})]
         self.workload = self._control(w.Dropdown, "Workload", options=list(self._paths))
-        self.card = self._control(
-            w.Dropdown, "Card", options=[*cards, ("my own ...", _OWN)], value=card if is_known else _OWN
-        )
+        self.card = self._control(w.Dropdown, "Card", options=cards, value=card if is_known else _OWN)
         own = "" if is_known else start.card
         self.own = self._control(w.Text, "its memory", value=own, placeholder="8 GiB, capability 8.6")
         self.count = self._control(w.Dropdown, "Number of cards", options=counts, value=start.cards)
@@ -157,9 +155,8 @@ class Panel:
         self.answer, self.status, self.message, self.gauge = w.HTML(), w.HTML(), w.HTML(), w.HTML()
         fixed = [self.workload, self.card, self.own, self.count, self.batch, self.precision, self.recomputed]
         left = w.VBox([*fixed, self.dials, self.use, self.status, self.gauge], layout={"width": "330px"})
-        right = w.VBox(
-            [self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0", "margin": "0 0 0 18px"}
-        )
+        wide = {"flex": "1 1 480px", "min_width": "0", "margin": "0 0 0 18px"}
+        right = w.VBox([self.answer, self.message], layout=wide)
         self.box = w.Box([left, right], layout={"display": "flex", "flex_flow": "row wrap", "width": "100%"})
         self._show_own()
 

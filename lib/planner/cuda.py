@@ -218,9 +218,8 @@ def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 
 
 def _meta_device(value: Any) -> Any:
-    is_cuda = isinstance(value, torch.device) and value.type == "cuda"
-    named = isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
-    return torch.device("meta") if is_cuda or named else value
+    is_cuda = isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda"
+    return torch.device("meta") if is_cuda else value
 
 
 def _argument(args: tuple, kwargs: dict, position: int, name: str) -> Any:
@@ -243,9 +242,8 @@ def _drops(x: Any, p: float = 0.5, training: bool = True, train: bool | None = N
 
 def _half_softmax(name: str, x: Tensor, dim: int) -> Tensor:
     """Applies softmax: CUDA converts fp16 inside the kernel, without an fp32 copy of the input; bf16 gets one."""
-    if x.dtype is torch.float16:
-        return _SOFTMAX[name](x, dim, True)
-    return _SOFTMAX[name](x.float(), dim, False)
+    is_fp16 = x.dtype is torch.float16
+    return _SOFTMAX[name](x if is_fp16 else x.float(), dim, is_fp16)
 
 
 def _is_plain_cross_entropy(args: tuple, kwargs: dict) -> bool:

@@ -64,20 +64,19 @@ def temporaries(name: str, args: tuple, target: Target) -> list[int]:
     if name == "_scaled_dot_product_flash_attention_backward":
         B, H, M, K = args[1].shape
         return [4 * B * H * round_up(M, 128) * (K + 1)]
-    if name == "convolution":
-        return _copies_for_tensor_cores(args[0], args[1], [args[0]], target)
-    if name == "convolution_backward":
-        return _copies_for_tensor_cores(args[1], args[2], [args[0], args[1]], target)
+    if name in ("convolution", "convolution_backward"):
+        *read, weight = args[:2] if name == "convolution" else args[:3]  # backward reads the gradient and the input
+        return _copies_for_tensor_cores(read, weight, target)
     return []
 
 
-def _copies_for_tensor_cores(x: Tensor, weight: Tensor, read: list[Tensor], target: Target) -> list[int]:
+def _copies_for_tensor_cores(read: list[Tensor], weight: Tensor, target: Target) -> list[int]:
     """Returns the copy of the largest plain half-precision input: cuDNN's tensor-core kernels want channels last.
 
-    x (N, C, H, W). A 1x1 convolution is a matrix product and takes either layout.
+    The last of `read` is the input (N, C, H, W). A 1x1 convolution is a matrix product and takes either layout.
     """
-    half = x.dtype in (torch.float16, torch.bfloat16)
-    if not half or target.card.capability < (7, 0) or weight.shape[2:].numel() == 1 or x.dim() != 4:
+    half = weight.dtype in (torch.float16, torch.bfloat16)
+    if not half or target.card.capability < (7, 0) or weight.shape[2:].numel() == 1 or read[-1].dim() != 4:
         return []
     plain = [t for t in read if not t.is_contiguous(memory_format=torch.channels_last)]
     return [max(t.numel() * t.element_size() for t in plain)] if plain else []

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from lib.config import Config, with_changes
@@ -202,10 +203,7 @@ class _Search:
         prediction = self.predict(micro_batch, recomputed)
         passes = self._passes(micro_batch)
         reduced = self._reduction_seconds(prediction.parameters)
-        low, high = (
-            passes * one + rest + between
-            for one, rest, between in zip(prediction.pass_seconds, prediction.rest_seconds, reduced, strict=True)
-        )
+        low, high = (passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced).tolist()
         flops = self._plain_flops(prediction, micro_batch)
         compute = prediction.pass_flops / flops if flops else 1.0
         return Option(micro_batch, passes, recomputed, prediction, compute, (low, high))
@@ -230,12 +228,11 @@ def _even_sizes(slot: int) -> list[int]:
 
 def _recommended(fitting: list[Option]) -> Option:
     """Returns the fewest recomputed layers, unless more allow a micro-batch so much larger that a step is faster."""
-    best = None
-    for recomputed in sorted({option.recomputed for option in fitting}):
-        option = max((o for o in fitting if o.recomputed == recomputed), key=lambda o: o.micro_batch)
-        if best is None or option.expected_seconds < _MUCH_FASTER * best.expected_seconds:
+    counts = sorted({option.recomputed for option in fitting})
+    best, *others = (max((o for o in fitting if o.recomputed == n), key=lambda o: o.micro_batch) for n in counts)
+    for option in others:
+        if option.expected_seconds < _MUCH_FASTER * best.expected_seconds:
             best = option
-    assert best
     return best
 
 

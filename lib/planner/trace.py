@@ -133,9 +133,7 @@ def _users_steps(
         tracker.at("after optimizer step")
 
 
-def predict_task(
-    task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int = 1
-) -> Prediction:
+def predict_task(task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int) -> Prediction:
     """Predicts the peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch` samples.
 
     `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.

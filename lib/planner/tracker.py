@@ -63,13 +63,11 @@ class Tracker(TorchDispatchMode):
     def adopt(self, model: nn.Module) -> None:
         """Allocates parameters and buffers, labels submodules, and marks gradients when they are made."""
         for name, parameter in model.named_parameters():
-            module = name.split(".")[0]
-            self._follow(parameter, "weights", module)
+            top = name.split(".")[0]
+            self._follow(parameter, "weights", top)
             self.parameters += parameter.numel()
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(
-                    lambda p, module=module: self._mark(p.grad, "gradients", module)
-                )
+                parameter.register_post_accumulate_grad_hook(lambda p, top=top: self._mark(p.grad, "gradients", top))
         for name, buffer in model.named_buffers():
             self._follow(buffer, "weights", name.split(".")[0])
         for name, child in _top_level(model):
@@ -93,11 +91,10 @@ class Tracker(TorchDispatchMode):
 
     def at_peak(self) -> tuple[dict[str, int], dict[str, int]]:
         """Returns the bytes by category and by top-level submodule at the peak, largest first."""
-        alive: Counter[Storage] = Counter()
-        for storage, allocated in self._log[: self._peak_at]:
-            alive[storage] += 1 if allocated else -1
+        log = self._log[: self._peak_at]
+        dropped = {storage for storage, allocated in log if not allocated}
         categories, modules = Counter(), Counter()
-        for storage in (s for s, count in alive.items() if count > 0):
+        for storage in (storage for storage, _ in log if storage not in dropped):
             categories[storage.category] += storage.size
             modules[storage.module or storage.category] += storage.size
         return dict(categories.most_common()), dict(modules.most_common())
@@ -204,8 +201,7 @@ class Tracker(TorchDispatchMode):
 
     def _bounded(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
         """Runs an operator whose shape depends on values: with the true ones, else with everything selected."""
-        known = [_known(leaf) for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
-        if all(value is not None for value in known):
+        if all(_known(leaf) is not None for leaf in tree_leaves(args) if isinstance(leaf, Tensor)):
             true = func(*tree_map_only(Tensor, _known, args), **kwargs)
             out = tree_map_only(Tensor, lambda t: torch.empty_like(t, device="meta"), true)
             for tensor, value in zip(tree_leaves(out), tree_leaves(true), strict=True):
@@ -243,8 +239,7 @@ class Tracker(TorchDispatchMode):
         small = isinstance(out, Tensor) and out.device.type == "meta" and out.numel() <= KNOWN_LIMIT
         if not small or out.dtype.is_floating_point or out.dtype.is_complex:
             return
-        values = [_known(tensor) for tensor in tensors]
-        if any(value is None for value in values) or (not tensors and name not in _FACTORIES):
+        if any(_known(tensor) is None for tensor in tensors) or (not tensors and name not in _FACTORIES):
             return
         on_cpu = {**kwargs, "device": torch.device("cpu")} if kwargs.get("device") is not None else kwargs
         with contextlib.suppress(RuntimeError, NotImplementedError):  # then the values are simply not known
