@@ -1,8 +1,8 @@
-"""Builds notebooks/*.ipynb from notebooks_src/*.py, checks that they are fresh, brings edited ones back.
+"""Builds notebooks/*.ipynb from notebooks_src/*.py, checks that they are fresh, and imports edited ones.
 
     python build_notebooks.py [01_graphmer ...]      build these, or all; only files that changed are written
-    python build_notebooks.py --check [NAME ...]     show what is stale; exit code 1 if anything is
-    python build_notebooks.py --import EDITED.ipynb  bring an edited notebook back into its source
+    python build_notebooks.py --check [NAME ...]     show what is stale; exit code 1 if anything is stale
+    python build_notebooks.py --import EDITED.ipynb  write an edited notebook back into its source
 
 A source is a percent-format file with this header (only `title` is required) and one placeholder for the carrier:
     # ---
@@ -54,7 +54,7 @@ MAGIC = re.compile(r"^\s*[!%?]|=\s*[!%]|\?\s*$")
 
 @dataclass(frozen=True)
 class Header:
-    """What a source says about its notebook."""
+    """The header of a source: what its notebook is called, carries and needs."""
 
     title: str
     tasks: tuple[str, ...] = ()
@@ -66,14 +66,14 @@ class Header:
 
 @dataclass(frozen=True)
 class HeaderFile:
-    """The header is one mapping with this key."""
+    """The mapping in a source's first comment, which has this one key."""
 
     trainbook: Header
 
 
 @dataclass(frozen=True)
 class Source:
-    """A source taken apart: `prefix` is the header as written, `lines` says where each cell's text begins."""
+    """A parsed source: `prefix` is the header as written, `lines` has the line at which each cell's text begins."""
 
     path: Path
     header: Header
@@ -253,7 +253,7 @@ def run(names: list[str], check: bool, root: Path) -> int:
     for name in orphans:
         print(f"notebooks/{name}.ipynb has no source notebooks_src/{name}.py: delete the notebook or add the source.")
     if stale:
-        print(f"Stale: {', '.join(stale)}. This mends it:\n    make notebooks")
+        print(f"Stale: {', '.join(stale)}. To rebuild:\n    make notebooks")
     return int(bool(stale or (check and orphans)))
 
 

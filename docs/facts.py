@@ -1,6 +1,6 @@
 """All facts of the platforms: those that the code uses, from lib/machine/facts.py, and those that only documents print.
 
-The latter stand here, so that no notebook carries them.
+The latter are defined here, so that no notebook carries them.
 """
 
 from lib.machine.facts import FACTS as USED

@@ -1,10 +1,9 @@
-"""The tables of docs/*.md that are made of figures, computed from docs/facts.py, lib/machine/facts.py and the
-configurations.
+"""Computes the tables of docs/*.md from docs/facts.py, lib/machine/facts.py and the configurations.
 
-    python -m docs.tables           write them between their marks
-    python -m docs.tables --check   show which are stale; exit code 1 if any is
+    python -m docs.tables           write the tables between their marks
+    python -m docs.tables --check   name the files with stale tables; exit code 1 if there are any
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`; NAME is a function of TABLES below.
+A table is between `<!-- table NAME -->` and `<!-- end -->`; NAME is a key of TABLES below.
 """
 
 import math
@@ -40,7 +39,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 @dataclass(frozen=True)
 class Workload:
-    """configs/graphmer.yaml: sizes of a step at its longest chains."""
+    """The sizes of a step of configs/graphmer.yaml at its longest chains."""
 
     parameters: int
     feed_forward: int
@@ -59,14 +58,19 @@ class Workload:
 
     @property
     def tflop(self) -> float:
-        """6 N T for the layers' weights, 12 L S d T for attention, forward and backward (Kaplan et al., section 2.1 of
-        arXiv 2001.08361); embeddings and the head are left out, so it is a lower bound."""
+        """Returns TFLOP of a step: 6 N T for the layers' weights, 12 L S d T for attention, forward and backward.
+
+        Kaplan et al., arXiv 2001.08361, section 2.1. Embeddings and the head are left out, so it is a lower bound.
+        """
         weights = 6 * self.layer_weights * self.tokens
         attention = 12 * self.layers * self.positions * self.width * self.tokens
         return (weights + attention) / 1e12
 
     def samples_that_fit(self, card: Card) -> int:
-        """16 bytes a parameter of states, 38 d bytes a token and layer of activations in fp16, 92 % of what is free."""
+        """Returns how many samples fit 92 % of a card's free memory.
+
+        States take 16 bytes a parameter, activations in fp16 38 d bytes a token and layer.
+        """
         free = 0.92 * (card.memory_gib - 0.2) * GIB - 16 * self.parameters
         return max(0, int(free / (38 * self.width * self.layers * self.positions)))
 
@@ -81,7 +85,7 @@ def workload() -> Workload:
 
 
 def rate(card: Card) -> float:
-    """TFLOP/s that bound it: what is sustained where that is known, else the peak with fp32 accumulation."""
+    """Returns the TFLOP/s that bound a step: the sustained rate if known, else the peak with fp32 accumulation."""
     return card.fp16_sustained_tflops or card.bf16_tflops or card.fp16_tflops
 
 
@@ -280,7 +284,7 @@ def main(arguments: list[str]) -> int:
                 path.write_text(fresh, "utf-8")
                 print(f"wrote docs/{path.name}")
     if stale and "--check" in arguments:
-        print(f"Stale: {', '.join(stale)}. This mends it:\n    make docs")
+        print(f"Stale: {', '.join(stale)}. To rebuild:\n    make docs")
         return 1
     return 0
 

@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lib", description="Trainbook's command line.")
     commands = parser.add_subparsers(required=True, metavar="command")
-    train = commands.add_parser("train", help="train a configuration, or go on with its run")
+    train = commands.add_parser("train", help="train a configuration, or resume its run")
     train.add_argument("config", help="a YAML file such as configs/graphmer_small.yaml")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     train.set_defaults(run=_train)
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     plan.add_argument("--json", action="store_true", help="print everything as JSON")
     plan.set_defaults(run=_plan)
-    checks = commands.add_parser("doctor", help="look at the machine, and with a configuration at its run")
+    checks = commands.add_parser("doctor", help="check the machine and, with a configuration, its run")
     checks.add_argument("config", nargs="?", help="a YAML file; without one, the machine alone")
     checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     checks.add_argument("--json", action="store_true", help="print the findings as JSON")
@@ -90,7 +90,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     run = launch.prepare(load_config(options.config, split_overrides(options.set)))
-    if not torchrun.is_watched():  # else the process above has said it
+    if not torchrun.is_watched():  # else the process above has printed it
         print(run.task.describe_data())
         print(*run.lengths, sep="\n")
     summary = launch.train(run)
@@ -118,13 +118,13 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _queue(options: argparse.Namespace) -> int:
-    found = entries(Path(options.config), split_overrides(options.set))
+    runs = entries(Path(options.config), split_overrides(options.set))
     if options.table:
-        print(table(found), verdict(found), sep="\n")
+        print(table(runs), verdict(runs), sep="\n")
         return 0
-    print(table(found, measure(found)), flush=True)
-    code = run_queue(found)
-    print(table(found), verdict(found), sep="\n")
+    print(table(runs, measure(runs)), flush=True)
+    code = run_queue(runs)
+    print(table(runs), verdict(runs), sep="\n")
     return code
 
 

@@ -15,7 +15,7 @@ def check_limit(what: str, bad: Sequence[str], limit: int) -> None:
     if len(bad) > limit:
         raise BadInput(
             f"{what}: {len(bad):,}; workload.bad_input_limit allows {limit:,}. "
-            f"Mend them, or leave them out by workload.bad_input_limit: {len(bad)}.\n{first_ten(bad)}"
+            f"Correct them, or leave them out by workload.bad_input_limit: {len(bad)}.\n{first_ten(bad)}"
         )
 
 
@@ -26,11 +26,11 @@ def first_ten(lines: Sequence[str]) -> str:
 
 
 class TrainingFailed(RuntimeError):
-    """The run cannot go on; says at which step, on which samples, and what to change."""
+    """The run cannot continue; the message names the step, the samples and what to change."""
 
 
 class OutOfMemory(TrainingFailed):
-    """Memory ran out where the step cannot be repeated; a fresh launch may go on in `micro_batch` (0: no smaller)."""
+    """Memory ran out where the step cannot be repeated; a fresh launch may resume in `micro_batch` (0: no smaller)."""
 
     def __init__(self, text: str, micro_batch: int):
         super().__init__(text)

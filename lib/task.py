@@ -34,7 +34,7 @@ class Task:
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
 
     def __init__(self, config: Config, source: Path | None = None):
-        """`source` is the folder or file with the data; None stands for the embedded default."""
+        """Sets `config` and `source`, the folder or file with the data; None means the embedded default."""
         self.config = config
         self.source = source
 
@@ -66,7 +66,7 @@ class Task:
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        """Returns the sum of each loss term over its valid targets, () with gradient, and figures to log."""
+        """Returns the sum of each loss term over its valid targets, () with gradient, and a mapping that is unused."""
         raise NotImplementedError
 
     def term_weights(self, step: int) -> Mapping[str, float]:
@@ -79,7 +79,7 @@ class Task:
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
         """Fits `run.initial_weights` to the shapes of `model` (bands, words); returns them and a sentence on how.
 
-        By default as they are; what then still differs in shape stays as it was initialised.
+        The default returns them unchanged. A weight whose shape still differs keeps its initial value.
         """
         return given, ""
 
@@ -156,8 +156,8 @@ def load_config(path: str | Path, overrides: Mapping[str, object] | None = None)
 def load_task(config: Config) -> Task:
     """Returns the task of a configuration with its data located.
 
-    An empty `data.dir` takes a mounted input that holds one of the task's sentinels, and the task's embedded default
-    where nothing is mounted; `describe_data` says which.
+    An empty `data.dir` means a mounted input that holds one of the task's sentinels, or the task's embedded default
+    where there is none; `describe_data` says which.
     """
     cls = find_task(config.task)
     return cls(config, locate_data(config.data.dir, cls.sentinels))
@@ -166,8 +166,8 @@ def load_task(config: Config) -> Task:
 def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
     """Returns the folder of `data.dir`, else the first mounted one with a sentinel, else None (the embedded data).
 
-    "embedded" stands for the embedded default whatever is mounted. In a mounted input of that name, the folder with the
-    sentinel: Kaggle unpacks an archive to a folder of its own.
+    "embedded" means the embedded default, whatever is mounted. In a mounted input it is the folder with the sentinel:
+    Kaggle unpacks an archive to a folder of its own.
     """
     if data_dir == "embedded":
         return None

@@ -11,17 +11,17 @@
 # %% [markdown]
 # # Will it fit? Memory, time and quota of a training run, before it runs
 #
-# You have a laptop and no GPU, and a run in mind for a card somewhere else: Kaggle's two T4s, an 8 GB card at a friend's,
-# an A100 by the hour. Press **Run all**, and this notebook tells you
+# You have a laptop without a GPU, and a run in mind for another card: Kaggle's two T4s, a friend's 8 GB card, an A100 by the
+# hour. Press **Run all**, and this notebook computes
 #
 # 1. whether the run fits, and what takes the memory;
-# 2. in which pieces the effective batch is best computed (micro-batch, accumulation, recomputed layers);
+# 2. the best split of the effective batch (micro-batch, accumulation, recomputed layers);
 # 3. how long it takes, and how much of a week's quota;
 # 4. what to write into the training notebook.
 #
-# Nothing is trained, downloaded or measured on a GPU, and no quota is spent. The *real* training step (the model, its loss,
-# mixed precision, recomputation, backward, clipping, the optimizer) is followed tensor by tensor on PyTorch's `meta`
-# device, which computes shapes and no values, into a model of the card's memory allocator. That takes seconds.
+# It trains and downloads nothing, needs no GPU and spends no quota. It follows the *real* training step (model, loss, mixed
+# precision, recomputation, backward pass, clipping, optimizer) tensor by tensor on PyTorch's `meta` device, which computes
+# shapes and no values, through a simulation of the card's memory allocator. That takes seconds.
 
 # %% tags=["carrier"]
 # The build puts lib here.
@@ -37,8 +37,8 @@ print(dependencies.ensure())
 
 # %% [markdown]
 # ## Parameters
-# Where the panel begins, and all there is where nobody can press its buttons. `OVERRIDES` takes any key of the
-# configuration, for example `{"training.effective_batch": 128, "workload.model.layers": 6}`.
+# The panel's first choice. In a saved version, where nobody can press buttons, it is the only one. `OVERRIDES` takes any key
+# of the configuration, for example `{"training.effective_batch": 128, "workload.model.layers": 6}`.
 
 # %% tags=["parameters"]
 CONFIG: str = "graphmer"  # a file in configs, without .yaml
@@ -50,7 +50,7 @@ OUTPUT_DIR: str = ""  # where "Use this plan" writes its file; empty: the platfo
 
 # %% [markdown]
 # ## This machine
-# What this notebook itself runs on. A missing GPU is no fault here.
+# The machine that this notebook runs on. It needs no GPU.
 
 # %%
 from lib import doctor, planner
@@ -62,17 +62,17 @@ widgets.memory_panel()
 
 # %% [markdown]
 # ## The panel
-# Choose, and the answer follows in a few seconds. The bar is the memory of **one** card at the moment of a training step at
-# which most is taken; a plan stays left of the dashed line, because the last 8 % are for what no prediction sees.
+# Choose, and the answer follows in a few seconds. The bar is the memory of **one** card at the peak of a training step. A
+# plan stays left of the dashed line, because the last 8 % are for what no prediction sees.
 #
-# - **Effective batch**: the samples of an optimizer step. It belongs to the result, so the plan never changes it; it only
-#   says in how many pieces it is computed.
-# - **Recomputed**: layers whose activations are thrown away and computed again in backward. Less memory, up to a third more
-#   arithmetic; the plan takes as few as it can.
-# - **Precision**: *auto* is bf16 where the card has units for it, else fp16.
+# - **Effective batch**: the samples of an optimizer step. It changes the result, so the plan never changes it.
+# - **Micro-batch**: the samples that a card computes at once. Gradients of the micro-batches are accumulated.
+# - **Recomputed**: layers whose activations are dropped and computed again in the backward pass. They need less memory and
+#   up to a third more arithmetic; the plan recomputes as few as it can.
+# - **Precision**: *auto* is bf16 if the card has units for it, else fp16.
 #
-# **Use this plan** shows the line for the Parameters of the training notebook. It also writes it into a file: a training
-# notebook that runs beside this one, or has this notebook's output as an input, takes it from there and says so.
+# **Use this plan** prints the line for the Parameters of the training notebook, and writes it to a file. A training notebook
+# that runs beside this one, or has this notebook's output as an input, reads that file and prints that it does.
 
 # %%
 panel.show(HOME / "configs", CONFIG, CARD, CARDS, OVERRIDES, OUTPUT_DIR)
@@ -94,8 +94,8 @@ print(panel.side_by_side(HOME / "configs" / f"{CONFIG}.yaml", OVERRIDES, BESIDE)
 # | `h200` | H200 | 139 |
 #
 # ## Your own model
-# `predict` takes any model and any step: make the model and the batch as you would on a GPU, and return the loss. Nothing
-# here needs a configuration. Change this cell to yours.
+# `predict` takes any model and any step, without a configuration. Make the model and the batch as you would on a GPU, and
+# return the loss. Replace this cell's model with yours.
 
 # %%
 import torch
@@ -103,7 +103,7 @@ from torch import nn
 
 
 class Classifier(nn.Module):
-    """A small network of convolutions, standing for yours."""
+    """A small convolutional network, as an example."""
 
     def __init__(self, width: int = 128, classes: int = 10):
         super().__init__()
@@ -125,17 +125,17 @@ print(planner.predict(Classifier, step, card=CARD or "t4", precision="fp16"))
 
 # %% [markdown]
 # ## How far to trust it
-# - **Memory** is exact for what PyTorch allocates in the traced step. What a trace cannot see is in the answer, as "Not seen".
-#   The CUDA context and late kernels are set aside beforehand, and the 8 % above the line are for the rest.
-# - **Time** comes from the card's arithmetic and bandwidth, with bounds on either side. The smoke test at the beginning of a
-#   training notebook measures it within a minute, and memory too.
+# - **Memory** is exact for what PyTorch allocates in the traced step. The answer lists what a trace cannot see as "Not seen".
+#   Memory for the CUDA context and late kernels is set aside, and the 8 % above the line are for the rest.
+# - **Time** is computed from the card's arithmetic and bandwidth, between two bounds. The smoke test of a training notebook
+#   measures time and memory within a minute.
 #
 # ## Troubleshooting
 #
 # | what you see | what to do |
 # |---|---|
-# | the controls do nothing, or a blank place instead of them | The notebook has no kernel. Run all; the answer below that place is the one of the last run. |
+# | the controls do nothing, or are missing | The notebook has no kernel: run all. Until then you see the last run's answer. |
 # | "There is no card ..." | Take a name from the table, or write memory and capability: `8 GiB, capability 8.6`. |
-# | "No micro-batch of ... fits" | The sentence names the cards on which it would. Or make the sample or the model smaller. |
+# | "No micro-batch of ... fits" | Take one of the cards that the message names, or make the sample or the model smaller. |
 # | "cannot be dealt into ... equal parts" | Take an effective batch that is a multiple of the number of cards. |
-# | the training notebook says that a plan "is ignored" | It says why: the plan was made for another configuration, or the file was edited. |
+# | the training notebook prints that a plan "is ignored" | The message says why: the plan was made for another configuration, or its file was edited. |

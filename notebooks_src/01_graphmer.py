@@ -12,13 +12,13 @@
 #
 # Press **Run all** and this notebook will:
 #
-# 1. build a knowledge graph out of Python sources (the standard library, unless you mount data of your own), check it
-#    against an ontology and split it by file;
+# 1. build a knowledge graph from Python sources (the standard library, unless you mount your own data), check it against an
+#    ontology and split it by file;
 # 2. train a transformer on *leafy chain graphs*
-#    ([GraphMERT, arXiv 2510.09580](https://arxiv.org/abs/2510.09580)): text tokens as a chain of roots, facts of the graph
-#    hanging from them as leaves;
-# 3. ask it for the missing end of facts from files it never saw, and print the answer's quality beside what simple
-#    counting reaches on the same questions;
+#    ([GraphMERT, arXiv 2510.09580](https://arxiv.org/abs/2510.09580)): text tokens are a chain of roots, and facts of the
+#    graph hang from them as leaves;
+# 3. let it predict the missing end of facts from files that it never saw, and print its scores beside what simple counting
+#    reaches on the same questions;
 # 4. leave a plot, a table and one archive, `outputs.tar.gz`.
 #
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
@@ -29,8 +29,8 @@
 
 # %% [markdown]
 # ## Dependencies
-# Every package is checked. What is missing is installed when there is internet, and named when there is none. PyTorch is
-# never installed: the platform's own build fits its GPUs.
+# This checks every package. With internet it installs what is missing; without, it names it. It never installs PyTorch,
+# because the platform's own build fits its GPUs.
 
 # %%
 from lib import dependencies
@@ -39,7 +39,7 @@ print(dependencies.ensure())
 
 # %% [markdown]
 # ## Parameters
-# Empty or zero means: as in the configuration file. `OVERRIDES` takes any key of it, for example
+# Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
 # `{"optimizer.lr": 1e-4, "workload.model.layers": 6}`.
 
 # %% tags=["parameters"]
@@ -63,16 +63,16 @@ config = notebook.configure("graphmer", HOME, globals())
 
 # %% [markdown]
 # ## GPU check
-# What the machine has, each finding with a verdict and what to do. What is bad would end the run later, so it stops here.
+# What the machine has: each finding has a verdict and says what to do. A bad one would end the run later, so the notebook
+# stops here.
 
 # %%
 doctor.admit(config)
 
 # %% [markdown]
 # ## Data
-# The graph is built (or read), validated and cut into windows of text with the facts that belong to them. A file lies
-# wholly in one of training, validation and test. Mistakes in given data are reported by file and line, before anything is
-# written.
+# The graph is built (or read), validated, and cut into windows of text with their facts. Each file belongs to one of
+# training, validation and test. Mistakes in your data are reported by file and line, before anything is written.
 
 # %%
 run = launch.prepare(config)
@@ -81,9 +81,9 @@ print(*run.lengths, sep="\n")
 
 # %% [markdown]
 # ## Memory check and plan
-# What the run will take of the card, by a trace of its real training step, and what is in use now. The effective batch
-# stays what it is; the plan only says in how many pieces it is computed. *Use this plan* puts it into `OVERRIDES`; the
-# other buttons measure again and free unused memory.
+# The card's memory that the run will take, by a trace of its real training step, and what is in use now. The plan splits
+# the effective batch into *micro-batches* that fit, and never changes its size. *Use this plan* puts it into `OVERRIDES`;
+# the other buttons measure again and free unused memory.
 
 # %%
 widgets.plan_panel(notebook.plan(run), OVERRIDES)
@@ -91,8 +91,8 @@ widgets.memory_panel()
 
 # %% [markdown]
 # ## Smoke test
-# A few real steps in a folder that is thrown away: they show that everything works, how much memory each phase takes, and
-# how long the full run will be. Where the peak is above 92 % of the card, the notebook stops here and says what to change.
+# A few real steps in a temporary folder. They show that everything works, how much memory each phase takes, and how long
+# the full run will be. If the peak is above 92 % of the card, the notebook stops here and says what to change.
 
 # %%
 print(smoke.test(run))
@@ -100,7 +100,7 @@ memory.clear_memory()
 
 # %% [markdown]
 # ## Resume
-# Which checkpoint was found, and how many steps are left.
+# The checkpoint that the run resumes from, and how many steps are left.
 
 # %%
 print(resume.describe_resume(run, resume.find_checkpoint(run)))
@@ -115,7 +115,7 @@ print(f"{summary.reason} at step {summary.step:,} of {run.config.training.max_st
 
 # %% [markdown]
 # ## Metrics
-# Losses, validation metrics beside the trivial baseline (dashed), learning rate and speed, out of `metrics.csv`.
+# Losses, validation metrics beside the trivial baseline (dashed), learning rate and speed, from `metrics.csv`.
 
 # %%
 from IPython.display import Image
@@ -124,9 +124,9 @@ Image(filename=str(run.folder / "plots" / "metrics.png"))
 
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
-# Filtered mean reciprocal rank (MRR) and Hits@1/3/10 on facts of held-out files. *Full text*: the name that is asked for
-# stands in the text, so this is copying, and text match is hard to beat. *Masked*: every occurrence of it is hidden.
-# *Name only*: nothing but the head's name. `evaluation.csv` has every table: structural relations, tails that training
+# Filtered mean reciprocal rank (MRR) and Hits@1/3/10 on facts of held-out files. *Full text*: the text contains the name
+# to predict, so this is copying, and text match is hard to beat. *Masked*: every occurrence of it is hidden. *Name only*:
+# the model sees nothing but the head's name. `evaluation.csv` has every table: structural relations, tails that training
 # saw and did not see, all entities as candidates.
 
 # %%
@@ -134,7 +134,7 @@ print(notebook.compare(summary))
 
 # %% [markdown]
 # ## Packaging
-# What is there, how it stands to the limits of the platform, and how to bring it home.
+# The files with their sizes, the platform's limits, and how to download the archive.
 
 # %%
 print(outputs.table(run.output_dir))
@@ -145,8 +145,8 @@ print(outputs.table(run.output_dir))
 # | what you see | what to do |
 # |---|---|
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
-# | the embedded default is used, but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or see that it has an `entities.jsonl`. |
-# | a line of the data is refused | The message names file and line. Mend it, or allow a number of them: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
-# | "Memory ran out at step ..." | Nothing: the step was repeated in smaller pieces. To save the detour, set `training.micro_batch` to the number it found. |
+# | "The embedded default is used", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), and check that it has an `entities.jsonl`. |
+# | a line of the data is refused | The message names file and line. Correct it, or allow a number of bad lines: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
+# | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
 # | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
-# | "cannot be resumed with this configuration" | The message names what differs. Go back to it, or choose another `run.name` in `OVERRIDES`. |
+# | "cannot be resumed with this configuration" | The message names what differs. Restore the earlier value, or choose another `run.name` in `OVERRIDES`. |

@@ -12,8 +12,8 @@
 #
 # Press **Run all** and this notebook will:
 #
-# 1. cut multispectral scenes into tiles: patches of the Hindu Kush Himalaya if you mount them or give their address, scenes
-#    of your own, or else generated ones;
+# 1. cut multispectral scenes into tiles: patches of the Hindu Kush Himalaya if you mount them or give their address, your
+#    own scenes, or else generated ones;
 # 2. train a U-Net with a ResNet-34 encoder and scSE attention on seven bands, with focal and Dice loss;
 # 3. print Matthews' correlation (MCC) and each class's IoU on held-out ground beside what gradient boosting of single pixels
 #    reaches there;
@@ -27,8 +27,8 @@
 
 # %% [markdown]
 # ## Dependencies
-# Every package is checked. What is missing is installed when there is internet, and named when there is none. PyTorch is
-# never installed: the platform's own build fits its GPUs.
+# This checks every package. With internet it installs what is missing; without, it names it. It never installs PyTorch,
+# because the platform's own build fits its GPUs.
 
 # %%
 from lib import dependencies
@@ -37,7 +37,7 @@ print(dependencies.ensure(dependencies.PACKAGES | dependencies.GLACIER))
 
 # %% [markdown]
 # ## Parameters
-# Empty or zero means: as in the configuration file. `OVERRIDES` takes any key of it, for example
+# Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
 # `{"optimizer.lr": 1e-4, "workload.download": ["https://.../patches.tar.gz"]}`.
 
 # %% tags=["parameters"]
@@ -61,17 +61,18 @@ config = notebook.configure("glacier_pretrain", HOME, globals())
 
 # %% [markdown]
 # ## GPU check
-# What the machine has, each finding with a verdict and what to do. What is bad would end the run later, so it stops here.
+# What the machine has: each finding has a verdict and says what to do. A bad one would end the run later, so the notebook
+# stops here.
 
 # %%
 doctor.admit(config)
 
 # %% [markdown]
 # ## Data
-# Scenes are cut into tiles one at a time, so memory stays small whatever the data's size; what was cut stays in the scratch
-# folder, and an interrupted cut is continued. With `workload.download` archives are fetched, unpacked scene by scene and
-# deleted (a fetch that was cut off is continued too). Printed are the files of each band, what was left out and why, which tiles
-# train, and the shares of the classes. Ground that is held out is never shown in training.
+# Scenes are cut into tiles one at a time, so memory stays small whatever the data's size. The tiles are kept in the scratch
+# folder, and an interrupted cut is resumed. With `workload.download` archives are downloaded, unpacked scene by scene and
+# deleted; an interrupted download is resumed too. The cell prints the files of each band, what was left out and why, which
+# tiles train, and the shares of the classes. Training never sees ground that is held out.
 
 # %%
 run = launch.prepare(config)
@@ -85,9 +86,9 @@ Image(filename=str(run.task.draw_tiles(run.folder / "plots" / "tiles.png")))
 
 # %% [markdown]
 # ## Memory check and plan
-# What the run will take of the card, by a trace of its real training step, and what is in use now. The effective batch
-# stays what it is; the plan only says in how many pieces it is computed. *Use this plan* puts it into `OVERRIDES`; the
-# other buttons measure again and free unused memory.
+# The card's memory that the run will take, by a trace of its real training step, and what is in use now. The plan splits
+# the effective batch into *micro-batches* that fit, and never changes its size. *Use this plan* puts it into `OVERRIDES`;
+# the other buttons measure again and free unused memory.
 
 # %%
 widgets.plan_panel(notebook.plan(run), OVERRIDES)
@@ -95,8 +96,8 @@ widgets.memory_panel()
 
 # %% [markdown]
 # ## Smoke test
-# A few real steps in a folder that is thrown away: they show that everything works, how much memory each phase takes, and
-# how long the full run will be. Where the peak is above 92 % of the card, the notebook stops here and says what to change.
+# A few real steps in a temporary folder. They show that everything works, how much memory each phase takes, and how long
+# the full run will be. If the peak is above 92 % of the card, the notebook stops here and says what to change.
 
 # %%
 print(smoke.test(run))
@@ -104,7 +105,7 @@ memory.clear_memory()
 
 # %% [markdown]
 # ## Resume
-# Which checkpoint was found, and how many steps are left.
+# The checkpoint that the run resumes from, and how many steps are left.
 
 # %%
 print(resume.describe_resume(run, resume.find_checkpoint(run)))
@@ -119,16 +120,16 @@ print(f"{summary.reason} at step {summary.step:,} of {run.config.training.max_st
 
 # %% [markdown]
 # ## Metrics
-# Losses, validation metrics beside the trivial baseline (dashed), learning rate and speed, out of `metrics.csv`.
+# Losses, validation metrics beside the trivial baseline (dashed), learning rate and speed, from `metrics.csv`.
 
 # %%
 Image(filename=str(run.folder / "plots" / "metrics.png"))
 
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
-# *Trivial* is gradient boosting on the bands of a single pixel, fitted to the same training tiles: what it lacks is the
-# surroundings. Pixels without data or label count nowhere, and each pixel counts once. A class that the held-out ground
-# does not show is left out instead of counted as right.
+# *Trivial* is gradient boosting on the bands of a single pixel, fitted to the same training tiles: it does not see the
+# surroundings. Pixels without data or label are not counted, and each other pixel counts once. A class that the held-out
+# ground does not have is left out, and not counted as right.
 
 # %%
 print(notebook.compare(summary))
@@ -151,11 +152,11 @@ print(outputs.table(run.output_dir))
 # | what you see | what to do |
 # |---|---|
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
-# | the embedded default is used, but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or to the folder in it that holds `Band1` or the patches. |
-# | scenes "cannot be used" | Each line names a file and what to do. Mend them, or leave some out: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
+# | "The embedded default is used", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or to the folder in it that holds `Band1` or the patches. |
+# | scenes "cannot be used" | Each line names a file and what to do. Correct the files, or leave some out: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
 # | "No scene has all of its bands" | The files are named differently in each folder: give `workload.source.name_pattern`, as the message says. |
-# | "the value ... its coding is" | The mask has other values: set `workload.source.codes`, background first. |
-# | "Memory ran out at step ..." | Nothing: the step was repeated in smaller pieces. To save the detour, set `training.micro_batch` to the number it found. |
-# | an archive could not be fetched | Settings > Internet on; run again, what is there is kept. Or mount the data as a data set. |
+# | "The mask ... holds the value ..." | Set `workload.source.codes` to the mask's values, background first. |
+# | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
+# | an archive could not be downloaded | Switch the internet on in Settings and run again: what is there is kept. Or mount the data as a data set. |
 # | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
-# | "cannot be resumed with this configuration" | The message names what differs. Go back to it, or choose another `run.name` in `OVERRIDES`. |
+# | "cannot be resumed with this configuration" | The message names what differs. Restore the earlier value, or choose another `run.name` in `OVERRIDES`. |

@@ -12,23 +12,23 @@
 #
 # Press **Run all** and this notebook will:
 #
-# 1. cut five-band scenes (GlacierHack's, if you mount them, or your own, or else generated ones) into tiles, and split them
-#    into a test and five folds with equal shares of ice, debris and lakes;
-# 2. start five networks from the weights of *02 pretraining*, whose seven bands are brought over to five by name, and train
-#    each on four folds, with focal, Dice, MCC and boundary loss and tiles drawn towards wanted shares of classes;
+# 1. cut five-band scenes (GlacierHack's if you mount them, your own, or else generated ones) into tiles, and split them into
+#    a test part and five folds with equal shares of ice, debris and lakes;
+# 2. initialise five networks with the weights of *02 pretraining*, whose seven bands are matched to five by name, and train
+#    each on four folds, with focal, Dice, MCC and boundary loss, and with tiles sampled towards wanted shares of classes;
 # 3. print each fold's metrics beside those of gradient boosting of single pixels;
 # 4. leave plots, tables and one archive, `outputs.tar.gz`, that *04 ensemble* lets vote.
 #
-# Add the output of *02 pretraining* as an input. Without it a short pretraining comes first, and says so. The folds are a
-# queue: when the session ends, run this again with its own output as an input, and it continues with what is unfinished.
+# Add the output of *02 pretraining* as an input. Without it, the notebook begins with a short pretraining and prints so. The
+# folds are a queue: when the session ends, run this again with its own output as an input, and it resumes what is unfinished.
 
 # %% tags=["carrier"]
 # The build puts lib here.
 
 # %% [markdown]
 # ## Dependencies
-# Every package is checked. What is missing is installed when there is internet, and named when there is none. PyTorch is
-# never installed: the platform's own build fits its GPUs.
+# This checks every package. With internet it installs what is missing; without, it names it. It never installs PyTorch,
+# because the platform's own build fits its GPUs.
 
 # %%
 from lib import dependencies
@@ -37,7 +37,7 @@ print(dependencies.ensure(dependencies.PACKAGES | dependencies.GLACIER))
 
 # %% [markdown]
 # ## Parameters
-# Empty or zero means: as in the configuration file. `OVERRIDES` takes any key of it, for example
+# Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
 # `{"optimizer.lr": 3e-5, "queue.folds": 2}`.
 
 # %% tags=["parameters"]
@@ -63,15 +63,16 @@ print("The queue:", ", ".join(entry.name for entry in runs))
 
 # %% [markdown]
 # ## GPU check
-# What the machine has, each finding with a verdict and what to do. What is bad would end the run later, so it stops here.
+# What the machine has: each finding has a verdict and says what to do. A bad one would end the run later, so the notebook
+# stops here.
 
 # %%
 doctor.admit(runs[-1].config)
 
 # %% [markdown]
 # ## Data
-# Scenes are cut into tiles once; what cannot be used is named by its file. Whole scenes go to the test or to a fold, so
-# that no ground is on two sides. The last two rows of the table say how training draws its tiles.
+# Scenes are cut into tiles once; each file that cannot be used is named. A whole scene goes to the test part or to one fold,
+# so that no ground is in two parts. The last two rows of the table show how training samples its tiles.
 
 # %%
 run = launch.prepare(runs[-1].config)
@@ -80,7 +81,7 @@ print(*run.lengths, sep="\n")
 
 # %% [markdown]
 # ## Memory check and plan
-# What one run of the queue will take of the card, by a trace of its real training step, and what is in use now.
+# The card's memory that one run of the queue will take, by a trace of its real training step, and what is in use now.
 
 # %%
 widgets.plan_panel(notebook.plan(run), OVERRIDES)
@@ -88,7 +89,7 @@ widgets.memory_panel()
 
 # %% [markdown]
 # ## Smoke test
-# A few real steps of each kind of run, thrown away, where no earlier run tells how fast it is.
+# A few real steps of each kind of run in a temporary folder, unless an earlier run has measured its speed.
 
 # %%
 rates = queue.measure(runs)
@@ -96,15 +97,15 @@ memory.clear_memory()
 
 # %% [markdown]
 # ## Resume
-# How far each run is, in the output folder or in a mounted earlier output, and what all of them together will take.
+# How far each run is, in the output folder or in a mounted earlier output, and how long all of them will take.
 
 # %%
 print(queue.table(runs, rates))
 
 # %% [markdown]
 # ## Full run
-# One run after another. The session's end may fall anywhere: the next session continues with those that are unfinished,
-# each at its own checkpoint. Interrupting this cell once finishes the step and saves; run it again to continue.
+# One run after another. The session may end at any point: the next one resumes the unfinished runs, each from its own
+# checkpoint. Interrupting this cell once finishes the step and saves; run it again to continue.
 
 # %%
 code = queue.run_queue(runs)
@@ -122,8 +123,8 @@ display(*(Image(filename=str(path)) for path in drawn if path.is_file()))
 
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
-# *Validation* is the best on the fold that was held out, *test* the same weights on scenes that no fold saw. The criteria
-# of the configuration are judged, not enforced.
+# *Validation* is the best score on the held-out fold, and *test* is the score of the same weights on scenes that no fold saw.
+# The configuration's criteria are judged, not enforced.
 
 # %%
 from lib.tasks.glacier import figures
@@ -155,12 +156,12 @@ print(outputs.table(run.output_dir))
 # | what you see | what to do |
 # |---|---|
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
-# | the embedded default is used, but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or to the folder in it that holds `Band1` or the patches. |
-# | scenes "cannot be used" | Each line names a file and what to do. Mend them, or leave some out: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
+# | "The embedded default is used", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or to the folder in it that holds `Band1` or the patches. |
+# | scenes "cannot be used" | Each line names a file and what to do. Correct the files, or leave some out: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
 # | "No scene has all of its bands" | The files are named differently in each folder: give `workload.source.name_pattern`, as the message says. |
-# | "the value ... its coding is" | The mask has other values: set `workload.source.codes`, background first. |
-# | "Memory ran out at step ..." | Nothing: the step was repeated in smaller pieces. To save the detour, set `training.micro_batch` to the number it found. |
-# | "a small one is made here" | No pretraining was found. Run *02 pretraining* and add its output as an input. |
+# | "The mask ... holds the value ..." | Set `workload.source.codes` to the mask's values, background first. |
+# | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
+# | "No completed ... was found" | The pretraining is missing, and a short one is made. Run *02 pretraining* and add its output as an input. |
 # | "The initial weights ..." | Names or numbers of bands differ: set `workload.initial.bands` to those of the pretraining. |
-# | a run failed and the others continued | Its line says why. Run all again: it is tried anew, from its checkpoint. |
+# | a run failed and the others continued | Its line says why. Run all again: the run resumes from its checkpoint. |
 # | "The session ends" | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |

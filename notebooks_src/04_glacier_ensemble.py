@@ -14,20 +14,20 @@
 #
 # 1. train three more networks that differ in their seed, from the weights of *02 pretraining*;
 # 2. let them vote, together with the five folds of *03 fine-tuning*, each over all flips and turns of a tile;
-# 3. print the ensemble's metrics on the test that none of them saw, beside its members' and the baseline's;
+# 3. print the ensemble's metrics on the test part, which none of them saw, beside its members' and the baseline's;
 # 4. write a mask for each scene as a GeoTIFF with the scene's own georeference;
 # 5. leave plots, masks, tables and one archive, `outputs.tar.gz`.
 #
-# Add the outputs of *02 pretraining* and *03 fine-tuning* as inputs. Without the first a short pretraining comes first, and
-# without the second the seeds vote alone. The notebook says which it found.
+# Add the outputs of *02 pretraining* and *03 fine-tuning* as inputs. Without the first, the notebook begins with a short
+# pretraining; without the second, the seeds vote alone. It prints which inputs it uses.
 
 # %% tags=["carrier"]
 # The build puts lib here.
 
 # %% [markdown]
 # ## Dependencies
-# Every package is checked. What is missing is installed when there is internet, and named when there is none. PyTorch is
-# never installed: the platform's own build fits its GPUs.
+# This checks every package. With internet it installs what is missing; without, it names it. It never installs PyTorch,
+# because the platform's own build fits its GPUs.
 
 # %%
 from lib import dependencies
@@ -36,7 +36,7 @@ print(dependencies.ensure(dependencies.PACKAGES | dependencies.GLACIER))
 
 # %% [markdown]
 # ## Parameters
-# Empty or zero means: as in the configuration file. `OVERRIDES` takes any key of it, for example
+# Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
 # `{"queue.seeds": [1, 2]}`.
 
 # %% tags=["parameters"]
@@ -61,14 +61,16 @@ print("The queue:", ", ".join(entry.name for entry in runs))
 
 # %% [markdown]
 # ## GPU check
-# What the machine has, each finding with a verdict and what to do. What is bad would end the run later, so it stops here.
+# What the machine has: each finding has a verdict and says what to do. A bad one would end the run later, so the notebook
+# stops here.
 
 # %%
 doctor.admit(runs[-1].config)
 
 # %% [markdown]
 # ## Data
-# The scenes and the test are those of the fine-tuning, cut into tiles once; a file that cannot be used is named.
+# The scenes and the test part are those of the fine-tuning. They are cut into tiles once; each file that cannot be used is
+# named.
 
 # %%
 run = launch.prepare(runs[-1].config)
@@ -77,7 +79,7 @@ print(*run.lengths, sep="\n")
 
 # %% [markdown]
 # ## Memory check and plan
-# What one run of the queue will take of the card, by a trace of its real training step, and what is in use now.
+# The card's memory that one run of the queue will take, by a trace of its real training step, and what is in use now.
 
 # %%
 widgets.plan_panel(notebook.plan(run), OVERRIDES)
@@ -85,7 +87,7 @@ widgets.memory_panel()
 
 # %% [markdown]
 # ## Smoke test
-# A few real steps of each kind of run, thrown away, where no earlier run tells how fast it is.
+# A few real steps of each kind of run in a temporary folder, unless an earlier run has measured its speed.
 
 # %%
 rates = queue.measure(runs)
@@ -93,15 +95,15 @@ memory.clear_memory()
 
 # %% [markdown]
 # ## Resume
-# How far each run is, in the output folder or in a mounted earlier output, and what all of them together will take.
+# How far each run is, in the output folder or in a mounted earlier output, and how long all of them will take.
 
 # %%
 print(queue.table(runs, rates))
 
 # %% [markdown]
 # ## Full run
-# One run after another. The session's end may fall anywhere: the next session continues with those that are unfinished,
-# each at its own checkpoint. Interrupting this cell once finishes the step and saves; run it again to continue.
+# One run after another. The session may end at any point: the next one resumes the unfinished runs, each from its own
+# checkpoint. Interrupting this cell once finishes the step and saves; run it again to continue.
 
 # %%
 code = queue.run_queue(runs)
@@ -119,7 +121,7 @@ display(*(Image(filename=str(path)) for path in drawn if path.is_file()))
 
 # %% [markdown]
 # ## Ensemble beside its members and the trivial baseline
-# The members' probabilities are averaged over models, flips and turns. The test is the same for all folds and seeds.
+# The members' probabilities are averaged over models, flips and turns. All folds and seeds have the same test part.
 
 # %%
 members, voted = queue.members(runs, folds_of="glacier_finetune"), run.output_dir / runs[-1].kind
@@ -130,7 +132,7 @@ if members:
 
 # %% [markdown]
 # ## Maps
-# A mask for each scene, in the mask's own codes. The command line does the same for any folder of bands:
+# A mask for each scene, in the mask's own codes. The command line makes masks for any folder of bands:
 # `python -m lib predict outputs.tar.gz FOLDER masks`.
 
 # %%
@@ -143,10 +145,10 @@ elif members:
 
 # %% [markdown]
 # ## The entry of GlacierHack
-# The competition's grader calls one function, whose spelling this is. It is written to `maskgeration.py`, to hand in beside
-# `lib` and `outputs.tar.gz`. A grader was seen to give the place of the models as the second argument, and then nothing is
-# written; otherwise they come from `TRAINBOOK_ARCHIVE`, or from `outputs.tar.gz` in the working folder. A tile's id is the
-# number in `img001`, the two in `02_07`, or its whole name.
+# The competition's grader calls one function, which it spells like this. The cell writes it to `maskgeration.py`: submit that
+# file with `lib` and `outputs.tar.gz`. One grader passes the folder of the models as the second argument, and then the
+# function writes nothing. Otherwise the models come from `TRAINBOOK_ARCHIVE`, or from `outputs.tar.gz` in the working
+# folder. A tile's id is the number in `img001`, the pair in `02_07`, or its whole name.
 
 # %%
 import inspect
@@ -186,12 +188,12 @@ print(outputs.table(run.output_dir))
 # | what you see | what to do |
 # |---|---|
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
-# | the embedded default is used, but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or to the folder in it that holds `Band1` or the patches. |
-# | scenes "cannot be used" | Each line names a file and what to do. Mend them, or leave some out: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
+# | "The embedded default is used", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or to the folder in it that holds `Band1` or the patches. |
+# | scenes "cannot be used" | Each line names a file and what to do. Correct the files, or leave some out: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
 # | "No scene has all of its bands" | The files are named differently in each folder: give `workload.source.name_pattern`, as the message says. |
-# | "the value ... its coding is" | The mask has other values: set `workload.source.codes`, background first. |
-# | "Memory ran out at step ..." | Nothing: the step was repeated in smaller pieces. To save the detour, set `training.micro_batch` to the number it found. |
-# | "a small one is made here" | No pretraining was found. Run *02 pretraining* and add its output as an input. |
+# | "The mask ... holds the value ..." | Set `workload.source.codes` to the mask's values, background first. |
+# | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
+# | "No completed ... was found" | The pretraining is missing, and a short one is made. Run *02 pretraining* and add its output as an input. |
 # | "the seeds vote alone" | Add the output of *03 fine-tuning* as an input. |
 # | "cannot vote together" | Bands or classes of the members differ: fold and seed runs must share `workload.source`. |
 # | "The session ends" | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |

@@ -1,4 +1,4 @@
-"""The documents keep to what there is: figures, commands, files, keys."""
+"""The documents name figures, commands, files and keys that exist."""
 
 import re
 import shlex
@@ -13,7 +13,10 @@ from lib.machine.facts import CARDS
 from tests.conftest import ROOT
 
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
-KEY = re.compile(r"`((?:training|checkpoint|data|optimizer|scheduler|memory|session|run)\.\w+)[`:]")
+# a path of this checkout, or one inside lib as design.md shortens it; a star stands for any name
+NAMED = re.compile(r"`((?:configs|docs|lib|notebooks|notebooks_src|tests)/[\w./*-]+|\w+/\w+\.py|\w+\.py)`")
+# a key, and no function that is the text of a link
+KEY = re.compile(r"`((?:training|checkpoint|data|optimizer|scheduler|memory|session|run)\.\w+)[`:](?!\]\()")
 
 
 def commands(text):
@@ -60,6 +63,13 @@ def test_links_lead_to_files_and_headings(document):
         if anchor:
             heads = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}, target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_file_that_a_document_names_exists(document):
+    roots = [ROOT, ROOT / "lib", ROOT / "lib" / "kaggle"]
+    for name in NAMED.findall(document.read_text()):
+        assert any(True for root in roots for _ in root.glob(name)), f"{document.name}: {name}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

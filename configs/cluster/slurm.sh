@@ -1,7 +1,7 @@
 #!/bin/bash
 # GraphMER on two nodes with two GPUs each:  sbatch --export=ALL,OUTPUT_DIR=/shared/me/runs configs/cluster/slurm.sh
-# Submit it from the checkout. OUTPUT_DIR is a folder that every node sees; checkpoints go there, so that the run goes on
-# wherever the next job starts.
+# Submit it from the checkout. OUTPUT_DIR is a folder that every node sees. Checkpoints go there, so that the next job
+# resumes the run on any node.
 #SBATCH --job-name=graphmer
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1        # one torchrun a node; it starts a process for each GPU
@@ -9,16 +9,16 @@
 #SBATCH --cpus-per-task=8
 #SBATCH --time=12:00:00
 #SBATCH --requeue
-#SBATCH --open-mode=append         # the log goes on as well
+#SBATCH --open-mode=append         # keep the log of the job before
 set -euo pipefail
 
 : "${SLURM_JOB_ID:?This script is for sbatch.}"
 : "${OUTPUT_DIR:?Give a folder that all nodes see: sbatch --export=ALL,OUTPUT_DIR=/shared/me/runs ...}"
 CONFIG=${CONFIG:-configs/graphmer.yaml}
 RUN=${RUN:-$(basename "$CONFIG" .yaml)}
-SLOTS=${SLOTS:-4}                  # a multiple of all GPUs together; part of what the run is, so it never changes
+SLOTS=${SLOTS:-4}                  # a multiple of all GPUs together; part of the run's identity, so it never changes
 PYTHON=${PYTHON:-.venv/bin/python}
-PORT=${PORT:-$((20000 + SLURM_JOB_ID % 20000))}   # two jobs on a node do not meet
+PORT=${PORT:-$((20000 + SLURM_JOB_ID % 20000))}   # so that two jobs on a node have two ports
 mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 
 # The clock: the run saves and stops by itself before Slurm would end the job.
@@ -27,7 +27,7 @@ MINUTES=$(((SLURM_JOB_END_TIME - TRAINBOOK_SESSION_START) / 60))
 export TRAINBOOK_SESSION_START
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-120}   # for a save after scancel; default 30 s
 
-# Without it torch 2.13 keeps the address of the first meeting, and a node that comes back asks for it in vain.
+# Without it torch 2.13 keeps the address of its first round, and a node that comes back cannot join.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 
 # c10d: a node that drops out is waited for, and all ranks start again from the newest checkpoint when it is back.

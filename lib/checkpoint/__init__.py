@@ -130,7 +130,7 @@ def write(folder: Path, parcel: Parcel) -> Path:
             disk.remove_tree(aside)
         raise CheckpointNotSaved(
             f"The checkpoint of step {parcel.step:,} was not saved in {folder}: {error.strerror or error}. Those saved "
-            "before are untouched. See that the disk works and has room."
+            "before are untouched. Check the disk and its free space."
         ) from error
     return final
 

@@ -69,7 +69,7 @@ def run_check(name: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except Exception as error:  # of drivers and file systems, in many classes
-        return Finding(name, f"could not be found out ({type(error).__name__}: {error})", "warning")
+        return Finding(name, f"could not be checked ({type(error).__name__}: {error})", "warning")
 
 
 def _all(sections: Sections) -> list[Finding]:

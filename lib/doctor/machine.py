@@ -135,7 +135,7 @@ def check_driver() -> Finding:
         value = "NVML does not answer; free memory is read through PyTorch"
         has_package = importlib.util.find_spec("pynvml") is not None
         advice = "The container lacks libnvidia-ml.so.1." if has_package else "pip install nvidia-ml-py."
-        return Finding("driver", value, "warning", f"{advice} Nothing but the use of the GPU in metrics.csv is lost.")
+        return Finding("driver", value, "warning", f"{advice} Only gpu_use in metrics.csv is missing without it.")
     value = f"{driver.version}, for CUDA up to {hardware.dotted(driver.cuda)}; PyTorch has {torch.version.cuda}"
     return Finding("driver", value)
 

@@ -62,7 +62,7 @@ def check_accumulation(config: Config) -> Finding:
         f"effective batch {training.effective_batch} = {slots} slot{'s' * (slots > 1)} of {slot}, "
         f"each in {passes} micro-batch{'es' * (passes > 1)} of {micro}{last}"
     )
-    advice = f"A training.micro_batch that divides {slot} leaves no rest." if rest else ""
+    advice = f"A training.micro_batch that divides {slot} leaves no remainder." if rest else ""
     return Finding("accumulation", value, "ok", advice)
 
 

@@ -183,7 +183,7 @@ def _verdict(chain: Chain) -> tuple[int, str] | None:
             f"python -m lib kaggle status {chain.kernel} --log. --retry continues the chain nevertheless."
         )
     if last.trained and len(sessions) > 1 and last.step <= last.first_step:
-        return 1, f"The last session stayed at step {last.step:,}: it is too short to get anywhere. See its log."
+        return 1, f"The last session stayed at step {last.step:,}: it is too short for a step and a save. See its log."
     if len(sessions) >= chain.max_sessions:
         message = (
             f"{len(sessions)} sessions were run, the limit. A larger --max-sessions resumes at step {chain.step:,}."
@@ -260,7 +260,7 @@ def _arrived(chain: Chain, session: Session) -> bool:
             session.state = "running"
             chain.save()
             return True
-    print("The push did not arrive; it is made again.", flush=True)
+    print("The push did not arrive. Pushing again.", flush=True)
     chain.sessions.remove(session)
     chain.save()
     return False

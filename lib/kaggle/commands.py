@@ -40,7 +40,7 @@ def _notebook(options: argparse.Namespace) -> Notebook:
     path = kernel.find(options.name)
     for name in [*options.dataset, *options.kernel]:
         if name.count("/") != 1:
-            raise BadInput(f"{name!r} is no owner/slug, as it stands in the browser's address.")
+            raise BadInput(f"{name!r} is not owner/slug, as in the address that the browser shows.")
     return Notebook(
         path,
         f"{options.owner or client.username()}/{options.slug or kernel.slug_of(path)}",
@@ -64,7 +64,7 @@ _DATASET: Options = {
     "--title": {"default": "", "help": "6 to 50 characters; empty: the slug with spaces"},
     "--subtitle": {"default": "", "help": "20 to 80 characters"},
     "--least": {"type": int, "default": 100, "help": "training samples below which nothing is packed"},
-    "--notes": {"default": "A new version", "help": "what a new version says of itself"},
+    "--notes": {"default": "A new version", "help": "the note of a new version"},
     **_SET,
     "--dry-run": {"action": "store_true", "help": "pack and check, and stop before the upload"},
 }
@@ -96,7 +96,7 @@ def _push(options: argparse.Namespace) -> int:
     notebook = _notebook(options)
     pushed = kernel.push(notebook, kernel.read_parameters(options.param, options.set), options.own_output)
     print(f"Version {pushed.version} of {notebook.kernel} was pushed and starts: {pushed.url}")
-    print(f"How it is doing: python -m lib kaggle status {notebook.kernel}")
+    print(f"Its status: python -m lib kaggle status {notebook.kernel}")
     return 0
 
 
@@ -149,7 +149,7 @@ _CHAIN: Options = {
     **_BUILT,
     "--max-sessions": {"type": int, "default": 10, "help": "sessions of the whole chain"},
     "--min-hours": {"type": float, "default": 1.0, "help": "quota below which no session is started"},
-    "--poll-seconds": {"type": float, "default": 60.0, "help": "seconds between questions to Kaggle"},
+    "--poll-seconds": {"type": float, "default": 60.0, "help": "seconds between requests to Kaggle"},
     "--fresh": {"action": "store_true", "help": "forget earlier sessions and begin at step 0"},
     "--retry": {"action": "store_true", "help": "continue after a failed, lost or completed session"},
 }
@@ -183,8 +183,8 @@ _PREFLIGHT: Options = {
 
 
 def _preflight(options: argparse.Namespace) -> int:
-    """Exit code 1 where a finding is bad, else 0; a command that cannot run at all ends with 2."""
-    with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
+    """Prints the findings; returns 1 where one is bad, else 0. A command that cannot run at all ends with 2."""
+    with contextlib.redirect_stdout(sys.stderr):  # what reading the data prints must not get into the JSON
         sections = preflight.check(
             *(kernel.find(options.name), split_overrides(options.set)),
             *(options.data, options.steps_per_second, options.url),

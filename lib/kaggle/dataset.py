@@ -123,7 +123,7 @@ def pack_run(run: Path, labels: Labels) -> Package:
     about = [
         f"The run `{run.name}` of the workload `{task}`: {summary.reason} at step {summary.step:,}.",
         "",
-        f"Mounted by a notebook of that workload, it is found by itself: `{run.name}` resumes from it.",
+        f"A notebook of that workload that mounts this data set resumes `{run.name}` from it.",
     ]
     # The archive is unpacked to a folder with its name, so the run lies where one of an earlier session would.
     return _pack(files, left_out, labels, about, run.name, notebook_for(task, run.name))

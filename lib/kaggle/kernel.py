@@ -62,7 +62,7 @@ def find(name: str) -> Path:
     matches = [path for path in built if name in (path.stem, _without_number(path))]
     if len(matches) != 1:
         names = ", ".join(path.stem for path in built)
-        raise BadInput(f"There is no notebook {name}. There are: {names}. A path ending in .ipynb is taken, too.")
+        raise BadInput(f"There is no notebook {name}. There are: {names}. Or give a path that ends in .ipynb.")
     return matches[0]
 
 
@@ -151,7 +151,7 @@ def with_parameters(path: Path, values: Mapping[str, object]) -> tuple[str, str]
         default = defaults[name]
         types = (int, float) if isinstance(default, float) or type(default) is int else type(default)
         if not isinstance(value, types) or isinstance(value, bool) is not isinstance(default, bool):
-            raise BadInput(f"{name} is like {default!r} in {path.name}; it cannot be {value!r}.")
+            raise BadInput(f"{name} has the default {default!r} in {path.name}; it cannot be {value!r}.")
     mark = _MARK + uuid.uuid4().hex
     lines = ["# Values given on the command line.", *(f"{name} = {value!r}" for name, value in values.items()), mark]
     cell = {
@@ -310,7 +310,9 @@ def unpack(archive: Path, folder: Path) -> None:
             if not all(member.isfile() or member.isdir() for member in members):
                 raise BadInput(f"{archive.name} holds links or devices, which no run leaves. It was not unpacked.")
             if (size := sum(member.size for member in members)) > limit:
-                raise BadInput(f"{archive.name} would unpack to {size:,} bytes, more than Kaggle keeps. It was left.")
+                raise BadInput(
+                    f"{archive.name} would unpack to {size:,} bytes, more than Kaggle keeps. It stays packed."
+                )
             packed.extractall(folder, members, filter="data")
     except (tarfile.TarError, OSError, EOFError) as error:
         raise BadInput(f"{archive.name} is damaged or unsafe ({error}). Fetch again; nothing was replaced.") from None

@@ -53,7 +53,7 @@ def check(
     for name in configs:
         sections[Path(name).name] = _configuration(kernel.ROOT / name, settings, data, steps_per_second, on_kaggle)
     if not configs:
-        sections["Notebook"].append(Finding("configuration", "none of Kaggle size is carried: nothing is trained"))
+        sections["Notebook"].append(Finding("configuration", "none of Kaggle size, so nothing is trained"))
     addresses = sorted({*urls, *(address for text in texts.values() for address in _ADDRESS.findall(text))})
     sections["Addresses"] = _addresses(addresses, bool(on_kaggle.get("isInternetEnabled")))
     return {**sections, "Account": _account()}
@@ -104,13 +104,13 @@ def _contents(path: Path, carried: Mapping[str, str], texts: Mapping[str, str]) 
     try:
         credentials.refuse_in_files([path])
         credentials.refuse_in_text("\n".join(carried.values()), path)  # which is packed in the notebook
-        findings.append(Finding("credentials", "the notebook holds none of your environment"))
+        findings.append(Finding("credentials", "the notebook holds none of your environment's"))
     except BadInput as refusal:
         advice = "Use Add-ons > Secrets on Kaggle instead, and renew the credential."
         findings.append(Finding("credentials", str(refusal), "bad", advice))
     local = [f"{match[0]} in {name}" for name, text in texts.items() for match in _LOCAL_PATH.finditer(text)]
     if local:
-        advice = "Remove them: data is found by itself, or named as owner/slug in DATA_DIR."
+        advice = "Remove them: a notebook finds mounted data, or takes owner/slug in DATA_DIR."
         return [*findings, Finding("paths", f"of one machine: {', '.join(local)}", "bad", advice)]
     return [*findings, Finding("paths", "no path of one machine in the notebook and its configurations")]
 
@@ -169,7 +169,7 @@ def _configuration(
 def _options(config: Config, on_kaggle: Mapping[str, Any]) -> list[Finding]:
     """Checks the keys of a configuration on which the use of a session depends: GPUs, precision, checkpoints."""
     cards, slots = int(FACTS["kaggle_gpus"].value), config.training.micro_batch_slots
-    gpu = Finding("GPU", f"T4 x{cards} is asked for, and {slots} slots keep {cards} cards busy")
+    gpu = Finding("GPU", f"T4 x{cards} is chosen, and {slots} slots keep {cards} cards busy")
     if not on_kaggle.get("isGpuEnabled"):
         advice = "Write `gpu: true` into the header of its source."
         gpu = Finding("GPU", "the notebook does not ask for a GPU", "bad", advice)
@@ -306,7 +306,7 @@ def _account() -> list[Finding]:
     account = Finding("account", f"the kaggle client is signed in as {name}")
     if quota is None:
         advice = "See kaggle.com/settings; GPUs need a verified phone number."
-        return [account, Finding("quota", "Kaggle tells none", "warning", advice)]
+        return [account, Finding("quota", "Kaggle names none", "warning", advice)]
     left = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week"
     if quota.remaining < 1:
         return [account, Finding("quota", left, "bad", f"Wait for {quota.refreshes or 'the next week'}.")]

@@ -164,7 +164,7 @@ def best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
         try:
             return checkpoint.load(path)
         except checkpoint.DamagedCheckpoint as damage:
-            print(f"The best weights {path} are passed over ({damage}).")
+            print(f"The best weights {path} are skipped ({damage}).")
     return None
 
 

@@ -58,7 +58,7 @@ def vote(runs: Sequence[Path], folder: Path) -> tuple[Summary, str]:
 def load(archive: Path) -> tuple[Task, list[nn.Module]]:
     """Returns the task and the best models of every run in outputs.tar.gz, in a run's folder, or in a folder of runs.
 
-    Raises BadInput where there are none, or where the runs do not answer the same question.
+    Raises BadInput where there are none, or where they differ in task, inputs or answers.
     """
     if not archive.exists():
         raise BadInput(f"There is no {archive}. Give outputs.tar.gz, the folder of a run, or a folder of runs.")

@@ -60,7 +60,7 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
     """Returns the runs of a configuration's `queue:` section, in the order in which they run.
 
     Those of the configurations in `queue.before` come first. One that was completed earlier, here or in a mounted
-    output, is left out, and one that has to be made here is as short as `queue.before_overrides` makes it; both are
+    output, is left out, and one that is trained here is as short as `queue.before_overrides` makes it; both are
     printed. Then come all combinations of folds, seeds and grid. Raises BadInput.
     """
     config = load_config(path, overrides)
@@ -120,12 +120,12 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
     """Returns the folders of the runs that vote: the completed folds of a workload's queue, then the runs of this one.
 
     The folds are those of the same size, `{folds_of}_small-fold0` for the small one, here or in a mounted earlier
-    output. Returns none, and says so, while a run of this queue is not completed.
+    output. Returns none, and prints so, while a run of this queue is not completed.
     """
     output_dir = platform.output_dir(queue[-1].config)
     own = [find_completed(entry.name, output_dir) for entry in queue if not entry.is_earlier]
     if not all(own):
-        print("Not every run of the queue is completed: they vote when all are.")
+        print("Not every run of the queue is completed. They vote once all of them are.")
         return []
     name = folds_of + ("_small" if queue[-1].kind.endswith("_small") else "")
     places = [output_dir, *inputs.mounted(platform.detect())]

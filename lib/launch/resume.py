@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from."""
+"""Finds the checkpoint that a run resumes from."""
 
 import contextlib
 import glob
@@ -52,7 +52,7 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
         )
     if run.config.run.resume_from:
         raise BadInput(
-            f"run.resume_from is {run.config.run.resume_from}, where no checkpoint of {run.config.run.name} lies. Give "
+            f"run.resume_from is {run.config.run.resume_from}, which has no checkpoint of {run.config.run.name}. Give "
             "the output folder of the earlier session, the folder of the run in it, or leave it empty."
         )
     return None, []

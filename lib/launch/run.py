@@ -45,7 +45,7 @@ class Run:
 
 @ranks.together()
 def prepare(config: Config) -> Run:
-    """Works in memory profile and plan, locates and validates the data, turns lengths into steps; writes nothing.
+    """Applies memory profile and plan, locates and validates the data, turns lengths into steps; writes nothing.
 
     Raises BadInput.
     """
@@ -65,8 +65,8 @@ def prepare(config: Config) -> Run:
 def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[str]]:
     """Plans for this machine's GPU; returns the configuration with the planned micro-batch, the plan, lines to print.
 
-    `count` GPUs work at it. Without one there is nothing to plan for: no plan, and a slot is one micro-batch. A rank
-    below another process follows the plan of that one. Raises BadInput where the card cannot hold even one sample.
+    `count` GPUs share the work. Without a GPU there is no plan, and a slot is one micro-batch. A rank follows the plan
+    of the process that launched it. Raises BadInput where the card cannot hold even one sample.
     """
     if not torch.cuda.is_available() or torchrun.is_watched():
         return config, None, []

@@ -60,7 +60,7 @@ class RankFailed(RuntimeError):
 def processes(config: Config) -> int:
     """Returns how many processes train a configuration; 1 where this one does: in a rank, or for want of GPUs.
 
-    Raises BadInput where more are asked for than there are GPUs, or than the slots can be dealt to.
+    Raises BadInput for more processes than there are GPUs, or than the slots can be dealt to.
     """
     slots = config.training.micro_batch_slots
     if ranks.under_torchrun() or ranks.world() > 1:
@@ -94,7 +94,7 @@ def summary_of_parent() -> dict[str, Any]:
 
 
 def is_watched() -> bool:
-    """Whether this is a rank that `train` started, whose output the launching process shows."""
+    """Says whether this is a rank that `train` started, whose output the launching process shows."""
     return environment.RANK_FOLDER in os.environ
 
 
@@ -172,7 +172,7 @@ def train(config: Config, folder: Path, count: int, session: int, summary: Mappi
         left, reached = (LAUNCHES if now > reached else left) - 1, max(now, reached)
         if not left:
             raise TrainingFailed(
-                f"{failure} That was the {LAUNCHES}. time without a new checkpoint in between, so it is not tried "
+                f"{failure} This happened {LAUNCHES} times without a new checkpoint in between, so it is not tried "
                 f"again. What the ranks printed last:\n{launched.errors}"
             )
         events.record(
@@ -278,7 +278,7 @@ class _Launch:
         self.progress.note(line)
 
     def _is_settled(self, place: Path) -> bool:
-        """Whether it is known which rank ended all: one with an error of its own, or one gone without an error."""
+        """Says whether it is known which rank ended all: one with an error of its own, or one gone without an error."""
         if any(not words["lost"] for words in _read_words(place)):
             return True
         self._look_for_ranks()

@@ -242,7 +242,7 @@ def _read(folder: str, name: str) -> str:
 
 
 def has_route() -> bool:
-    """Says whether the system knows a way out. Connecting a datagram socket sends nothing, so no host is asked."""
+    """Says whether the system has a route out. Connecting a datagram socket sends nothing to any host."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # an address for documentation (RFC 5737)
         return True

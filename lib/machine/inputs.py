@@ -95,7 +95,7 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
         below: list[Path] = []
         for folder in level:
             if count >= limit:
-                print(f"Looked at {count:,} entries of the mounted inputs, not at all. Name the folder in data.dir.")
+                print(f"Only {count:,} entries of the mounted inputs were searched. Name the folder in data.dir.")
                 return matches
             try:
                 with os.scandir(folder) as listing:

@@ -77,7 +77,7 @@ class CudaSemantics(TorchFunctionMode):
 
     def _run_body(self, func: types.FunctionType, args: tuple, kwargs: dict) -> Any:
         """Runs a function that is written in Python inside this mode: CUDA's behaviour depends on its inner calls."""
-        if func in self._running:  # a helper of its own asked for overrides
+        if func in self._running:  # called by a helper of its own, which looks for overrides
             return func(*args, **kwargs)
         self._running.append(func)
         try:

@@ -16,7 +16,7 @@ from lib.planner.table import QUOTA_HOURS, quota
 from lib.planner.trace import CATEGORIES
 from lib.text import duration
 
-# Okabe and Ito's palette, which is told apart with any kind of colour vision, and the text colour that reads on each.
+# Okabe and Ito's palette, which any kind of colour vision distinguishes, and the text colour that is readable on each.
 _COLOURS = [("#0072B2", "#fff"), ("#56B4E9", "#000"), ("#009E73", "#000"), ("#E69F00", "#000"), ("#F0E442", "#000"),
             ("#CC79A7", "#000")]  # fmt: skip
 _ENVIRONMENT = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)

@@ -130,7 +130,7 @@ def _card_count(config: Config, target: Target, count: int) -> int:
     in_session = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
     if count > slots or (count and slots % count):
         raise BadInput(
-            f"{count} cards were asked for, and training.micro_batch_slots is {slots}. Each card takes whole slots: "
+            f"{count} cards were chosen, and training.micro_batch_slots is {slots}. Each card takes whole slots: "
             "give a number of slots that is a multiple of the cards."
         )
     return count or math.gcd(slots, in_session)

@@ -77,7 +77,7 @@ def cards(options: Device) -> list[int]:
     if missing := [number for number in options.gpu_ids if number >= count]:
         gpus = "there is 1 (0)" if count == 1 else f"there are {count} (0 to {count - 1})"
         raise BadInput(
-            f"device.gpu_ids asks for GPU {missing[0]}, but {gpus if count else 'there is no GPU'}. Leave it empty for "
+            f"device.gpu_ids names GPU {missing[0]}, but {gpus if count else 'there is no GPU'}. Leave it empty for "
             "all there are."
         )
     if len(set(options.gpu_ids)) < len(options.gpu_ids):
@@ -89,7 +89,7 @@ def check_count(processes: int, on: Sequence[int]) -> None:
     """Raises BadInput for more processes than GPUs; without a GPU they share the CPU."""
     if torch.cuda.is_available() and processes > len(on):
         raise BadInput(
-            f"{processes} processes are asked for on a machine whose run may use {len(on)} GPU(s). One process a GPU: "
+            f"{processes} processes are configured on a machine whose run may use {len(on)} GPU(s). One process a GPU: "
             "lower device.processes (or torchrun's --nproc-per-node), or allow more in device.gpu_ids."
         )
 

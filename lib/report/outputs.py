@@ -64,8 +64,8 @@ def bundle(output_dir: Path, here: Platform) -> None:
         for folder in sorted(path for path in config.parent.iterdir() if path.is_dir() and path.name not in _LOOSE):
             if (number := disk.held(folder)[1]) > _MANY:
                 _pack_folder(folder)
-                counts = f"{number:,} files, and {here.name} takes {here.output_files}"
-                print(f"{folder} is {folder.name}.tar.gz now: {counts}.")
+                limit = f"{here.name} takes {here.output_files} files in all"
+                print(f"{folder} was packed into {folder.name}.tar.gz: it had {number:,} files, and {limit}.")
 
 
 def _pack_folder(folder: Path) -> None:

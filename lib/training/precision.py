@@ -54,7 +54,7 @@ def precision_on_card(asked: str, capability: tuple[int, int], card: str) -> Pre
 
 
 def allow_tf32(in_precision: Precision, on: torch.device) -> None:
-    """Lets what autocast leaves in fp32 use TF32, where the card has it (8.0 and up); fp32 asked for stays fp32."""
+    """Lets what autocast leaves in fp32 use TF32, where the card has it (8.0 and up); a configured fp32 stays fp32."""
     if on.type == "cuda":
         fits = in_precision != "fp32" and torch.cuda.get_device_capability(on) >= (8, 0)
         torch.set_float32_matmul_precision("high" if fits else "highest")
@@ -69,7 +69,7 @@ def autocast(in_precision: Precision, on: torch.device) -> contextlib.AbstractCo
 def recompute(model: nn.Module, layers: int | str) -> int:
     """Makes the first `layers` ("all" for every one) of `model.blocks` recompute their activations in backward.
 
-    Returns how many. Raises BadInput where the model has no `blocks` or fewer than asked for.
+    Returns how many. Raises BadInput where the model has no `blocks` or fewer than that.
     """
     if not layers:
         return 0

@@ -108,8 +108,8 @@ def handling_signals(
 ) -> Iterator[None]:
     """Calls `handler` for SIGINT and SIGTERM inside the block, and puts the former handlers back after it.
 
-    Where `ignored_afterwards` then says so, both signals are ignored instead. Outside the main thread, which alone may
-    set handlers, nothing happens.
+    Where `ignored_afterwards` then returns True, both signals are ignored instead. Outside the main thread, which alone
+    may set handlers, nothing happens.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

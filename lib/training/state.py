@@ -46,7 +46,7 @@ class State:
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
     # Of this session alone, in no checkpoint:
-    evaluation_batch: int = 0  # samples on the device at once that an evaluation was seen to bear; 0: the micro-batch
+    evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: the micro-batch
     events: EventLog = field(default_factory=EventLog)
     resumed_from: Path | None = None
     # Found once, because a walk over a large model takes milliseconds:
@@ -159,8 +159,8 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     finite = all(bool(torch.isfinite(sharding.local(parameter)).all()) for parameter in state.parameters)
     if ranks.anywhere(not finite):
         raise TrainingFailed(
-            f"The weights are no longer finite at step {state.step}, so they are not saved and the checkpoint before "
-            "stays. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
+            f"The weights are no longer finite at step {state.step}, so they are not saved, and the checkpoint before "
+            "is kept. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
         )
     facts = {
         "identity": identity.facts(config, task),

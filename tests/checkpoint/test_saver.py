@@ -211,6 +211,6 @@ def test_best_weights_that_could_not_be_saved_end_no_run(toy, tmp_path, monkeypa
     monkeypatch.setattr(disk, "calls", Full("/best/"))
     assert launch.train(toy()).reason == "completed"
     out = capsys.readouterr().out
-    assert "are passed over" in out and "Testing the weights of step 12" in out
+    assert "are skipped" in out and "Testing the weights of step 12" in out
 
 

@@ -14,12 +14,12 @@ from lib.errors import BadInput
 from lib.launch import queue, smoke, torchrun
 from lib.launch.resume import find_checkpoint
 from lib.launch.run import prepare
-from lib.report.metrics import VOLATILE_COLUMNS, read
+from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import load_config
 from lib.training import data, loop
 from lib.training.session import start_session
-from tests.conftest import TOY
+from tests.conftest import TOY, VOLATILE_COLUMNS
 
 OWN = """
 from dataclasses import dataclass

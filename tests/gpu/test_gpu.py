@@ -63,5 +63,5 @@ def test_two_gpus_end_where_one_does(toy, sharded):
 
 @two_gpus
 def test_more_processes_than_gpus_are_refused(toy):
-    with pytest.raises(BadInput, match="processes are asked for"):
+    with pytest.raises(BadInput, match="processes are configured"):
         launch.train(toy({"device.processes": torch.cuda.device_count() + 1}))

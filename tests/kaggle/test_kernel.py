@@ -87,7 +87,7 @@ def test_going_on_mounts_its_own_output_but_not_at_the_first_push(stub, capsys):
         (["--param", "MAX_STEPS=many"], "it cannot be 'many'"),
         (["--param", "MAX_STEPS"], "NAME=VALUE"),
         (["--set", "seed"], "--set takes key=value"),
-        (["--dataset", "graphs"], "no owner/slug"),
+        (["--dataset", "graphs"], "not owner/slug"),
         (["--slug", "abc"], "fewer than 5 characters"),
     ],
 )

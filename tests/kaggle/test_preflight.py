@@ -84,7 +84,7 @@ def test_the_notebook_of_this_checkout_is_ready(stub, built, graph, capsys):
     out = capsys.readouterr().out
     assert out.endswith("all is well.\nReady to push.\n")
     assert "signed in as ada" in out and "30.0 of 30 GPU hours are left" in out
-    assert "T4 x2 is asked for, and 2 slots keep 2 cards busy" in out and "fp16 on a T4" in out
+    assert "T4 x2 is chosen, and 2 slots keep 2 cards busy" in out and "fp16 on a T4" in out
 
 
 def test_as_json_it_is_nothing_but_json_and_what_is_bad_decides_the_exit_code(stub, built, graph, capsys):

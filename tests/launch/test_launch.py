@@ -74,7 +74,7 @@ def test_resume_from_names_a_folder_and_refuses_one_without_a_checkpoint(toy, tm
     cut(None)
     assert launch.train(toy({"run.resume_from": str(tmp_path / "earlier")})).session == 2
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(BadInput, match="where no checkpoint of toy lies"):
+    with pytest.raises(BadInput, match="which has no checkpoint of toy"):
         launch.train(toy({"run.resume_from": str(tmp_path / "nothing"), "run.name": "toy", "training.max_steps": 99}))
 
 

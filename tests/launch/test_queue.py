@@ -272,7 +272,7 @@ def test_folds_of_the_same_size_vote_with_a_completed_queue(config, tmp_path, mo
     monkeypatch.setattr(inputs, "mounted", lambda here: [mount])
     entries = queue_of(config("queue: {seeds: [1, 2]}\n", name="vote_small"))
     complete(runs, "vote_small-seed1")
-    assert queue.members(entries, "tune") == [] and "they vote when all are" in capsys.readouterr().out
+    assert queue.members(entries, "tune") == [] and "They vote once all of them are" in capsys.readouterr().out
     complete(runs, "vote_small-seed2")
     own = [runs / "vote_small-seed1", runs / "vote_small-seed2"]
     complete(mount, "tune-fold0")  # another size

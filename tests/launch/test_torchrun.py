@@ -21,9 +21,9 @@ SLOTS = {"training.micro_batch_slots": 2}
 
 
 def test_more_processes_than_gpus_are_refused(two_gpus, toy):
-    with pytest.raises(BadInput, match=r"3 processes are asked for on a machine whose run may use 2 GPU"):
+    with pytest.raises(BadInput, match=r"3 processes are configured on a machine whose run may use 2 GPU"):
         torchrun.processes(toy({"device.processes": 3}))
-    with pytest.raises(BadInput, match=r"asks for GPU 2, but there are 2 \(0 to 1\)"):
+    with pytest.raises(BadInput, match=r"names GPU 2, but there are 2 \(0 to 1\)"):
         torchrun.processes(toy({"device.gpu_ids": [0, 2]}))
     with pytest.raises(BadInput, match=r"names a GPU twice"):
         torchrun.processes(toy({"device.gpu_ids": [1, 1]}))
@@ -161,7 +161,7 @@ def test_deaths_without_progress_end_after_three_launches(toy, tmp_path, monkeyp
 
     monkeypatch.setattr(torchrun, "_Launch", Dying)
     config = toy({"device.processes": 2, **SLOTS})
-    with pytest.raises(TrainingFailed, match="3. time without a new checkpoint.*\n.*the last words"):
+    with pytest.raises(TrainingFailed, match="3 times without a new checkpoint.*\n.*the last words"):
         launch.train(config)
     assert len(launches) == 3
     summary = json.loads((tmp_path / "runs" / "toy" / "summary.json").read_text())

@@ -91,7 +91,7 @@ def test_the_search_is_bounded_and_says_so(monkeypatch, tmp_path, capsys):
     for index in range(30):
         (tmp_path / "input" / "a" / f"{index:03}.txt").touch()
     assert inputs.search(inputs.mounted(here), ["data.jsonl"], limit=31) == [tmp_path / "input" / "a"]
-    assert "Looked at 31 entries of the mounted inputs, not at all" in capsys.readouterr().out
+    assert "Only 31 entries of the mounted inputs were searched" in capsys.readouterr().out
     assert len(inputs.search(inputs.mounted(here), ["data.jsonl"], limit=40)) == 3
     assert capsys.readouterr().out == ""
 

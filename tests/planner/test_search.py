@@ -134,7 +134,7 @@ def test_slots_are_dealt_to_the_cards(tall):
     assert [made(config, "t4", n).chosen.passes for n in (1, 2)] == [2, 1]
     assert made(config, "t4").cards == 2 and made(config, "l4").cards == 1  # a Kaggle session has two T4s
     assert made(tall(), "t4").cards == 1
-    with pytest.raises(BadInput, match="3 cards were asked for, and training.micro_batch_slots is 2"):
+    with pytest.raises(BadInput, match="3 cards were chosen, and training.micro_batch_slots is 2"):
         made(config, "t4", 3)
 
 

@@ -173,14 +173,14 @@ def test_in_one_process_everything_is_as_it_was_given():
 
 
 def test_gpus_that_are_not_there_are_named():
-    with pytest.raises(BadInput, match=r"device.gpu_ids asks for GPU 0, but there is no GPU"):
+    with pytest.raises(BadInput, match=r"device.gpu_ids names GPU 0, but there is no GPU"):
         ranks.cards(Device(gpu_ids=(0,)))
 
 
 def test_more_ranks_than_gpus_under_torchrun_are_refused_before_they_join(two_gpus, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    with pytest.raises(BadInput, match="4 processes are asked for.*--nproc-per-node"):
+    with pytest.raises(BadInput, match="4 processes are configured.*--nproc-per-node"):
         ranks.start(Device())
 
 

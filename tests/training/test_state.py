@@ -42,6 +42,6 @@ def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(toy, tmp_pa
         self.param_groups[0]["params"][0].data.fill_(float("inf"))
 
     monkeypatch.setattr(torch.optim.AdamW, "step", diverge)
-    with pytest.raises(TrainingFailed, match="no longer finite at step 6.*the checkpoint before stays"):
+    with pytest.raises(TrainingFailed, match="no longer finite at step 6.*the checkpoint before is kept"):
         fit(config, tmp_path / "run", resume=good)
     assert newest(tmp_path / "run").step == 5

@@ -221,5 +221,5 @@ class Glacier(Task):
 
 
 def _verdict(criteria: Sequence[Criterion], advice: str) -> list[str]:
-    """A line for each criterion, and the advice where one was missed."""
+    """Returns a line for each criterion, and advice if one was missed."""
     return [*map(str, criteria), *([] if all(criterion.reached for criterion in criteria) else [advice])]

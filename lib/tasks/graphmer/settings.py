@@ -12,7 +12,7 @@ class Chain:
     """The layout of a sample: positions = roots * (1 + leaves)."""
 
     roots: int = option(96, "Text tokens of a sample.", minimum=8)
-    leaves: int = option(7, "Leaves of each root: pieces of a tail's name that are told apart.", minimum=2)
+    leaves: int = option(7, "Leaves of each root: pieces of a tail's name that are distinguished.", minimum=2)
     facts: int = option(0, "Facts of a sample at most, each on a root of its own; 0: as many as roots.", minimum=0)
     vocabulary: int = option(8192, "Byte-pair pieces at most.", minimum=300)
 

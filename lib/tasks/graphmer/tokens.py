@@ -7,7 +7,7 @@ import numpy as np
 
 PAD, MASK, NAME, SEP, END, UNKNOWN = range(6)
 SPECIALS = ["[PAD]", "[MASK]", "[NAME]", "[SEP]", "[END]", "[UNK]"]
-IGNORE = -100  # the target of a position that is not asked for
+IGNORE = -100  # the target of a position that is not predicted
 
 # Identifiers, numbers' digits, and the few signs that tell a call from a base from an attribute. Everything else
 # (commas, brackets, quotes) would fill a quarter of the window and say little.

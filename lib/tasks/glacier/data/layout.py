@@ -145,8 +145,8 @@ def _by_name(paths: Sequence[Path], source: Source) -> dict[str, Path]:
         name = match[1] if match else path.stem
         if name in by_name:
             raise BadInput(
-                f"{by_name[name]} and {path} are both called {name} by workload.source.name_pattern. Make it tell them "
-                "apart."
+                f"{by_name[name]} and {path} are both called {name} by workload.source.name_pattern. Change it so that "
+                "their names differ."
             )
         by_name[name] = path
     return by_name
