@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from yaml import ScalarNode
 
 from lib.config.nodes import REFUSED, child, read_text
 from lib.config.reader import BAD, Reader, length_pairs, option, sentences
@@ -218,11 +217,8 @@ class Config:
         if BAD in (training, scheduler) or scheduler.name != "plateau":
             return
         if not (training.evaluate_every_steps or training.evaluate_every_epochs):
-            yield (
-                "scheduler",
-                "A plateau is found by evaluations, and this run has only one, at the end. Give "
-                "training.evaluate_every_epochs or training.evaluate_every_steps, or another scheduler.name.",
-            )
+            advice = "Give training.evaluate_every_epochs or training.evaluate_every_steps, or another scheduler.name."
+            yield "scheduler", f"A plateau is found by evaluations, and this run has only one, at the end. {advice}"
 
 
 def read_config(
@@ -301,7 +297,7 @@ def _read(
     for key, value in overrides.items():
         reader.override(root, str(key), value)
     task, settings = child(root, "task"), Any  # an unknown task is reported once, and its settings are not checked
-    if isinstance(task, ScalarNode) and task.value and task.tag != REFUSED:
+    if isinstance(task, yaml.ScalarNode) and task.value and task.tag != REFUSED:
         try:
             settings = workload(task.value)
         except BadInput as error:

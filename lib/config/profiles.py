@@ -31,24 +31,20 @@ def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
     settings = dict(_PROFILES[profile])
     if profile == "max_quality":  # whole checkpoints, with one in reserve
         settings["checkpoint.keep_last"] = max(2, config.checkpoint.keep_last)
-    lines = []
-    if settings.get("training.precision") == "fp16" and not has_gpu:
-        settings["training.precision"] = "auto"
+    left = sorted(key for key in settings if _forms(key) & config.overridden)
+    changes = {key: value for key, value in settings.items() if key not in left} | {"memory.profile": ""}
+    without_fp16 = changes.get("training.precision") == "fp16" and not has_gpu
+    if without_fp16:
+        changes["training.precision"] = "auto"
+    new = with_changes(config, changes)
+    old, values = flat(config), flat(new)
+    changed = [key for key in values if old[key] != values[key] and key != "memory.profile"]
+    lines = [f"{key} {_shown(old[key])} -> {_shown(values[key])}" for key in changed]
+    lines += [f"{key} stays {_shown(values[key])}, which was given as override" for key in left]
+    if without_fp16:
         lines.append("precision is auto instead of fp16, because there is no GPU")
-    left = [key for key in settings if _forms(key) & config.overridden]
-    if "training.precision" in left:
-        lines = []
-    new = with_changes(config, {key: settings[key] for key in settings if key not in left} | {"memory.profile": ""})
-    old, values = flat(config), {key: _shown(value) for key, value in flat(new).items()}
-    changed = [key for key in values if old[key] != flat(new)[key] and key != "memory.profile"]
-    lines = [
-        *(f"{key} {_shown(old[key])} -> {values[key]}" for key in changed),
-        *(f"{key} stays {values[key]}, which was given as override" for key in sorted(left)),
-        *lines,
-    ]
-    return new, [
-        f"memory.profile {profile}: {line}" for line in lines or ["the configuration has these numbers already"]
-    ]
+    lines = lines or ["the configuration has these numbers already"]
+    return new, [f"memory.profile {profile}: {line}" for line in lines]
 
 
 def _forms(key: str) -> set[str]:

@@ -33,13 +33,13 @@ def keys(cls: Any) -> list[dataclasses.Field]:
     return [f for f in dataclasses.fields(cls) if f.metadata.get("key", True)]
 
 
-def flat(config: Any) -> dict[str, object]:
+def flat(config: Any, prefix: str = "") -> dict[str, object]:
     """Returns the value of every dotted key, in the order of the fields."""
     values: dict[str, object] = {}
     for f in keys(config):
         value = getattr(config, f.name)
-        inner = flat(value) if dataclasses.is_dataclass(value) else None
-        values |= {f.name: value} if inner is None else {f"{f.name}.{key}": v for key, v in inner.items()}
+        key = prefix + f.name
+        values |= flat(value, f"{key}.") if dataclasses.is_dataclass(value) else {key: value}
     return values
 
 
@@ -133,14 +133,13 @@ class Reader:
         if name is None:
             return
         root.value = [pair for pair in root.value if pair[1] is not name]
-        text, other = "", path.parent / name.value if isinstance(name, ScalarNode) and name.value else None
-        if not other:
-            self.report(name, f"base must be the name of a file; found {_shown(name)}.")
-        else:
-            try:
-                text = read_text(other)
-            except BadInput as error:
-                self.report(name, str(error))
+        try:
+            if not isinstance(name, ScalarNode) or not name.value:
+                raise BadInput(f"base must be the name of a file; found {_shown(name)}.")
+            other = path.parent / name.value
+            text = read_text(other)
+        except BadInput as error:
+            self.report(name, str(error))
         self.finish()
         base = self.root(text, str(other), f"It is the base of {path.name}.")
         if second := child(base, "base"):
@@ -197,8 +196,7 @@ class Reader:
         values: dict[str, Any] = {}
         for name, f in fields.items():
             path = _path(key, name)
-            default = f.default if f.default_factory is MISSING else f.default_factory()
-            default = getattr(base, name, default)
+            default = getattr(base, name, f.default if f.default_factory is MISSING else f.default_factory())
             expected = self.types.get(path, hints[name])
             if name in entries:
                 values[name] = self.value(expected, entries[name][1], path, f.metadata, default)
@@ -248,8 +246,7 @@ class Reader:
                 return self.items(option, node, key, bounds)
             if isinstance(node, ScalarNode) and (value := _convert(option, node)) is not BAD:
                 return self.bounded(value, node, key, bounds)
-        sentence = f"{key} must be {_words(expected)}; found {_shown(node)}. {_hint(options, node)}"
-        return self.report(node, sentence)
+        return self.report(node, f"{key} must be {_words(expected)}; found {_shown(node)}. {_hint(options, node)}")
 
     def items(self, expected: Any, node: SequenceNode, key: str, bounds: Mapping[str, Any]) -> Any:
         """Returns a list as a tuple, or BAD."""
@@ -353,9 +350,7 @@ def _merge(node: MappingNode, base: MappingNode) -> None:
             put(node, key.value, key.start_mark, value)
 
 
-def _settle_lengths(
-    cls: type, values: dict[str, Any], entries: Mapping[str, Any], section: str
-) -> Iterator[tuple[str, str]]:
+def _settle_lengths(cls: type, values: dict[str, Any], entries: Mapping, section: str) -> Iterator[tuple[str, str]]:
     """Clears the form of a length that is not given, whatever its default; yields a mistake where both are."""
     for epochs, steps in length_pairs(cls):
         if epochs in entries and steps not in entries:

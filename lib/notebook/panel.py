@@ -6,9 +6,9 @@ choice wins, and answers are cached.
 
 import json
 import threading
+import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -25,7 +25,7 @@ from lib.machine.facts import CARDS
 from lib.notebook import widgets
 from lib.planner import Plan, file
 from lib.planner.card import card_of_gpu, find_card
-from lib.planner.html import computing, dimmed, framed, gauge, of_plan, refusal
+from lib.planner.html import computing, framed, gauge, of_plan, refusal
 from lib.task import find_task, load_config
 
 HERE = "this machine's GPU"  # as a card
@@ -96,9 +96,8 @@ def show(
 
 def in_text(choice: Choice, plan: Plan) -> str:
     """Returns a plan as text, with the line to paste."""
-    return f"{planner.of_plan(plan)}\n\nTo follow this plan, in the Parameters of the training notebook:\n" + (
-        file.as_code(choice.to_paste(plan))
-    )
+    line = file.as_code(choice.to_paste(plan))
+    return f"{planner.of_plan(plan)}\n\nTo follow this plan, in the Parameters of the training notebook:\n{line}"
 
 
 def side_by_side(path: Path, overrides: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -120,95 +119,79 @@ class Panel:
         self._paths = {path.stem: path for path in paths}
         self._answers: dict[str, Plan | str] = {}
         self._newest = start
-        self._busy = False
-        self._lock = threading.Lock()
+        self._planning = threading.Lock()  # one plan at a time
+        self._showing = threading.Lock()
         self._worker: threading.Thread | None = None
         self._plan: Plan | None = None
         self._html = ""
         self._setting = False
-        self._saved: widgets.SavedAnswer | None = None
-        self._make_controls()
-        self._take_card(start)
+        self._saved = widgets.SavedAnswer()
+        self._make_controls(start)
         self._take_sizes(start.path)
 
     # --- controls -------------------------------------------------------------------------------------------------
 
-    def _make_controls(self) -> None:
+    def _make_controls(self, start: Choice) -> None:
         import ipywidgets as w
 
         self._w = w
-        self._look = {"style": {"description_width": "112px"}, "layout": {"width": "auto"}}
-        names = [(f"{card.name}, {card.memory_gib:g} GiB", name) for name, card in CARDS.items()]
-        here = [(HERE, HERE)] if torch.cuda.is_available() else []
-        self.workload = w.Dropdown(options=list(self._paths), description="Workload", **self._look)
-        self.card = w.Dropdown(options=[*here, *names, ("my own ...", _OWN)], description="Card", **self._look)
-        self.own = w.Text(
-            description="its memory", placeholder="8 GiB, capability 8.6", continuous_update=False, **self._look
-        )
-        self.count = w.Dropdown(options=[("as a session has", 0)], description="Number of cards", **self._look)
-        self.batch = w.SelectionSlider(
-            options=_BATCHES, description="Effective batch", continuous_update=False, **self._look
-        )
-        precisions = ["auto", "fp16", "bf16", "fp32"]
-        self.precision = w.Dropdown(options=precisions, description="Precision", **self._look)
-        self.recomputed = w.Dropdown(options=[("as few as fit", 0)], description="Recomputed", **self._look)
+        cards = [(HERE, HERE)] if torch.cuda.is_available() else []
+        cards += [(f"{card.name}, {card.memory_gib:g} GiB", name) for name, card in CARDS.items()]
+        card = start.card if start.card == HERE else start.card.lower()
+        is_known = card in [value for _, value in cards]
+        cards.append(("my own ...", _OWN))
+        counts = [(str(n) if n else "as a session has", n) for n in sorted({0, *_COUNTS, start.cards})]
+        self.workload = self._control(w.Dropdown, "Workload", options=list(self._paths))
+        self.card = self._control(w.Dropdown, "Card", options=cards, value=card if is_known else _OWN)
+        own = "" if is_known else start.card
+        self.own = self._control(w.Text, "its memory", value=own, placeholder="8 GiB, capability 8.6")
+        self.count = self._control(w.Dropdown, "Number of cards", options=counts, value=start.cards)
+        self.batch = self._control(w.SelectionSlider, "Effective batch", options=_BATCHES)
+        self.precision = self._control(w.Dropdown, "Precision", options=["auto", "fp16", "bf16", "fp32"])
+        self.recomputed = self._control(w.Dropdown, "Recomputed", options=[("as few as fit", 0)])
         self.dials = w.VBox([])
         self.use = w.Button(description="Use this plan", button_style="success", icon="check", disabled=True)
+        self.use.on_click(self._use)
         self.answer, self.status, self.message, self.gauge = w.HTML(), w.HTML(), w.HTML(), w.HTML()
         fixed = [self.workload, self.card, self.own, self.count, self.batch, self.precision, self.recomputed]
-        for control in fixed:
-            control.observe(self._changed, "value")
-        self.use.on_click(self._use)
         left = w.VBox([*fixed, self.dials, self.use, self.status, self.gauge], layout={"width": "330px"})
-        right = w.VBox(
-            [self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0", "margin": "0 0 0 18px"}
-        )
+        wide = {"flex": "1 1 480px", "min_width": "0", "margin": "0 0 0 18px"}
+        right = w.VBox([self.answer, self.message], layout=wide)
         self.box = w.Box([left, right], layout={"display": "flex", "flex_flow": "row wrap", "width": "100%"})
-
-    def _take_card(self, choice: Choice) -> None:
-        with self._without_planning():
-            known = choice.card if choice.card == HERE else choice.card.lower()
-            is_known = known in [value for _, value in self.card.options]
-            self.card.value = known if is_known else _OWN
-            self.own.value = "" if is_known else choice.card
-            self.count.options = [(str(n) if n else "as a session has", n) for n in sorted({0, *_COUNTS, choice.cards})]
-            self.count.value = choice.cards
         self._show_own()
 
+    def _control(self, kind: Any, description: str, **values: Any) -> Any:
+        """Returns a widget that plans anew when its value changes."""
+        look = {"style": {"description_width": "112px"}, "layout": {"width": "auto"}}
+        control = kind(description=description, **look, **values)
+        control.continuous_update = False  # plan when a slider is released, a text is left
+        control.observe(self._changed, "value")
+        return control
+
     def _take_sizes(self, path: Path) -> None:
-        """Sets batch, precision, recomputation and the task's dials to a configuration's values."""
+        """Sets batch, precision, recomputation and the task's dials to a configuration's values, without planning."""
         config = load_config(path, self._cell_overrides(path))
         task, values = find_task(config.task), flat(config)
-        with self._without_planning():
+        self._dials = {}
+        for key, sizes in task.dials.items():
+            name = key.rpartition(".")[2].replace("_", " ").capitalize()
+            options = sorted({*sizes, values[key]})
+            self._dials[key] = self._control(self._w.SelectionSlider, name, options=options, value=values[key])
+        self._setting = True
+        try:
             self.workload.value = path.stem
             self.batch.options = sorted({*_BATCHES, config.training.effective_batch})
             self.batch.value = config.training.effective_batch
             self.precision.value = config.training.precision
             self.recomputed.options = _recomputations(config)
             self.recomputed.value = config.training.gradient_checkpointing
-            self._dials = {key: self._dial(key, sizes, values[key]) for key, sizes in task.dials.items()}
             self.dials.children = tuple(self._dials.values())
+        finally:
+            self._setting = False
 
     def _cell_overrides(self, path: Path) -> Mapping[str, Any]:
         """Returns the overrides of the parameters cell for the configuration that it names, none for others."""
         return self.start.overrides if path == self.start.path else {}
-
-    def _dial(self, key: str, sizes: Sequence[int], value: int) -> Any:
-        name = key.rpartition(".")[2].replace("_", " ").capitalize()
-        options = sorted({*sizes, value})
-        dial = self._w.SelectionSlider(
-            options=options, value=value, description=name, continuous_update=False, **self._look
-        )
-        dial.observe(self._changed, "value")
-        return dial
-
-    @contextmanager
-    def _without_planning(self) -> Iterator[None]:
-        self._setting = True
-        try:
-            yield
-        finally:
-            self._setting = False
 
     def _show_own(self) -> None:
         self.own.layout.display = "" if self.card.value == _OWN else "none"
@@ -232,9 +215,7 @@ class Panel:
         widgets.show_live(self.box, "The controls need a live kernel; this is the last answer.")
         first = self._newest = self.choice()
         self._show_computing(first)
-        plan = self._answer_of(first)
-        self._saved = widgets.SavedAnswer(*self._saved_form(first, plan))
-        self._show(first, plan)
+        self._show(first, self._answer_of(first))
         start_gauge(self.gauge)
 
     def _changed(self, change: Mapping[str, Any]) -> None:
@@ -249,35 +230,31 @@ class Panel:
         self._request(self.choice())
 
     def _request(self, choice: Choice) -> None:
-        """Shows a cached answer at once; otherwise the thread plans it when it is free."""
-        with self._lock:
+        """Shows a cached answer at once; otherwise a thread plans it."""
+        with self._showing:
             self._newest = choice
             if choice.key in self._answers:
                 self._show(choice, self._answers[choice.key])
                 return
             self._show_computing(choice)
-            if self._busy:
-                return
-            self._busy = True
-        self._worker = threading.Thread(target=self._work, daemon=True)
+        self._worker = threading.Thread(target=self._work, args=(choice,), daemon=True)
         self._worker.start()
 
-    def _work(self) -> None:
-        """Plans the newest choice until there is no newer one."""
-        while True:
-            choice = self._newest
+    def _work(self, choice: Choice) -> None:
+        """Plans a choice after the plan that is being made, unless there is a newer choice by then."""
+        with self._planning:
+            if choice.key != self._newest.key:
+                return
             answer = self._answer_of(choice)
-            with self._lock:
-                if choice.key == self._newest.key:
-                    self._busy = False
-                    self._show(choice, answer)
-                    return
+        with self._showing:
+            if choice.key == self._newest.key:
+                self._show(choice, answer)
 
     def wait(self, seconds: float) -> bool:
         """Waits until the answer for the controls is shown; returns False after `seconds` without it."""
         if self._worker:
             self._worker.join(seconds)
-        return not self._busy
+        return not (self._worker and self._worker.is_alive())
 
     def _answer_of(self, choice: Choice) -> Plan | str:
         """Returns the plan, or the sentence that says why there is none."""
@@ -293,26 +270,21 @@ class Panel:
     def _show_computing(self, choice: Choice) -> None:
         self.use.disabled = True
         self.status.value = computing(f"Planning {choice.path.stem} on {choice.card} (2 to 12 s) ...")
-        self.answer.value = dimmed(self._html)
+        self.answer.value = f'<div style="opacity:.35">{self._html}</div>'
         self.message.value = ""
 
     def _show(self, choice: Choice, answer: Plan | str) -> None:
-        html, text = self._saved_form(choice, answer)
         self._plan = answer if isinstance(answer, Plan) else None
-        hides = ""
-        if self._saved:
-            hides = self._saved.hides
-            self._saved.show(html, text)
+        if isinstance(answer, Plan):
+            html = of_plan(answer)
+            line = widgets.code(choice.to_paste(answer))
+            self._saved.show(f"{html}To follow this plan:{line}", in_text(choice, answer))
+        else:
+            html = refusal(answer)
+            self._saved.show(html, answer)
         self.status.value, self.message.value = "", ""
-        self._html = hides + (of_plan(answer) if isinstance(answer, Plan) else html)
-        self.answer.value = self._html
+        self._html = self.answer.value = self._saved.hides + html
         self.use.disabled = self._plan is None
-
-    def _saved_form(self, choice: Choice, answer: Plan | str) -> tuple[str, str]:
-        if isinstance(answer, str):
-            return refusal(answer), answer
-        line = widgets.code(choice.to_paste(answer))
-        return of_plan(answer) + f"To follow this plan:{line}", in_text(choice, answer)
 
     def _use(self, _: Any) -> None:
         """Shows the line to paste, and writes the file that a training notebook reads."""
@@ -338,25 +310,23 @@ def _recomputations(config: Config) -> list[tuple[str, int | str]]:
         layers = len(getattr(find_task(config.task)(config).model(), "blocks", ()))
     own = config.training.gradient_checkpointing
     counts = {n for n in (layers // 2, own) if isinstance(n, int) and n > 0}
-    choices: list[tuple[str, int | str]] = [("as few layers as fit", 0)]
-    choices += [(f"at least {n} of {layers} layers", n) for n in sorted(counts)]
-    return [*choices, (f"all {layers} layers", "all")] if layers or own == "all" else choices
+    some = [(f"at least {n} of {layers} layers", n) for n in sorted(counts)]
+    every = [(f"all {layers} layers", "all")] if layers or own == "all" else []
+    return [("as few layers as fit", 0), *some, *every]
 
 
-_gauge_stop = threading.Event()
+_newest_gauge: Any = None
 
 
 def start_gauge(control: Any) -> None:
     """Shows the memory in use of this machine's GPUs in the newest panel's control, every 2 s; without GPUs nothing."""
-    global _gauge_stop
-    _gauge_stop.set()
-    if not torch.cuda.is_available():
-        return
-    stop = _gauge_stop = threading.Event()
+    global _newest_gauge
+    _newest_gauge = control
 
     def update() -> None:
-        while not stop.is_set():
+        while _newest_gauge is control:
             control.value = gauge([reading for reading in memory.readings() if reading.name != "RAM"])
-            stop.wait(_GAUGE_SECONDS)
+            time.sleep(_GAUGE_SECONDS)
 
-    threading.Thread(target=update, daemon=True).start()
+    if torch.cuda.is_available():
+        threading.Thread(target=update, daemon=True).start()

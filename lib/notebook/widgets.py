@@ -2,6 +2,7 @@
 
 import uuid
 from html import escape
+from importlib.util import find_spec
 from typing import Any
 
 from lib import planner
@@ -12,13 +13,7 @@ from lib.planner.html import framed, of_plan
 
 def live() -> bool:
     """Returns whether widgets work here: in a notebook that a person runs, with ipywidgets installed."""
-    if not platform.in_notebook() or platform.detect().batch:
-        return False
-    try:
-        import ipywidgets  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return platform.in_notebook() and not platform.detect().batch and find_spec("ipywidgets") is not None
 
 
 class SavedAnswer:
@@ -27,21 +22,18 @@ class SavedAnswer:
     `hides` is HTML that hides it: a live widget that shows the same answer includes it.
     """
 
-    def __init__(self, html: str, text: str):
+    def __init__(self) -> None:
         self._name = f"trainbook-{uuid.uuid4().hex[:12]}"
         self.hides = f"<style>.{self._name}{{display:none}}</style>"
-        self._display: Any = None
-        self.show(html, text)
+        self._shown = False
 
     def show(self, html: str, text: str) -> None:
         """Shows the answer in place of the previous one."""
         from IPython.display import display
 
         bundle = {"text/html": f'<div class="{self._name}">{html}</div>', "text/plain": text}
-        if self._display is None:
-            self._display = display(bundle, raw=True, display_id=True)
-        else:
-            self._display.update(bundle, raw=True)
+        display(bundle, raw=True, display_id=self._name, update=self._shown)
+        self._shown = True
 
 
 def show_live(widget: Any, otherwise: str) -> None:
@@ -56,7 +48,7 @@ def print_answer(html: str, text: str) -> None:
     """Prints the text of an answer where no widget works, and shows its picture in a notebook."""
     print(text)
     if platform.in_notebook():
-        SavedAnswer(html, "")
+        SavedAnswer().show(html, "")
 
 
 def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
@@ -80,7 +72,7 @@ def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
         )
 
     use.on_click(on_use)
-    SavedAnswer(picture, text)
+    SavedAnswer().show(picture, text)
     show_live(ipywidgets.VBox([use, message]), "A button, which needs a live kernel, puts this plan into OVERRIDES.")
 
 
@@ -113,10 +105,7 @@ def memory_panel() -> Any:
         readings.value = memory.check_memory()
         readings.layout.display = ""
 
-    def on_clear(_: Any) -> None:
-        memory.clear_memory()
-        on_check(_)
-
     check.on_click(on_check)
-    clear.on_click(on_clear)
+    clear.on_click(lambda _: memory.clear_memory())
+    clear.on_click(on_check)  # which is called second
     return ipywidgets.VBox([ipywidgets.HBox([check, clear]), readings])

@@ -24,15 +24,9 @@ class Block:
     size: int
     address: int
     small: bool
-    requested: int = 0
     before: "Block | None" = None
     after: "Block | None" = None
     free: bool = True
-
-    @property
-    def whole(self) -> bool:
-        """Whether the block is its whole segment."""
-        return self.before is None and self.after is None
 
 
 @dataclass
@@ -44,10 +38,8 @@ class Allocator:
     """
 
     capacity: int | None = None
-    requested: int = 0  # what tensors hold
-    allocated: int = 0  # the blocks that they stand in; torch.cuda.memory_allocated
+    allocated: int = 0  # the blocks that tensors stand in; torch.cuda.memory_allocated
     reserved: int = 0  # the segments that these were cut from; torch.cuda.memory_reserved
-    peak_requested: int = 0
     peak_allocated: int = 0
     peak_reserved: int = 0
     overflowed: bool = False
@@ -58,11 +50,10 @@ class Allocator:
         """Takes a block for `size` bytes; None for an empty tensor, which takes no memory."""
         if size == 0:
             return None
-        block = self._best_fit(rounded(size)) or self._new_segment(rounded(size))
-        self._split(block, rounded(size))
-        block.free, block.requested = False, size
-        self.requested += size
-        self.peak_requested = max(self.peak_requested, self.requested)
+        size = round_up(size, ROUNDING)
+        block = self._best_fit(size) or self._new_segment(size)
+        self._split(block, size)
+        block.free = False
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block
@@ -72,7 +63,6 @@ class Allocator:
         if block is None:
             return
         self.allocated -= block.size
-        self.requested -= block.requested
         block.free = True
         if block.before and block.before.free:
             self._take(block.before)
@@ -83,21 +73,23 @@ class Allocator:
         self._put(block)
 
     def empty_cache(self) -> None:
-        """Returns free segments to the driver."""
-        for small, pool in self._pools.items():
-            self.reserved -= sum(size for size, _, block in pool if block.whole)
-            self._pools[small] = [entry for entry in pool if not entry[2].whole]
+        """Returns segments that are one free block to the driver."""
+        for pool in self._pools.values():
+            for size, _, block in list(pool):
+                if not (block.before or block.after):
+                    self._take(block)
+                    self.reserved -= size
 
     def _best_fit(self, size: int) -> Block | None:
         pool = self._pools[size <= _SMALL]
-        index = bisect.bisect_left(pool, size, key=lambda entry: entry[0])
+        index = bisect.bisect_left(pool, (size,))
         return pool.pop(index)[2] if index < len(pool) else None
 
     def _new_segment(self, size: int) -> Block:
         if size <= _SMALL:
             segment = _SMALL_SEGMENT
         else:
-            segment = _MEDIUM_SEGMENT if size < _MEDIUM else -(-size // _LARGE_ROUNDING) * _LARGE_ROUNDING
+            segment = _MEDIUM_SEGMENT if size < _MEDIUM else round_up(size, _LARGE_ROUNDING)
         if self.capacity is not None and self.reserved + segment > self.capacity:
             self.empty_cache()
             self.overflowed |= self.reserved + segment > self.capacity
@@ -118,16 +110,15 @@ class Allocator:
         self._put(after)
 
     def _put(self, block: Block) -> None:
-        bisect.insort(self._pools[block.small], (block.size, block.address, block), key=lambda entry: entry[:2])
+        bisect.insort(self._pools[block.small], (block.size, block.address, block))
 
     def _take(self, block: Block) -> None:
         pool = self._pools[block.small]
-        pool.pop(bisect.bisect_left(pool, (block.size, block.address), key=lambda entry: entry[:2]))
+        pool.pop(bisect.bisect_left(pool, (block.size, block.address)))
 
 
-def rounded(size: int) -> int:
-    """Returns the bytes that a request of `size` takes of its segment."""
-    return -(-size // ROUNDING) * ROUNDING
+def round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
 
 
 def _merged(left: Block, right: Block) -> Block:

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 
@@ -10,7 +9,7 @@ from lib.errors import BadInput
 from lib.machine.facts import CARDS, Card
 from lib.machine.memory import GIB
 from lib.planner.allocator import MIB
-from lib.training.precision import Precision, precision_on_card
+from lib.training.precision import Precision
 
 # A CUDA context with lazily loaded kernels takes 125 to 135 MiB of a T4 that no allocator sees (measured reports,
 # 2026-09); 200 leaves room for kernels that load later.
@@ -29,10 +28,6 @@ class Target:
     set_aside: int = CONTEXT_BYTES  # bytes of it that are not for tensors
 
     @property
-    def capability(self) -> tuple[int, int]:
-        return self.card.capability
-
-    @property
     def usable_bytes(self) -> int:
         """Bytes for tensors: the memory that torch sees, without context and libraries."""
         return int(self.card.memory_gib * GIB) - self.set_aside
@@ -42,10 +37,10 @@ class Target:
         """The most bytes that a plan may allocate at its peak."""
         return int(FITS * self.usable_bytes)
 
-    @cached_property
+    @property
     def cublas_workspace(self) -> int:
         """Bytes that a cuBLAS handle keeps: PyTorch's default :4096:2:16:8, and 32 MiB on Hopper."""
-        return 32 * MIB if self.capability[0] == 9 else 2 * 4096 * 1024 + 8 * 16 * 1024
+        return 32 * MIB if self.card.capability[0] == 9 else 2 * 4096 * 1024 + 8 * 16 * 1024
 
     def flops(self, precision: Precision) -> float:
         """Returns the peak FLOP/s of matrix products; formats without units on the card run at the rate of fp32."""
@@ -72,20 +67,20 @@ def find_card(name: str) -> Target:
     if key in CARDS:
         return Target(CARDS[key])
     if own := _OWN.fullmatch(name):
-        return _own(float(own[1]), (int(own[2] or 7), int(own[3] or 5)))
+        return Target(_like_known(float(own[1]), (int(own[2] or 7), int(own[3] or 5))))
     raise BadInput(
         f"There is no card {name!r}. Known cards: {', '.join(CARDS)}. Write your own as its memory and capability, "
         'for example "8 GiB, capability 8.6".'
     )
 
 
-def _own(memory_gib: float, capability: tuple[int, int]) -> Target:
+def _like_known(memory_gib: float, capability: tuple[int, int]) -> Card:
     """Returns a card of which only memory and capability are known, with the rates of the nearest known one."""
     older = [card for card in CARDS.values() if card.capability <= capability] or list(CARDS.values())
     like = min(older, key=lambda card: (abs(card.capability[0] - capability[0]), abs(card.memory_gib - memory_gib)))
     name = f"{memory_gib:g} GiB, capability {capability[0]}.{capability[1]}"
     source = f"the rates are those of {like.name}"
-    return Target(replace(like, name=name, capability=capability, memory_gib=memory_gib, source=source))
+    return replace(like, name=name, capability=capability, memory_gib=memory_gib, source=source)
 
 
 def card_of_gpu(index: int) -> Target:
@@ -95,10 +90,4 @@ def card_of_gpu(index: int) -> Target:
     known = [c for c in CARDS.values() if c.name.split()[0] in properties.name and abs(c.memory_gib - memory_gib) < 2]
     if known:
         return Target(replace(known[0], memory_gib=memory_gib))
-    target = _own(memory_gib, (properties.major, properties.minor))
-    return Target(replace(target.card, name=properties.name))
-
-
-def planned_precision(precision: str, target: Target) -> Precision:
-    """Returns the format that `training.precision` means on the card. Raises BadInput where the card lacks it."""
-    return precision_on_card(precision, target.capability, target.card.name)
+    return Target(replace(_like_known(memory_gib, (properties.major, properties.minor)), name=properties.name))

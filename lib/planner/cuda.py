@@ -59,7 +59,6 @@ class CudaSemantics(TorchFunctionMode):
         self.attention: Counter[str] = Counter()
         self._half_weights: dict[int, tuple[Tensor, Tensor]] = {}  # autocast's cache, which ends with the region
         self._was_autocast = False
-        self._inner: dict[Callable, Callable] = {}
         self._running: list[Callable] = []
 
     def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -83,23 +82,9 @@ class CudaSemantics(TorchFunctionMode):
         self._running.append(func)
         try:
             with self:
-                return self._without_overrides(func)(*args, **kwargs)
+                return _without_overrides(func)(*args, **kwargs)
         finally:
             self._running.pop()
-
-    def _without_overrides(self, func: types.FunctionType) -> Callable:
-        """Returns the Python function without the check that would pass it to this mode again: its body runs."""
-        if func not in self._inner:
-            never = {
-                name: lambda *_: False
-                for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-            }
-            body = types.FunctionType(
-                func.__code__, {**func.__globals__, **never}, func.__name__, func.__defaults__, func.__closure__
-            )
-            body.__kwdefaults__ = func.__kwdefaults__
-            self._inner[func] = body
-        return self._inner[func]
 
     # --- autocast -----------------------------------------------------------------------------------------------------
 
@@ -122,15 +107,16 @@ class CudaSemantics(TorchFunctionMode):
         return self._half_weights[id(value)][1]
 
     def _autocast_call(self, func: Any, name: str, args: tuple, kwargs: dict, half: torch.dtype) -> Any:
+        has_dtype = any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values()))
         if name in _TO_HALF:
             args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, half), (args, kwargs))
         elif name == "cross_entropy_loss" and _is_plain_cross_entropy(args, kwargs):
             return _half_cross_entropy(*args, **kwargs)
         elif name in _TO_FP32:
             args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, torch.float32), (args, kwargs))
-        elif name in _SOFTMAX and args[0].dtype in HALF and not _has_dtype(args, kwargs):
+        elif name in _SOFTMAX and args[0].dtype in HALF and not has_dtype:
             return _half_softmax(name, args[0], _argument(args, kwargs, 1, "dim"))
-        elif name in _RESULT_FP32 and getattr(args[0], "dtype", None) in HALF and kwargs.get("dtype") is None:
+        elif name in _RESULT_FP32 and getattr(args[0], "dtype", None) in HALF and not has_dtype:
             kwargs["dtype"] = torch.float32
         elif name in _TO_WIDEST:
             floats = {t.dtype for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()}
@@ -141,15 +127,7 @@ class CudaSemantics(TorchFunctionMode):
     # --- attention ----------------------------------------------------------------------------------------------------
 
     def _attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
+        self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
     ) -> Tensor:
         """Attends by the kernel that the card would choose. query (B, H, L, E), key and value (B, H, S, E)."""
         half = self._autocast()
@@ -160,15 +138,17 @@ class CudaSemantics(TorchFunctionMode):
         if enable_gqa and query.shape[1] != key.shape[1]:
             repeats = query.shape[1] // key.shape[1]
             key, value = (t.repeat_interleave(repeats, 1) for t in (key, value))
-        kernel = attention_kernel(self.target.capability, query, value, attn_mask)
+        kernel = attention_kernel(self.target.card.capability, query, value, attn_mask)
         self.attention[kernel] += 1
         if kernel == "flash":
             return _flash(query, key, value, dropout_p, is_causal, scale)
+        if kernel == "math" and is_causal:
+            attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril_()
         if attn_mask is not None and attn_mask.dtype is torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask, -math.inf)
         if kernel == "efficient":
             return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
-        return _plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        return _plain_attention(query, key, value, attn_mask, dropout_p, scale)
 
 
 def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
@@ -212,13 +192,10 @@ def _efficient(
 
 
 def _plain_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, causal: bool, scale: float | None
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, scale: float | None
 ) -> Tensor:
     """Attends as at::_scaled_dot_product_attention_math does, which keeps the scores (B, H, L, S)."""
     root = math.sqrt(scale if scale else query.shape[-1] ** -0.5)
-    if causal:
-        lower = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril_()
-        bias = torch.zeros_like(lower, dtype=query.dtype).masked_fill_(lower, -math.inf)
     scores = torch.matmul(query * root, key.transpose(-2, -1) * root)
     if bias is not None:
         scores = scores + bias
@@ -241,28 +218,32 @@ def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 
 
 def _meta_device(value: Any) -> Any:
-    is_cuda = isinstance(value, torch.device) and value.type == "cuda"
-    named = isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
-    return torch.device("meta") if is_cuda or named else value
+    is_cuda = isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda"
+    return torch.device("meta") if is_cuda else value
 
 
 def _argument(args: tuple, kwargs: dict, position: int, name: str) -> Any:
     return args[position] if len(args) > position else kwargs[name]
 
 
+@functools.cache
+def _without_overrides(func: types.FunctionType) -> Callable:
+    """Returns a Python function of torch without the check that would pass it to the mode again: its body runs."""
+    checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    names = {**func.__globals__, **dict.fromkeys(checks, lambda *_: False)}
+    body = types.FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return body
+
+
 def _drops(x: Any, p: float = 0.5, training: bool = True, train: bool | None = None, **_: Any) -> bool:
     return bool(training if train is None else train) and 0 < p < 1 and x.numel() > 0
 
 
-def _has_dtype(args: tuple, kwargs: dict) -> bool:
-    return kwargs.get("dtype") is not None or any(isinstance(a, torch.dtype) for a in args)
-
-
 def _half_softmax(name: str, x: Tensor, dim: int) -> Tensor:
     """Applies softmax: CUDA converts fp16 inside the kernel, without an fp32 copy of the input; bf16 gets one."""
-    if x.dtype is torch.float16:
-        return _SOFTMAX[name](x, dim, True)
-    return _SOFTMAX[name](x.float(), dim, False)
+    is_fp16 = x.dtype is torch.float16
+    return _SOFTMAX[name](x if is_fp16 else x.float(), dim, is_fp16)
 
 
 def _is_plain_cross_entropy(args: tuple, kwargs: dict) -> bool:

@@ -12,7 +12,7 @@ from lib.machine.memory import GIB, Reading
 from lib.planner.card import FITS
 from lib.planner.page import MACROS
 from lib.planner.search import STEPS, Plan
-from lib.planner.table import QUOTA_HOURS, quota_share, sessions_for
+from lib.planner.table import QUOTA_HOURS, quota
 from lib.planner.trace import CATEGORIES
 from lib.text import duration
 
@@ -28,21 +28,16 @@ _PAGE = _ENVIRONMENT.from_string(MACROS).module
 def of_plan(plan: Plan) -> str:
     """Returns verdict, bar, legend, figures, the table of options and the time of runs of other lengths."""
 
-    def quota(steps: int) -> tuple[str, str]:
-        seconds = plan.seconds(steps)
-        sessions = sessions_for(seconds)
-        return quota_share(seconds), f"{sessions} session" + "s" * (sessions != 1)
+    def quota_of(steps: int) -> tuple[str, str]:
+        share, sessions = quota(plan.seconds(steps))
+        return share, f"{sessions} session" + "s" * (sessions != 1)
 
     on_kaggle = plan.card == CARDS["t4"].name
-    return framed(_PAGE.plan_page(plan, _pieces(plan), quota if on_kaggle else None))
-
-
-def bar(plan: Plan) -> str:
-    """Returns the memory of the card from left to right: CUDA, the categories at the peak, and what is left."""
-    return str(_PAGE.bar(plan, _pieces(plan)))
+    return framed(_PAGE.plan_page(plan, _pieces(plan), quota_of if on_kaggle else None))
 
 
 def _pieces(plan: Plan) -> list[tuple[str, int, str, str]]:
+    """Returns name, bytes and colours of what lies in the card's memory: CUDA, then the categories at the peak."""
     taken, colours = plan.chosen.prediction.by_category, dict(zip(CATEGORIES, _COLOURS, strict=True))
     pieces = [(name, taken[name], *colours[name]) for name in CATEGORIES if name in taken]
     return [("CUDA and libraries", plan.set_aside_bytes, "#999999", "#000"), *pieces]
@@ -61,11 +56,6 @@ def refusal(sentence: str) -> str:
 def computing(text: str) -> str:
     """Returns a line with a wheel that turns while the plan is made."""
     return str(_PAGE.computing(text))
-
-
-def dimmed(html: str) -> str:
-    """Returns an answer that is about to be replaced."""
-    return str(_PAGE.dimmed(html))
 
 
 def framed(html: str) -> str:

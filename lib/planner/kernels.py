@@ -1,64 +1,33 @@
 """The cost of an operator's CUDA kernels: temporaries beside its results, and time by a roofline."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from lib.planner.allocator import round_up
 from lib.planner.card import Target
 
 # Launching a kernel from Python takes 5 to 20 microseconds of a CPU thread; where the GPU is faster than that, it
 # waits. Eager PyTorch, from nanoGPT-like loops on server and on Kaggle CPUs: an assumption, not a measurement here.
 _LAUNCH_SECONDS = (5e-6, 2e-5)
 _BANDWIDTH_SHARE = (0.5, 0.9)  # of the card's memory bandwidth; streaming kernels reach the upper end
-
-
-@dataclass(slots=True)
-class Seconds:
-    """Seconds between two bounds, and FLOPs. `gpu` and `launch` overlap, so the longer one counts."""
-
-    gpu_fast: float = 0.0
-    gpu_slow: float = 0.0
-    launch_fast: float = 0.0
-    launch_slow: float = 0.0
-    flops: float = 0.0
-
-    def add(self, other: "Seconds") -> None:
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def copy(self) -> "Seconds":
-        return Seconds(*(getattr(self, name) for name in self.__slots__))
-
-    def since(self, earlier: "Seconds") -> "Seconds":
-        return Seconds(*(getattr(self, name) - getattr(earlier, name) for name in self.__slots__))
-
-    def times(self, factor: float) -> "Seconds":
-        return Seconds(*(getattr(self, name) * factor for name in self.__slots__))
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return max(self.gpu_fast, self.launch_fast), max(self.gpu_slow, self.launch_slow)
-
-
-_NOTHING = Seconds()
 _NO_KERNEL = {"detach", "empty", "empty_like", "empty_strided", "_local_scalar_dense", "lift_fresh", "alias"}
 
 
-def seconds(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> Seconds:
-    """Returns the roofline of one operator: the longer of arithmetic and memory traffic.
+def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.ndarray:
+    """Returns the roofline of one operator (5,): seconds of the GPU and of launching, each at best and at worst; FLOPs.
 
-    Williams, Waterman, Patterson, CACM 2009. An expanded tensor is read once.
+    The GPU takes the longer of arithmetic and memory traffic (Williams, Waterman, Patterson, CACM 2009). An expanded
+    tensor is read once.
     """
-    if func.is_view or func._schema.name.removeprefix("aten::") in _NO_KERNEL:
-        return _NOTHING
     tensors = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor) and t.device.type == "meta"]
-    if not tensors:
-        return _NOTHING
+    if func.is_view or func._schema.name.removeprefix("aten::") in _NO_KERNEL or not tensors:
+        return np.zeros(5)
     touched = sum(
         t.element_size() * math.prod(size for size, stride in zip(t.shape, t.stride(), strict=True) if stride)
         for t in tensors
@@ -71,9 +40,14 @@ def seconds(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> S
     least, most = target.sustained_share(precision)
     arithmetic = flops / target.flops(precision)
     slow, fast = _BANDWIDTH_SHARE
-    return Seconds(
-        max(arithmetic / most, traffic / fast), max(arithmetic / least, traffic / slow), *_LAUNCH_SECONDS, flops
-    )
+    gpu = max(arithmetic / most, traffic / fast), max(arithmetic / least, traffic / slow)
+    return np.array([*gpu, *_LAUNCH_SECONDS, flops])
+
+
+def bounds(cost: np.ndarray) -> tuple[float, float]:
+    """Returns the seconds of a `cost` (5,) at best and at worst: GPU and launches overlap, so the longer counts."""
+    best, worst = np.maximum(cost[:2], cost[2:4]).tolist()
+    return best, worst
 
 
 def temporaries(name: str, args: tuple, target: Target) -> list[int]:
@@ -85,29 +59,24 @@ def temporaries(name: str, args: tuple, target: Target) -> list[int]:
         B, H, M, K = args[1].shape
         delta = 4 * B * H * M
         # the gradient of q is added up in fp32, in tiles of 64 rows and 32 columns
-        in_fp32 = 4 * B * H * _up(M, 64) * _up(K, 32) if args[1].dtype is not torch.float32 else 0
+        in_fp32 = 4 * B * H * round_up(M, 64) * round_up(K, 32) if args[1].dtype is not torch.float32 else 0
         return [delta, in_fp32]
     if name == "_scaled_dot_product_flash_attention_backward":
         B, H, M, K = args[1].shape
-        return [4 * B * H * _up(M, 128) * (K + 1)]
-    if name == "convolution":
-        return _copies_for_tensor_cores(args[0], args[1], [args[0]], target)
-    if name == "convolution_backward":
-        return _copies_for_tensor_cores(args[1], args[2], [args[0], args[1]], target)
+        return [4 * B * H * round_up(M, 128) * (K + 1)]
+    if name in ("convolution", "convolution_backward"):
+        *read, weight = args[:2] if name == "convolution" else args[:3]  # backward reads the gradient and the input
+        return _copies_for_tensor_cores(read, weight, target)
     return []
 
 
-def _copies_for_tensor_cores(x: Tensor, weight: Tensor, read: list[Tensor], target: Target) -> list[int]:
+def _copies_for_tensor_cores(read: list[Tensor], weight: Tensor, target: Target) -> list[int]:
     """Returns the copy of the largest plain half-precision input: cuDNN's tensor-core kernels want channels last.
 
-    x (N, C, H, W). A 1x1 convolution is a matrix product and takes either layout.
+    The last of `read` is the input (N, C, H, W). A 1x1 convolution is a matrix product and takes either layout.
     """
-    half = x.dtype in (torch.float16, torch.bfloat16)
-    if not half or target.capability < (7, 0) or weight.shape[2:].numel() == 1 or x.dim() != 4:
+    half = weight.dtype in (torch.float16, torch.bfloat16)
+    if not half or target.card.capability < (7, 0) or weight.shape[2:].numel() == 1 or read[-1].dim() != 4:
         return []
     plain = [t for t in read if not t.is_contiguous(memory_format=torch.channels_last)]
     return [max(t.numel() * t.element_size() for t in plain)] if plain else []
-
-
-def _up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

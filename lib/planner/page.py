@@ -149,9 +149,4 @@ MACROS = """
   margin:0 6px -2px 0;border:2px solid #888;border-top-color:transparent;border-radius:50%;
   animation:trainbook-turn 1s linear infinite"></span>{{ text }}</div>
 {% endmacro %}
-
-
-{% macro dimmed(content) %}
-<div style="opacity:.35">{{ content|safe }}</div>
-{% endmacro %}
 """

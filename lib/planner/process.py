@@ -11,8 +11,9 @@ import lib
 from lib.config import Config, to_yaml
 from lib.errors import BadInput, TrainingFailed
 from lib.planner.card import Target, find_card
-from lib.planner.search import Plan
+from lib.planner.search import Plan, make
 from lib.planner.trace import NotTraceable
+from lib.task import load_config
 
 _REFUSALS = {2: BadInput, 3: NotTraceable}
 _ROOT = Path(lib.__file__).resolve().parent.parent
@@ -41,3 +42,15 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0) -> Plan:
     if child.returncode in _REFUSALS:
         raise _REFUSALS[child.returncode](child.stderr.strip())
     raise TrainingFailed(f"Planning {config.run.name} failed in the task's own code:\n{child.stderr.strip()}")
+
+
+def write_plan(request: str, answer: str) -> int:
+    """Writes the plan and returns 0; prints a sentence and returns 2 for bad input, 3 for a step without a trace."""
+    path, target, count = pickle.loads(Path(request).read_bytes())
+    try:
+        plan = make(load_config(path), target, count)
+    except BadInput as error:
+        print(error, file=sys.stderr)
+        return 3 if isinstance(error, NotTraceable) else 2
+    Path(answer).write_bytes(pickle.dumps(plan))
+    return 0

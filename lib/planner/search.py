@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from lib.config import Config, with_changes
 from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
-from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, planned_precision
+from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target
 from lib.planner.trace import NotTraceable, Prediction, predict_task
 from lib.task import Task, find_task
+from lib.training.precision import precision_on_card
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
 _LINK_GB_S = (5.0, 11.0)
@@ -143,7 +145,7 @@ class _Search:
         self.slots_each = config.training.micro_batch_slots // count
         with torch.device("meta"):
             self.layers = len(getattr(task.model(), "blocks", ()))
-        self.precision = planned_precision(config.training.precision, target)
+        self.precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
         self._traced: dict[tuple[int, int], Prediction] = {}
 
     def options(self) -> Iterator[Option]:
@@ -189,8 +191,7 @@ class _Search:
     def predict(self, micro_batch: int, recomputed: int) -> Prediction:
         if (micro_batch, recomputed) not in self._traced:
             changed = {"training.gradient_checkpointing": recomputed, "training.micro_batch": micro_batch}
-            config = with_changes(self.config, changed)
-            passes = self._passes(micro_batch)
+            config, passes = with_changes(self.config, changed), self._passes(micro_batch)
             traced = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
             self._traced[micro_batch, recomputed] = traced
         return self._traced[micro_batch, recomputed]
@@ -202,21 +203,16 @@ class _Search:
         prediction = self.predict(micro_batch, recomputed)
         passes = self._passes(micro_batch)
         reduced = self._reduction_seconds(prediction.parameters)
-        low, high = (
-            passes * one + rest + between
-            for one, rest, between in zip(prediction.pass_seconds, prediction.rest_seconds, reduced, strict=True)
-        )
-        plain = self._traced.get((micro_batch, 0))
-        flops = plain.pass_flops if plain else self._plain_flops(prediction, micro_batch)
+        low, high = (passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced).tolist()
+        flops = self._plain_flops(prediction, micro_batch)
         compute = prediction.pass_flops / flops if flops else 1.0
         return Option(micro_batch, passes, recomputed, prediction, compute, (low, high))
 
     def _plain_flops(self, prediction: Prediction, micro_batch: int) -> float:
-        """Returns the FLOPs of a pass without recomputation, scaled by samples from one that was traced."""
-        for (size, recomputed), traced in self._traced.items():
-            if recomputed == 0:
-                return traced.pass_flops / size * micro_batch
-        return prediction.pass_flops
+        """Returns the FLOPs of a pass without recomputation: as traced, else scaled by samples from a traced one."""
+        plain = {size: traced.pass_flops for (size, recomputed), traced in self._traced.items() if recomputed == 0}
+        scaled = [flops / size * micro_batch for size, flops in plain.items()]
+        return plain.get(micro_batch, scaled[0] if scaled else prediction.pass_flops)
 
     def _reduction_seconds(self, parameters: int) -> tuple[float, float]:
         """Returns bounds of a ring all-reduce of fp32 gradients: each card sends and receives 2 (n - 1) / n of them."""
@@ -232,12 +228,11 @@ def _even_sizes(slot: int) -> list[int]:
 
 def _recommended(fitting: list[Option]) -> Option:
     """Returns the fewest recomputed layers, unless more allow a micro-batch so much larger that a step is faster."""
-    best = None
-    for recomputed in sorted({option.recomputed for option in fitting}):
-        option = max((o for o in fitting if o.recomputed == recomputed), key=lambda o: o.micro_batch)
-        if best is None or option.expected_seconds < _MUCH_FASTER * best.expected_seconds:
+    counts = sorted({option.recomputed for option in fitting})
+    best, *others = (max((o for o in fitting if o.recomputed == n), key=lambda o: o.micro_batch) for n in counts)
+    for option in others:
+        if option.expected_seconds < _MUCH_FASTER * best.expected_seconds:
             best = option
-    assert best
     return best
 
 

@@ -49,14 +49,9 @@ def of_plans(plans: Sequence[Plan]) -> str:
     return aligned(rows)
 
 
-def quota_share(seconds: float) -> str:
-    """Returns GPU time as a share of a week's on Kaggle."""
-    return f"{seconds / 3600 / QUOTA_HOURS:.1%}"
-
-
-def sessions_for(seconds: float) -> int:
-    """Returns the number of Kaggle sessions that hold so much GPU time."""
-    return max(1, math.ceil(seconds / 60 / _RUN_MINUTES))
+def quota(seconds: float) -> tuple[str, int]:
+    """Returns GPU time as a share of a week's on Kaggle, and the number of its sessions that hold so much."""
+    return f"{seconds / 3600 / QUOTA_HOURS:.1%}", max(1, math.ceil(seconds / 60 / _RUN_MINUTES))
 
 
 def _steps_a_week(plan: Plan) -> float:
@@ -86,4 +81,4 @@ def _speed(option: Option) -> str:
 
 def _cost(plan: Plan, steps: int, option: Option | None = None) -> list[str]:
     seconds = plan.seconds(steps, option)
-    return [duration(seconds), quota_share(seconds), str(sessions_for(seconds))]
+    return [duration(seconds), *map(str, quota(seconds))]

@@ -1,9 +1,10 @@
 """Predicts the peak memory and the time of a training step on a card that this machine lacks."""
 
+import contextlib
 import traceback
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from torch import Tensor, nn
 from lib.config import Config
 from lib.errors import BadInput
 from lib.machine.memory import GIB
-from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, FITS, NCCL_BYTES, Target, find_card, planned_precision
+from lib.planner import kernels
+from lib.planner.allocator import MIB
+from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, FITS, NCCL_BYTES, Target, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
-from lib.planner.kernels import Seconds
 from lib.planner.tracker import Tracker
 from lib.ranks import sums
 from lib.task import Batch, Task
-from lib.training.precision import Precision, autocast
+from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step
 
@@ -51,14 +53,11 @@ class Prediction:
     rest_seconds: tuple[float, float]  # clipping and the optimizer
     pass_flops: float
     attention: dict[str, int]
-    unseen: tuple[str, ...] = field(default=())
+    unseen: tuple[str, ...] = ()
 
     @property
     def share(self) -> float:
         return self.peak_bytes / self.usable_bytes
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __str__(self) -> str:
         rows = [f"{name:>12}: {size / GIB:6.2f} GiB" for name, size in self.by_category.items()]
@@ -134,15 +133,13 @@ def _users_steps(
         tracker.at("after optimizer step")
 
 
-def predict_task(
-    task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int = 1
-) -> Prediction:
+def predict_task(task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int) -> Prediction:
     """Predicts the peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch` samples.
 
     `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.
     """
     tracker = Tracker(target, target.usable_bytes)
-    precision = planned_precision(config.training.precision, target)
+    precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     traced = min(passes, _PASSES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # the values that it draws decide shapes, and a plan should be the same every time
@@ -156,43 +153,33 @@ def predict_task(
         if state.ema:
             tracker.adopt_state(state.ema.average.values())
         with tracker:
-            _trainers_steps(tracker, state, _Watched(task, tracker), config, [batch] * traced, count)
-    mib, unseen = 2**20, []
+            _trainers_steps(tracker, state, task, config, [batch] * traced, count)
+    unseen = []
     if count > 1:
-        unseen.append(f"NCCL's own buffers: {NCCL_BYTES // mib} MiB are set aside, which is an assumption.")
+        unseen.append(f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption.")
     if config.training.cudnn_benchmark:
-        size = f"{BENCHMARK_BYTES // mib} MiB are set aside, which is an assumption."
+        size = f"{BENCHMARK_BYTES // MIB} MiB are set aside, which is an assumption."
         unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
     if config.training.compile:
         unseen.append("what torch.compile saves or adds: the step was traced without it.")
     return _result(tracker, semantics, traced, unseen)
 
 
-def _trainers_steps(tracker: Tracker, state: State, task: Any, config: Config, slots: list[Batch], count: int) -> None:
+def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, slots: list[Batch], count: int) -> None:
     def at(moment: str) -> None:
         tracker.at(moment)
         if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
             tracker.pass_by(min(sums.BUCKET_BYTES, 4 * tracker.parameters))
 
     moments = types.SimpleNamespace(allocated_at=at)
+    loss = tracker.users_code()(task.loss)
+    watched = types.SimpleNamespace(count=task.count, term_weights=task.term_weights, loss=loss)
     tracker.at("after load")
     for step in range(_STEPS):
         tracker.at("start")
-        optimizer_step(state, task, config, slots, step, None, moments)
+        optimizer_step(state, watched, config, slots, step, None, moments)
         tracker.adopt_state(tensor for moments in state.optimizer.state.values() for tensor in moments.values())
         tracker.at("after optimizer step")
-
-
-class _Watched:
-    """A task whose loss notes each value that it reads from a tensor."""
-
-    def __init__(self, task: Task, tracker: Tracker):
-        self.count, self.term_weights = task.count, task.term_weights
-        self._loss, self._tracker = task.loss, tracker
-
-    def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        with self._tracker.users_code():
-            return self._loss(model, batch)
 
 
 def _built(model: Callable[[], nn.Module]) -> nn.Module:
@@ -213,11 +200,8 @@ def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
             group["foreach"] = True
 
 
-class _OwnTraceback:
+class _OwnTraceback(contextlib.AbstractContextManager):
     """Removes the tracer's frames from the traceback of what a step raises."""
-
-    def __enter__(self) -> None:
-        return None
 
     def __exit__(self, kind: Any, error: BaseException | None, tb: types.TracebackType | None) -> None:
         if isinstance(error, NotImplementedError) and "meta" in str(error).lower():
@@ -255,10 +239,10 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
         for name, times in sorted(tracker.bounded.items())
     ]
-    context = f"the CUDA context and kernels that load later: {CONTEXT_BYTES // 2**20} MiB are set aside for them."
+    context = f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them."
     by_category, by_module = tracker.at_peak()
     start, after_passes, end = (tracker.moments[m][1] for m in ("start", "after backward", "after optimizer step"))
-    one_pass: Seconds = after_passes.since(start).times(1 / passes)
+    one_pass = (after_passes - start) / passes
     target, peak = tracker.target, tracker.allocator.peak_allocated
     return Prediction(
         card=target.card.name,
@@ -271,9 +255,9 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         by_module=by_module,
         moments={name: size for name, (size, _) in tracker.moments.items() if name != "start"},
         parameters=tracker.parameters,
-        pass_seconds=one_pass.bounds,
-        rest_seconds=end.since(after_passes).bounds,
-        pass_flops=one_pass.flops,
+        pass_seconds=kernels.bounds(one_pass),
+        rest_seconds=kernels.bounds(end - after_passes),
+        pass_flops=float(one_pass[4]),
         attention=dict(semantics.attention),
         unseen=(*bounds, context, *libraries),
     )

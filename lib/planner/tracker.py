@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -49,8 +50,8 @@ class Tracker(TorchDispatchMode):
         self.bounded: Counter[str] = Counter()
         self.in_users_code = False  # whether the model or its loss is running
         self.parameters = 0
-        self.seconds = kernels.Seconds()
-        self.moments: dict[str, tuple[int, kernels.Seconds]] = {}
+        self.cost = np.zeros(5)  # see kernels.cost
+        self.moments: dict[str, tuple[int, np.ndarray]] = {}
         self._live: dict[int, Storage] = {}
         self._log: list[tuple[Storage, bool]] = []
         self._peak, self._peak_at = -1, 0
@@ -62,26 +63,27 @@ class Tracker(TorchDispatchMode):
     def adopt(self, model: nn.Module) -> None:
         """Allocates parameters and buffers, labels submodules, and marks gradients when they are made."""
         for name, parameter in model.named_parameters():
-            self._follow(parameter, "weights", _top(name))
+            top = name.split(".")[0]
+            self._follow(parameter, "weights", top)
             self.parameters += parameter.numel()
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._marking_gradient(_top(name)))
+                parameter.register_post_accumulate_grad_hook(lambda p, top=top: self._mark(p.grad, "gradients", top))
         for name, buffer in model.named_buffers():
-            self._follow(buffer, "weights", _top(name))
+            self._follow(buffer, "weights", name.split(".")[0])
         for name, child in _top_level(model):
             child.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
             child.register_forward_hook(lambda *_: self._leave(), always_call=True)
 
-    def adopt_state(self, tensors: Iterable[Any], category: str = "optimizer") -> None:
+    def adopt_state(self, tensors: Iterable[Any]) -> None:
         """Marks tensors as the optimizer's, and allocates those not seen before."""
         for tensor in tensors:
             if isinstance(tensor, Tensor):
-                self._follow(tensor, category, "")
-                self._mark(tensor, category, "")
+                self._follow(tensor, "optimizer", "")
+                self._mark(tensor, "optimizer", "")
 
     def at(self, moment: str) -> None:
         """Records the bytes allocated now under the name of this moment; a later one of the name replaces it."""
-        self.moments[moment] = (self.allocator.allocated, self.seconds.copy())
+        self.moments[moment] = (self.allocator.allocated, self.cost.copy())
 
     def pass_by(self, size: int) -> None:
         """Allocates and frees memory for something that this machine does not do."""
@@ -89,11 +91,10 @@ class Tracker(TorchDispatchMode):
 
     def at_peak(self) -> tuple[dict[str, int], dict[str, int]]:
         """Returns the bytes by category and by top-level submodule at the peak, largest first."""
-        alive: Counter[Storage] = Counter()
-        for storage, allocated in self._log[: self._peak_at]:
-            alive[storage] += 1 if allocated else -1
+        log = self._log[: self._peak_at]
+        dropped = {storage for storage, allocated in log if not allocated}
         categories, modules = Counter(), Counter()
-        for storage in (s for s, count in alive.items() if count > 0):
+        for storage in (storage for storage, _ in log if storage not in dropped):
             categories[storage.category] += storage.size
             modules[storage.module or storage.category] += storage.size
         return dict(categories.most_common()), dict(modules.most_common())
@@ -122,9 +123,6 @@ class Tracker(TorchDispatchMode):
     def _mark(self, tensor: Tensor, category: str, module: str) -> None:
         if entry := self._live.get(tensor.untyped_storage()._cdata):
             entry.category, entry.module = category, module or entry.module
-
-    def _marking_gradient(self, module: str) -> Callable[[Tensor], None]:
-        return lambda parameter: self._mark(parameter.grad, "gradients", module)
 
     def _leave(self) -> None:
         self._modules.pop()
@@ -157,26 +155,23 @@ class Tracker(TorchDispatchMode):
         temporaries = [self._take(size, "workspace") for size in self._workspaces(name, args)]
         out = func(*args, **kwargs)
         self._note_values(func, name, tensors, args, kwargs, out)
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor):
-                self._follow(tensor, *self._label())
+        self._follow_results(out)
         for entry in temporaries:
             self._drop(entry)
-        self.seconds.add(kernels.seconds(func, args, kwargs, out, self.target))
+        self.cost += kernels.cost(func, args, kwargs, out, self.target)
         return out
 
-    def _label(self) -> tuple[str, str]:
-        """Returns category and submodule of a new tensor: those of forward, also under recomputation, are activations.
+    def _follow_results(self, out: Any) -> None:
+        """Follows an operator's results: those of forward, also under recomputation, are activations.
 
         In backward and in the optimizer gradients are off; tensors that stay are marked afterwards.
         """
-        backward = torch._C._current_graph_task_id() != -1
-        category = "activations" if torch.is_grad_enabled() else "temporaries"
-        if self._modules:
-            return category, self._modules[-1]
-        if not backward:
-            return category, ""
-        return category, "(recomputed)" if torch.is_grad_enabled() else ""
+        forward = torch.is_grad_enabled()
+        module = "(recomputed)" if forward and torch._C._current_graph_task_id() != -1 else ""
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                category = "activations" if forward else "temporaries"
+                self._follow(tensor, category, self._modules[-1] if self._modules else module)
 
     def _workspaces(self, name: str, args: tuple) -> list[int]:
         """Returns the bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own."""
@@ -206,8 +201,7 @@ class Tracker(TorchDispatchMode):
 
     def _bounded(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
         """Runs an operator whose shape depends on values: with the true ones, else with everything selected."""
-        known = [_known(leaf) for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
-        if all(value is not None for value in known):
+        if all(_known(leaf) is not None for leaf in tree_leaves(args) if isinstance(leaf, Tensor)):
             true = func(*tree_map_only(Tensor, _known, args), **kwargs)
             out = tree_map_only(Tensor, lambda t: torch.empty_like(t, device="meta"), true)
             for tensor, value in zip(tree_leaves(out), tree_leaves(true), strict=True):
@@ -218,8 +212,7 @@ class Tracker(TorchDispatchMode):
         else:
             self.bounded[f"{name}() (all {args[0].numel():,} elements)"] += 1
             out = _DEPENDING[name](args[0])
-        for tensor in tree_leaves(out):
-            self._follow(tensor, *self._label())
+        self._follow_results(out)
         return out
 
     def _selected(self, mask: Tensor) -> int:
@@ -237,16 +230,16 @@ class Tracker(TorchDispatchMode):
                 plain.append(index)
                 continue
             positions = torch.empty(index.dim(), self._selected(index), dtype=torch.long, device="meta")
-            self._follow(positions, *self._label())
+            self._follow_results(positions)
             plain += positions.unbind()
         return plain
 
     def _note_values(self, func: Any, name: str, tensors: list[Tensor], args: tuple, kwargs: dict, out: Any) -> None:
         """Computes the values of `out` where they follow from known ones and are few enough."""
-        if self.device != "meta" or not _followable(out):
+        small = isinstance(out, Tensor) and out.device.type == "meta" and out.numel() <= KNOWN_LIMIT
+        if not small or out.dtype.is_floating_point or out.dtype.is_complex:
             return
-        values = [_known(tensor) for tensor in tensors]
-        if any(value is None for value in values) or (not tensors and name not in _FACTORIES):
+        if any(_known(tensor) is None for tensor in tensors) or (not tensors and name not in _FACTORIES):
             return
         on_cpu = {**kwargs, "device": torch.device("cpu")} if kwargs.get("device") is not None else kwargs
         with contextlib.suppress(RuntimeError, NotImplementedError):  # then the values are simply not known
@@ -255,16 +248,6 @@ class Tracker(TorchDispatchMode):
 
 def _known(tensor: Tensor) -> Tensor | None:
     return tensor if tensor.device.type == "cpu" else getattr(tensor, "_known_values", None)
-
-
-def _followable(out: Any) -> bool:
-    return (
-        isinstance(out, Tensor)
-        and out.device.type == "meta"
-        and not out.dtype.is_floating_point
-        and not out.dtype.is_complex
-        and out.numel() <= KNOWN_LIMIT
-    )
 
 
 _FACTORIES = {"arange", "zeros", "ones", "full", "scalar_tensor", "randint", "randperm"}
@@ -282,10 +265,6 @@ _DEPENDING: dict[str, Callable[[Tensor], Any]] = {
     "_unique2": _unique,
     "unique_consecutive": _unique,
 }
-
-
-def _top(name: str) -> str:
-    return name.split(".")[0]
 
 
 def _top_level(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -67,7 +67,7 @@ def measured(changes):
 def test_predictions_are_what_the_card_says():
     target, rows = card_of_gpu(0), []
     for precision, recomputed, micro_batch in CONFIGS:
-        if precision == "bf16" and target.capability < (8, 0):
+        if precision == "bf16" and target.card.capability < (8, 0):
             continue
         changes = overrides(precision, recomputed, micro_batch)
         config = load_config(ROOT / "configs" / "graphmer.yaml", changes)
@@ -98,7 +98,7 @@ def test_a_recommended_plan_never_runs_out(gib, monkeypatch):
     total = torch.cuda.get_device_properties(0).total_memory
     if gib * 2**30 > total:
         pytest.skip("the card is smaller")
-    capability = ".".join(map(str, card_of_gpu(0).capability))
+    capability = ".".join(map(str, card_of_gpu(0).card.capability))
     target = find_card(f"{gib} GiB, capability {capability}")
     config = load_config(ROOT / "configs" / "graphmer.yaml", {"training.micro_batch": 0})
     plan = search.make(config, target, 1)

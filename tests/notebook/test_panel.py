@@ -1,8 +1,8 @@
 """The memory panel without a browser: its controls are set, its button is pressed, its answers are read."""
 
-import builtins
 import json
 import re
+import sys
 import threading
 from html import escape
 
@@ -16,7 +16,7 @@ from lib.machine import memory, platform
 from lib.machine.memory import GIB
 from lib.notebook import panel, widgets
 from lib.planner.file import write
-from lib.planner.html import bar, of_plan
+from lib.planner.html import of_plan
 from lib.task import find_task, load_config
 from tests.conftest import ROOT
 
@@ -51,9 +51,9 @@ def text_of(html):
 
 def test_the_bar_is_as_long_as_the_memory_and_the_line_stands_at_the_limit(planned):
     plan = panel.Choice(GRAPHMER, {}, "t4").plan()
-    html = bar(plan)
+    html = of_plan(plan)
     total = 14.56 * GIB
-    widths = [float(w) for w in re.findall(r"width:([\d.]+)%", html)]
+    widths = [float(w) for w in re.findall(r"[ ;]width:([\d.]+)%", html)]
     assert sum(widths) == pytest.approx(100 * (plan.chosen.prediction.peak_bytes + 200 * 2**20) / total, abs=0.01)
     assert widths[1] == pytest.approx(100 / 14.56, abs=0.01)  # 1 GiB of weights
     limit = float(re.search(r"left:([\d.]+)%;border-left", html)[1])
@@ -222,13 +222,16 @@ def test_the_gauge_shows_each_gpu_and_stops_for_the_next_panel(monkeypatch):
             self.written.set()
 
     first = Shown()
+    monkeypatch.setattr(panel, "_GAUGE_SECONDS", 0.01)
+    others = set(threading.enumerate())
     panel.start_gauge(first)
-    running = panel._gauge_stop
+    (running,) = set(threading.enumerate()) - others
     assert first.written.wait(10) and "GPU 0, T4: 3.00 of 12.00 GiB in use" in text_of(first.value)
     assert "width:25.0%" in first.value and "RAM" not in first.value
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     panel.start_gauge(Shown())
-    assert running.is_set()
+    running.join(10)
+    assert not running.is_alive()
 
 
 def test_dials_are_keys_of_their_task():
@@ -251,17 +254,10 @@ def test_without_a_kernel_the_same_answer_is_printed(planned, capsys):
 
 def test_in_a_batch_run_and_without_ipywidgets_it_is_text_and_a_picture(planned, monkeypatch, capsys):
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    real = builtins.__import__
     pictures = []
-    monkeypatch.setattr(widgets, "SavedAnswer", lambda html, text: pictures.append(html))
-
-    def without(name, *rest, **more):
-        if name == "ipywidgets":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
+    monkeypatch.setattr(widgets.SavedAnswer, "show", lambda self, html, text: pictures.append(html))
     with monkeypatch.context() as patch:
-        patch.setattr(builtins, "__import__", without)
+        patch.setitem(sys.modules, "ipywidgets", None)
         panel.show(ROOT / "configs", "graphmer", "t4")
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     panel.show(ROOT / "configs", "graphmer", "t4")

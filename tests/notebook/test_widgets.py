@@ -1,6 +1,6 @@
 """The cells with buttons of a training notebook: its memory panel and its plan."""
 
-import builtins
+import sys
 
 from lib.machine import memory, platform
 from lib.notebook import panel, widgets
@@ -29,14 +29,7 @@ def test_the_memory_panel_measures_again_when_its_buttons_are_pressed(monkeypatc
 
 def test_the_memory_panel_prints_where_widgets_are_missing(monkeypatch, capsys):
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    real = builtins.__import__
-
-    def without(name, *rest, **more):
-        if name == "ipywidgets":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
     assert widgets.memory_panel() is None
     assert "RAM: " in capsys.readouterr().out
 

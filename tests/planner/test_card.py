@@ -5,13 +5,14 @@ import pytest
 from lib.errors import BadInput
 from lib.machine.memory import GIB
 from lib.planner.allocator import MIB
-from lib.planner.card import CONTEXT_BYTES, find_card, planned_precision
+from lib.planner.card import CONTEXT_BYTES, find_card
+from lib.training.precision import precision_on_card
 
 
 def test_a_card_is_found_by_its_name_or_by_memory_and_capability():
     assert find_card(" T4 ").card == find_card("t4").card and find_card("a100").card == find_card("a100-40").card
     own = find_card("8 GiB, capability 8.6")
-    assert (own.capability, own.card.memory_gib, find_card("8 GiB").capability) == ((8, 6), 8, (7, 5))
+    assert (own.card.capability, own.card.memory_gib, find_card("8 GiB").card.capability) == ((8, 6), 8, (7, 5))
     with pytest.raises(BadInput, match="no card 't5'. Known cards: t4"):
         find_card("t5")
 
@@ -25,4 +26,5 @@ def test_a_plan_uses_at_most_92_percent_of_what_the_context_leaves():
 def test_a_format_without_units_runs_at_the_rate_of_fp32():
     t4 = find_card("t4")
     assert t4.flops("bf16") == t4.flops("fp32") < t4.flops("fp16")
-    assert planned_precision("auto", t4) == "fp16" and planned_precision("auto", find_card("a100")) == "bf16"
+    formats = [precision_on_card("auto", find_card(name).card.capability, name) for name in ("t4", "a100")]
+    assert formats == ["fp16", "bf16"]

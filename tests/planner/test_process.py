@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from lib.planner import __main__
+from lib.planner import process
 from lib.planner.card import find_card
 
 
@@ -19,5 +19,5 @@ def test_the_exit_code_says_whether_there_is_a_plan(toy, tmp_path, changes, code
     (tmp_path / "toy.yaml").write_text(text)
     request, answer = tmp_path / "request", tmp_path / "answer"
     request.write_bytes(pickle.dumps((str(tmp_path / "toy.yaml"), find_card("t4"), 1)))
-    assert __main__.main(str(request), str(answer)) == code
+    assert process.write_plan(str(request), str(answer)) == code
     assert answer.exists() == (code == 0) and bool(capsys.readouterr().err) == (code != 0)

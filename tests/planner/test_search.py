@@ -246,7 +246,7 @@ def test_the_card_of_this_machine_has_its_own_memory_and_known_rates(monkeypatch
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: (T4, Unknown)[index])
     assert card_of_gpu(0).card.fp16_sustained_tflops == 24
     assert card_of_gpu(0).usable_bytes == pytest.approx((14_911 - 200) * MIB)
-    assert card_of_gpu(1).card.name == "Some Card 12" and card_of_gpu(1).capability == (8, 9)
+    assert card_of_gpu(1).card.name == "Some Card 12" and card_of_gpu(1).card.capability == (8, 9)
 
 
 def test_the_trainers_own_step_is_what_is_traced(tmp_path):
