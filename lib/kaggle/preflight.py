@@ -104,7 +104,7 @@ def _contents(path: Path, carried: Mapping[str, str], texts: Mapping[str, str]) 
     try:
         credentials.refuse_in_files([path])
         credentials.refuse_in_text("\n".join(carried.values()), path)  # which is packed in the notebook
-        findings.append(Finding("credentials", "the notebook holds no credential of your environment"))
+        findings.append(Finding("credentials", "the notebook holds no secret that is set here"))
     except BadInput as refusal:
         advice = "Use Add-ons > Secrets on Kaggle instead, and renew the credential."
         findings.append(Finding("credentials", str(refusal), "bad", advice))
