@@ -105,8 +105,8 @@ def test_runs_of_glacier_read_every_key_of_its_settings(tmp_path, monkeypatch):
     found = unread_in_a_run(monkeypatch, config, glacier.Settings, [LIB])
     # Those of layered masks, maps, folds, carried weights and ensembles: each has tests of its own
     assert {key for key in found if key.startswith("workload.")} == {
-        "workload.source.mask_layers", "workload.source.ignored_codes", "workload.split.square", "workload.split.fold",
-        "workload.initial.bands", "workload.initial.classes", "workload.criteria.ensemble_mcc",
+        "workload.source.mask_layers", "workload.split.square", "workload.split.fold", "workload.initial.bands",
+        "workload.initial.classes", "workload.criteria.ensemble_mcc",
     }  # fmt: skip
 
 
