@@ -17,6 +17,7 @@ PACKAGES = {
     "psutil": "psutil",
     "matplotlib": "matplotlib",
     "ipywidgets": "ipywidgets",
+    "jinja2": "Jinja2",
 }
 GLACIER = {"rasterio": "rasterio", "scipy": "scipy", "sklearn": "scikit-learn"}  # what that workload needs on top
 
@@ -31,6 +32,7 @@ OLDEST = {
     "psutil": "5.9",
     "matplotlib": "3.8",
     "ipywidgets": "7.7",
+    "Jinja2": "3.1",
     "rasterio": "1.3",
     "scipy": "1.11",
     "scikit-learn": "1.4",
