@@ -202,6 +202,7 @@ class _Launch:
     _signals: int = 0
     _agent: subprocess.Popen | None = None
     _ranks: dict[int, psutil.Process] = field(default_factory=dict)
+    _gone: set[int] = field(default_factory=set)  # ranks that ended without an error of their own
 
     def run(self) -> Exception | None:
         """Returns None after a clean end, otherwise why it ended."""
@@ -289,7 +290,8 @@ class _Launch:
                     continue
             gone.add(number)
         spoke = {int(path.stem.partition("-")[2]) for kind in ("done", "failed") for path in place.glob(f"{kind}-*")}
-        return bool(gone - spoke)
+        self._gone = gone - spoke
+        return bool(self._gone)
 
     def _look_for_ranks(self) -> None:
         assert self._agent
@@ -320,10 +322,11 @@ class _Launch:
             raise KeyboardInterrupt
         causes = sorted((error for error in words if not error["lost"]), key=lambda error: error["time"])
         done = {int(path.stem.partition("-")[2]) for path in place.glob("done-*.json")}
-        silent = set(range(self.count)) - {error["rank"] for error in words} - done
+        # Without any words a rank was seen to be gone before the others noticed.
+        silent = set(range(self.count)) - {error["rank"] for error in words} - done if words else self._gone
         if causes:
             return _error(causes[0])
-        if silent and words:
+        if silent:
             late = any(re.search("[Tt]imed out", error["text"]) for error in words)
             how = "hung" if late else "was killed or crashed"
             return _Died(f"Rank {min(silent)} {how}.")

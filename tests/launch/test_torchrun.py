@@ -150,6 +150,16 @@ def test_a_rank_that_others_waited_for_in_vain_is_called_hung(ended, tmp_path):
     assert str(ended._verdict(tmp_path)) == "Rank 1 hung."
 
 
+def test_a_rank_that_is_gone_before_the_others_notice_is_named(ended, tmp_path):
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    ended._ranks = {0: psutil.Process(), 1: psutil.Process(sleeper.pid)}
+    assert not ended._is_settled(tmp_path)
+    sleeper.kill()
+    sleeper.wait()
+    assert ended._is_settled(tmp_path)
+    assert str(ended._verdict(tmp_path)) == "Rank 1 was killed or crashed."
+
+
 def test_deaths_without_progress_end_after_three_launches(toy, tmp_path, monkeypatch, capsys):
     launches = []
 

@@ -1,7 +1,6 @@
 """Masks of whole scenes: window by window as in one piece, in the input's georeference, by one model or several."""
 
 import ast
-import json
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ from torch import nn
 
 from lib.errors import BadInput
 from lib.launch import ensemble
+from lib.report.summary import Summary
 from lib.tasks.glacier import maps
 from lib.tasks.glacier.settings import Source
 from tests.conftest import ROOT
@@ -170,7 +170,7 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(trained, capsys, monk
     with pytest.raises(BadInput, match="The model reads the bands"):
         maskgeration({"Band1": folders["Band1"]}, str(runs))
 
-    summary = json.loads((runs / "tiny-seed1" / "summary.json").read_text())
+    summary = Summary.read(runs / "tiny-seed1")
     assert summary.metrics.keys() == summary.baseline.keys() and "mcc" in summary.metrics
     for name in ("confusion", "predictions"):
         assert (runs / "tiny-seed1" / "plots" / f"{name}.png").stat().st_size > 5000
