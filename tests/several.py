@@ -2,7 +2,7 @@
 
     python -m tests.several FOLDER
 
-reads FOLDER/scenarios.json and does one after the other; tests/test_ranks.py starts as many as there are ranks.
+reads FOLDER/scenarios.json and does one after the other; tests/ranks/test_ranks.py starts as many as there are ranks.
 """
 
 import json

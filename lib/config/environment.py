@@ -1,7 +1,6 @@
-"""Every environment variable of this program's own. A person may set the first four; the launcher sets the others."""
+"""Every environment variable of this program's own. A person may set the first three; the launcher sets the others."""
 
 CACHE = "TRAINBOOK_CACHE"  # the folder for caches, instead of the platform's
-ARCHIVE = "TRAINBOOK_ARCHIVE"  # the archive of outputs whose models `predict` reads, instead of ./outputs.tar.gz
 KAGGLE_ROOT = "TRAINBOOK_KAGGLE_ROOT"  # the folder that stands for /kaggle; tests imitate a session in it
 SESSION_START = "TRAINBOOK_SESSION_START"  # Unix time from which a session's minutes count, instead of the process's
 

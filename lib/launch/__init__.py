@@ -58,13 +58,13 @@ def _train_below(run: Run, count: int, number: int) -> Summary:
     disk.check_writable(run.folder)
     try:
         torchrun.train(run.config, run.folder, count, number, _predictions(run))
+        written = Summary.read(run.folder)
+        if written is None:
+            raise TrainingFailed(f"The ranks ended without a summary in {run.folder}. Run again: it resumes.")
+        return written
     except BaseException as error:
         _write_failure(run, error, number)
         raise
-    written = Summary.read(run.folder)
-    if written is None:
-        raise TrainingFailed(f"The ranks ended without a summary in {run.folder}. Run again: it resumes.")
-    return written
 
 
 def _predictions(run: Run) -> dict[str, Any]:

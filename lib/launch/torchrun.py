@@ -289,7 +289,9 @@ class _Launch:
                 if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                     continue
             gone.add(number)
-        spoke = {int(path.stem.partition("-")[2]) for kind in ("done", "failed") for path in place.glob(f"{kind}-*")}
+        spoke = {
+            int(path.stem.partition("-")[2]) for kind in ("done", "failed") for path in place.glob(f"{kind}-*.json")
+        }
         self._gone = gone - spoke
         return bool(self._gone)
 

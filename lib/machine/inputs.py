@@ -77,7 +77,7 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
     for mount in mounted(platform):
         folders += [mount / name, *(inner / name for inner in _folders(mount))]
         if (mount / "checkpoints").is_dir():
-            try:
+            try:  # not by report.Summary, which stands above the machine
                 is_run = json.loads((mount / "summary.json").read_text("utf-8"))["run"] == name
             except (OSError, ValueError, KeyError, TypeError):
                 is_run = False

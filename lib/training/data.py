@@ -183,7 +183,7 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]
     for batch in itertools.chain(batches, [None]):
         coming = None
         if batch:
-            with torch.cuda.stream(stream):  # without effect where there is none
+            with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
                 coming = to_device(batch, device), stream.record_event() if stream else None
         if ahead:
             yield _arrived(*ahead)

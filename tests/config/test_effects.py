@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import io
+import re
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from lib.report.progress import Plain
 from lib.task import load_config
 from lib.training import data, loop
 from lib.training.session import start_session
-from tests.conftest import TOY, VOLATILE_COLUMNS
+from tests.conftest import ROOT, TOY, VOLATILE_COLUMNS
 
 OWN = """
 from dataclasses import dataclass
@@ -97,13 +98,18 @@ EFFECTS = {
 }  # fmt: skip
 # Keys whose effect this machine cannot show, and the test that does.
 ELSEWHERE = {
-    "data.pin_memory": "needs a GPU: tests/ranks/test_ranks.py, the options of the loader",
+    "data.pin_memory": "needs a GPU: tests/training/test_data.py, the options of the loader",
     "training.deterministic": "the CPU always is: tests/gpu/test_gpu.py",
     "training.fully_shard": "needs ranks: tests/ranks/test_ranks.py, 'sharded'",
     "optimizer.name": "has one value",
     "queue.mean_at_least": "judges runs that are completed: tests/launch/test_queue.py",
     "queue.best_at_least": "judges runs that are completed: tests/launch/test_queue.py",
 }
+
+
+def test_what_is_shown_elsewhere_names_a_test_that_exists():
+    named = [path for why in ELSEWHERE.values() for path in re.findall(r"tests/[a-z_/]+[.]py", why)]
+    assert len(named) >= 5 and all((ROOT / path).is_file() for path in named)
 
 
 @pytest.fixture(scope="module")

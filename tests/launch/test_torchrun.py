@@ -154,6 +154,7 @@ def test_a_rank_that_is_gone_before_the_others_notice_is_named(ended, tmp_path):
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     ended._ranks = {0: psutil.Process(), 1: psutil.Process(sleeper.pid)}
     assert not ended._is_settled(tmp_path)
+    (tmp_path / "failed-0.json.4711.tmp").touch()  # a rank is writing its words just now
     sleeper.kill()
     sleeper.wait()
     assert ended._is_settled(tmp_path)

@@ -19,8 +19,10 @@ from lib.tasks.graphmer.code.graph import build_cached, content_key
 from lib.tasks.graphmer.code.records import Graph
 from lib.tasks.graphmer.corpus import Corpus, build
 from lib.tasks.graphmer.settings import Settings
+from lib.training import splits
 
-_MAKERS = [Path(__file__).with_name(name) for name in ("corpus.py", "tokens.py")]  # of the cached arrays
+# The code that makes the cached arrays
+_MAKERS = [*(Path(__file__).with_name(name) for name in ("corpus.py", "tokens.py")), Path(splits.__file__)]
 
 
 class Data:
