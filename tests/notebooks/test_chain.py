@@ -22,7 +22,8 @@ IMPORTS = 6  # times the seconds of importing lib that the first session has: tw
 
 RUN = """
 import sys, papermill
-papermill.execute_notebook(sys.argv[1], sys.argv[1] + ".out", kernel_name="python3", cwd=sys.argv[2], progress_bar=False)
+source, folder = sys.argv[1:]
+papermill.execute_notebook(source, source + ".out", kernel_name="python3", cwd=folder, progress_bar=False)
 """
 
 
@@ -115,13 +116,17 @@ def test_three_sessions_with_the_second_killed_end_in_the_weights_of_one_long_ru
     assert mounted["notebooks/ada/trainbook-01-graphmer"] == stub.sessions[0].working
 
     alone = tmp_path / "alone"
-    code = "import json, sys; from lib import launch, task; launch.train(task.load_config(sys.argv[1], json.loads(sys.argv[2])))"
+    code = (
+        "import json, sys; from lib import launch, task; "
+        "launch.train(task.load_config(sys.argv[1], json.loads(sys.argv[2])))"
+    )
     settings = {
         **overrides, "training.max_steps": STEPS, "output_dir": str(alone),
         "data.dir": str(tmp_path / "stub" / "datasets" / "ada" / "code-graph"),
     }  # fmt: skip
     config = str(ROOT / "configs" / "graphmer_small.yaml")
-    subprocess.run([sys.executable, "-c", code, config, json.dumps(settings)], cwd=ROOT, check=True, capture_output=True)
+    command = [sys.executable, "-c", code, config, json.dumps(settings)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     assert weights(stub.sessions[2].working / "graphmer_small") == weights(alone / "graphmer_small")
 
     assert main(["kaggle", "fetch", "graphmer"]) == 0

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import re
 from pathlib import Path
 
@@ -154,7 +153,11 @@ BOTH = ("01_graphmer", "02_glacier_pretrain")
 
 @pytest.mark.parametrize(
     "name, layout",
-    [(p.stem, layout) for p in NOTEBOOKS if p.stem in TRAINING for layout in LAYOUTS if p.stem in BOTH or layout == "new layout"],
+    [
+        (path.stem, layout)
+        for path in NOTEBOOKS if path.stem in TRAINING
+        for layout in LAYOUTS if path.stem in BOTH or layout == "new layout"
+    ],
 )
 def test_a_notebook_runs_from_an_empty_folder(name, layout, kaggle):
     small_data(name, kaggle / "input" / LAYOUTS[layout])
@@ -224,7 +227,7 @@ def test_a_notebook_goes_on_with_the_output_of_the_one_before(kaggle):
     execute("01_graphmer", kaggle / "working", PARAMETERS["01_graphmer"])
     mount = kaggle / "input" / "notebooks" / "someone" / "trainbook-01"
     mount.parent.mkdir(parents=True)
-    os.rename(kaggle / "working", mount)
+    (kaggle / "working").rename(mount)
     (kaggle / "working").mkdir()
     _, text = execute("01_graphmer", kaggle / "working", {**PARAMETERS["01_graphmer"], "MAX_STEPS": 9})
     assert f"Resuming graphmer_small from {mount / 'graphmer_small'}" in text and "step 6: 3 of 9 steps left" in text
