@@ -2,10 +2,13 @@
 
 import contextlib
 import glob
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from lib import checkpoint
+from lib.config import Config
 from lib.errors import BadInput
 from lib.launch.run import Run
 from lib.machine import inputs, platform
@@ -57,6 +60,31 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
             "the output folder of the earlier session, the folder of the run in it, or leave it empty."
         )
     return None, []
+
+
+def check_completed(run: Run, summary: Summary) -> str:
+    """Returns a warning about what differs between a completed run and this configuration, empty where nothing does.
+
+    Raises BadInput where resuming would.
+    """
+    saved = summary.identity or _identity_of_newest(run.folder / "checkpoints")
+    return identity.check(saved, identity.facts(run.config, run.task), run.folder, is_completed=True) if saved else ""
+
+
+def check_settings(summary: Summary, config: Config, folder: Path) -> None:
+    """Raises BadInput where a completed run in `folder` had another seed, batch or task; it reads no data for that."""
+    if summary.identity:
+        identity.check_settings(summary.identity, config, folder)
+
+
+def _identity_of_newest(folder: Path) -> dict[str, Any]:
+    """Returns what the newest checkpoint is recognised by, for a summary of an earlier version, which has none."""
+    for step in reversed(checkpoint.steps(folder)):
+        try:
+            return dict(json.loads((checkpoint.path_of(folder, step) / "state.json").read_text("utf-8"))["identity"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return {}
 
 
 def resume_folders(run: Run) -> list[Path]:

@@ -12,7 +12,7 @@ try:
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-from lib.errors import BadInput
+from lib.errors import BadInput, TrainingFailed
 
 CHUNK = 16 * 2**20  # bytes per write; after each the thread must get the GIL back, which training can hold for 5 ms
 _PROBE_BYTES = 64 * 1024  # room for the first files of a run
@@ -218,6 +218,18 @@ def held(folder: Path) -> tuple[int, int]:
                 size += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118  thousands of names
                 number += 1
     return size, number
+
+
+@contextlib.contextmanager
+def needed(path: Path, then: str) -> Iterator[None]:
+    """Raises TrainingFailed, with a sentence and what is known of the run then, where the block cannot write `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingFailed(
+            f"{path} cannot be written ({error.strerror or error}). {then} Free room on the disk, or give another "
+            "output_dir, and run again."
+        ) from error
 
 
 def check_writable(folder: Path) -> None:

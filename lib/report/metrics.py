@@ -44,7 +44,8 @@ class MetricsLog:
         self._warned = False
         self.flush()
         if self._file and self.rows < expected:
-            print(f"{path} lacks {expected - self.rows} of the {expected} rows up to step {step:,}; it goes on without.")
+            lost = f"{expected - self.rows} of its {expected} rows up to step {step:,}"
+            print(f"{path} lacks {lost}; the run goes on without them.", flush=True)
 
     def append(self, row: Mapping[str, float | int | str]) -> None:
         """Adds a row; a column that was not there before widens the table.
@@ -200,9 +201,7 @@ class EventLog:
     of the process.
     """
 
-    def __init__(
-        self, path: Path | None = None, say: Callable[[str], None] | None = None, step: int | None = None
-    ):
+    def __init__(self, path: Path | None = None, say: Callable[[str], None] | None = None, step: int | None = None):
         self.path, self.say = path, say or (lambda text: print(text, flush=True))
         self._waiting: list[Row] = []  # rows that the disk did not take yet
         if path is not None and path.exists():

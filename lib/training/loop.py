@@ -112,7 +112,6 @@ def train(
             if last or stop or save:
                 with meter.saving():
                     state.pending, state.rows = meter.pending(), metrics.flush()
-                    state.events.flush()
                     save_state(state, task, config, saver)
                     saved_at = time.monotonic()
             if stop:

@@ -163,6 +163,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
             f"The weights are no longer finite at step {state.step}, so they are not saved, and the checkpoint before "
             "is kept. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
         )
+    state.events.flush()
     facts = {
         "identity": identity.facts(config, task),
         "kept_best": state.kept_best,
