@@ -8,8 +8,8 @@ from typing import Any
 from lib import checkpoint, ranks
 from lib.checkpoint import weights
 from lib.config import Config, environment, to_yaml
-from lib.errors import TrainingFailed
-from lib.launch import torchrun
+from lib.errors import OutOfMemory, TrainingFailed
+from lib.launch import smaller, torchrun
 from lib.launch.resume import bring_along, describe_resume, find_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
@@ -45,9 +45,9 @@ def train(config: Config | Run) -> Summary:
         if ranks.is_first():
             found, number = _begin(run, number)
     try:
-        outcome = loop.train(run.task, run.config, run.folder, session, choose_progress(), found)
+        outcome = smaller.train(run, session, found)
     except BaseException as error:
-        if ranks.is_first():
+        if ranks.is_first() or isinstance(error, OutOfMemory):  # the other ranks know the smaller size alone
             _write_failure(run, error, number)
         raise
     return _finish(run, outcome, session, number)
@@ -97,7 +97,8 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
     step = max(checkpoint.steps(run.folder / "checkpoints"), default=0)
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-        _summary(run, "failed", step, number, error=str(error)).write(run.folder)
+        size = smaller.next_size(run, error)
+        _summary(run, "failed", step, number, error=str(error), micro_batch=size).write(run.folder)
 
 
 def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> Summary:
