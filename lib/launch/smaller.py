@@ -26,10 +26,12 @@ def train(run: Run, session: Session, found: checkpoint.Checkpoint | None) -> lo
             return loop.train(run.task, run.config, run.folder, session, choose_progress(), found, most)
         except Exception as error:
             failure = _without_traceback(error)
+            if failure is None:
+                raise
             now = _step(run)
             left, reached = (ATTEMPTS if now > reached else left) - 1, max(now, reached)
-            if failure is None or ranks.world() > 1 or not failure.micro_batch or not left:
-                raise (failure or error) from error
+            if ranks.world() > 1 or not failure.micro_batch or not left:
+                raise failure from error
         # Outside the except block, where the traceback no longer pins model and optimizer.
         found = None
         memory.clear_memory()
