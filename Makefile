@@ -42,6 +42,7 @@ bench: .venv/ready
 faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.campaign
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.ranks
+	OMP_NUM_THREADS=1 $(PY) -m tests.faults.memory
 
 clean:
 	rm -rf .venv runs

@@ -30,8 +30,11 @@ class TrainingFailed(RuntimeError):
 
 
 class OutOfMemory(TrainingFailed):
-    """Memory ran out where the step cannot be repeated; a fresh launch may resume in `micro_batch` (0: no smaller)."""
+    """Memory ran out where the step cannot be repeated; a fresh launch may resume in `micro_batch` (0: no smaller).
 
-    def __init__(self, text: str, micro_batch: int):
-        super().__init__(text)
-        self.micro_batch = micro_batch
+    `advice` is for whoever has to start it.
+    """
+
+    def __init__(self, text: str, micro_batch: int, advice: str = ""):
+        super().__init__(f"{text} {advice}".strip())
+        self.text, self.micro_batch, self.advice = text, micro_batch, advice

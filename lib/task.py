@@ -61,12 +61,15 @@ class Task:
         """Returns tensors, samples along the first dimension; whatever is random in them is drawn from `generator`."""
         raise NotImplementedError
 
-    def count(self, batch: Batch) -> Mapping[str, int]:
-        """Counts the valid targets of each loss term, for the denominators of the whole effective batch."""
+    def count(self, batch: Batch) -> Mapping[str, float]:
+        """Counts the valid targets of each loss term, or sums their weights: its part of the denominators of a step."""
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        """Returns the sum of each loss term over its valid targets, () with gradient, and a mapping that is unused."""
+        """Returns the sum of each loss term over its valid targets, () with gradient, and figures to log by name.
+
+        A figure is a mean over the samples; metrics.csv has the mean over all micro-batches of a row in a column.
+        """
         raise NotImplementedError
 
     def term_weights(self, step: int) -> Mapping[str, float]:

@@ -17,6 +17,7 @@ from lib import checkpoint
 from lib.checkpoint import CheckpointNotSaved
 from lib.checkpoint.retention import Retention
 from lib.errors import TrainingFailed
+from lib.machine import memory
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 
@@ -50,7 +51,7 @@ class Saver:
         """Makes the buffers in the background: the first touch of memory can take ten times as long as a copy."""
         items = _items(tensors)
         self._in_use |= items.keys()
-        self._start(lambda: [self._buffer(key, value).zero_() for key, value in items.items()])
+        self._start(partial(self._make_buffers, items))
 
     def save(
         self, name: str, step: int, tensors: Tensors, state: Mapping[str, Any], then: Callable[[], None] | None = None
@@ -62,11 +63,19 @@ class Saver:
         begin = time.perf_counter()
         text = checkpoint.to_json({**state, "step": step})
         sources = {key: _source(step, value) for key, value in _items(tensors).items()}
-        if any(key in self._in_use and self._sources.get(key) != source for key, source in sources.items()):
+        if self._failures or any(
+            key in self._in_use and self._sources.get(key) != source for key, source in sources.items()
+        ):
             self._join()  # the thread is still writing other content from one of the buffers
-        copies = self._copied(tensors, sources)
-        self._in_use |= sources.keys()
         self._saves += 1
+        copies = self._copied_where_memory_allows(tensors, sources)
+        if copies is None:
+            self._failures[self._saves] = CheckpointNotSaved(
+                f"The checkpoint of step {step:,} was not saved: there was no memory for a copy of it. Those saved "
+                "before are untouched."
+            )
+            return
+        self._in_use |= sources.keys()
         self._start(partial(self._commit, self._saves, begin, name, checkpoint.pack(step, copies, text), then))
 
     def _start(self, work: Callable[[], object]) -> None:
@@ -126,9 +135,36 @@ class Saver:
     def _write(self, name: str, parcel: checkpoint.Parcel) -> None:
         try:
             self.retention.make_room(name, parcel)
-        except OSError as error:  # of asking for the free space
-            raise CheckpointNotSaved(f"The checkpoint of step {parcel.step:,} was not saved: {error}.") from error
-        checkpoint.write(self.folder / name, parcel)
+            checkpoint.write(self.folder / name, parcel)
+        except (OSError, MemoryError) as error:  # of asking for the free space, or of the machine
+            why = f"{error}" or "memory ran out"
+            raise CheckpointNotSaved(f"The checkpoint of step {parcel.step:,} was not saved: {why}.") from error
+
+    def _make_buffers(self, items: Mapping[Key, Tensor]) -> None:
+        """Makes and touches a buffer for each tensor, on the thread; a save makes those for which memory runs out."""
+        try:
+            for key, value in items.items():
+                self._buffer(key, value).zero_()
+        except Exception as error:
+            if not memory.is_oom(error):
+                raise
+
+    def _copied_where_memory_allows(
+        self, tensors: Tensors, sources: Mapping[Key, tuple]
+    ) -> dict[str, dict[str, Tensor]] | None:
+        """Returns copies of the tensors; None where memory runs out, also after all that can be freed was freed."""
+        for is_last in (False, True):
+            try:
+                return self._copied(tensors, sources)
+            except Exception as error:
+                if not memory.is_oom(error):
+                    raise
+            self._join()
+            self._sources.clear()  # what was queued before the failure need not have arrived
+            if is_last:
+                self._buffers.clear()
+            memory.clear_memory()
+        return None
 
     def _copied(self, tensors: Tensors, sources: Mapping[Key, tuple]) -> dict[str, dict[str, Tensor]]:
         """Copies what the buffers do not hold yet; returns the buffers by group and name."""

@@ -12,7 +12,7 @@ from lib import checkpoint, ranks
 from lib.checkpoint import weights
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import torchrun
+from lib.launch import smaller, torchrun
 from lib.launch.resume import bring_along, check_completed, describe_resume, find_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
@@ -59,13 +59,10 @@ def _train(run: Run) -> Summary:
         if ranks.is_first():
             found, number = _begin(run, number)
     try:
-        if is_completed:
-            outcome = _outcome_of(run, earlier, found)
-        else:
-            outcome = loop.train(run.task, run.config, run.folder, session, choose_progress(), found)
+        outcome = _outcome_of(run, earlier, found) if is_completed else smaller.train(run, session, found)
         ended = _end(run, outcome, number)
     except BaseException as error:
-        if ranks.is_first():
+        if ranks.is_first() or isinstance(error, OutOfMemory):  # the other ranks know the smaller size alone
             _write_failure(run, error, number)
         raise
     if ranks.is_first():
@@ -181,7 +178,8 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
     step = max(checkpoint.steps(run.folder / "checkpoints"), default=0)
     reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-        _summary(run, reason, step, number, error=str(error)).write(run.folder)
+        size = smaller.next_size(run, error)
+        _summary(run, reason, step, number, error=str(error), micro_batch=size).write(run.folder)
 
 
 def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> Summary:

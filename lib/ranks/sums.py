@@ -1,27 +1,46 @@
 """Sums counts, gradients and losses over the ranks, and gives them the batch statistics of a single process."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from lib import ranks
+from lib.errors import BadInput
 from lib.ranks import gathered
 
 BUCKET_BYTES = 25 * 2**20  # gradients are summed in pieces of this size; each takes as much memory for a moment
 
 
-def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Sums numbers by name over several mappings and over the ranks; a name that one lacks counts 0 there."""
+def add_counts(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Sums numbers by name over several mappings and over the ranks; a name that one lacks counts 0 there.
+
+    Whole numbers stay whole. Others are added exactly and rounded once, so the sum is the same for any number of ranks.
+    Raises BadInput for what is no count.
+    """
     mine: Counter[str] = Counter()
     for names in counts:
-        mine.update({name: int(number) for name, number in names.items()})
+        mine.update({name: _exact(name, number) for name, number in names.items()})
     total: Counter[str] = Counter()
     for numbers in gathered(mine):
         total.update(numbers)
-    return dict(total)
+    return {name: number if isinstance(number, int) else float(number) for name, number in total.items()}
+
+
+def _exact(term: str, number: Any) -> int | Fraction:
+    value = number.item() if hasattr(number, "item") else number  # of torch or NumPy
+    if not isinstance(value, Real) or not 0 <= value < math.inf:
+        raise BadInput(
+            f"Task.count returned {value} for the loss term {term!r}. Return how many valid targets the term has in "
+            "the batch, or what they weigh together: a finite number, 0 or more."
+        )
+    return int(value) if isinstance(value, Integral) else Fraction(float(value))
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:

@@ -1,16 +1,44 @@
 """Measures mean losses, speed and memory between two logged rows."""
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from lib import ranks
+from lib.errors import BadInput
 from lib.machine import memory
+from lib.report.metrics import FIRST_COLUMNS, LAST_COLUMNS, MACHINE_COLUMNS
 
 Item = TypeVar("Item")
+# What `Task.loss` returns beside its losses: the sum of value * samples, and the samples, by name.
+Logged = dict[str, tuple[float | Tensor, int]]
+
+
+def add_figures(logged: Logged, figures: Mapping[str, float | Tensor], size: int, terms: Collection[str]) -> None:
+    """Adds the figures of a micro-batch of `size` samples to `logged`.
+
+    Raises BadInput for a name that metrics.csv has another use for, and for what is no single number.
+    """
+    for name, value in figures.items():
+        if name in _TAKEN or name in (f"loss_{term}" for term in terms):
+            raise BadInput(f"Task.loss returned a figure {name!r}, a column that metrics.csv fills itself. Rename it.")
+        is_tensor = isinstance(value, Tensor)
+        if is_tensor and value.numel() != 1:
+            raise BadInput(
+                f"Task.loss returned a figure {name!r} of shape {tuple(value.shape)}. Return a single number for it, "
+                "the mean over the samples of the micro-batch."
+            )
+        before, samples = logged.get(name, (0.0, 0))
+        number = value.detach().float().reshape(()) if is_tensor else float(value)
+        logged[name] = before + size * number, samples + size
+
+
+_TAKEN = {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS}
 
 
 class Meter:
@@ -19,9 +47,13 @@ class Meter:
     `pending` is part of a checkpoint: a row that began before a resume is the same as without one.
     """
 
-    def __init__(self, pending: Mapping[str, float], device: torch.device):
-        self._sums = {k: torch.tensor(v, device=device) for k, v in pending.items() if k != "steps"}
+    def __init__(self, pending: Mapping[str, Any], device: torch.device):
+        terms = {k: v for k, v in pending.items() if k not in ("steps", "figures")}
+        self._sums = {k: torch.tensor(v, device=device) for k, v in terms.items()}
         self._steps = int(pending.get("steps", 0))
+        self._logged: Logged = {}
+        if ranks.is_first():  # the sum over the ranks was saved
+            self.log({k: (math.nan if v is None else v, n) for k, (v, n) in pending.get("figures", {}).items()})
         self._begin = self._mark = time.perf_counter()
         self._timed_steps = self._window_steps = 0
         self._seconds = self._window_seconds = self._window_waited = 0.0
@@ -43,6 +75,21 @@ class Meter:
         self._window_steps += 1
         for term, value in losses.items():
             self._sums[term] = self._sums[term] + value if term in self._sums else value
+
+    def log(self, logged: Logged) -> None:
+        """Counts the figures of a step that has just ended."""
+        for name, (value, samples) in logged.items():
+            before, number = self._logged.get(name, (0.0, 0))
+            self._logged[name] = before + value, number + samples
+
+    def _figures(self) -> dict[str, tuple[float, int]]:
+        """Returns sums and samples since the last row, of all ranks, which must all call this."""
+        together: dict[str, tuple[float, int]] = {}
+        for mine in ranks.gathered({name: (float(value), n) for name, (value, n) in self._logged.items()}):
+            for name, (value, samples) in mine.items():
+                before, number = together.get(name, (0.0, 0))
+                together[name] = before + value, number + samples
+        return together
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -72,20 +119,30 @@ class Meter:
         """Returns the most bytes since this meter was made."""
         return max(self._peak, memory.peak_bytes())
 
-    def pending(self) -> dict[str, float]:
-        """Returns what `__init__` needs to resume in the middle of a row; fp32 sums survive JSON exactly."""
-        return {"steps": self._steps, **{term: float(value) for term, value in self._sums.items()}}
+    def pending(self) -> dict[str, Any]:
+        """Returns what `__init__` needs to resume in the middle of a row; fp32 sums survive JSON exactly.
+
+        All ranks must call it.
+        """
+        sums = {term: float(value) for term, value in self._sums.items()}
+        # JSON has no NaN.
+        figures = {name: (v if math.isfinite(v) else None, n) for name, (v, n) in self._figures().items()}
+        return {"steps": self._steps, **sums, **({"figures": figures} if figures else {})}
 
     def row(self, effective_batch: int) -> dict[str, float]:
-        """Returns means since the last row, speed and memory; no `loss` and `loss_<term>` if every step was skipped."""
+        """Returns means since the last row, speed and memory; no `loss` and `loss_<term>` if every step was skipped.
+
+        All ranks must call it.
+        """
         terms = {f"loss_{term}": float(value) / self._steps for term, value in self._sums.items()}
         means = {"loss": sum(terms.values()), **terms} if terms else {}
+        means |= {name: value / samples for name, (value, samples) in self._figures().items()}
         rate = self._window_steps / self._window_seconds
         waited = self._window_waited / self._window_seconds
         saved = {"save_peak_memory_bytes": self._save_peak} if self._save_peak else {}
         self._timed_steps += self._window_steps
         self._seconds += self._window_seconds
-        self._sums, self._steps = {}, 0
+        self._sums, self._steps, self._logged = {}, 0, {}
         self._window_steps, self._window_seconds, self._window_waited, self._save_peak = 0, 0.0, 0.0, 0
         return {
             **means,

@@ -12,16 +12,18 @@ import re
 import shutil
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
 from lib import ranks
 from lib.config import Data
-from lib.errors import TrainingFailed
+from lib.errors import BadInput, TrainingFailed
 from lib.machine import hardware
 from lib.task import Batch, Task
 from lib.training.order import COLLATE, SUBSET, Order, mix, permutation
@@ -210,8 +212,34 @@ def size_of(batch: Batch) -> int:
     return len(next(iter(batch.values())))
 
 
+def check_samples(batch: Batch) -> None:
+    """Raises BadInput unless every tensor of a batch has the samples along its first dimension.
+
+    The batch's size is the one that most of its tensors agree on, and of equally many the first.
+    """
+    sizes = Counter(len(value) for value in batch.values() if isinstance(value, Tensor) and value.dim())
+    if len(sizes) == 1 and sizes.total() == len(batch):
+        return
+    if not sizes:
+        raise BadInput("The batch has no tensors with samples. Task.collate must return a mapping of name to tensor.")
+    size = sizes.most_common(1)[0][0]
+    for name, value in batch.items():
+        if not isinstance(value, Tensor):
+            what = f"a value {name!r} of type {type(value).__name__}"
+        elif not value.dim() or len(value) != size:
+            what = f"a tensor {name!r} of shape {tuple(value.shape)}"
+        else:
+            continue
+        raise BadInput(
+            f"A batch of {size} samples has {what}. It is cut into micro-batches along the samples, so Task.collate "
+            f"must return tensors of shape ({size}, ...) alone. Repeat it for each sample, or keep what belongs to no "
+            "sample in the task or the model."
+        )
+
+
 def micro_batches(batch: Batch, most: int) -> Iterator[Batch]:
-    """Yields slices of at most `most` samples."""
+    """Yields slices of at most `most` samples. Raises BadInput for a tensor that has no samples to slice."""
+    check_samples(batch)
     if size_of(batch) <= most:
         yield batch
         return

@@ -16,7 +16,7 @@ from lib.training.data import micro_batches, to_device
 from lib.training.order import EVALUATE, mix
 from lib.training.precision import autocast
 from lib.training.state import State
-from lib.training.step import sharded_oom
+from lib.training.step import out_of_memory
 
 
 class EvaluationLoader:
@@ -85,7 +85,7 @@ def evaluate(
             if not memory.is_oom(error):
                 raise
             if state.sharded:
-                raise sharded_oom(state, state.step) from error
+                raise out_of_memory(state) from error
         # outside the except block, where the traceback no longer pins the activations
         if not ranks.anywhere(scores is None):
             return ranks.from_first(scores)

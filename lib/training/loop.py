@@ -28,7 +28,9 @@ from lib.training.order import Order
 from lib.training.precision import set_determinism
 from lib.training.session import Reason, Session
 from lib.training.state import State, first_state, observe, prepare_saving, save_best, save_state
-from lib.training.step import optimizer_step
+from lib.training.step import memory_for_next_launch, optimizer_step
+
+Saved = Checkpoint | None
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,14 @@ class Outcome:
 
 
 def train(
-    task: Task, config: Config, folder: Path, session: Session, progress: Progress, resume: Checkpoint | None = None
+    task: Task, config: Config, folder: Path, session: Session, progress: Progress, resume: Saved = None, most: int = 0
 ) -> Outcome:
     """Trains until `max_steps`, the session's deadline or a signal, and saves into `folder` on the way.
 
     The next call resumes from the newest checkpoint, given as `resume`: on the CPU the result is bit for bit that of
-    one uninterrupted run. Only the first rank's `resume` counts. Raises TrainingFailed where training cannot
-    continue, and BadInput where `resume` does not fit.
+    one uninterrupted run. Only the first rank's `resume` counts. `most`: samples of a micro-batch (0: as configured).
+    Raises TrainingFailed where training cannot continue, its kind OutOfMemory where a fresh launch with a smaller
+    micro-batch may, and BadInput where `resume` does not fit.
     """
     training = config.training
     set_determinism(training)
@@ -60,11 +63,9 @@ def train(
     loading, fewer = data.limit_workers(task, order.slot_size, config.data)
     if fewer:
         progress.note(fewer)
-    state = first_state(task, config, resume, progress.note)
+    state = first_state(task, config, resume, progress.note, most)
     state.events = EventLog(folder / EVENTS if ranks.is_first() else None, progress.note, state.step)
-    saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"), partial(sync, folder))
-    if state.resumed_from:
-        saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
+    saver = _saver(folder, config, session, state)
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
     advice = Advice(loading.num_workers)
@@ -78,6 +79,7 @@ def train(
         Sampler() as sampler,
         data.naming_killed_workers(lambda: state.step, loading.num_workers),
         saver,
+        memory_for_next_launch(state),
     ):
         batches = data.train_batches(task, train_set, order, steps, loading)
         for step, slots in meter.waiting(batches):
@@ -123,6 +125,13 @@ def train(
     seen = ranks.gathered((state.step - steps.start) * len(order.share(ranks.rank(), ranks.world())) * order.slot_size)
     peak = max(ranks.gathered(meter.peak_bytes()))
     return Outcome(reason, state, meter.steps_per_second(), peak, meter.allocated, seen)
+
+
+def _saver(folder: Path, config: Config, session: Session, state: State) -> Saver:
+    saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"), partial(sync, folder))
+    if state.resumed_from:
+        saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
+    return saver
 
 
 def _due(step: int, every: int) -> bool:

@@ -1,7 +1,7 @@
 """The optimizer, and the learning rate: a function of the step, or lowered where validation no longer gets better."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,21 @@ def build(model: nn.Module, config: Config) -> torch.optim.Optimizer:
     ]
     groups = [g for g in groups if g["params"]]
     return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, eps=options.eps)
+
+
+def make_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Makes the states that AdamW's next step would make itself, so that memory for them runs out before that step.
+
+    They have the bits of torch's own. Each parameter has all of its states or none.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None and parameter not in optimizer.state:
+                optimizer.state[parameter] = {
+                    "step": torch.tensor(0.0, device="cpu"),  # its value costs no wait there
+                    "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                    "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                }
 
 
 class Plateau:
@@ -103,19 +118,32 @@ class Ema:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Gives the model the averaged weights inside the block."""
-        self._swap()
+        """Gives the model the averaged weights inside the block.
+
+        Parameters point at the average's memory there, and at their own again afterwards: nothing is copied, so memory
+        that runs out leaves both whole. FSDP2 keeps addresses of its own, so shards are copied: the weights are
+        set aside before the first of them changes.
+        """
+        own = {name: parameter.data for name, parameter in self._parameters.items()}
+        aside = {name: value.clone() for name, value in own.items() if sharding.is_shard(value)}
         try:
+            self._put(self.average, aside.keys())
             yield
         finally:
-            self._swap()
+            try:
+                self._put({**own, **aside}, aside.keys())
+            except BaseException:  # of a signal's handler, which may run between two of them
+                self._put({**own, **aside}, aside.keys())
+                raise
 
     @torch.no_grad()
-    def _swap(self) -> None:
+    def _put(self, values: Mapping[str, Tensor], copied: Collection[str]) -> None:
+        """Makes these the values of the parameters: of those in `copied` by a copy, of the others by their memory."""
         for name, parameter in self._parameters.items():
-            kept = parameter.detach().clone()
-            parameter.copy_(self.average[name])
-            self.average[name].copy_(kept)
+            if name in copied:
+                parameter.copy_(values[name])
+            else:
+                parameter.data = values[name]
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:

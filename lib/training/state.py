@@ -42,7 +42,7 @@ class State:
     kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"step", "metric", "value"}, the best one first
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
-    pending: dict[str, float] = field(default_factory=dict)  # losses of the row that is not yet written
+    pending: dict[str, Any] = field(default_factory=dict)  # losses of the row that is not yet written
     rows: int = 0  # of metrics.csv up to this step
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
@@ -68,12 +68,16 @@ class State:
         return self.kept_best[0] if self.kept_best else {}
 
 
-def first_state(task: Task, config: Config, saved: checkpoint.Checkpoint | None, note: Callable[[str], None]) -> State:
+def first_state(
+    task: Task, config: Config, saved: checkpoint.Checkpoint | None, note: Callable[[str], None], most: int = 0
+) -> State:
     """Returns the state that a session starts from: of `saved`, of another run's weights, or freshly initialised.
 
-    Only the first rank's `saved` counts; the others need not see its folder. Raises BadInput where it does not fit.
+    Only the first rank's `saved` counts; the others need not see its folder. A micro-batch has at most `most` samples,
+    unless that is 0. Raises BadInput where `saved` does not fit.
     """
     state = new_state(task, config)
+    state.micro_batch = min(state.micro_batch, most or state.micro_batch)
     if saved := checkpoint_from_first(saved):
         restore_state(state, saved)
     elif config.run.initial_weights:
@@ -157,7 +161,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     """
     if not config.checkpoint.keep_last:
         return
-    finite = all(bool(torch.isfinite(sharding.local(parameter)).all()) for parameter in state.parameters)
+    finite = all(map(_is_finite, state.parameters))
     if ranks.anywhere(not finite):
         raise TrainingFailed(
             f"The weights are no longer finite at step {state.step}, so they are not saved, and the checkpoint before "
@@ -179,6 +183,18 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     groups = state_tensors(state, config)  # all ranks take part where it is sharded
     if ranks.is_first():
         saver.save("checkpoints", state.step, groups, facts, keep)
+
+
+def _is_finite(parameter: Tensor) -> bool:
+    """Says whether all numbers are finite; on the CPU where the device has no memory for the answers."""
+    value = sharding.local(parameter.detach())
+    try:
+        return bool(torch.isfinite(value).all())
+    except Exception as error:
+        if not memory.is_oom(error):
+            raise
+    memory.clear_memory()
+    return bool(torch.isfinite(value.cpu()).all())
 
 
 def observe(state: State, task: Task, scores: Mapping[str, float]) -> None:

@@ -1,22 +1,25 @@
 """One optimizer step, and its repetition where memory runs out."""
 
+import contextlib
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from lib import checkpoint, ranks
 from lib.config import Config
-from lib.errors import OutOfMemory, TrainingFailed
+from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
 from lib.ranks import sharding
 from lib.ranks.sums import add_counts, over_ranks
-from lib.report.meter import Meter
+from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task
 from lib.text import listed
 from lib.training import data
+from lib.training.optimization import make_moments
 from lib.training.order import DROPOUT, Order, mix, seed_generators
 from lib.training.precision import autocast
 from lib.training.state import State
@@ -24,93 +27,164 @@ from lib.training.state import State
 NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """All that the update of the weights needs; the parameters hold their gradients, unscaled and clipped."""
+
+    means: dict[str, Tensor]
+    logged: Logged
+    buffers: list[dict[str, Tensor]]  # from before the step
+    finite: bool
+
+
 def optimizer_step(
     state: State, task: Task, config: Config, slots: list[Batch], step: int, order: Order, meter: Meter
 ) -> dict[str, Tensor]:
     """Takes one step on the whole effective batch; returns the mean of each loss term as a () tensor on the device.
 
-    `slots` are this rank's batches, samples first. Where memory runs out on any rank, all repeat the same step with
-    half the micro-batch. A step whose gradient is not finite is skipped and counted, and returns no losses; all ranks
-    see the same sum, so they skip together. Raises TrainingFailed after 20 of those in a row, and where a single sample
-    does not fit.
+    `slots` are this rank's batches, samples first. Where memory runs out before the weights change, all ranks repeat
+    the same step with half the micro-batch; where it runs out later, a bare error of torch's leaves weights that are of
+    no step. A step whose gradient is not finite is skipped and counted, and returns no losses; all ranks see the same
+    sum, so they skip together. Raises TrainingFailed after 20 of those in a row, and where a single sample does not
+    fit.
     """
+    for slot in slots:
+        data.check_samples(slot)
     counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
-    # A failed step must leave batch statistics alone.
-    buffers = [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
     tried: list[int] = []
-    while ranks.anywhere((means := _gradients(state, task, config, slots, counts, step, meter)) is None):
+    while (ready := _before_update(state, task, config, slots, counts, step, meter)) is None:
         tried.append(state.micro_batch)
-        _drop_gradients(state)  # a failed backward pass leaves partial ones
-        _restore_buffers(state, buffers)
         _halve_micro_batch(state, step, tried)
-    over_ranks(state.parameters, means, state.with_buffers, buffers, state.sharded)
-
-    state.scaler.unscale_(state.optimizer)
-    norm = sharding.whole(nn.utils.get_total_norm([p.grad for p in state.parameters if p.grad is not None]))
-    length = norm.item()  # the one wait for the device in a step
-    if finite := math.isfinite(length):
-        if 0 < config.training.clip_norm < length:  # scaling by 1 takes 20 microseconds
-            nn.utils.clip_grads_with_norm_(state.parameters, config.training.clip_norm, norm)
+    if ready.finite:
         state.skipped_in_a_row = 0
         state.scaler.step(state.optimizer)
         if state.ema:
             state.ema.update(step)
+        meter.log(ready.logged)
     else:
-        _restore_buffers(state, buffers)  # batch statistics that saw such values would stay so for ever
+        _restore_buffers(state, ready.buffers)  # batch statistics that saw such values would stay so for ever
         _count_skipped(state, step, order)
-    sharding.update_scale(state.scaler, state.optimizer, finite)
+    sharding.update_scale(state.scaler, state.optimizer, ready.finite)
     _drop_gradients(state)
     meter.allocated_at("after optimizer step")
-    return means if finite else {}
+    return ready.means if ready.finite else {}
+
+
+def _before_update(
+    state: State, task: Task, config: Config, slots: list[Batch], counts: Mapping[str, float], step: int, meter: Meter
+) -> _Ready | None:
+    """Does all of a step that leaves the weights alone; None, with everything as before, where memory ran out."""
+    buffers: list[dict[str, Tensor]] = []
+    computed = None
+    try:
+        # A failed step must leave batch statistics alone.
+        buffers = [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
+        computed = _gradients(state, task, config, slots, counts, step, meter)
+    except Exception as error:
+        # Under FSDP2 the other ranks wait in the middle of a layer for what this one cannot compute.
+        if state.sharded or not memory.is_oom(error):
+            raise
+    # Outside the except block, where the traceback no longer pins the activations.
+    if not ranks.anywhere(computed is None):
+        means, logged = computed
+        try:
+            over_ranks(state.parameters, means, state.with_buffers, buffers, state.sharded)
+            return _Ready(means, logged, buffers, _prepare_update(state, config.training.clip_norm))
+        except Exception as error:
+            # Between two ranks' sums no other rank can be told, so a fresh launch repeats the step.
+            if ranks.world() > 1 or not memory.is_oom(error):
+                raise
+    _drop_gradients(state)  # a failed backward pass leaves partial ones
+    _restore_buffers(state, buffers)
+    if state.scaler.is_enabled():
+        state.scaler._per_optimizer_states.pop(id(state.optimizer), None)  # unscaling twice would be refused
+    return None
+
+
+def _prepare_update(state: State, clip_norm: float) -> bool:
+    """Unscales and clips the gradients, and makes the optimizer's states; returns whether the gradient is finite."""
+    state.scaler.unscale_(state.optimizer)
+    norm = sharding.whole(nn.utils.get_total_norm([p.grad for p in state.parameters if p.grad is not None]))
+    length = norm.item()  # the one wait for the device in a step
+    if not math.isfinite(length):
+        return False
+    if 0 < clip_norm < length:  # scaling by 1 takes 20 microseconds
+        nn.utils.clip_grads_with_norm_(state.parameters, clip_norm, norm)
+    make_moments(state.optimizer)
+    return True
 
 
 def _gradients(
-    state: State, task: Task, config: Config, slots: list[Batch], counts: Mapping[str, int], step: int, meter: Meter
-) -> dict[str, Tensor] | None:
-    """Accumulates the gradient of the sum over terms of weight * (sum of losses / count); None where memory ran out."""
+    state: State, task: Task, config: Config, slots: list[Batch], counts: Mapping[str, float], step: int, meter: Meter
+) -> tuple[dict[str, Tensor], Logged]:
+    """Accumulates the gradient of the sum over terms of weight * (sum of losses / count); returns means, figures."""
     means: dict[str, Tensor] = {}
+    logged: Logged = {}
     if not state.model.training:
         state.model.train()  # walks all modules: 40 microseconds in a model of six
     position = ranks.rank() * sum(map(data.size_of, slots))  # in the whole effective batch
     micro_batches = (micro for slot in slots for micro in data.micro_batches(slot, state.micro_batch))
     weight = task.term_weights(step)
+    for micro in data.on_device(micro_batches, state.device):
+        # Dropout is a function of (seed, step, position of the micro-batch): a resumed step draws the same masks, and
+        # so does a repeated one in micro-batches of the same size. Others draw other masks.
+        seed_generators(mix(DROPOUT, config.seed, step, position), state.device)
+        size = data.size_of(micro)
+        position += size
+        with autocast(state.precision, state.device):
+            sums, figures = task.loss(state.model, micro)
+        _check_terms(sums, counts)
+        parts = {
+            term: weight.get(term, 1.0) * value.float() / counts[term] for term, value in sums.items() if counts[term]
+        }
+        meter.allocated_at("after forward")
+        if parts:
+            state.scaler.scale(functools.reduce(torch.add, parts.values())).backward()
+        meter.allocated_at("after backward")
+        for term, value in parts.items():
+            means[term] = means[term] + value.detach() if term in means else value.detach()
+        add_figures(logged, figures, size, counts)
+    means = {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}
+    return means, logged
+
+
+def _check_terms(sums: Mapping[str, Tensor], counts: Mapping[str, float]) -> None:
+    if unknown := sums.keys() - counts.keys():
+        raise BadInput(
+            f"Task.loss returned the loss term {min(unknown)!r}, and Task.count has no such name; it has "
+            f"{listed(sorted(counts)) or 'none'}. Both must name the same terms."
+        )
+
+
+@contextlib.contextmanager
+def memory_for_next_launch(state: State) -> Iterator[None]:
+    """Turns torch's error about memory that ran out, where nothing inside could repeat the work, into OutOfMemory."""
     try:
-        for micro in data.on_device(micro_batches, state.device):
-            # Dropout is a function of (seed, step, position): a resumed or repeated step draws the same masks.
-            seed_generators(mix(DROPOUT, config.seed, step, position), state.device)
-            position += data.size_of(micro)
-            with autocast(state.precision, state.device):
-                sums, _ = task.loss(state.model, micro)
-            parts = {
-                term: weight.get(term, 1.0) * value.float() / counts[term]
-                for term, value in sums.items()
-                if counts[term]
-            }
-            meter.allocated_at("after forward")
-            if parts:
-                state.scaler.scale(functools.reduce(torch.add, parts.values())).backward()
-            meter.allocated_at("after backward")
-            for term, value in parts.items():
-                means[term] = means[term] + value.detach() if term in means else value.detach()
-        return {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}
+        yield
     except Exception as error:
-        if not memory.is_oom(error):
+        if isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
             raise
-        if state.sharded:  # the other ranks wait in the middle of a layer for what this one cannot compute
-            raise sharded_oom(state, step) from error
-    return None  # outside the except block, where the traceback no longer pins the activations
+        raise out_of_memory(state) from error
 
 
-def sharded_oom(state: State, step: int) -> OutOfMemory:
-    """Returns the error for memory that ran out under FSDP2, with the micro-batch for the next launch."""
+def out_of_memory(state: State) -> OutOfMemory:
+    """Returns the error for memory that ran out where no step can be repeated, with the size for the next launch."""
     smaller = (state.micro_batch + 1) // 2
     advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
+    why = "the weights may have changed in part"
+    if state.sharded:
+        why = "with training.fully_shard the ranks wait for each other in the middle of it"
+    elif ranks.world() > 1:
+        why = "the other ranks wait for this one in the middle of it"
     if state.micro_batch == 1:
-        advice = "Set training.gradient_checkpointing to all, or divide the states among more ranks."
+        advice = "Set training.gradient_checkpointing to all, or take a card with more memory."
+        if state.sharded:
+            advice = "Set training.gradient_checkpointing to all, or divide the states among more ranks."
     return OutOfMemory(
-        f"Memory ran out at step {step} in micro-batches of {state.micro_batch}. With training.fully_shard the ranks "
-        f"cannot repeat a step. {advice}",
+        f"Memory ran out at step {state.step} in micro-batches of {state.micro_batch}, where it cannot be repeated: "
+        f"{why}.",
         smaller if state.micro_batch > 1 else 0,
+        advice,
     )
 
 
@@ -137,6 +211,8 @@ def _drop_gradients(state: State) -> None:
 
 
 def _restore_buffers(state: State, buffers: list[dict[str, Tensor]]) -> None:
+    if not buffers:  # memory ran out while they were copied, before anything changed
+        return
     with torch.no_grad():
         for module, copies in zip(state.with_buffers, buffers, strict=True):
             for name, value in copies.items():

@@ -1,6 +1,7 @@
 """Saving in the background, and training that goes on when a save fails."""
 
 import errno
+import itertools
 import os
 import threading
 
@@ -214,3 +215,57 @@ def test_best_weights_that_could_not_be_saved_end_no_run(toy, tmp_path, monkeypa
     assert "are skipped" in out and "Testing the weights of step 12" in out
 
 
+
+
+# --- memory that runs out ---------------------------------------------------------------------------------------------
+
+
+def full_memory(monkeypatch, *calls):
+    """These calls of Tensor.copy_ raise, as where there is no memory for a copy."""
+    original, count = torch.Tensor.copy_, itertools.count(1)
+
+    def copy(self, *arguments, **more):
+        if next(count) in calls:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+        return original(self, *arguments, **more)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", copy)
+
+
+def test_a_copy_for_which_memory_runs_out_once_is_made_again(tmp_path, monkeypatch):
+    full_memory(monkeypatch, 2)
+    saver = make(tmp_path)
+    saver.save("checkpoints", 1, weights(1), {})
+    saver.wait()
+    assert all(float(value.unique()) == 1 for value in loaded(tmp_path, 1).tensors["model"].values())
+
+
+def test_a_save_for_which_there_is_no_memory_is_left_out_with_a_warning(tmp_path, monkeypatch, capsys):
+    full_memory(monkeypatch, 1, 2)
+    saver = make(tmp_path)
+    saver.save("checkpoints", 1, weights(1), {})
+    saver.save("checkpoints", 2, weights(2), {})
+    saver.wait()
+    warning = "Warning: The checkpoint of step 1 was not saved: there was no memory for a copy of it."
+    assert warning in capsys.readouterr().out and checkpoint.steps(tmp_path / "checkpoints") == [2]
+    assert all(float(value.unique()) == 2 for value in loaded(tmp_path, 2).tensors["model"].values())
+
+
+def test_a_last_save_for_which_there_is_no_memory_is_an_error_of_the_session(tmp_path, monkeypatch):
+    full_memory(monkeypatch, 1, 2)
+    saver = make(tmp_path)
+    saver.save("checkpoints", 1, weights(1), {})
+    with pytest.raises(TrainingFailed, match="no memory for a copy .* was the last save of the session"):
+        saver.finish()
+
+
+def test_buffers_that_cannot_be_prepared_are_made_by_the_save(tmp_path, monkeypatch, capfd):
+    original = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
+    saver = make(tmp_path)
+    saver.prepare(weights(1))
+    saver.wait()
+    monkeypatch.setattr(torch, "empty", original)
+    saver.save("checkpoints", 1, weights(1), {})
+    saver.wait()
+    assert checkpoint.steps(tmp_path / "checkpoints") == [1] and "Traceback" not in capfd.readouterr().err

@@ -1,9 +1,13 @@
 """Sums over the ranks: buckets of tensors, counts by name, and batch statistics in a chain."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
 from lib import ranks
+from lib.errors import BadInput
 from lib.ranks import sums
 from lib.ranks.sums import _buckets, add_counts, add_up, decays
 
@@ -63,3 +67,27 @@ def test_counts_are_added_by_name_and_a_missing_one_is_0(monkeypatch):
 def test_a_notice_about_batch_norms_is_for_models_that_have_one():
     assert sums.about_norms([torch.nn.Linear(2, 2), torch.nn.GroupNorm(1, 2)]) == ""
     assert "this is no SyncBatchNorm" in sums.about_norms([torch.nn.BatchNorm1d(2)])
+
+
+def test_counts_keep_their_fraction_and_whole_ones_stay_whole():
+    first = {"a": 3, "b": 0.1, "c": torch.tensor(0.5)}
+    total = add_counts([first, {"a": 4, "b": 0.2, "c": 1}, {"b": 0.3, "n": np.int64(2)}])
+    assert total == {"a": 7, "b": math.fsum([0.1, 0.2, 0.3]), "c": 1.5, "n": 2}
+    assert [type(number) for number in total.values()] == [int, float, float, int]
+
+
+def test_counts_with_a_fraction_have_the_same_sum_on_any_number_of_ranks(monkeypatch):
+    counts = [{"a": 0.1 * n**3} for n in range(1, 9)]
+    alone = add_counts(counts)
+    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2))
+    theirs = []
+    monkeypatch.setattr(sums, "gathered", lambda mine: theirs.append(mine) or [mine])
+    add_counts(counts[5:])
+    monkeypatch.setattr(sums, "gathered", lambda mine: [mine, *theirs])
+    assert add_counts(counts[:5]) == alone
+
+
+@pytest.mark.parametrize("number", [float("nan"), -1, float("inf"), -0.5, None, "3"])
+def test_what_is_no_count_is_refused_with_its_term(number):
+    with pytest.raises(BadInput, match=f"Task.count returned {number} for the loss term 'water'.*0 or more"):
+        add_counts([{"land": 3, "water": number}])

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from lib import checkpoint, launch
 from lib.config import Config, Optimizer, Scheduler, Training
@@ -13,7 +14,7 @@ from lib.errors import BadInput
 from lib.launch import smoke
 from lib.report.metrics import read, series
 from lib.task import load_task
-from lib.training.optimization import Ema, Plateau, learning_rate
+from lib.training.optimization import Ema, Plateau, learning_rate, make_moments
 from lib.training.state import new_state
 from tests.checkpoint.test_weights import net
 
@@ -119,3 +120,51 @@ def test_the_average_equals_its_formula_and_is_applied_only_inside():
     with ema.applied():
         assert all(torch.allclose(value, want[name]) for name, value in model.named_parameters())
     assert all(torch.equal(value, trained[name]) for name, value in model.named_parameters())
+
+
+def test_applying_the_average_moves_no_number_and_keeps_every_tensor_that_others_hold():
+    model = net()
+    ema = Ema(model, 0.5)
+    held, own = dict(ema.average), [parameter.data_ptr() for parameter in model.parameters()]
+    with ema.applied():
+        assert [p.data_ptr() for p in model.parameters()] == [value.data_ptr() for value in ema.average.values()]
+    assert [parameter.data_ptr() for parameter in model.parameters()] == own
+    assert all(ema.average[name] is value for name, value in held.items())
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+def test_an_interruption_at_any_parameter_leaves_weights_and_average_whole(monkeypatch, at):
+    model = net()
+    ema = Ema(model, 0.5)
+    assert len(own := [parameter.data_ptr() for parameter in model.parameters()]) == 4
+    average = {name: value.data_ptr() for name, value in ema.average.items()}
+    data, calls = torch.Tensor.data, []
+
+    def assign(parameter, value):
+        calls.append(value)
+        if len(calls) == at:  # at 5 and later: while the weights come back
+            raise KeyboardInterrupt
+        data.__set__(parameter, value)
+
+    monkeypatch.setattr(nn.Parameter, "data", property(data.__get__, assign), raising=False)
+    with pytest.raises(KeyboardInterrupt), ema.applied():
+        pass
+    assert [parameter.data_ptr() for parameter in model.parameters()] == own
+    assert {name: value.data_ptr() for name, value in ema.average.items()} == average
+
+
+def test_moments_made_beforehand_are_the_ones_that_adamw_makes(toy):
+    states = [new_state(load_task(toy()), toy()) for _ in range(2)]
+    for state in states:
+        for parameter in state.parameters[1:]:
+            parameter.grad = torch.full_like(parameter, 0.1)
+    make_moments(states[0].optimizer)
+    for state in states:
+        state.optimizer.step()
+    ours, torchs = (state.optimizer.state_dict() for state in states)
+    assert ours["state"].keys() == torchs["state"].keys() and len(ours["state"]) == 3
+    for number, moments in torchs["state"].items():
+        assert moments.keys() == ours["state"][number].keys()
+        assert all(torch.equal(value, ours["state"][number][kind]) for kind, value in moments.items())
+        assert all(value.dtype == ours["state"][number][kind].dtype for kind, value in moments.items())
+    assert all(torch.equal(a, b) for a, b in zip(states[0].parameters, states[1].parameters, strict=True))

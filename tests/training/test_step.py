@@ -1,7 +1,9 @@
 """A step whose memory runs out, is not finite or does not fit: repeated, skipped, or refused with what to do."""
 
 import csv
+import re
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -10,10 +12,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib import checkpoint
 from lib.config import with_changes
-from lib.errors import TrainingFailed
+from lib.errors import BadInput, OutOfMemory, TrainingFailed
+from lib.report.meter import Meter
+from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import load_task
-from lib.training import data, loop
+from lib.training import data, loop, step
+from lib.training.evaluation import EvaluationLoader
+from lib.training.optimization import make_moments
 from lib.training.state import new_state
 from tests.toy import Toy
 from tests.training.test_loop import endless, fit, newest, same_tensors
@@ -150,3 +156,182 @@ def test_what_belongs_to_a_session_is_in_no_checkpoint(toy, tmp_path, monkeypatc
     run_in(tmp_path / "run", toy(), monkeypatch, loss=tight(2))
     assert not {"evaluation_batch", "events", "resumed_from"} & set(newest(tmp_path / "run").state)
     assert new_state(load_task(toy()), toy()).evaluation_batch == 0
+
+
+# --- what a task returns ----------------------------------------------------------------------------------------------
+
+
+def test_counts_below_one_keep_their_term(toy, tmp_path, monkeypatch):
+    """The count is a weight of the mean: a fifth of it makes the gradient five times as large, to rounding."""
+
+    def gradient(count):
+        config = toy({"training.clip_norm": 0})
+        task = load_task(config)
+        task.count = lambda batch: {"squared": count}
+        state = new_state(task, config)
+        batch = task.collate(list(range(8)), torch.Generator().manual_seed(0))
+        seen = []
+        monkeypatch.setattr(state.optimizer, "step", lambda: seen.extend(p.grad.clone() for p in state.parameters))
+        means = step.optimizer_step(state, task, config, [batch], 0, None, Meter({}, state.device))
+        return torch.cat([each.flatten() for each in seen]), float(means["squared"])
+
+    (whole, loss), (fifth, larger) = gradient(1), gradient(0.2)
+    assert float(whole.norm()) > 0 and larger == pytest.approx(5 * loss)
+    torch.testing.assert_close(fifth, 5 * whole)
+
+
+UNSLICED = [
+    ("a tensor 'scale' of shape ()", torch.tensor(2.0)),
+    ("a tensor 'scale' of shape (5, 2)", torch.ones(5, 2)),
+    ("a value 'scale' of type list", [1] * 8),
+]
+
+
+@pytest.mark.parametrize(("what", "extra"), UNSLICED)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_batch_with_something_that_has_no_samples_is_refused_before_it_is_cut(toy, tmp_path, what, extra, first):
+    config = toy({"training.micro_batch": 8})
+    task = load_task(config)
+    original = task.collate
+
+    def collate(samples, generator):
+        batch = original(samples, generator)
+        return {"scale": extra, **batch} if first else {**batch, "scale": extra}
+
+    task.collate = collate
+    refusal = f"A batch of 8 samples has {what}.*Task.collate must return tensors of shape (8, ...)"
+    with pytest.raises(BadInput, match=re.escape(refusal).replace(r"\.\*", ".*")):
+        loop.train(task, config, tmp_path, endless(), Plain())
+    with pytest.raises(BadInput, match=re.escape(what)):
+        list(EvaluationLoader(task, range(8), 8, torch.device("cpu")))
+
+
+def test_loss_terms_that_nobody_counts_are_named(toy, tmp_path, monkeypatch):
+    with pytest.raises(BadInput, match="loss term 'squared', and Task.count has no such name; it has other"):
+        run_in(tmp_path / "run", toy(), monkeypatch, count=lambda self, batch: {"other": 1})
+
+
+# --- memory that runs out where no piece of the batch is at work ------------------------------------------------------
+
+
+def fail_once(monkeypatch, holder, name, at=1, after=False):
+    """Call number `at` of a function raises as a full card does, before or after its work."""
+    original, calls = getattr(holder, name), []
+
+    def function(*arguments, **more):
+        calls.append(name)
+        result = original(*arguments, **more) if after or len(calls) != at else None
+        if len(calls) == at:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+        return result
+
+    monkeypatch.setattr(holder, name, function)
+    return calls
+
+
+def test_a_step_that_ran_out_after_unscaling_starts_with_a_fresh_scaler(toy, monkeypatch):
+    config = toy({"training.clip_norm": 0})
+    task = load_task(config)
+    batch = task.collate(list(range(8)), torch.Generator().manual_seed(0))
+    ends = []
+    for disturbed in (False, True):
+        state = new_state(task, config)
+        state.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        if disturbed:
+            fail_once(monkeypatch, nn.utils, "get_total_norm")
+        step.optimizer_step(state, task, config, [batch], 0, None, Meter({}, state.device))
+        ends.append(torch.cat([value.detach().flatten() for value in state.parameters]))
+    assert state.micro_batch == 4 and state.scaler.state_dict()["_growth_tracker"] == 1
+    torch.testing.assert_close(*ends)
+
+
+def test_moments_for_which_memory_runs_out_leave_each_parameter_all_or_nothing(toy, monkeypatch):
+    config = toy()
+    state = new_state(load_task(config), config)
+    for parameter in state.parameters:
+        parameter.grad = torch.ones_like(parameter)
+    fail_once(monkeypatch, torch, "zeros_like", at=4)
+    with pytest.raises(torch.OutOfMemoryError):
+        make_moments(state.optimizer)
+    assert [len(moments) for moments in state.optimizer.state.values()] == [3]
+    make_moments(state.optimizer)
+    assert [len(moments) for moments in state.optimizer.state.values()] == [3] * 4
+
+
+@pytest.mark.parametrize("micro_batch", [8, 1])
+def test_running_out_after_the_weights_changed_ends_with_the_size_for_the_next_start(
+    toy, tmp_path, monkeypatch, micro_batch
+):
+    fail_once(monkeypatch, torch.optim.AdamW, "step", after=True)
+    with pytest.raises(OutOfMemory, match="Memory ran out at step 0 .* where it cannot be repeated.*Set ") as raised:
+        run_in(tmp_path / "run", toy({"training.micro_batch": micro_batch}), monkeypatch)
+    assert raised.value.micro_batch == (4 if micro_batch == 8 else 0)
+
+
+def test_with_dropout_the_micro_batch_is_part_of_the_result_and_without_it_is_not(toy, tmp_path, monkeypatch):
+    """A repeated step draws the masks of a run that was planned in its pieces, and no others."""
+
+    def first_step(name, dropout, micro_batch, **methods):
+        config = toy({**FIRST, "workload.dropout": dropout, "training.micro_batch": micro_batch})
+        run_in(tmp_path / f"{name} {dropout}", config, monkeypatch, **methods)
+        return newest(tmp_path / f"{name} {dropout}").tensors["optimizer"]
+
+    original = Toy.loss
+    for dropout in (0.0, 0.5):
+        whole, planned = first_step("whole", dropout, 8), first_step("planned", dropout, 2)
+        repeated = first_step("repeated", dropout, 8, loss=tight(2, training=True))
+        monkeypatch.setattr(Toy, "loss", original)
+        assert same_tensors(repeated, planned)
+        close = all(torch.allclose(whole[name], value, rtol=1e-4, atol=1e-6) for name, value in repeated.items())
+        assert close == (not dropout)
+
+
+FIRST = {"training.max_steps": 1, "training.evaluate_every_steps": 0, "training.clip_norm": 0}
+
+
+# --- figures of Task.loss ---------------------------------------------------------------------------------------------
+
+
+def figures(self, model, batch):
+    sums, _ = ORIGINAL(self, model, batch)
+    return sums, {"largest_id": batch["id"].max(), "size": float(len(batch["id"]))}
+
+
+ORIGINAL = Toy.loss
+
+
+def test_figures_are_means_over_micro_batches_by_their_samples(toy, tmp_path, monkeypatch):
+    config = toy({"training.micro_batch": 3, "training.log_every_steps": 1})
+    run_in(tmp_path / "run", config, monkeypatch, loss=figures)
+    table = read(tmp_path / "run" / "metrics.csv")
+    train = [row for row in table if row["split"] == "train"]
+    assert [float(row["size"]) for row in train] == pytest.approx([(3 * 3 + 3 * 3 + 2 * 2) / 8] * 12)
+    assert all(row["largest_id"] and row["loss_squared"] for row in train)
+    assert all(not row["size"] for row in table if row["split"] == "validation")
+
+
+def test_a_row_of_figures_that_a_resume_cuts_is_the_same_as_without(toy, tmp_path, monkeypatch):
+    more = {"training.micro_batch": 3, "training.log_every_steps": 6, "checkpoint.every_steps": 4}
+    run_in(tmp_path / "whole", toy(more), monkeypatch, loss=figures)
+    older = checkpoint.load(checkpoint.path_of(tmp_path / "whole" / "checkpoints", 8))
+    assert older.state["pending"]["figures"]["size"][1] == 16
+    task = load_task(toy(more))
+    task.loss = partial(figures, task)
+    (tmp_path / "resumed").mkdir()
+    loop.train(task, toy(more), tmp_path / "resumed", endless(), Plain(), older)
+    rows = [
+        next(row for row in read(tmp_path / name / "metrics.csv") if (row["step"], row["split"]) == ("12", "train"))
+        for name in ("whole", "resumed")
+    ]
+    assert [rows[0][name] for name in ("size", "largest_id", "loss")] == [
+        rows[1][name] for name in ("size", "largest_id", "loss")
+    ]
+
+
+@pytest.mark.parametrize("name", ["loss", "lr", "step", "loss_squared", "gpu_use"])
+def test_a_figure_with_a_name_of_the_tables_own_is_refused(toy, tmp_path, monkeypatch, name):
+    def clash(self, model, batch):
+        return ORIGINAL(self, model, batch)[0], {name: 1.0}
+
+    with pytest.raises(BadInput, match=f"figure '{name}', a column that metrics.csv fills itself"):
+        run_in(tmp_path / "run", toy(), monkeypatch, loss=clash)

@@ -1,0 +1,75 @@
+"""Trains on in smaller micro-batches where memory ran out at a place from which a step cannot be repeated."""
+
+from lib import checkpoint, ranks
+from lib.errors import BadInput, OutOfMemory, TrainingFailed
+from lib.launch.resume import find_checkpoint
+from lib.launch.run import Run
+from lib.machine import memory
+from lib.report.metrics import EVENTS, EventLog
+from lib.report.progress import choose_progress
+from lib.report.summary import Summary
+from lib.training import loop
+from lib.training.session import Session
+
+ATTEMPTS = 3  # in a row without a new checkpoint
+
+
+def train(run: Run, session: Session, found: checkpoint.Checkpoint | None) -> loop.Outcome:
+    """Trains from `found`, and again from the newest checkpoint with the smaller micro-batch of an OutOfMemory.
+
+    Raises OutOfMemory where that does not help, or where there are other ranks: the launching process starts all again.
+    """
+    most = ranks.from_first(_size_of_last_session(run, found))
+    left, reached = ATTEMPTS, _step(run)
+    while True:
+        try:
+            return loop.train(run.task, run.config, run.folder, session, choose_progress(), found, most)
+        except Exception as error:
+            failure = _without_traceback(error)
+            if failure is None:
+                raise
+            now = _step(run)
+            left, reached = (ATTEMPTS if now > reached else left) - 1, max(now, reached)
+            if ranks.world() > 1 or not failure.micro_batch or not left:
+                raise failure from error
+        # Outside the except block, where the traceback no longer pins model and optimizer.
+        found = None
+        memory.clear_memory()
+        found = find_checkpoint(run)
+        EventLog(run.folder / EVENTS).record(
+            now, "oom_restart", 2 * failure.micro_batch, failure.micro_batch,
+            f"{failure.text} Training starts again from {f'step {found.step:,}' if found else 'the first step'} in "
+            f"micro-batches of {failure.micro_batch}.",
+        )  # fmt: skip
+        most = failure.micro_batch
+
+
+def next_size(run: Run, error: BaseException) -> int:
+    """Returns the micro-batch to note with a failure: the smaller one of an OutOfMemory, or the one noted before."""
+    earlier = Summary.read(run.folder)
+    return getattr(error, "micro_batch", 0) or (earlier.micro_batch if earlier else 0)
+
+
+def _size_of_last_session(run: Run, found: checkpoint.Checkpoint | None) -> int:
+    """Returns the micro-batch that a failed session left for the next one; 0 where none did."""
+    folders = [run.folder, *([found.path.parent.parent] if found else [])]
+    earlier = next(filter(None, map(Summary.read, folders)), None)
+    return earlier.micro_batch if earlier and earlier.reason == "failed" else 0
+
+
+def _without_traceback(error: Exception) -> OutOfMemory | None:
+    """Returns the OutOfMemory that an error means; None for any other."""
+    if isinstance(error, OutOfMemory):
+        return OutOfMemory(error.text, error.micro_batch, error.advice)
+    if isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
+        return None
+    return OutOfMemory(
+        "Memory ran out before the first step: the model and its states alone do not fit.",
+        0,
+        "Make the model smaller, take a card with more memory, or divide the states among several by "
+        "training.fully_shard.",
+    )
+
+
+def _step(run: Run) -> int:
+    return max(checkpoint.steps(run.folder / "checkpoints"), default=0)

@@ -1,0 +1,76 @@
+"""A run that overflows where a step cannot be repeated goes on from its newest checkpoint, and the next start knows."""
+
+import pytest
+import torch
+
+from lib import checkpoint, launch
+from lib.errors import OutOfMemory
+from lib.report.metrics import read
+from lib.report.summary import Summary
+from tests import several
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """full(3, 4): the third and fourth call of AdamW.step raise after their work."""
+    original, calls = torch.optim.AdamW.step, []
+    monkeypatch.setattr(launch, "plot", lambda *_: None)
+
+    def at(*numbers):
+        def step(self, closure=None):
+            calls.append(self)
+            original(self, closure)
+            if len(calls) in numbers:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+
+        monkeypatch.setattr(torch.optim.AdamW, "step", step)
+
+    return at
+
+
+def tensors(folder):
+    saved = checkpoint.load_newest(folder / "checkpoints")[0]
+    return {f"{group}/{name}": value for group, named in saved.tensors.items() for name, value in named.items()}
+
+
+@pytest.mark.parametrize(("at", "again"), [(1, "the first step"), (5, "step 3")])
+def test_a_run_that_ran_out_after_an_update_ends_in_the_weights_of_the_others(toy, tmp_path, full, capsys, at, again):
+    launch.train(toy({"run.name": "whole"}))
+    full(at)
+    summary = launch.train(toy())
+    assert (summary.reason, summary.micro_batch) == ("completed", 4)
+    assert f"Training starts again from {again} in micro-batches of 4." in capsys.readouterr().out
+    assert "oom_restart,8,4" in (tmp_path / "runs" / "toy" / "events.csv").read_text()
+    ours, whole = (tensors(tmp_path / "runs" / name) for name in ("toy", "whole"))
+    assert all(torch.allclose(ours[name], value, rtol=1e-3, atol=1e-5) for name, value in whole.items())
+    assert [row["step"] for row in read(tmp_path / "runs" / "toy" / "metrics.csv")] == ["4", "5", "8", "10", "12", "12"]
+
+
+def test_without_progress_a_run_ends_after_three_attempts_and_the_next_start_keeps_the_size(toy, tmp_path, full):
+    full(1, 2, 3)
+    config = toy({"training.effective_batch": 16, "training.log_every_steps": 1})
+    with pytest.raises(OutOfMemory, match="Set training.micro_batch to 2 and run again"):
+        launch.train(config)
+    failed = Summary.read(tmp_path / "runs" / "toy")
+    assert (failed.reason, failed.micro_batch) == ("failed", 2)
+    assert launch.train(config).micro_batch == 2
+    assert {row["micro_batch"] for row in read(tmp_path / "runs" / "toy" / "metrics.csv")} == {"2", ""}
+
+
+def test_another_failure_does_not_forget_the_smaller_size(toy, tmp_path, full, monkeypatch):
+    folder = tmp_path / "runs" / "toy"
+    folder.mkdir(parents=True)
+    Summary("toy", "toy", "failed", micro_batch=2).write(folder)
+    monkeypatch.setattr(several.Toy, "count", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        launch.train(toy({"task": f"{several.__file__}:Slow"}))
+    assert Summary.read(folder).micro_batch == 2
+
+
+def test_a_model_that_does_not_fit_at_all_says_so(toy, tmp_path, monkeypatch):
+    def model(self):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+
+    monkeypatch.setattr(several.Toy, "model", model)
+    with pytest.raises(OutOfMemory, match="the model and its states alone do not fit. Make the model smaller"):
+        launch.train(toy({"task": f"{several.__file__}:Slow"}))
