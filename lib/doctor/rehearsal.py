@@ -13,6 +13,7 @@ from lib.checkpoint.saver import Saver
 from lib.config import Config
 from lib.doctor import findings, machine
 from lib.doctor.findings import Finding
+from lib.doctor.layers import check_convolutions
 from lib.errors import BadInput
 from lib.launch import Run
 from lib.launch.resume import describe_resume, look_for_checkpoint
@@ -127,6 +128,7 @@ def _state_checks(run: Run) -> list[Finding]:
         return [Finding("model", "its weights and the optimizer's states do not fit into memory", "bad", advice)]
     return [
         findings.run_check("recomputation", lambda: check_recomputation(run, state)),
+        findings.run_check("convolutions", lambda: check_convolutions(run.task, state)),
         findings.run_check("checkpoints", lambda: check_room(run, state)),
         findings.run_check(name, lambda: check_round_trip(run, state)),
     ]

@@ -21,7 +21,7 @@ from lib.ranks import sharding
 from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
 from lib.task import Task
-from lib.training import identity, optimization
+from lib.training import identity, layers, optimization
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
 from lib.training.precision import Precision, allow_tf32, choose_precision, recompute
@@ -84,6 +84,7 @@ def first_state(
         note(start_from(state, task, config))
     if ranks.world() > 1:
         note(f"Training on {ranks.world()} ranks. {about_norms(state.with_buffers)}")
+    layers.announce(state.model, note)
     return state
 
 

@@ -1,5 +1,8 @@
 """The U-Net: layers as published, any bands, classes and sizes, recomputation that changes nothing."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +10,9 @@ from torch import nn
 from lib.tasks.glacier import losses
 from lib.tasks.glacier.model import Net, Residual, ScSE, UNet, Up
 from lib.tasks.glacier.settings import Loss, Model
+from lib.training import layers
 from lib.training.precision import recompute
+from tests.conftest import ROOT
 
 NARROW = {"widths": (4, 4, 6, 8, 10), "depths": (1, 1, 2, 1), "decoder": (8, 6, 6, 4, 4)}
 
@@ -101,6 +106,48 @@ def test_a_residual_block_whose_convolutions_are_silent_is_the_identity():
     nn.init.zeros_(block.norm2.weight)
     x = torch.randn(2, 4, 8, 8).relu()
     assert torch.equal(block(x), x)
+
+
+def test_the_shortcut_is_the_convolution_with_a_stride(narrow):
+    """In double precision, which oneDNN does not take; names, shapes and initial weights as in older checkpoints."""
+    torch.manual_seed(0)
+    block = Residual(4, 6, 2).double()
+    torch.manual_seed(0)
+    for channels, kernel in ((4, 3), (6, 3)):
+        nn.Conv2d(channels, 6, kernel, bias=False)
+    with_stride = nn.Conv2d(4, 6, 1, 2, bias=False).double()
+    assert torch.equal(block.shortcut[0].weight, with_stride.weight) and block.shortcut[0].weight.shape == (6, 4, 1, 1)
+    names = [name for name, _ in block.named_parameters()]
+    assert names[-3:] == ["shortcut.0.weight", "shortcut.1.weight", "shortcut.1.bias"] and len(names) == 9
+    block.norm2.weight.data.zero_()  # so that the shortcut alone counts
+    images = [torch.randn(3, 4, 9, 9, dtype=torch.double, generator=torch.Generator().manual_seed(1)) for _ in "ab"]
+    for image in images:
+        image.requires_grad_()
+    got = block(images[0])
+    expected = block.shortcut[1](with_stride(images[1])).relu()
+    assert torch.allclose(got, expected, rtol=1e-13, atol=1e-13)
+    for out in (got, expected):
+        out.square().sum().backward()
+    pairs = [(images[0].grad, images[1].grad), (block.shortcut[0].weight.grad, with_stride.weight.grad)]
+    assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in pairs)
+    assert layers.risky_convolutions(narrow) == []
+
+
+NARROW_BACKWARD = f"""
+import torch
+from lib.tasks.glacier.model import UNet
+torch.set_num_threads(2)
+torch.manual_seed(0)
+model = UNet(5, 4, **{NARROW})
+for _ in range(6):
+    model(torch.randn(3, 5, 64, 64)).square().mean().backward()
+"""
+
+
+def test_a_narrow_network_trains_with_several_threads():
+    """A convolution with a stride in the place of the shortcut's slice ended the process (torch 2.13, AVX-512)."""
+    done = subprocess.run([sys.executable, "-c", NARROW_BACKWARD], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
 
 
 def test_a_model_of_other_than_five_stages_is_refused():

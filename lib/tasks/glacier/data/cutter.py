@@ -1,7 +1,7 @@
 """Scenes cut into tiles once, one scene at a time, into the files of a store (see `tiles`).
 
-An interrupted run resumes with the scenes that are not done. Memory does not grow with the data, except for some
-hundred bytes a tile.
+An interrupted run resumes with the scenes that are not done, and one whose files have changed since is cut again.
+Memory does not grow with the data, except for some hundred bytes a tile.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ import numpy as np
 from lib.errors import BadInput, check_limit, first_ten
 from lib.machine import disk
 from lib.scores import IGNORE
-from lib.tasks.glacier.data import readers
+from lib.tasks.glacier.data import readers, records
 from lib.tasks.glacier.data.layout import Scene
 from lib.tasks.glacier.data.readers import Opened, Unusable
 from lib.tasks.glacier.data.tiles import Store
 from lib.tasks.glacier.settings import Cut, Source
 
-VERSION = 1  # of the store's files
+VERSION = 2  # of the store's files
 _PROGRESS_SECONDS = 15.0
 _COMPLETE = "complete.json"
 _FLOAT16_MAX = 65_504.0
@@ -43,6 +43,7 @@ class Cutter:
     def __post_init__(self) -> None:
         self.problems: list[str] = []
         self.records: list[dict[str, Any]] = []
+        self._verified = records.Verified(self.folder, "such scenes are cut again")
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def all(self, scenes: Sequence[Scene], problems: Sequence[str]) -> Store:
@@ -74,22 +75,23 @@ class Cutter:
             self.problems.append(str(problem))
 
     def take(self, scene: Scene, stamp: list[Any]) -> bool:
-        """Takes over the tiles of a scene that was cut before out of the same files; returns whether there are any."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            record = json.loads((self.folder / f"{_file_name(scene)}.json").read_text("utf-8"))
-            if record["stamp"] == stamp:
-                self.records.append(record)
-                return True
-        return False
+        """Takes over the tiles of a scene that was cut before out of the same files; returns whether there are any.
+
+        What a scene's files hold is verified.
+        """
+        record = self._verified.read(f"{_file_name(scene)}.json", stamp)
+        if record:
+            self.records.append(record)
+        return record is not None
 
     def finished(self) -> Store | None:
         """Returns the store if `finish(complete=True)` was reached before: then the data is no longer needed."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            index = json.loads((self.folder / _COMPLETE).read_text("utf-8"))
-            self.records = [json.loads((self.folder / f"{file}.json").read_text("utf-8")) for file in index["files"]]
-            self.problems = index["problems"]
-            return self.finish()
-        return None
+        index = self._verified.read(_COMPLETE)
+        cut = [self._verified.read(f"{file}.json") for file in index["scenes"]] if index else [None]
+        if not all(cut):
+            return None
+        self.records, self.problems = cut, index["problems"]
+        return self.finish()
 
     def finish(self, complete: bool = False) -> Store:
         """Returns the store of all scenes added and prints what was left out. Raises BadInput past the limit.
@@ -112,19 +114,19 @@ class Cutter:
         if not len(store):
             raise BadInput(f"No tile is left. {summary} Lower the shares in workload.tiles.")
         if complete:
-            index = {"files": [record["file"] for record in self.records], "problems": self.problems}
-            _write_json(self.folder / _COMPLETE, index)
+            index = {"scenes": [record["file"] for record in self.records], "problems": self.problems}
+            self._verified.write(_COMPLETE, index)
         return store
 
     def _make(self, scene: Scene, file: str, stamp: list[Any]) -> dict[str, Any]:
         """Cuts a scene into its two files and then writes its record: a scene with a record is done."""
         size, step = self.cut.size, self.cut.step
         with readers.opened(scene, self.source) as opened:
-            windows = [
+            windows = (
                 (row, column, min(size, opened.height), min(size, opened.width))
                 for row in starts(opened.height, size, step)
                 for column in starts(opened.width, size, step)
-            ]
+            )
             tiles, left_out = self._write(opened, windows, file)
         digest = hashlib.blake2b(digest_size=16)
         for tile in tiles:
@@ -133,11 +135,10 @@ class Cutter:
             "name": scene.name, "group": scene.group, "file": file, "stamp": stamp, "space": opened.crs or scene.name,
             "digest": digest.hexdigest(), "tiles": tiles, **left_out,
         }  # fmt: skip
-        _write_json(self.folder / f"{file}.json", record)
-        return record
+        return self._verified.write(f"{file}.json", record, [self.folder / name for name in _parts(file)])
 
     def _write(
-        self, opened: Opened, windows: Sequence[tuple[int, int, int, int]], file: str
+        self, opened: Opened, windows: Iterable[tuple[int, int, int, int]], file: str
     ) -> tuple[list[dict[str, Any]], dict[str, int]]:
         """Appends each tile that is kept to the scene's two files. Raises Unusable without data or label."""
         tiles: list[dict[str, Any]] = []
@@ -145,9 +146,10 @@ class Cutter:
         classes, shape = len(self.source.classes), (self.cut.size, self.cut.size)
         labels, pixels = np.zeros(classes, np.int64), 0
         bands = (len(self.source.bands), *shape)
+        image_file, target_file = _parts(file)
         with (
-            growing_array(self.folder / f"{file}.image.npy", self.cut.storage, bands) as append_image,
-            growing_array(self.folder / f"{file}.target.npy", "uint8", shape) as append_target,
+            growing_array(self.folder / image_file, self.cut.storage, bands) as append_image,
+            growing_array(self.folder / target_file, "uint8", shape) as append_target,
         ):
             for window in windows:
                 image, target = self._tile(opened, window)
@@ -205,9 +207,9 @@ def growing_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Iterator[Ca
         write_header()
 
 
-def _write_json(path: Path, content: Any) -> None:
-    with disk.whole(path, cache=True) as aside:
-        aside.write_text(json.dumps(content), "utf-8")
+def _parts(file: str) -> tuple[str, str]:
+    """Returns the names of a scene's two arrays."""
+    return f"{file}.image.npy", f"{file}.target.npy"
 
 
 def folder_for(cache: Path, root: Path, source: Source, cut: Cut) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 
 from lib.machine import platform
 from lib.scores import IGNORE
-from lib.tasks.glacier.data import folds, layout, terrain
+from lib.tasks.glacier.data import folds, layout, records, terrain
 from lib.tasks.glacier.data.cutter import Cutter, folder_for
 from lib.tasks.glacier.data.download import cut
 from lib.tasks.glacier.data.folds import Parts
@@ -60,7 +60,11 @@ class Data:
 
     @cached_property
     def store(self) -> Store:
-        """All tiles. Raises BadInput where the data cannot be used."""
+        """All tiles. Raises BadInput where the data cannot be used, or the cache not be written to."""
+        with records.writing(self.cache):
+            return self._tiles()
+
+    def _tiles(self) -> Store:
         settings = self.settings
         archives = () if self.source else settings.download
         origin = Path("|".join(archives)) if archives else self.root

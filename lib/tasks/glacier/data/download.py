@@ -5,6 +5,7 @@ a scene are there it is cut into tiles, and its files are emptied. What was cut 
 """
 
 import contextlib
+import errno
 import lzma
 import shutil
 import tarfile
@@ -29,6 +30,7 @@ _CHUNK = 2**20
 _ATTEMPTS = 5
 _PROGRESS_SECONDS = 15.0
 _SUFFIXES = (".tif", ".tiff", ".npy")
+_NO_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG}  # of the disk, not of the network
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
 
 
@@ -110,6 +112,8 @@ def fetch(address: str, folder: Path) -> Path:
         except urllib.error.HTTPError as error:
             raise BadInput(f"{address} answers {error.code} {error.reason}. Correct workload.download.") from None
         except (OSError, EOFError) as error:
+            if isinstance(error, OSError) and error.errno in _NO_WRITING:
+                raise
             if attempt == _ATTEMPTS:
                 raise BadInput(
                     f"{address} could not be fetched in {_ATTEMPTS} attempts ({error}). What is there is kept: run "

@@ -9,7 +9,7 @@ Three layouts are known:
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,14 +68,18 @@ def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene]
                 f"{folder} has bands but no masks. Put them in {folder / _MASK_FOLDERS[0]}, by the same names."
             )
         return find_bands({number: folder / f"Band{number}" for number in source.chosen}, source, masks)
-    if patches := [patch for folder in folders for patch in sorted(folder.glob("*img*.npy"))]:
+    if patches := [patch for folder in folders for patch in _named(folder.glob("*img*.npy"))]:
         return _find_patches(patches, source, labelled)
-    for folder in folders:
-        images = next((folder / name for name in _IMAGE_FOLDERS if _tiffs(folder / name)), folder)
-        masks = _masks_of(folder) if labelled else None
-        if _tiffs(images) and (masks or not labelled):
-            by_name = _by_name(_tiffs(images), source)
-            return _pair({name: (path,) for name, path in by_name.items()}, source, masks)
+    if imaged := [(folder, paths) for folder in folders if (paths := _images_of(folder, labelled))]:
+        if labelled and len(imaged) > 1 and imaged[0][0] != root:  # the named folder itself goes first
+            names = ", ".join(str(folder.relative_to(root)) for folder, _ in imaged)
+            raise BadInput(
+                f"{root} holds images with masks in {len(imaged)} folders: {names}. Name one of them in data.dir; its "
+                "scenes are split into training, validation and test by workload.split."
+            )
+        folder, paths = imaged[0]
+        images = {name: (path,) for name, path in _by_name(paths, source).items()}
+        return _pair(images, source, _masks_of(folder) if labelled else None)
     raise BadInput(
         f"{root} holds no images in a known layout: folders Band1 to Band{source.chosen[-1]} with one GeoTIFF a scene, "
         "a folder images with multi-band GeoTIFFs, or patches named *_img_*.npy; masks lie in a folder label or "
@@ -122,11 +126,18 @@ def summary(scenes: Sequence[Scene], problems: Sequence[str]) -> str:
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
-    inner = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    inner = _named(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     for path in inner:
         yield path
         if depth > 1:
             yield from _below(path, depth - 1)
+
+
+def _images_of(folder: Path, labelled: bool) -> list[Path]:
+    """Returns the images of one file a scene, in a folder of their own or not; with `labelled`, none without masks."""
+    if labelled and not _masks_of(folder):
+        return []
+    return next((paths for name in _IMAGE_FOLDERS if (paths := _tiffs(folder / name))), _tiffs(folder))
 
 
 def _masks_of(folder: Path) -> Path | None:
@@ -134,7 +145,16 @@ def _masks_of(folder: Path) -> Path | None:
 
 
 def _tiffs(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix in _TIFFS and p.is_file()) if folder.is_dir() else []
+    return _named(p for p in folder.iterdir() if p.suffix in _TIFFS and p.is_file()) if folder.is_dir() else []
+
+
+def _named(paths: Iterable[Path]) -> list[Path]:
+    """Sorts paths. Raises BadInput where a name would steer the terminal that it is printed on."""
+    paths = sorted(paths)
+    for path in paths:
+        if not path.name.isprintable():
+            raise BadInput(f"{path.parent} holds a name with control characters, {path.name!a}. Rename it.")
+    return paths
 
 
 def _by_name(paths: Sequence[Path], source: Source) -> dict[str, Path]:

@@ -1,10 +1,13 @@
 """Scenes read in windows, out of single-band GeoTIFFs, multi-band GeoTIFFs or NumPy patches, and masks written.
 
 Whatever the layout, a window is float32 with NaN where there is no data, and classes with IGNORE where no label is.
+Files are other people's: a name decides the one format that is read, only the file itself is read, and what would take
+memory without bounds is refused by the sizes that it states.
 """
 
 import contextlib
 import functools
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,8 +20,20 @@ from lib.machine import disk
 from lib.scores import IGNORE
 from lib.tasks.glacier.data.layout import Scene
 from lib.tasks.glacier.settings import Source
+from lib.text import amount
 
-_GDAL_CACHE_MB = 64  # GDAL's own default is 5 % of the machine's RAM
+_DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".png": "PNG"}  # GDAL would open any format, one that names others too
+_GDAL = {
+    "GDAL_CACHEMAX": 64,  # MB; GDAL's own default is 5 % of the machine's RAM
+    "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # no files beside it: world files, overviews, masks
+    "GDAL_PAM_ENABLED": "NO",  # no .aux.xml
+    "PROJ_NETWORK": "OFF",
+}
+_MOST_PIXELS = 2**31  # of a scene, 46,340 on a side; a Sentinel-2 tile has 10,980
+_MOST_ON_A_SIDE = 2**20
+_MOST_BYTES_AT_ONCE = 2**29  # that GDAL unpacks for one pixel: a block of all bands that lie interleaved
+_MOST_HEADER = 10_000  # bytes of a .npy, NumPy's own limit, which it checks after reading all of them
+_NUMBERS = "biuf"  # kinds of NumPy types
 
 
 class Unusable(BadInput):
@@ -68,9 +83,9 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
         return
     rasterio = import_rasterio()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(rasterio.Env(GDAL_CACHEMAX=_GDAL_CACHE_MB))
-        images = [stack.enter_context(_open_tiff(path)) for path in scene.images]
-        mask = stack.enter_context(_open_tiff(scene.mask)) if scene.mask else None
+        stack.enter_context(rasterio.Env(**_GDAL))
+        images = [stack.enter_context(_open_image(path)) for path in scene.images]
+        mask = stack.enter_context(_open_image(scene.mask)) if scene.mask else None
         yield _Tiffs(scene, source, images, mask)
 
 
@@ -112,8 +127,11 @@ def write_tiff(
     place = {"crs": crs, "transform": transform} if crs else {}
     shape = {"height": values.shape[0], "width": values.shape[1], "count": 1, "dtype": values.dtype.name}
     options = {"driver": "GTiff", "compress": "deflate", "nodata": nodata, **shape, **place}
-    with disk.whole(path, cache) as aside, import_rasterio().open(aside, "w", **options) as file:
-        file.write(values, 1)
+    with import_rasterio().MemoryFile() as memory:  # GDAL does not report a full disk in every case
+        with memory.open(**options) as file:
+            file.write(values, 1)
+        with disk.whole(path, cache) as aside:
+            aside.write_bytes(memory.getbuffer())
 
 
 class _Tiffs(Opened):
@@ -128,6 +146,8 @@ class _Tiffs(Opened):
             )
         if first.crs:
             self.crs, self.transform = first.crs.to_string(), first.transform
+            if not (np.isfinite(self.transform).all() and self.transform.determinant):
+                raise Unusable(f"{scene.images[0]} has no size on the map. Correct its transform, or remove its CRS.")
         others = [*zip(scene.images[1:], images[1:], strict=True), *([(scene.mask, mask)] if mask else [])]
         for path, other in others:
             self._refuse_other_grid(path, other, is_mask=other is mask)
@@ -156,7 +176,8 @@ class _Tiffs(Opened):
 
     def _plane(self, path: Path, data: Any, number: int, window: tuple[int, int, int, int]) -> np.ndarray:
         values = _read_window(path, data, number, window)
-        plane = values.astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # a number that float32 lacks becomes no data
+            plane = values.astype(np.float32)
         for nodata in (data.nodatavals[number - 1], *self.source.nodata):
             if nodata is not None and not np.isnan(nodata):
                 plane[values == nodata] = np.nan
@@ -184,14 +205,16 @@ class _Patch(Opened):
                 "workload.source.bands and workload.source.channels."
             )
         self._mask = _load_array(scene.mask) if scene.mask else None
-        if self._mask is not None and self._mask.shape[:2] != self._image.shape[:2]:
+        _check_size(scene.images[0], self.height, self.width)
+        if self._mask is not None and (self._mask.ndim > 3 or self._mask.shape[:2] != self._image.shape[:2]):
             raise Unusable(f"{scene.mask} has the shape {self._mask.shape} and its patch {self._image.shape}.")
 
     def bands(self, window: tuple[int, int, int, int]) -> np.ndarray:
         row, column, h, w = window
         chosen = [number - 1 for number in self.source.chosen]
         values = np.asarray(self._image[row : row + h, column : column + w])[..., chosen]
-        image = np.moveaxis(values, 2, 0).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            image = np.moveaxis(values, 2, 0).astype(np.float32)
         for nodata in self.source.nodata:
             image[image == np.float32(nodata)] = np.nan
         return _joined(image)
@@ -220,29 +243,71 @@ def import_rasterio() -> Any:
 
 
 @contextlib.contextmanager
-def _open_tiff(path: Path) -> Iterator[Any]:
-    rasterio = import_rasterio()
-    try:
-        data = rasterio.open(path)
-    except rasterio.errors.RasterioError as error:
-        raise Unusable(f"{path} cannot be opened as a GeoTIFF ({error}). Copy or download it again.") from None
-    with data:
+def _open_image(path: Path) -> Iterator[Any]:
+    """Opens a file in the format that its name says. Raises Unusable, also where reading would take too much memory."""
+    driver, name = _DRIVERS.get(path.suffix.lower()), os.fspath(path.absolute())
+    if driver is None or not path.is_file() or name.startswith("/vsi"):  # by which GDAL opens archives and addresses
+        raise Unusable(f"{path} is no file named {', '.join(_DRIVERS)}. Export it to a GeoTIFF on this disk.")
+    with contextlib.ExitStack() as stack:
+        with _naming(path, f"cannot be opened as {'a GeoTIFF' if driver == 'GTiff' else driver}"):
+            data = stack.enter_context(import_rasterio().open(name, driver=driver))
+            _check_size(path, data.height, data.width)
+            _check_blocks(path, data)
         yield data
 
 
-def _read_window(path: Path, data: Any, number: int, window: tuple[int, int, int, int]) -> np.ndarray:
-    rasterio = import_rasterio()
-    row, column, h, w = window
-    try:
-        return data.read(number, window=rasterio.windows.Window(column, row, w, h))
-    except rasterio.errors.RasterioError as error:
+def _check_size(path: Path, height: int, width: int) -> None:
+    if height * width > _MOST_PIXELS or max(height, width) > _MOST_ON_A_SIDE:
         raise Unusable(
-            f"{path} ends or breaks in the middle, at row {row} ({error}). Copy or download it again."
-        ) from None
+            f"{path} states {height:,} x {width:,} pixels; at most {_MOST_PIXELS:,} are read, and {_MOST_ON_A_SIDE:,} "
+            "on a side. Cut it into scenes (gdal_translate -srcwin)."
+        )
+
+
+def _check_blocks(path: Path, data: Any) -> None:
+    """Refuses complex numbers, and blocks that no memory holds."""
+    if strange := sorted({name for name in data.dtypes if not name.startswith(("int", "uint", "float"))}):
+        raise Unusable(f"{path} holds numbers of the type {strange[0]}. Convert it to real numbers.")
+    rows, columns = (data.height, data.width) if data.driver == "PNG" else data.block_shapes[0]
+    planes = data.count if data.driver == "PNG" or str(data.interleaving).lower().endswith("pixel") else 1
+    size = rows * columns * planes * np.dtype(data.dtypes[0]).itemsize
+    if size > _MOST_BYTES_AT_ONCE:
+        raise Unusable(
+            f"{path} can only be read in pieces of {amount(size)}. Write it in tiles: gdal_translate -co TILED=YES."
+        )
+
+
+def _read_window(path: Path, data: Any, number: int, window: tuple[int, int, int, int]) -> np.ndarray:
+    row, column, h, w = window
+    with _naming(path, f"ends or breaks in the middle, at row {row}"):
+        return data.read(number, window=import_rasterio().windows.Window(column, row, w, h))
+
+
+@contextlib.contextmanager
+def _naming(path: Path, what: str) -> Iterator[None]:
+    """Raises Unusable, which names the file, for what rasterio and GDAL raise."""
+    rasterio = import_rasterio()
+    try:
+        yield
+    except Unusable:
+        raise
+    except (rasterio.errors.RasterioError, rasterio._err.CPLE_BaseError, ValueError, OverflowError) as error:
+        raise Unusable(f"{path} {what} ({error}). Copy or download it again.") from None
 
 
 def _load_array(path: Path) -> np.ndarray:
+    """Maps a .npy of numbers. Raises Unusable for anything else, without unpickling or reading it."""
     try:
-        return np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
+        if not path.is_file():
+            raise ValueError("it is no file")
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            size = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
+        if size > _MOST_HEADER:
+            raise ValueError(f"its header has {size:,} bytes")
+        array = np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise Unusable(f"{path} cannot be read as a NumPy array ({error}). Copy or download it again.") from None
+    if array.dtype.kind not in _NUMBERS:
+        raise Unusable(f"{path} holds {array.dtype}, which are no numbers. Save the pixels as float32 or uint8.")
+    return array

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from lib.errors import BadInput
-from lib.tasks.glacier.data import readers
+from lib.tasks.glacier.data import readers, records
 from lib.tasks.glacier.settings import Generator, Source
 
 VERSION = 1  # of what is drawn; a change of it is a change of the data
@@ -35,10 +35,10 @@ _SPECTRA = {
 
 
 def write(folder: Path, options: Generator, source: Source) -> None:
-    """Writes scenes as georeferenced GeoTIFFs, Band1/img001.tif ... and label/img001.tif; those that are there stay.
+    """Writes scenes as georeferenced GeoTIFFs, Band1/img001.tif ... and label/img001.tif.
 
-    A class that `source` does not name is drawn as its first one. Raises BadInput where it names a band or a class that
-    is not drawn.
+    Those that are there and whole, by a record img001.json, stay. A class that `source` does not name is drawn as its
+    first one. Raises BadInput where it names a band or a class that is not drawn.
     """
     if strange := [name for name in source.bands if name not in BANDS]:
         raise BadInput(
@@ -52,20 +52,22 @@ def write(folder: Path, options: Generator, source: Source) -> None:
         )
     code_of = dict(zip(source.classes, source.codes, strict=True))
     codes = np.array([code_of.get(name, source.codes[0]) for name in CLASSES], np.uint8)
+    verified = records.Verified(folder, "such scenes are drawn again")
     for index in range(options.scenes):
-        name = f"img{index + 1:03d}.tif"
-        label = folder / "label" / name
-        if label.is_file():  # the last of a scene's files
+        name = f"img{index + 1:03d}"
+        if verified.read(f"{name}.json"):
             continue
         image, classes = scene(options.seed, index, options.size)
         # Scenes lie apart on the map, so that none shows another one's ground.
         apart = options.size * METRES * 1.25
         x, y = 300_000 + index % 10 * apart, 4_000_000 - index // 10 * apart
         transform = readers.import_rasterio().Affine(METRES, 0, x, 0, -METRES, y)
-        for number, band in enumerate(source.bands, 1):
-            path = folder / f"Band{number}" / name
-            readers.write_tiff(path, image[BANDS.index(band)], _CRS, transform, _NODATA, cache=True)
-        readers.write_tiff(label, codes[classes], _CRS, transform, cache=True)
+        planes = {f"Band{number}": image[BANDS.index(band)] for number, band in enumerate(source.bands, 1)}
+        files = [folder / kind / f"{name}.tif" for kind in (*planes, "label")]
+        for path, plane in zip(files, planes.values(), strict=False):
+            readers.write_tiff(path, plane, _CRS, transform, _NODATA, cache=True)
+        readers.write_tiff(files[-1], codes[classes], _CRS, transform, cache=True)
+        verified.write(f"{name}.json", {}, files)
 
 
 def scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:
