@@ -24,9 +24,9 @@ SECRET = "PRIVATE-PRIVATE-PRIVATE"  # the content of every file outside
 FORGED = "Training completed"  # what a hostile name would like to have on a line of its own
 _HANG_SECONDS = 60  # far above what a case takes on a busy machine
 _MOST_BYTES = 128 * 2**20  # that Python and NumPy may hold at once; a case that needs more has read a bomb
-_RUNS_CODE = {"os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "ctypes.dlopen"}
+_RUNS_CODE = {"os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect"}
 _UNPICKLES = {"pickle.find_class"}
-_NEVER_READ = ("/etc/passwd", "/etc/shadow", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/proc/self/environ")
+_NEVER_READ = ("/etc/passwd", "/etc/shadow", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 _watchers: list["Outside"] = []
 
@@ -77,7 +77,8 @@ class Outside:
         tracemalloc.start()
         _watchers.append(self)
         try:
-            with _no_longer_than(_HANG_SECONDS), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            quiet = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
+            with _no_longer_than(_HANG_SECONDS), quiet[0], quiet[1]:
                 call(*arguments, **keywords)
         except (BadInput, TrainingFailed, *refusals) as refusal:
             sentence = str(refusal)

@@ -18,24 +18,23 @@ def test_nothing_happens_in_a_call_that_does_nothing(nothing_outside):
     assert nothing_outside.attempt(lambda: print("a sentence")) == "a sentence\n"
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda o: exec(o.code()),
-        lambda o: o.secret.read_text(),
-        lambda o: (o.folder / "link").read_text(),
-        lambda o: (o.target / "planted").write_text(""),
-        lambda o: (o.folder / "planted").mkdir(),
-        lambda o: os.open("/dev/zero", os.O_RDONLY),
-        read_by_native_code,
-        lambda o: subprocess.run(["true"]),
-        lambda o: print("\x1b[2J"),
-        lambda o: print(f"x\n{FORGED}"),
-        lambda o: np.empty(256 * 2**20, np.uint8),
-        lambda o: {}["key"],
-    ],
-    ids="code secret link target folder device native process escape line memory traceback".split(),
-)
+WRONG = {
+    "code": lambda o: exec(o.code()),
+    "secret": lambda o: o.secret.read_text(),
+    "link": lambda o: (o.folder / "link").read_text(),
+    "target": lambda o: (o.target / "planted").write_text(""),
+    "folder": lambda o: (o.folder / "planted").mkdir(),
+    "device": lambda o: os.open("/dev/zero", os.O_RDONLY),
+    "native": read_by_native_code,
+    "process": lambda o: subprocess.run(["true"]),
+    "escape": lambda o: print("\x1b[2J"),
+    "line": lambda o: print(f"x\n{FORGED}"),
+    "memory": lambda o: np.empty(256 * 2**20, np.uint8),
+    "traceback": lambda o: {}["key"],
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_each_wrong_act_is_seen(nothing_outside, wrong):
     (nothing_outside.folder / "link").symlink_to(nothing_outside.secret)
     if wrong is read_by_native_code and not nothing_outside.keeps_read_times():
