@@ -67,19 +67,20 @@ class Outside:
         """Returns Python that leaves a file when it runs, and defines a class Evil."""
         return f"open({str(self.ran)!r}, 'w').close()\nclass Evil:\n    pass\n"
 
-    def attempt(self, call: Callable[..., Any], *arguments: Any, refusals: tuple = (), **keywords: Any) -> str:
+    def attempt(self, call: Callable[..., Any], *arguments: Any, refusals: tuple = (), weighed: bool = False) -> str:
         """Calls the program with a hostile input; returns what it printed and the sentence of its refusal, if any.
 
         Any exception but BadInput, TrainingFailed and `refusals` is the test's failure, and so is a hang, a read or a
-        write outside, and a text that no terminal should get.
+        write outside, and a text that no terminal should get. `weighed`, which doubles the time, also limits memory.
         """
         before, printed, sentence = self._tree(), io.StringIO(), ""
-        tracemalloc.start()
+        if weighed:
+            tracemalloc.start()
         _watchers.append(self)
         try:
             quiet = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
             with _no_longer_than(_HANG_SECONDS), quiet[0], quiet[1]:
-                call(*arguments, **keywords)
+                call(*arguments)
         except (BadInput, TrainingFailed, *refusals) as refusal:
             sentence = str(refusal)
             assert sentence, "the refusal says nothing"

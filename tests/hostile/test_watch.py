@@ -40,4 +40,4 @@ def test_each_wrong_act_is_seen(nothing_outside, wrong):
     if wrong is read_by_native_code and not nothing_outside.keeps_read_times():
         pytest.skip("this file system keeps no times of reading, by which alone a read of native code is seen")
     with pytest.raises((AssertionError, KeyError)):
-        nothing_outside.attempt(wrong, nothing_outside)
+        nothing_outside.attempt(wrong, nothing_outside, weighed=True)
