@@ -23,14 +23,14 @@ def printable(text: object, lines: bool = False, most: int = 0) -> str:
     )
 
 
-class _Printable(Exception):
+class PrintableError(Exception):
     """An exception whose text can be printed, whatever names from other people's files stand in it."""
 
     def __init__(self, text: object = "") -> None:
         super().__init__(printable(text, lines=True))
 
 
-class BadInput(_Printable, ValueError):
+class BadInput(PrintableError, ValueError):
     """What was given cannot be used: says what is wrong, where, and what to do. On the command line, exit code 2."""
 
 
@@ -52,7 +52,7 @@ def first_ten(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in [*lines[:10], *more])
 
 
-class TrainingFailed(_Printable, RuntimeError):
+class TrainingFailed(PrintableError, RuntimeError):
     """The run cannot continue; the message names the step, the samples and what to change."""
 
 
