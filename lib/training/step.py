@@ -14,7 +14,7 @@ from lib.machine import memory
 from lib.ranks import sharding
 from lib.ranks.sums import add_counts, over_ranks
 from lib.report.meter import Meter
-from lib.task import Batch, Task
+from lib.task import Batch, Task, check_terms
 from lib.text import listed
 from lib.training import data
 from lib.training.order import DROPOUT, Order, mix, seed_generators
@@ -92,6 +92,8 @@ def _gradients(
             meter.allocated_at("after backward")
             for term, value in parts.items():
                 means[term] = means[term] + value.detach() if term in means else value.detach()
+        if ranks.world() == 1:  # else the counts are those of all ranks
+            check_terms(task, counts, weight, means)
         return {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}
     except Exception as error:
         if not memory.is_oom(error):
