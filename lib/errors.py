@@ -1,9 +1,36 @@
-"""The two exceptions whose text is written for a person."""
+"""The two exceptions whose text is written for a person, and what makes other people's text fit to be printed."""
 
+import unicodedata
 from collections.abc import Sequence
 
+_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, direction and other invisible characters, surrogates, line ends
 
-class BadInput(ValueError):
+
+def printable(text: object, lines: bool = False, most: int = 0) -> str:
+    """Returns a text with escapes in the place of characters that would steer a terminal or hide what is there.
+
+    A name, a key or a value from somebody else's file so stays within its line; `lines` keeps the line ends of a text
+    of one's own. Of a text longer than `most` (0: of any length) the end is left out.
+    """
+    text = str(text)
+    if most and len(text) > most:
+        text = f"{text[: most - 3]}..."
+    if text.isprintable():
+        return text
+    return "".join(
+        ascii(letter)[1:-1] if unicodedata.category(letter) in _UNSEEN and not (lines and letter == "\n") else letter
+        for letter in text
+    )
+
+
+class PrintableError(Exception):
+    """An exception whose text can be printed, whatever names from other people's files stand in it."""
+
+    def __init__(self, text: object = "") -> None:
+        super().__init__(printable(text, lines=True))
+
+
+class BadInput(PrintableError, ValueError):
     """What was given cannot be used: says what is wrong, where, and what to do. On the command line, exit code 2."""
 
 
@@ -25,7 +52,7 @@ def first_ten(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in [*lines[:10], *more])
 
 
-class TrainingFailed(RuntimeError):
+class TrainingFailed(PrintableError, RuntimeError):
     """The run cannot continue; the message names the step, the samples and what to change."""
 
 

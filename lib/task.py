@@ -1,17 +1,24 @@
 """The contract of a workload: what the trainer needs to know about a model and its data, and nothing else."""
 
+import dataclasses
+import hashlib
 import importlib
 import importlib.util
 import inspect
+import sys
+import traceback
+import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from lib.config import Config, NoSettings, read_config
-from lib.errors import BadInput
+from lib.config.files import size_of
+from lib.errors import BadInput, printable
 from lib.machine import inputs, platform
 
 Batch = dict[str, Tensor]
@@ -124,24 +131,87 @@ def find_task(name: str) -> type[Task]:
         return _from_file(*name.rsplit(":", 1))
     known = sorted(p.stem for p in (Path(__file__).parent / "tasks").iterdir() if not p.name.startswith("_"))
     if name not in known:
+        shown = printable(repr(name), most=100)
         raise BadInput(
-            f"There is no task {name!r}. Known tasks: {', '.join(known)}. Your own is named as file.py:Class."
+            f"There is no task {shown}. Known tasks: {', '.join(known)}. Your own is named as file.py:Class."
         )
     return _only_task(importlib.import_module(f"lib.tasks.{name}"), name)
 
 
+_MOST_SOURCE_BYTES = 10 * 2**20  # of a task file
+_beside: list[str] = []  # the folders of task files, at the end of sys.path
+_loaded: dict[Path, tuple[tuple[int, int], types.ModuleType]] = {}  # by path: time and size, and the module
+
+
 def _from_file(file: str, class_name: str) -> type[Task]:
-    path = Path(file)
-    if not path.is_file():
-        raise BadInput(f"The task file {file} does not exist. Give the path from the folder that you start in.")
-    spec = importlib.util.spec_from_file_location(f"trainbook_task_{path.stem}", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found = getattr(module, class_name, None)
+    try:
+        path = Path(file).resolve()
+        size = size_of(path)
+    except (OSError, RuntimeError, ValueError) as error:
+        why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({_reason(error)})"
+        advice = "Give the path from the folder that you start in."
+        raise BadInput(f"The task file {printable(file, most=200)} {why}. {advice}") from None
+    if size > _MOST_SOURCE_BYTES:
+        raise BadInput(f"The task file {printable(file)} has {size:,} bytes, which is no source of a task.")
+    found = getattr(_module(path), class_name, None)
     if not (inspect.isclass(found) and issubclass(found, Task)):
-        raise BadInput(f"{file} has no class {class_name} that derives from lib.task.Task. Define it there.")
+        name = f"{printable(file)} has no class {printable(class_name)}"
+        raise BadInput(f"{name} that derives from lib.task.Task. Define it there.")
     return found
+
+
+def _reason(error: Exception) -> str:
+    return printable(getattr(error, "strerror", None) or error, most=200)
+
+
+def _module(path: Path) -> types.ModuleType:
+    """Imports a task file, once until it changes. Raises BadInput with the line where it fails.
+
+    It is known to `sys.modules`, where dataclasses and pickle look for it. Files beside it can be imported, behind all
+    other modules, so that none of them stands for one of Python's or of this program's.
+    """
+    state = path.stat()
+    version = (state.st_mtime_ns, state.st_size)
+    if path in _loaded and _loaded[path][0] == version:
+        return _loaded[path][1]
+    name = f"trainbook_task_{path.stem}_{hashlib.sha256(str(path).encode('utf-8', 'replace')).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"The task file {printable(path)} is no Python file. Give its name an ending of .py.")
+    module = importlib.util.module_from_spec(spec)
+    _prefer(path.parent)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise BadInput(_why_not_imported(path, error)) from error
+    _loaded[path] = version, module
+    return module
+
+
+def _prefer(folder: Path) -> None:
+    """Lets files of a folder be imported, before those beside other task files, of which namesakes are forgotten."""
+    others = [entry for entry in _beside if entry != str(folder)]
+    for name, module in list(sys.modules.items()):
+        origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
+        if str(Path(origin).parent) in others and (folder / f"{name}.py").is_file():
+            del sys.modules[name]
+    sys.path[:] = [entry for entry in sys.path if entry not in _beside]
+    _beside[:] = [*([] if str(folder) in sys.path else [str(folder)]), *others]
+    sys.path += _beside
+    importlib.invalidate_caches()
+
+
+def _why_not_imported(path: Path, error: BaseException) -> str:
+    """Returns the sentence about a task file that raises: the line of it, or of a file that it imports."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
+    inner = [frame for frame in frames if Path(frame.filename).parent == path.parent] or frames[-1:]
+    where = f"{inner[-1].filename}:{inner[-1].lineno}" if inner else str(path)
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename}:{error.lineno}"
+    what = printable(f"{type(error).__name__}: {error}", most=300)
+    return f"{printable(where)}: The task file cannot be imported ({what}). Mend it there."
 
 
 def _only_task(module: Any, name: str) -> type[Task]:
@@ -153,7 +223,19 @@ def _only_task(module: Any, name: str) -> type[Task]:
 
 def load_config(path: str | Path, overrides: Mapping[str, object] | None = None) -> Config:
     """Reads a configuration whose `workload:` section is checked against the settings of the task that it names."""
-    return read_config(path, overrides, workload=lambda name: find_task(name).Settings)
+    return read_config(path, overrides, workload=lambda name: _settings(find_task(name)))
+
+
+def _settings(cls: type[Task]) -> type:
+    """Returns the dataclass of a task's settings. Raises BadInput where it is none that a configuration can fill."""
+    why = "it is no dataclass" if not dataclasses.is_dataclass(cls.Settings) else ""
+    try:
+        get_type_hints(cls.Settings)
+    except (NameError, TypeError) as error:  # a name that only a type checker imports
+        why = f"its types cannot be read: {error}"
+    if why:
+        raise BadInput(f"{cls.__name__}.Settings cannot be filled ({why}). See lib/tasks/graphmer/settings.py.")
+    return cls.Settings
 
 
 def load_task(config: Config) -> Task:
@@ -188,3 +270,74 @@ def _first(found: list[Path], where: str) -> Path | None:
         others = ", ".join(map(str, found[1:6]))
         print(f"{where}: data lies in {len(found)} folders; {found[0]} is taken, not {others}. data.dir names another.")
     return found[0] if found else None
+
+
+# --- what a task returns ----------------------------------------------------------------------------------------------
+
+SPLITS = ("train", "validation", "test")
+
+
+def checked_datasets(task: Task) -> dict[str, Any]:
+    """Returns `datasets()` of a task. Raises BadInput where it is not three map-style data sets with samples."""
+    name, sets = f"{type(task).__name__}.datasets()", task.datasets()
+    if not isinstance(sets, Mapping) or any(split not in sets for split in SPLITS):
+        has = ", ".join(map(repr, sets)) if isinstance(sets, Mapping) else f"a {type(sets).__name__}"
+        raise BadInput(
+            f'{name} returns {has or "nothing"}. It must return {{"train": ..., "validation": ..., "test": ...}}.'
+        )
+    for split in SPLITS:
+        kind = f"{name} returns a {type(sets[split]).__name__} as {split!r}"
+        if isinstance(sets[split], IterableDataset) or not hasattr(sets[split], "__getitem__"):
+            raise BadInput(
+                f"{kind}, whose samples come one after another. Return one with __getitem__ and __len__: a run is "
+                "resumed at any sample."
+            )
+        try:
+            count = len(sets[split])
+        except TypeError:
+            raise BadInput(f"{kind}, which has no __len__. Define it: the number of its samples.") from None
+        if not count:
+            raise BadInput(f"{kind} without samples. Look at data.dir, and at how the splits are made.")
+    return dict(sets)
+
+
+def checked_scores(task: Task, scores: Any) -> dict[str, float]:
+    """Returns what `evaluate` of a task has returned. Raises BadInput unless it has the metric of `selection`."""
+    name = type(task).__name__
+    if not isinstance(scores, Mapping) or not scores:
+        raise BadInput(f"{name}.evaluate returned {printable(repr(scores), most=60)} instead of metrics by name.")
+    for metric, value in scores.items():
+        if not isinstance(value, int | float) and getattr(value, "numel", lambda: 0)() != 1:
+            raise BadInput(f"{name}.evaluate returned {metric!r} as a {type(value).__name__}. Return a number.")
+    metric, direction = task.selection
+    if metric not in scores or direction not in ("max", "min"):
+        raise BadInput(
+            f"{name}.selection is {task.selection!r}. Name a metric that {name}.evaluate returns "
+            f'({", ".join(map(str, scores))}), and whether "max" or "min" of it is better.'
+        )
+    return {name: value if isinstance(value, int | float) else float(value) for name, value in scores.items()}
+
+
+def check_terms(task: Task, counts: Mapping[str, float], weights: Iterable[str], summed: Iterable[str]) -> None:
+    """Raises BadInput where `term_weights` and `count` name other terms than `loss`, which has `summed` those there."""
+    name = type(task).__name__
+    if unknown := sorted(set(weights) - counts.keys()):
+        raise BadInput(
+            f"{name}.term_weights weighs {unknown[0]!r}, which is no loss term. {name}.count has: "
+            f"{', '.join(map(repr, counts))}."
+        )
+    if missing := sorted({term for term, count in counts.items() if count} - set(summed)):
+        raise BadInput(
+            f"{name}.count has {counts[missing[0]]} targets of the term {missing[0]!r}, and {name}.loss returned no "
+            "such term. Both must name the same terms."
+        )
+
+
+def check_loss_terms(task: Task, counts: Mapping[str, float], sums: Iterable[str]) -> None:
+    """Raises BadInput where `loss` returned a term that `count` does not have."""
+    name = type(task).__name__
+    if unknown := sorted(set(sums) - counts.keys()):
+        raise BadInput(
+            f"{name}.loss returned the loss term {unknown[0]!r}, and {name}.count has no such term. It has: "
+            f"{', '.join(map(repr, counts)) or 'none'}. Both must name the same terms."
+        )

@@ -1,11 +1,16 @@
 """Tasks by name and by file."""
 
-
+import os
+import pickle
+import sys
 
 import pytest
+import torch
+from torch.utils.data import IterableDataset
 
+from lib import launch
 from lib.errors import BadInput
-from lib.task import find_task, locate_data
+from lib.task import find_task, load_config, locate_data
 from tests.conftest import ROOT
 from tests.machine.conftest import kaggle
 
@@ -26,6 +31,128 @@ def test_tasks_are_found_by_name_and_by_file():
 def test_a_task_that_is_not_there_is_said(name, sentence):
     with pytest.raises(BadInput, match=sentence):
         find_task(name)
+
+
+OWN = """
+from __future__ import annotations
+from dataclasses import dataclass
+from lib.config.reader import option
+from tests.toy import Settings as ToySettings, Toy
+{more}
+
+@dataclass(frozen=True)
+class Settings(ToySettings):
+    width: int | None = option(4, "Width.")
+
+class Own(Toy):
+    Settings = Settings
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """own(lines) -> the configuration of a task file of one's own, with these lines in its class or before it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def write(body="", more="", **overrides):
+        (tmp_path / "own.py").write_text(OWN.format(more=more) + body)
+        text = "task: own.py:Own\ntraining: {max_steps: 2, effective_batch: 8}\ndata: {num_workers: 0}\n"
+        (tmp_path / "own.yaml").write_text(text)
+        return load_config("own.yaml", overrides)
+
+    return write
+
+
+def test_a_task_file_may_postpone_its_annotations_and_is_imported_once(own):
+    assert own().workload.width == 4
+    found = find_task("own.py:Own")
+    assert find_task("own.py:Own") is found and pickle.loads(pickle.dumps(found)) is found
+    assert own("    changed = True\n") and find_task("own.py:Own").changed
+
+
+def test_a_task_file_imports_what_lies_beside_it_and_nothing_of_that_hides_another_module(own, tmp_path):
+    (tmp_path / "beside_own.py").write_text("VALUE = 3\n")
+    for name in ("json", "lib", "torch", "colorsys"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong one')\n")
+    own("    import colorsys, json, torch, lib.task\n    from beside_own import VALUE\n")
+    assert find_task("own.py:Own").VALUE == 3
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "beside_own.py").write_text("VALUE = 4\n")
+    (tmp_path / "other" / "own.py").write_text(OWN.format(more="import beside_own") + "    VALUE = beside_own.VALUE\n")
+    assert find_task("other/own.py:Own").VALUE == 4 and find_task("own.py:Own").VALUE == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "where", "what"),
+    [
+        ("    x = 1 / 0\n", "own.py:14", "ZeroDivisionError: division by zero"),
+        ("    x = (\n", "own.py:14", "SyntaxError"),
+        ("    import beside\n", "beside.py:2", "NameError: name 'missing' is not defined"),
+        ("    raise SystemExit(3)\n", "own.py:14", "SystemExit: 3"),
+        ("    import nothing_like_this\n", "own.py:14", "ModuleNotFoundError"),
+    ],
+)
+def test_a_task_file_that_fails_is_named_with_its_line(own, tmp_path, body, where, what):
+    (tmp_path / "beside.py").write_text("\nmissing\n")
+    with pytest.raises(BadInput) as error:
+        own(body)
+    assert f"{tmp_path / where}: The task file cannot be imported ({what}" in str(error.value)
+
+
+def test_what_is_no_task_file_is_refused_without_being_opened(tmp_path, own):
+    os.mkfifo("pipe.py")
+    (tmp_path / "zero.py").symlink_to("/dev/zero")
+    (tmp_path / "giant.py").touch()
+    os.truncate("giant.py", 300_000_000)
+    for name in ("pipe.py", "zero.py", "giant.py", "a\0.py", "x" * 5000 + ".py"):
+        with pytest.raises(BadInput, match="The task file"):
+            find_task(f"{name}:Own")
+    with pytest.raises(BadInput, match="Own.Settings cannot be filled.*Missing"):
+        own("    pass\nOwn.Settings = type('S', (Settings,), {'__annotations__': {'a': 'Missing'}})\n")
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(9))
+
+
+class Endless:
+    def __getitem__(self, index):
+        return index
+
+
+WRONG = {
+    "a stream": ("datasets", {"train": Stream()}, "Own.datasets.* a Stream as 'train', whose samples come one after"),
+    "no length": ("datasets", {"validation": Endless()}, "a Endless as 'validation', which has no __len__"),
+    "an empty split": ("datasets", {"test": []}, "a list as 'test' without samples"),
+    "a missing split": ("datasets", None, "returns 'train'. It must return"),
+    "no splits": ("datasets", 3, "returns a int. It must return"),
+    "another metric": ("selection", ("iou", "max"), r"Own.selection is .*evaluate returns \(loss, rmse\)"),
+    "another direction": ("selection", ("loss", "low"), "whether \"max\" or \"min\""),
+    "no scores": ("evaluate", None, "Own.evaluate returned None instead of metrics"),
+    "scores of text": ("evaluate", {"loss": "low"}, "Own.evaluate returned 'loss' as a str"),
+    "weights of nothing": ("term_weights", {"cubed": 1.0}, "Own.term_weights weighs 'cubed', which is no loss term"),
+    "a count without loss": ("count", {"squared": 2, "cubed": 2}, "targets of the term 'cubed', and Own.loss returned"),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "sentence"), WRONG.values(), ids=WRONG)
+def test_what_a_task_returns_wrongly_is_said_with_class_and_method(own, monkeypatch, name, value, sentence):
+    config = own()
+    task = find_task("own.py:Own")
+    if name == "datasets":
+        sets = {"train": range(9), "validation": range(3), "test": range(3)}
+        value = {**sets, **value} if isinstance(value, dict) else value or {"train": range(9)}
+    monkeypatch.setattr(task, name, value if name == "selection" else lambda self, *_: value)
+    with pytest.raises(BadInput, match=sentence):
+        launch.train(config)
+
+
+def test_a_metric_may_be_a_tensor_of_one_number(own, monkeypatch):
+    config = own()
+    metrics = {"loss": torch.tensor(0.5), "rmse": torch.tensor([0.25])}
+    monkeypatch.setattr(find_task("own.py:Own"), "evaluate", lambda self, *_: metrics)
+    assert launch.train(config).metrics == {"rmse": 0.25}
 
 
 LAYOUTS = {"new": "datasets/ada/graphs", "old": "graphs"}

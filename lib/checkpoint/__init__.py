@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lib.errors import BadInput
+from lib.config.files import read_bytes, size_of
+from lib.errors import BadInput, PrintableError, printable
 from lib.machine import disk
 
 FORMAT = 1
-_NAME = re.compile(r"step-(\d{8,})")
-_LEFTOVER = re.compile(r"(step-\d{8,})\.(tmp|old|del|old\.del)")
-_QUARANTINED = re.compile(r"step-\d{8,}\.damaged(-\d+)?")
+_NAME = re.compile(r"step-([0-9]{8,18})")
+_LEFTOVER = re.compile(r"(step-[0-9]{8,18})\.(tmp|old|del|old\.del)")
+_QUARANTINED = re.compile(r"step-[0-9]{8,18}\.damaged(-[0-9]+)?")
 MANIFEST = "manifest.json"
 _STATE = "state.json"
+# A manifest may be anybody's: its seal says that nothing has changed since, not who wrote it.
+_FILE = re.compile(r"[a-z_]{1,40}\.safetensors|state\.json")
+_MOST_BYTES = {MANIFEST: 2**20, _STATE: 16 * 2**20}
+_MOST_TENSOR_BYTES = 2**38  # a quarter of a TiB, which takes minutes to hash
 _SLACK = 64 * 1024  # bytes for the manifest, the folder and the last block of each file
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -39,7 +44,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-class DamagedCheckpoint(Exception):
+class DamagedCheckpoint(PrintableError):
     """A checkpoint does not match its manifest; the message names the file and the difference."""
 
 
@@ -184,9 +189,12 @@ def verify(path: Path) -> dict[str, Any]:
     try:
         manifest = _manifest(path)
         for name, expected in manifest["files"].items():
-            size = (path / name).stat().st_size
+            _check_name(name)
+            size = size_of(path / name, links=False)
             if size != expected["bytes"]:
-                raise DamagedCheckpoint(f"{name} has {size:,} bytes instead of {expected['bytes']:,}")
+                raise DamagedCheckpoint(f"{name} has {size:,} bytes instead of {printable(expected['bytes'], most=30)}")
+            if size > (most := _MOST_BYTES.get(name, _MOST_TENSOR_BYTES)):
+                raise DamagedCheckpoint(f"{name} has {size:,} bytes, and at most {most:,} are read")
             with (path / name).open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             if digest != expected["sha256"]:
@@ -194,24 +202,38 @@ def verify(path: Path) -> dict[str, Any]:
     except NewerFormat:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedCheckpoint(f"its manifest or a file cannot be read ({type(error).__name__}: {error})") from error
+        raise DamagedCheckpoint(f"its manifest or a file cannot be read ({_why(error)})") from error
     return manifest
+
+
+def _check_name(name: str) -> None:
+    """Raises DamagedCheckpoint unless a name of a manifest is one that a checkpoint's own file can have."""
+    if not _FILE.fullmatch(name):
+        raise DamagedCheckpoint(f"its manifest names {printable(repr(name), most=60)}, which no checkpoint has")
+
+
+def _why(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or error
+    return f"{type(error).__name__}: {printable(text, most=200)}"
 
 
 def _manifest(path: Path) -> dict[str, Any]:
     """Reads a manifest that is byte for byte what `_sealed` wrote. Every format to come keeps this seal."""
-    raw = (path / MANIFEST).read_bytes()
+    size_of(path / MANIFEST, links=False)
+    raw = read_bytes(path / MANIFEST, _MOST_BYTES[MANIFEST])
     manifest = json.loads(raw)
     del manifest["sha256"]
     if _sealed(manifest) != raw:
         raise DamagedCheckpoint("the manifest does not match its own sha256")
+    if any(type(manifest[name]) is not int for name in ("format", "step")):
+        raise DamagedCheckpoint("format or step in its manifest is no whole number")
     if manifest["format"] > FORMAT:
         raise NewerFormat(
             f"Checkpoint {path} has format {manifest['format']}; this version reads up to {FORMAT}. Take the version "
             "that wrote it or a newer one, or choose another run.name to start afresh. It is left as it is."
         )
     if (named := _NAME.fullmatch(path.name)) and int(named[1]) != manifest["step"]:
-        raise DamagedCheckpoint(f"its manifest is that of step {manifest['step']:,}")
+        raise DamagedCheckpoint(f"its manifest is that of step {printable(manifest['step'], most=30)}")
     return manifest
 
 
@@ -224,17 +246,31 @@ def load(path: Path) -> Checkpoint:
             for name in manifest["files"]
             if name.endswith(".safetensors")
         }
-        state = json.loads((path / _STATE).read_text("utf-8"))
-    except (OSError, ValueError, SafetensorError) as error:
-        raise DamagedCheckpoint(f"a file cannot be read ({type(error).__name__}: {error})") from error
+        state = json.loads(read_bytes(path / _STATE, _MOST_BYTES[_STATE]))
+        if _STATE not in manifest["files"] or not isinstance(state, dict) or state.get("step") != manifest["step"]:
+            raise DamagedCheckpoint(f"{_STATE} is not that of step {printable(manifest['step'], most=30)}")
+        to_json(state)  # what cannot be written again, a NaN say, was not written by a save
+    except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
+        raise DamagedCheckpoint(f"a file cannot be read ({_why(error)})") from error
     return Checkpoint(path, manifest["step"], tensors, state)
 
 
-def load_newest(folder: Path, quarantine: bool = False) -> tuple[Checkpoint | None, list[str]]:
+def load_model(path: Path) -> Checkpoint:
+    """Does what `load` does. Raises DamagedCheckpoint where there is no model in it, too."""
+    found = load(path)
+    if "model" not in found.tensors:
+        raise DamagedCheckpoint("it has no model.safetensors")
+    return found
+
+
+def load_newest(
+    folder: Path, quarantine: bool = False, check: Callable[[Checkpoint], None] = lambda found: None
+) -> tuple[Checkpoint | None, list[str]]:
     """Returns the newest checkpoint that verifies, and one sentence for each damaged one that was passed over.
 
-    With `quarantine`, for the run's own folder, it renames damaged ones once it has read a good one. Without a good
-    one all stay as they are, and the sentences name those renamed earlier too. Raises NewerFormat.
+    `check` raises DamagedCheckpoint for one whose content is of no use. With `quarantine`, for the run's own folder, it
+    renames damaged ones once it has read a good one. Without a good one all stay as they are, and the sentences name
+    those renamed earlier too. Raises NewerFormat.
     """
     paths = list(folder.iterdir()) if folder.is_dir() else []
     # a `.old` counts where the one to replace it is not there
@@ -244,18 +280,19 @@ def load_newest(folder: Path, quarantine: bool = False) -> tuple[Checkpoint | No
     for _, path in sorted({**old, **named}.items(), reverse=True):
         try:
             newest = load(path)
+            check(newest)
         except DamagedCheckpoint as damage:
             damaged.append((path, str(damage)))
             continue
         return newest, [_passed_over(path, reason, quarantine) for path, reason in damaged]
     earlier = sorted(path for path in paths if _QUARANTINED.fullmatch(path.name))
-    sentences = [f"Checkpoint {path} is damaged ({reason})." for path, reason in damaged]
-    return None, sentences + [f"Checkpoint {path} was found damaged earlier." for path in earlier]
+    sentences = [f"Checkpoint {printable(path)} is damaged ({reason})." for path, reason in damaged]
+    return None, sentences + [f"Checkpoint {printable(path)} was found damaged earlier." for path in earlier]
 
 
 def _passed_over(path: Path, reason: str, quarantine: bool) -> str:
     """Renames a damaged checkpoint if `quarantine` allows it; returns a sentence about it."""
-    sentence = f"Checkpoint {path} is damaged ({reason}); the one before it is used."
+    sentence = f"Checkpoint {printable(path)} is damaged ({reason}); the one before it is used."
     if not quarantine:
         return sentence
     names = (path.with_name(f"{path.name}.damaged{suffix}") for suffix in ("", *(f"-{n}" for n in range(2, 1000))))

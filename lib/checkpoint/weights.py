@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lib import checkpoint
+from lib.config.files import size_of
 from lib.errors import BadInput
 from lib.ranks import sharding
 
@@ -85,14 +86,14 @@ def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor], names: list[
 def read(path: Path) -> dict[str, Tensor]:
     """Reads weights by name, onto the CPU, from a .safetensors file, a checkpoint, or a run (its best, or newest).
 
-    Raises BadInput for any other file or folder, and DamagedCheckpoint or NewerFormat.
+    Raises BadInput for any other file or folder, and for a damaged one.
     """
     if path.is_dir():
         for folder in (path, path / "best", path / "checkpoints"):
             if steps := checkpoint.steps(folder):
-                return checkpoint.load(checkpoint.path_of(folder, steps[-1])).tensors["model"]
+                return of_checkpoint(checkpoint.path_of(folder, steps[-1]))
         if (path / "model.safetensors").is_file():
-            return checkpoint.load(path).tensors["model"]
+            return of_checkpoint(path)
         raise BadInput(
             f"There are no weights in {path}. Give a .safetensors file, a checkpoint or the folder of a run."
         )
@@ -102,6 +103,15 @@ def read(path: Path) -> dict[str, Tensor]:
             "they are never opened here: convert them once with safetensors.torch.save_file."
         )
     try:
+        size_of(path)  # a pipe would be waited for
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise BadInput(f"The weights {path} cannot be read: {error}. Download or copy them again.") from None
+
+
+def of_checkpoint(path: Path) -> dict[str, Tensor]:
+    """Reads the weights of a checkpoint by name. Raises BadInput where it is damaged, or a later version wrote it."""
+    try:
+        return checkpoint.load_model(path).tensors["model"]
+    except checkpoint.DamagedCheckpoint as damage:
+        raise BadInput(f"The weights {path} are damaged ({damage}). Download or copy them again.") from None

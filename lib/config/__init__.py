@@ -16,7 +16,7 @@ import yaml
 
 from lib.config.nodes import REFUSED, child, read_text
 from lib.config.reader import BAD, Reader, length_pairs, option, sentences
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
 
 # Keys of earlier versions: they are ignored with this sentence on stderr, so that the config.yaml of an old run loads.
 REMOVED = {
@@ -28,6 +28,16 @@ REMOVED = {
 @dataclass(frozen=True)
 class NoSettings:
     """The `workload:` section of a task that has no settings of its own."""
+
+
+_NAME_BYTES = 200  # a file system takes 255, and runs of a queue, and files beside the folder, have longer names
+
+
+def _no_folder(name: str) -> str:
+    """Returns what to change in a name that is to become a folder; nothing where it can."""
+    if re.search(r"^[.\s]|[/\\]|\s$", name) or printable(name) != name:
+        return "write it without slashes and invisible characters, and without a dot or space at its ends"
+    return f"write at most {_NAME_BYTES} bytes" if len(name.encode()) > _NAME_BYTES else ""
 
 
 @dataclass(frozen=True)
@@ -43,8 +53,8 @@ class Run:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        if values["name"] is not BAD and re.search(r"^[.\s]|[/\\\x00-\x1f]|\s$", values["name"]):
-            yield "name", "run.name becomes a folder: write it without slashes, and without a dot or space at its ends."
+        if values["name"] is not BAD and (why := _no_folder(values["name"])):
+            yield "name", f"run.name becomes a folder: {why}."
 
 
 @dataclass(frozen=True)
@@ -54,8 +64,10 @@ class Data:
     dir: str = option(
         "", "The data: a path, a mounted input as slug or owner/slug, or embedded; empty: found, else embedded."
     )
-    num_workers: int = option(2, "Processes that load data, for each rank; 0 loads in the training process.", minimum=0)
-    prefetch_factor: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1)
+    num_workers: int = option(
+        2, "Processes that load data, for each rank; 0 loads in the training process.", minimum=0, limit=1024
+    )
+    prefetch_factor: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1, limit=1024)
     pin_memory: bool = option(True, "Whether batches wait in page-locked memory, which a GPU copies from directly.")
     subset_ratio: float | Literal["quick", "validate", "full"] = option(
         1.0, "The share of the training samples that is used; quick is 0.05, validate 0.2, full 1.", above=0, maximum=1
@@ -67,11 +79,15 @@ class Training:
     """Lengths, batches and precision."""
 
     max_steps: int = option(0, "Optimizer steps of the whole run; 0: given in epochs.", minimum=0)
-    epochs: float = option(0.0, "The length of the run in passes over the training samples.", minimum=0)
+    epochs: float = option(0.0, "The length of the run in passes over the training samples.", minimum=0, limit=1e6)
     smoke_steps: int = option(10, "Steps of the smoke test before the full run.", minimum=1)
-    effective_batch: int = option(MISSING, "Samples in an optimizer step, over all cards and micro-batches.", minimum=1)
+    effective_batch: int = option(
+        MISSING, "Samples in an optimizer step, over all cards and micro-batches.", minimum=1, limit=10**6
+    )
     micro_batch: int = option(0, "Samples on a card at once; 0: planned from the memory there is.", minimum=0)
-    micro_batch_slots: int = option(1, "Equal parts of the effective batch that are dealt to the ranks.", minimum=1)
+    micro_batch_slots: int = option(
+        1, "Equal parts of the effective batch that are dealt to the ranks.", minimum=1, limit=4096
+    )
     precision: Literal["auto", "fp32", "fp16", "bf16"] = option("auto", "Number format of the forward pass.")
     gradient_checkpointing: int | Literal["all"] = option(0, "Layers that are recomputed to save memory.", minimum=0)
     ema_decay: float = option(0.0, "Decay of the average of the weights that is tested; 0: none.", minimum=0, below=1)
@@ -107,7 +123,9 @@ class Device:
     """The processors: by default every GPU with a process for each, or one process on the CPU."""
 
     gpu_ids: tuple[int, ...] = option((), "The GPUs that may be used, by number; empty: all.", minimum=0)
-    processes: int = option(0, "Processes that train together; 0: one for each GPU, or one on the CPU.", minimum=0)
+    processes: int = option(
+        0, "Processes that train together; 0: one for each GPU, or one on the CPU.", minimum=0, limit=4096
+    )
 
 
 @dataclass(frozen=True)
@@ -170,6 +188,9 @@ class Session:
     margin_seconds: float = option(120.0, "Time that is kept free at the session's end, on top of saving.", minimum=0)
 
 
+_MOST_RUNS = 1000  # of a queue, which lists them all at every start
+
+
 @dataclass(frozen=True)
 class Queue:
     """Several runs one after another, over as many sessions as they take; see lib/launch/queue.py."""
@@ -180,7 +201,7 @@ class Queue:
         metadata={"help": "What makes such a run small where none was completed earlier and it has to be made here."},
     )
     start_from: str = option("", "The run of `before` whose best weights the others start from.")
-    folds: int = option(0, "Runs that differ in the fold; 0: no folds.", minimum=0)
+    folds: int = option(0, "Runs that differ in the fold; 0: no folds.", minimum=0, limit=1000)
     fold_key: str = option("workload.split.fold", "The key that numbers the fold.")
     seeds: tuple[int, ...] = option((), "Runs that differ in the seed.", minimum=0)
     grid: dict[str, tuple[str, ...]] = dataclasses.field(
@@ -188,6 +209,14 @@ class Queue:
     )
     mean_at_least: float = option(0.0, "What the mean of the runs' best validations should reach; 0: not judged.")
     best_at_least: float = option(0.0, "What the best of them should reach; 0: not judged.")
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        folds, seeds, grid = (values[name] for name in ("folds", "seeds", "grid"))
+        if BAD not in (folds, seeds, grid):
+            runs = math.prod([max(1, folds), max(1, len(seeds)), *(max(1, len(choices)) for choices in grid.values())])
+            if runs > _MOST_RUNS:
+                yield "", f"The queue has {runs:,} runs; at most {_MOST_RUNS:,} can be. Shorten queue.grid or folds."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,5 +334,7 @@ def _read(
     reader.types["workload"] = settings
     reader.known = [*sentences(Config), *(() if settings is Any else sentences(settings, "workload."))]
     config = reader.section(Config, root, "")
+    if config is not BAD and not config.run.name and (why := _no_folder(run_name)):
+        reader.report(root, f"The run has the name of this file, and it becomes a folder: {why}, or give run.name.")
     reader.finish()
     return dataclasses.replace(config, run=dataclasses.replace(config.run, name=config.run.name or run_name))

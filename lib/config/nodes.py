@@ -6,23 +6,34 @@ from typing import Any
 
 import yaml
 from yaml import MappingNode, Mark, Node, ScalarNode
+from yaml.composer import ComposerError
 
-from lib.errors import BadInput
+from lib.config.files import read_bytes
+from lib.errors import BadInput, printable
 
 REFUSED = "refused"  # the tag of a node whose mistake has been reported
+_MOST_BYTES = 256 * 1024  # of a file; the largest here has 5,000
+_MOST_VALUES = 4_000  # of a file, those of an alias counted where they are used
+_MOST_LEVELS = 40  # of brackets, and of sections inside of sections
 
 
 def read_text(path: Path) -> str:
     """Reads a UTF-8 file. Raises BadInput, with line and column of the first byte that is not UTF-8."""
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path}: The file cannot be read ({error.strerror}). Give the path of a YAML file.") from None
+        raw = read_bytes(path, _MOST_BYTES)
+    except (OSError, ValueError) as error:  # a ValueError for a path with a NUL
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"{shown_path(path)}: The file cannot be read ({why}). Give the path of a YAML file.") from None
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line, column = position(raw[: error.start].decode("utf-8-sig", "replace"))
-        raise BadInput(f"{path}:{line + 1}:{column + 1}: The file is not UTF-8 here. Save it as UTF-8.") from None
+        where = f"{shown_path(path)}:{line + 1}:{column + 1}"
+        raise BadInput(f"{where}: The file is not UTF-8 here. Save it as UTF-8.") from None
+
+
+def shown_path(path: Path) -> str:
+    return printable(path, most=500)
 
 
 def position(before: str) -> tuple[int, int]:
@@ -36,9 +47,40 @@ class Loader(yaml.SafeLoader):
     def __init__(self, text: str, name: str, report: Callable[[Any, str], Any]):
         super().__init__(text)
         self.name, self.report = name, report  # the name stands in every mark
+        self._values = self._level = 0
+        self._sizes: dict[int, int] = {}  # by the identity of a node that is composed to its end
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event = self.peek_event()
+        """Composes the next node.
+
+        Raises ComposerError where there are too many or one contains itself, RecursionError where it is too deep.
+        """
+        event, before = self.peek_event(), self._values
+        self._level += 1
+        if self._level > _MOST_LEVELS:
+            raise RecursionError
+        node = self._compose(parent, index, event)
+        self._level -= 1
+        if not isinstance(event, yaml.AliasEvent):
+            self._values += 1
+            self._sizes[id(node)] = self._values - before
+        elif id(node) not in self._sizes:
+            self._refuse(f"the alias {event.anchor} stands inside of what it names", event.start_mark)
+        else:
+            self._values += self._sizes[id(node)]
+        if self._values > _MOST_VALUES:
+            self._refuse(f"there are more than {_MOST_VALUES:,} values", event.start_mark)
+        return node
+
+    def fetch_flow_collection_start(self, token: type) -> None:
+        if self.flow_level > _MOST_LEVELS:  # a bracket may begin a key, so the scanner reads ahead of the composer
+            raise RecursionError
+        super().fetch_flow_collection_start(token)
+
+    def _refuse(self, problem: str, mark: Mark) -> None:
+        raise ComposerError(None, None, problem, mark)
+
+    def _compose(self, parent: Node | None, index: Any, event: Any) -> Node | None:
         if not (tag := getattr(event, "tag", None)):
             return super().compose_node(parent, index)
         self.report(event, f"The tag {tag} is not supported. Write the plain value.")
@@ -90,4 +132,5 @@ def put(mapping: MappingNode, name: str, mark: Mark, node: Node) -> Node:
 
 def place(mark: Mark) -> str:
     """Returns `file.yaml:12:5`, or the name alone of what is no file."""
-    return mark.name if mark.line < 0 else f"{mark.name}:{mark.line + 1}:{mark.column + 1}"
+    name = printable(mark.name, most=500)
+    return name if mark.line < 0 else f"{name}:{mark.line + 1}:{mark.column + 1}"

@@ -20,11 +20,16 @@ import yaml
 from yaml import MappingNode, Mark, Node, ScalarNode, SequenceNode
 
 from lib.config.nodes import REFUSED, Loader, child, is_empty, not_yaml, place, position, put, read_text
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
+
+_MOST_MISTAKES = 50  # that are listed; advice for each of thousands would take minutes
 
 
 def option(default: Any, help: str, **bounds: float) -> Any:
-    """Returns a field with a sentence of help and bounds of its numbers: `minimum`, `maximum`, `above`, `below`."""
+    """Returns a field with a sentence of help and bounds of its numbers: `minimum`, `maximum`, `above`, `below`.
+
+    A `limit` is a bound far above sensible numbers, against what would take for ever: a message names it only there.
+    """
     return dataclasses.field(default=default, metadata={"help": help, **bounds})
 
 
@@ -96,7 +101,8 @@ class Reader:
 
     def report(self, at: Any, sentence: str) -> Any:
         """Adds a mistake at a mark, or where a node or an event begins; returns BAD."""
-        self.mistakes.append((at if isinstance(at, Mark) else at.start_mark, sentence.strip()))
+        sentence = printable(sentence.strip(), most=2000)  # with keys and values of a file that may be anybody's
+        self.mistakes.append((at if isinstance(at, Mark) else at.start_mark, sentence))
         return BAD
 
     def finish(self) -> None:
@@ -105,7 +111,9 @@ class Reader:
             self.mistakes, key=lambda m: (m[0].line < 0, m[0].line >= 0 and m[0].name, m[0].line, m[0].column)
         )
         if order:
-            raise BadInput("\n".join(f"{place(mark)}: {sentence}" for mark, sentence in order))
+            lines = [f"{place(mark)}: {sentence}" for mark, sentence in order[:_MOST_MISTAKES]]
+            more = [f"and {len(order) - len(lines):,} more"] if len(order) > len(lines) else []
+            raise BadInput("\n".join([*lines, *more]))
 
     def root(self, text: str, name: str, advice: str) -> MappingNode:
         """Returns the one mapping that a file must hold; `advice` says what to write into an empty one."""
@@ -136,6 +144,8 @@ class Reader:
         try:
             if not isinstance(name, ScalarNode) or not name.value:
                 raise BadInput(f"base must be the name of a file; found {_shown(name)}.")
+            if Path(name.value).name != name.value:
+                raise BadInput(f"base must be the name of a file beside this one; found {_shown(name)}.")
             other = path.parent / name.value
             text = read_text(other)
         except BadInput as error:
@@ -172,8 +182,10 @@ class Reader:
         try:
             text = str(value) if isinstance(value, str | PurePath) else yaml.safe_dump(value, default_flow_style=True)
             waiting = [Loader(text, "", lambda at, sentence: self.report(mark, sentence)).get_single_node()]
-        except yaml.YAMLError:
-            self.report(mark, f"The value {value!r} cannot be read. Give a number, a text, a list or a mapping.")
+        except (yaml.YAMLError, RecursionError):
+            self.report(
+                mark, f"The value {_cut(repr(value))} cannot be read. Give a number, a text, a list or a mapping."
+            )
             return ScalarNode(REFUSED, "", mark)
         for node in waiting:  # grows while it is walked
             if node.start_mark is not mark and not isinstance(node, ScalarNode):
@@ -189,7 +201,7 @@ class Reader:
         for name in [n for n in entries if n not in fields]:
             at, path = entries.pop(name)[0], _path(key, name)
             if path in self.removed:
-                notice = f"{path} is no longer a key and is ignored. {self.removed[path]}"
+                notice = printable(f"{path} is no longer a key and is ignored. {self.removed[path]}")
                 print(f"{place(at.start_mark)}: {notice}", file=sys.stderr)
             else:
                 self.report(at, self.unknown(key, name, list(fields)))
@@ -218,7 +230,10 @@ class Reader:
 
     def unknown(self, section: str, name: str, names: list[str]) -> str:
         """Returns the sentence about an unknown key: the section that has that name, or the nearest name."""
+        if len(self.mistakes) >= _MOST_MISTAKES:
+            return f"There is no key {_cut(name)}."
         elsewhere = [key for key in self.known if name in (key, key.rpartition(".")[2])]
+        name = _cut(name)
         near = difflib.get_close_matches(name, names, 1)
         if not near and not elsewhere:
             tails = {key.rpartition(".")[2]: key for key in reversed(self.known)}
@@ -262,6 +277,8 @@ class Reader:
     def bounded(self, value: Any, node: Node, key: str, bounds: Mapping[str, Any]) -> Any:
         """Returns the value, or BAD where it is a number out of its bounds."""
         limits = {name: bounds[name] for name in _BOUNDS if name in bounds}
+        if isinstance(value, int | float) and value > bounds.get("limit", math.inf):
+            return self.report(node, f"{key} must be at most {bounds['limit']:,.0f}; found {_shown(node)}.")
         if isinstance(value, bool | str | None) or all(_BOUNDS[n][1](value, limit) for n, limit in limits.items()):
             return value
         words = " and ".join(f"{_BOUNDS[name][0]} {limit}" for name, limit in limits.items())
@@ -310,10 +327,14 @@ def _hint(options: tuple[Any, ...], node: Node) -> str:
     return f"Write {int(number)}." if int in options or float in options else ""
 
 
+def _cut(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
 def _shown(node: Node) -> str:
     if not isinstance(node, ScalarNode):
         return "a list" if isinstance(node, SequenceNode) else "a mapping"
-    shown = node.value if len(node.value) <= 40 else f"{node.value[:37]}..."
+    shown = _cut(node.value)
     return "nothing" if is_empty(node) else f"{shown!r} in quotes" if node.style is not None else shown
 
 

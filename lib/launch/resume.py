@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lib import checkpoint
+from lib.checkpoint import contents
 from lib.config import Config
 from lib.errors import BadInput
 from lib.launch.run import Run
@@ -37,7 +38,7 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
     damaged: list[str] = []
     for folder in resume_folders(run):
         own = folder.resolve() == (run.folder / "checkpoints").resolve()
-        found, sentences = checkpoint.load_newest(folder, quarantine=own and quarantine)
+        found, sentences = checkpoint.load_newest(folder, own and quarantine, contents.check)
         damaged += sentences
         if found:
             now = identity.facts(run.config, run.task)
@@ -118,6 +119,6 @@ def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
             shutil.copyfile(origin / name, run.folder / name)
     for step in checkpoint.steps(origin / "best"):
         with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
-            best = checkpoint.load(checkpoint.path_of(origin / "best", step))
-            checkpoint.save(run.folder / "best", step, best.tensors, best.state)
+            best = checkpoint.load_model(checkpoint.path_of(origin / "best", step))
+            checkpoint.save(run.folder / "best", step, {"model": best.tensors["model"]}, best.state)
     return Summary.read(origin)

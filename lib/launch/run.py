@@ -15,7 +15,7 @@ from lib.planner import Plan, process
 from lib.planner.card import card_of_gpu
 from lib.planner.search import Option
 from lib.planner.trace import NotTraceable
-from lib.task import Task, load_task
+from lib.task import Task, checked_datasets, load_task
 from lib.training import data
 from lib.training.precision import choose_precision
 
@@ -56,7 +56,7 @@ def prepare(config: Config) -> Run:
     choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
     task = load_task(config)
-    train_set = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
+    train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
     config, lengths = resolve_lengths(config, len(train_set))
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
     return Run(config, task, output_dir(config) / config.run.name, [*changes, *planned, *lengths], plan)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from lib.config import Config, environment
+from lib.errors import BadInput, printable
 from lib.machine.facts import FACTS
 
 _CONTENT = Path("/content")
@@ -73,5 +74,15 @@ def _shell() -> object | None:
 
 
 def output_dir(config: Config) -> Path:
-    """Returns the folder for a configuration's runs: its own `output_dir`, else the platform's."""
-    return Path(config.output_dir) if config.output_dir else detect().output_dir
+    """Returns the folder for a configuration's runs: its own `output_dir`, else the platform's.
+
+    Raises BadInput where no folder can be there.
+    """
+    folder = Path(config.output_dir) if config.output_dir else detect().output_dir
+    try:
+        folder.resolve()
+        folder.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL, a name too long
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"output_dir cannot be {printable(folder, most=200)} ({why}). Give another folder.") from None
+    return folder

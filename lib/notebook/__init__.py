@@ -8,12 +8,12 @@ import torch
 
 from lib import launch, planner
 from lib.config import Config
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
 from lib.launch import queue
 from lib.machine import platform
 from lib.planner import file
 from lib.report.summary import Summary
-from lib.task import load_config
+from lib.task import find_task, load_config
 from lib.text import aligned
 
 Parameters = Mapping[str, Any]  # the names of the parameters cell
@@ -59,17 +59,14 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
     overrides = {key: parameters[name] for name, key in _KEYS.items() if parameters[name]} | parameters["OVERRIDES"]
     for key, value in overrides.items():
         print(f"Override: {key} = {value!r}")
-    saved = file.find(platform.output_dir(load_config(path, overrides)), path.stem)
+    config = load_config(path, overrides)
+    saved = file.find(platform.output_dir(config), path.stem, config, find_task(config.task).dials)
     if saved is None:
-        return path, overrides
-    try:
-        load_config(path, {**saved.overrides, **overrides})
-    except BadInput as error:
-        print(f"{saved.path} is ignored, because it does not fit this configuration:\n{error}")
         return path, overrides
     for key, value in saved.overrides.items():
         but = ", but it is overridden" if key in overrides else ""
-        print(f"Plan for {saved.cards} x {saved.card} ({saved.path}): {key} = {value!r}{but}")
+        made_for = f"{saved.cards} x {printable(saved.card, most=60)} ({printable(saved.path)})"
+        print(f"Plan for {made_for}: {printable(key)} = {value!r}{but}")
     return path, {**saved.overrides, **overrides}
 
 

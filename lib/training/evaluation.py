@@ -10,7 +10,7 @@ from lib.config import Config
 from lib.errors import TrainingFailed
 from lib.machine import memory
 from lib.report.progress import Progress
-from lib.task import Batch, Task
+from lib.task import Batch, Task, checked_scores
 from lib.text import listed
 from lib.training.data import micro_batches, to_device
 from lib.training.order import EVALUATE, mix
@@ -80,7 +80,7 @@ def evaluate(
         try:
             without_gradients = torch.no_grad() if state.sharded else torch.inference_mode()  # hooks write into weights
             with state.averaged(), without_gradients, autocast(state.precision, state.device):
-                scores = task.evaluate(state.model, loader)
+                scores = checked_scores(task, task.evaluate(state.model, loader))
         except Exception as error:
             if not memory.is_oom(error):
                 raise

@@ -14,7 +14,7 @@ import torch
 from lib import ranks
 from lib.config import REMOVED, Config
 from lib.config.reader import flat
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
 from lib.task import Task
 from lib.text import aligned
 
@@ -103,5 +103,6 @@ def check_settings(saved: Mapping[str, Any], config: Config, where: object) -> N
 
 
 def _table(keys: list[str], saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    rows = [("", "saved", "now"), *((key, str(saved.get(key, "-")), str(now.get(key, "-"))) for key in keys)]
+    shown = ((printable(key), printable(saved.get(key, "-")), printable(now.get(key, "-"))) for key in keys)
+    rows = [("", "saved", "now"), *shown]
     return textwrap.indent(aligned(rows, left={0, 1, 2}), "  ")

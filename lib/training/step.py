@@ -16,7 +16,7 @@ from lib.machine import memory
 from lib.ranks import sharding
 from lib.ranks.sums import add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
-from lib.task import Batch, Task
+from lib.task import Batch, Task, check_loss_terms, check_terms
 from lib.text import listed
 from lib.training import data
 from lib.training.optimization import make_moments
@@ -133,7 +133,7 @@ def _gradients(
         position += size
         with autocast(state.precision, state.device):
             sums, figures = task.loss(state.model, micro)
-        _check_terms(sums, counts)
+        check_loss_terms(task, counts, sums)
         parts = {
             term: weight.get(term, 1.0) * value.float() / counts[term] for term, value in sums.items() if counts[term]
         }
@@ -144,16 +144,10 @@ def _gradients(
         for term, value in parts.items():
             means[term] = means[term] + value.detach() if term in means else value.detach()
         add_figures(logged, figures, size, counts)
+    if ranks.world() == 1:  # else the counts are those of all ranks
+        check_terms(task, counts, weight, means)
     means = {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}
     return means, logged
-
-
-def _check_terms(sums: Mapping[str, Tensor], counts: Mapping[str, float]) -> None:
-    if unknown := sums.keys() - counts.keys():
-        raise BadInput(
-            f"Task.loss returned the loss term {min(unknown)!r}, and Task.count has no such name; it has "
-            f"{listed(sorted(counts)) or 'none'}. Both must name the same terms."
-        )
 
 
 @contextlib.contextmanager

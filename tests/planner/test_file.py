@@ -11,12 +11,25 @@ from lib.planner import file
 PLAN = types.SimpleNamespace(card="T4", cards=2)
 
 
-def test_a_written_plan_is_found_for_its_configuration_alone(tmp_path, capsys):
+def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, capsys):
     overrides = {"training.micro_batch": 4}
     path = file.write(tmp_path / "runs", "toy", PLAN, overrides)
-    assert file.find(path.parent, "toy") == file.PlanFile(path, "toy", "T4", 2, overrides)
+    assert file.find(path.parent, "toy", toy(), {}) == file.PlanFile(path, "toy", "T4", 2, overrides)
     assert [child.name for child in path.parent.iterdir()] == ["plan-toy.json"]
-    assert file.find(path.parent, "other") is None and "it was made for toy" in capsys.readouterr().out
+    assert file.find(path.parent, "other", toy(), {}) is None and "it was made for 'toy'" in capsys.readouterr().out
+
+
+def test_ones_own_plan_sets_whatever_the_panel_was_given_but_no_task(toy, tmp_path, capsys):
+    own = file.write(tmp_path / "runs", "toy", PLAN, {"workload.dropout": 0.5})
+    assert file.find(own.parent, "toy", toy(), {}).overrides == {"workload.dropout": 0.5}
+    file.write(tmp_path / "runs", "toy", PLAN, {"task": "graphmer"})
+    assert file.find(own.parent, "toy", toy(), {}) is None and "it sets 'task'" in capsys.readouterr().out
+
+
+def test_a_plan_is_judged_together_with_what_overrides_it(toy, tmp_path, capsys):
+    own = file.write(tmp_path / "runs", "toy", PLAN, {"training.micro_batch_slots": 3})
+    assert file.find(own.parent, "toy", toy(), {}) is None and "cannot be dealt into 3" in capsys.readouterr().out
+    assert file.find(own.parent, "toy", toy({"training.micro_batch_slots": 2}), {})
 
 
 @pytest.mark.parametrize(

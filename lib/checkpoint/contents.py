@@ -1,0 +1,78 @@
+"""Whether a checkpoint holds what a run resumes from. It may be anybody's, so nothing in it is believed before."""
+
+from typing import Any
+
+from torch import Tensor
+
+from lib.checkpoint import Checkpoint, DamagedCheckpoint
+from lib.checkpoint.weights import plain
+from lib.errors import printable
+
+_TYPES = {
+    "identity": dict, "kept_best": list, "pending": dict, "scaler": dict,
+    "skipped_steps": int, "skipped_in_a_row": int, "micro_batch": int,
+}  # fmt: skip
+_BEST = {"step": int, "metric": str, "value": float}
+
+
+def check(found: Checkpoint) -> None:
+    """Raises DamagedCheckpoint where no run can be resumed from a checkpoint, whatever its configuration."""
+    state = found.state
+    for name, kind in _TYPES.items():
+        _expect(_is(state.get(name), kind), f"{name} in state.json is {_shown(state.get(name))}")
+    _expect(state["micro_batch"] > 0, f"micro_batch in state.json is {state['micro_batch']}")
+    for best in state["kept_best"]:
+        fits = isinstance(best, dict) and all(_is(best.get(name), kind) for name, kind in _BEST.items())
+        _expect(fits, f"kept_best in state.json has {_shown(best)}")
+    for name, value in state["pending"].items():
+        _expect(_is_sum(name, value), f"pending in state.json has {_shown({name: value})}")
+    plateau = state.get("plateau")
+    if plateau is not None:
+        fits = isinstance(plateau, dict) and _is(plateau.get("lr"), float) and _is(plateau.get("waited"), int)
+        fits = fits and "best" in plateau and (plateau["best"] is None or _is(plateau["best"], float))
+        _expect(fits, f"plateau in state.json is {_shown(plateau)}")
+    _check_tensors(found.tensors)
+
+
+def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
+    """Raises DamagedCheckpoint where optimizer or average are not those of the model."""
+    _expect("model" in groups, "it has no model.safetensors")
+    shapes = {name: value.shape for name, value in groups["model"].items()}
+    for name, value in groups.get("ema", {}).items():
+        fits = value.shape == shapes.get(plain(name), value.shape)
+        _expect(fits, f"{_shown(name)} of ema.safetensors has not the shape of its weight")
+    for key, value in groups.get("optimizer", {}).items():
+        kind, _, name = key.partition("/")
+        shape = () if kind == "step" else shapes.get(plain(name), value.shape)  # of tied weights one name is in a model
+        _expect(
+            name != "" and value.is_floating_point(), f"{_shown(key)} of optimizer.safetensors is no state of AdamW"
+        )
+        _expect(value.shape == shape, f"{_shown(key)} of optimizer.safetensors has not the shape of its weight")
+        averaged = "ema" not in groups or name in groups["ema"]
+        _expect(averaged, f"{_shown(name)} is in optimizer.safetensors and not in ema.safetensors")
+
+
+def _is_sum(name: str, value: Any) -> bool:
+    """Whether a value of `pending` is a number or, as "figures", [sum or null, samples] by name."""
+    if name != "figures":
+        return _is(value, float)
+    pairs = value.values() if isinstance(value, dict) else [None]
+    return all(
+        isinstance(pair, list) and len(pair) == 2 and (pair[0] is None or _is(pair[0], float)) and _is(pair[1], int)
+        for pair in pairs
+    )
+
+
+def _is(value: Any, kind: type) -> bool:
+    if kind is float:
+        return type(value) in (int, float) and abs(value) < 1e300
+    return type(value) is kind and (kind is not int or 0 <= value < 10**18)
+
+
+def _expect(fits: bool, sentence: str) -> None:
+    if not fits:
+        raise DamagedCheckpoint(sentence)
+
+
+def _shown(value: object) -> str:
+    return printable(repr(value), most=60)

@@ -1,0 +1,315 @@
+"""Checkpoints of a mounted earlier session. Their seal is made anew, as anybody can: it does not say who wrote."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lib import checkpoint, launch
+from lib.checkpoint import weights
+from lib.launch.resume import bring_along, look_for_checkpoint
+from lib.task import load_config
+from lib.training.state import first_state
+from tests.conftest import TOY
+from tests.hostile.conftest import FORGED, SECRET
+
+GIANT = 2**39  # bytes of a file with a hole
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with the run toy, stopped behind checkpoints of steps 3 and 6, and the run that would resume it."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "toy.yaml").write_text(TOY)
+    changes = {"output_dir": str(folder / "runs"), "training.max_steps": 6, "training.ema_decay": 0.5}
+    launch.train(load_config(folder / "toy.yaml", changes))
+    config = load_config(folder / "toy.yaml", {**changes, "training.max_steps": 9})
+    return folder / "runs" / "toy", launch.prepare(config)
+
+
+@pytest.fixture
+def resumed(trained, nothing_outside):
+    """resumed() -> what is printed when the run resumes from the mounted copy, and the step that it resumes from."""
+    origin, run = trained
+    shutil.copytree(origin, nothing_outside.folder / "toy")
+    runs = nothing_outside.root / "runs"
+    options = dataclasses.replace(run.config.run, resume_from=str(nothing_outside.folder))
+    config = dataclasses.replace(run.config, output_dir=str(runs), run=options)
+    mine = dataclasses.replace(run, config=config, folder=runs / "toy")
+    (runs / "toy").mkdir(parents=True)
+
+    def resume(weighed=False):
+        steps = []
+
+        def go():
+            found, sentences = look_for_checkpoint(mine)
+            print(*sentences, sep="\n")
+            bring_along(mine, found)
+            steps.append(first_state(mine.task, config, found, print).step)
+
+        return nothing_outside.attempt(go, weighed=weighed), steps
+
+    return resume
+
+
+def seal(folder, change=lambda manifest: None, names=None):
+    """Writes the manifest of what lies in a checkpoint's folder, with a change."""
+    names = names or sorted(path.name for path in folder.iterdir() if path.name != "manifest.json")
+    files = {}
+    for name in names:
+        content = (folder / name).read_bytes()
+        files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest = {"format": 1, "step": int(folder.name[5:]), "files": files}
+    change(manifest)
+    (folder / "manifest.json").write_bytes(checkpoint._sealed(manifest))
+
+
+def names_instead(name, real="model.safetensors"):
+    """The manifest gives the model another name, and a file lies there if one can."""
+
+    def tamper(folder, outside):
+        new = name.format(secret=outside.secret, target=outside.target)
+        seal(folder, lambda manifest: manifest["files"].update({new: manifest["files"].pop(real)}))
+        place = folder / new.replace("\0", "0")
+        if name.startswith("../"):
+            shutil.copy(folder / real, place)
+
+    return tamper
+
+
+def in_manifest(**values):
+    return lambda folder, outside: seal(folder, lambda manifest: manifest.update(values))
+
+
+def in_entry(**values):
+    return lambda folder, outside: seal(folder, lambda m: m["files"]["model.safetensors"].update(values))
+
+
+def manifest_is(content):
+    return lambda folder, outside: (folder / "manifest.json").write_bytes(content)
+
+
+def instead_of(name, make):
+    """Puts something else where a file was, and keeps the manifest."""
+
+    def tamper(folder, outside):
+        (folder / name).unlink()
+        make(folder / name, outside)
+
+    return tamper
+
+
+def giant(folder, outside):
+    os.truncate(folder / "model.safetensors", GIANT)
+    state = (folder / "state.json").read_bytes()
+    files = {"model.safetensors": {"bytes": GIANT, "sha256": ""}}
+    files["state.json"] = {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
+    (folder / "manifest.json").write_bytes(checkpoint._sealed({"format": 1, "step": 6, "files": files}))
+
+
+MANIFESTS = {
+    "a name above": names_instead("../planted.safetensors"),
+    "a name far above": names_instead("../../../../outside/target/planted.safetensors"),
+    "an absolute name": names_instead("{secret}"),
+    "an absolute name of tensors": names_instead("{target}/planted.safetensors"),
+    "a device's name": names_instead("/dev/zero"),
+    "a password file": names_instead("/etc/passwd"),
+    "the folder's name": names_instead("."),
+    "no name": names_instead(""),
+    "a name with a NUL": names_instead("model\0.safetensors"),
+    "a name of a newline": names_instead(f"x\n{FORGED}.safetensors"),
+    "a name of escapes": names_instead("\x1b[2J.safetensors"),
+    "a name of 10,000 letters": names_instead("a" * 10_000 + ".safetensors"),
+    "a Python file": names_instead("model.py"),
+    "a pickle's name": names_instead("model.pt"),
+    "capitals": names_instead("MODEL.safetensors"),
+    "5,000 files": lambda f, o: seal(f, lambda m: m["files"].update({f"{n}.safetensors": {} for n in range(5000)})),
+    "files as a list": in_manifest(files=[]),
+    "no files": in_manifest(files={}),
+    "files as null": in_manifest(files=None),
+    "an entry as null": in_manifest(files={"model.safetensors": None}),
+    "negative bytes": in_entry(bytes=-1),
+    "bytes of text": in_entry(bytes=f"\n{FORGED}"),
+    "giant bytes": in_entry(bytes=10**300),
+    "a hash of a number": in_entry(sha256=0),
+    "a step of text": in_manifest(step=f"6\n{FORGED}"),
+    "a giant step": in_manifest(step=10**300),
+    "another step": in_manifest(step=3),
+    "a format of text": in_manifest(format="1"),
+    "a format that is true": in_manifest(format=True),
+    "a list": manifest_is(b"[]"),
+    "null": manifest_is(b"null"),
+    "200,000 brackets": manifest_is(b"[" * 200_000),
+    "a number of 5,000 digits": manifest_is(b"9" * 5_000),
+    "no UTF-8": manifest_is(b"\xff\xfe\0"),
+    "2 MB": manifest_is(b" " * 2_000_000),
+    "a manifest that is a pipe": instead_of("manifest.json", lambda path, o: os.mkfifo(path)),
+    "a manifest that is a link": instead_of("manifest.json", lambda path, o: path.symlink_to(o.secret)),
+    "a manifest that is a device": instead_of("manifest.json", lambda path, o: path.symlink_to("/dev/zero")),
+    "a model that is a pipe": instead_of("model.safetensors", lambda path, o: os.mkfifo(path)),
+    "a model that is a link": instead_of("model.safetensors", lambda path, o: path.symlink_to(o.secret)),
+    "a model that is a folder": instead_of("model.safetensors", lambda path, o: path.mkdir()),
+    "a model of half a TiB": giant,
+}
+
+
+def state_is(content):
+    """Replaces state.json by bytes, or by the saved state with a change, and seals the folder again."""
+
+    def tamper(folder, outside):
+        path = folder / "state.json"
+        path.write_bytes(content if isinstance(content, bytes) else content(json.loads(path.read_text())))
+        seal(folder)
+
+    return tamper
+
+
+def with_state(**values):
+    return state_is(lambda state: json.dumps({**state, **values}).encode())
+
+
+def without_state(name):
+    return state_is(lambda state: json.dumps({k: v for k, v in state.items() if k != name}).encode())
+
+
+STATES = {
+    "a list": state_is(b"[]"),
+    "null": state_is(b"null"),
+    "nothing": state_is(b"{}"),
+    "a text": state_is(b'"step"'),
+    "200,000 brackets": state_is(b"[" * 200_000),
+    "no UTF-8": state_is(b"\xff"),
+    "17 MiB": state_is(b" " * (17 * 2**20)),
+    "a state that is a pipe": instead_of("state.json", lambda path, o: os.mkfifo(path)),
+    "a state that is a link": instead_of("state.json", lambda path, o: path.symlink_to(o.secret)),
+    "a state without its name": lambda f, o: seal(f, lambda manifest: manifest["files"].pop("state.json")),
+    "not a number": with_state(pending={"squared": float("nan")}),
+    "infinity": state_is(lambda state: json.dumps(state).replace('"pending": {', '"pending": {"x": 1e999, ').encode()),
+    "another step": with_state(step=3),
+    "a step of text": with_state(step="6"),
+    **{f"no {name}": without_state(name) for name in ("identity", "kept_best", "pending", "scaler", "micro_batch")},
+    "an identity of a list": with_state(identity=[]),
+    "the best as an object": with_state(kept_best={}),
+    "a best of text": with_state(kept_best=["x"]),
+    "a best without a value": with_state(kept_best=[{"step": 4, "metric": "loss"}]),
+    "a best of a negative step": with_state(kept_best=[{"step": -4, "metric": "loss", "value": 1.0}]),
+    "pending as a list": with_state(pending=[1]),
+    "pending of texts": with_state(pending={"squared": f"\n{FORGED}"}),
+    "pending figures of text": with_state(pending={"steps": 1, "figures": {"x": "y"}}),
+    "a micro-batch of 0": with_state(micro_batch=0),
+    "a micro-batch of text": with_state(micro_batch="8"),
+    "a giant count": with_state(skipped_steps=10**300),
+    "a negative count": with_state(skipped_in_a_row=-5),
+    "a flag as a count": with_state(skipped_steps=True),
+    "a plateau of text": with_state(plateau="x"),
+    "a plateau without a rate": with_state(plateau={"best": None, "waited": 0}),
+}
+
+
+def tensors_are(name, content):
+    """Replaces a file of tensors by bytes or by what `content` makes of the saved ones, and seals the folder again."""
+
+    def tamper(folder, outside):
+        path = folder / f"{name}.safetensors"
+        if callable(content):
+            saved = checkpoint.load(folder).tensors[name]
+            save_file({key: value.clone() for key, value in content(saved).items()}, path)
+        else:
+            path.write_bytes(content)
+        seal(folder)
+
+    return tamper
+
+
+def header(text, data=b""):
+    raw = text if isinstance(text, bytes) else json.dumps(text).encode()
+    return struct.pack("<Q", len(raw)) + raw + data
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+def wide(tensors):
+    return {name: torch.zeros(7, 7) for name in tensors}
+
+
+TENSORS = {
+    "no model": lambda f, o: ((f / "model.safetensors").unlink(), seal(f)),
+    "a pickle": tensors_are("model", pickle.dumps(Evil())),
+    "nothing": tensors_are("model", b""),
+    "a header of 2**63 bytes": tensors_are("model", struct.pack("<Q", 2**63)),
+    "a header longer than the file": tensors_are("model", struct.pack("<Q", 10**6) + b"{}"),
+    "a header that is a list": tensors_are("model", header(b"[]")),
+    "a header of brackets": tensors_are("model", header(b"[" * 100_000)),
+    "an unknown type": tensors_are("model", header({"w": {"dtype": "X9", "shape": [1], "data_offsets": [0, 1]}}, b"0")),
+    "offsets outside": tensors_are("model", header({"w": {"dtype": "U8", "shape": [9], "data_offsets": [0, 9]}}, b"0")),
+    "a giant shape": tensors_are(
+        "model", header({"w": {"dtype": "U8", "shape": [2**62, 4], "data_offsets": [0, 1]}}, b"0")
+    ),
+    "moments of another shape": tensors_are("optimizer", wide),
+    "moments of whole numbers": tensors_are("optimizer", lambda t: {k: v.long() for k, v in t.items()}),
+    "moments without names": tensors_are("optimizer", lambda t: {"x": torch.zeros(1)}),
+    "an average of another shape": tensors_are("ema", wide),
+    "no average": tensors_are("ema", lambda t: {}),
+    "an average of one weight": tensors_are("ema", lambda t: dict(list(t.items())[:1])),
+}
+CASES = {**{f"manifest: {k}": v for k, v in MANIFESTS.items()}, **{f"state: {k}": v for k, v in STATES.items()},
+         **{f"tensors: {k}": v for k, v in TENSORS.items()}}  # fmt: skip
+
+
+@pytest.mark.parametrize("tamper", CASES.values(), ids=CASES)
+def test_a_hostile_checkpoint_is_passed_over_and_the_one_before_is_used(nothing_outside, resumed, tamper):
+    tamper(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006", nothing_outside)
+    told, steps = resumed(weighed=tamper in (STATES["17 MiB"], MANIFESTS["2 MB"]))
+    assert steps == [3] and "step-00000006 is damaged (" in told
+
+
+@pytest.mark.parametrize("tamper", [*MANIFESTS.values(), TENSORS["no model"]], ids=[*MANIFESTS, "no model"])
+def test_hostile_best_weights_are_brought_nowhere(nothing_outside, resumed, tamper):
+    for best in (nothing_outside.folder / "toy" / "best").iterdir():
+        if best.name != "step-00000006":
+            shutil.rmtree(best)
+    best = nothing_outside.folder / "toy" / "best" / "step-00000006"
+    shutil.copytree(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006", best, dirs_exist_ok=True)
+    tamper(best, nothing_outside)
+    assert resumed()[1] == [6]
+    runs = nothing_outside.root / "runs"
+    written = {str(path.relative_to(runs)) for path in runs.rglob("*") if path.is_file()}
+    assert not {name for name in written if "best" in name or SECRET in (runs / name).read_text(errors="replace")}
+
+
+def test_a_checkpoint_that_nobody_touched_is_resumed(nothing_outside, resumed):
+    seal(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006")
+    told, steps = resumed()
+    assert steps == [6] and "damaged" not in told
+
+
+def test_an_identity_cannot_steer_the_terminal(nothing_outside, resumed):
+    tamper = with_state(identity={f"key\n{FORGED}": f"\x1b[2J\n{FORGED}", "seed": f"0\n{FORGED}"})
+    tamper(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006", nothing_outside)
+    assert "cannot be resumed" in resumed()[0]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, functools.partial(Path.symlink_to, target="/dev/zero"), Path.mkdir])
+def test_initial_weights_that_are_no_file_are_refused(nothing_outside, make):
+    path = nothing_outside.folder / "w.safetensors"
+    make(path)
+    assert "w.safetensors" in nothing_outside.attempt(weights.read, path)
+
+
+@pytest.mark.parametrize("tamper", CASES.values(), ids=CASES)
+def test_initial_weights_of_a_hostile_checkpoint_are_refused_or_are_weights(nothing_outside, resumed, tamper):
+    path = nothing_outside.folder / "toy" / "checkpoints" / "step-00000006"
+    tamper(path, nothing_outside)
+    nothing_outside.attempt(weights.read, path)

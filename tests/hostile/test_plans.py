@@ -1,0 +1,148 @@
+"""Plan files among mounted inputs, as a training notebook meets them when it configures itself."""
+
+import json
+import os
+
+import pytest
+
+from lib import notebook
+from lib.task import load_config
+from tests.conftest import ROOT, TOY
+from tests.hostile.conftest import FORGED, SECRET
+from tests.notebook.test_notebook import EMPTY
+
+TASK = {"task": "{evil}:Evil"}
+KEYS = {
+    "a task": TASK,
+    "a relative task": {"task": "evil.py:Evil"},
+    "a known task": {"task": "glacier"},
+    "a task among sizes": {"training.micro_batch": 2, **TASK},
+    "an output folder": {"output_dir": "{target}"},
+    "a name": {"run.name": "../../outside/target"},
+    "weights": {"run.initial_weights": "{secret}"},
+    "an earlier run": {"run.resume_from": "{target}"},
+    "data": {"data.dir": "{secret}"},
+    "embedded data": {"data.dir": "embedded"},
+    "workers": {"data.num_workers": 5000},
+    "an unknown key": {"training.nothing": 1},
+    "a setting that is no dial": {"workload.model.layers": 2},
+    "a base": {"base": "{secret}"},
+    "a queue": {"queue.before": ["{evil}"]},
+    "a queue's key": {"queue.fold_key": "task", "queue.folds": 2},
+    "a section": {"training": {"micro_batch": 1}},
+    "a section as text": {"training": "{{micro_batch: 1}}"},
+    "an empty key": {"": 1},
+    "a key of a newline": {f"x\n{FORGED} at step 9": 1},
+    "a key of escapes": {"\x1b[2J\x1b]0;x\x07": 1},
+    "a key of directions": {"\u202etask\u2066": 1},
+    "half a surrogate": {"\ud800": 1},
+    "a long key": {"x" * 50_000: 1},
+    "a micro-batch of text": {"training.micro_batch": "many"},
+    "a micro-batch as list": {"training.micro_batch": [1]},
+    "a micro-batch as YAML": {"training.micro_batch": "{{a: &a [*a]}}"},
+    "a negative micro-batch": {"training.micro_batch": -1},
+    "a giant effective batch": {"training.effective_batch": 10**17},
+    "giant slots": {"training.micro_batch_slots": 10**300},
+    "a fraction": {"training.micro_batch": 1.5},
+    "a flag": {"training.micro_batch": True},
+    "no value": {"training.micro_batch": None},
+    "another precision": {"training.precision": "int1"},
+    "a precision of escapes": {"training.precision": f"\x1b[31m\n{FORGED}"},
+    "a giant dial": {"workload.samples": 10**9},
+    "a dial of text": {"workload.samples": "{evil}"},
+}
+DIALS = {"workload.samples": (32, 64)}
+PLAN = {"kind": "trainbook plan", "config": "toy", "card": "T4", "cards": 1}
+
+
+@pytest.fixture
+def configured(nothing_outside, monkeypatch):
+    """configured() -> what a training notebook prints, and the configuration that it takes."""
+    mount = nothing_outside.folder / "datasets" / "mallory" / "plans"
+    mount.mkdir(parents=True)
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(nothing_outside.root))
+    nothing_outside.folder.rename(nothing_outside.root / "input")
+    nothing_outside.folder = nothing_outside.root / "input"
+    nothing_outside.mount = nothing_outside.folder / "datasets" / "mallory" / "plans"
+    task = nothing_outside.root / "dialled.py"
+    task.write_text(f"from tests.toy import Toy\nclass Dialled(Toy):\n    dials = {DIALS}\n")
+    config = nothing_outside.root / "toy.yaml"
+    config.write_text(TOY.replace(f"{ROOT / 'tests' / 'toy.py'}:Toy", f"{task}:Dialled"))
+    given = {**EMPTY, "CONFIG": str(config)}
+    plain = load_config(config)
+
+    def configure():
+        configs = []
+        text = nothing_outside.attempt(lambda: configs.append(notebook.configure("toy", ROOT, given)))
+        return text, configs[0] == plain
+
+    return configure
+
+
+@pytest.mark.parametrize("overrides", KEYS.values(), ids=KEYS)
+def test_what_a_mounted_plan_may_not_set_makes_it_ignored(nothing_outside, configured, overrides):
+    places = {name: getattr(nothing_outside, name) for name in ("evil", "target", "secret")}
+    told = json.dumps({key: _placed(value, places) for key, value in overrides.items()})
+    text = json.dumps({**PLAN, "overrides": "PLACE"}).replace('"PLACE"', told)
+    (nothing_outside.mount / "plan-toy.json").write_text(text)
+    (nothing_outside.mount / "evil.py").write_text(nothing_outside.code())
+    printed, unchanged = configured()
+    assert unchanged and "plan-toy.json is ignored: " in printed
+
+
+def _placed(value, places):
+    return value.format(**places) if isinstance(value, str) else value
+
+
+BYTES = {
+    "nothing": b"",
+    "null": b"null",
+    "a list": b"[]",
+    "no object inside": json.dumps({**PLAN, "overrides": []}).encode(),
+    "another kind": json.dumps({**PLAN, "kind": FORGED, "overrides": {}}).encode(),
+    "cards of text": json.dumps({**PLAN, "cards": "2", "overrides": {}}).encode(),
+    "cards as a flag": json.dumps({**PLAN, "cards": True, "overrides": {}}).encode(),
+    "a card as an object": json.dumps({**PLAN, "card": {"x": f"\n{FORGED}"}, "overrides": {}}).encode(),
+    "a configuration of escapes": json.dumps({**PLAN, "config": f"\x1b[2J\n{FORGED}", "overrides": {}}).encode(),
+    "200,000 brackets": b"[" * 200_000,
+    "no UTF-8": b'{"kind": "\xff"}',
+    "NUL": b"\0" * 100,
+    "a megabyte": json.dumps({**PLAN, "overrides": {}}).encode() + b" " * 2**20,
+    "a number of 5,000 digits": b'{"kind": ' + b"9" * 5000 + b"}",
+    "a pickle": b"\x80\x04cos\nsystem\n(S'true'\ntR.",
+}
+
+
+@pytest.mark.parametrize("content", BYTES.values(), ids=BYTES)
+def test_what_is_no_plan_is_ignored(nothing_outside, configured, content):
+    (nothing_outside.mount / "plan-toy.json").write_bytes(content)
+    printed, unchanged = configured()
+    assert unchanged and "plan-toy.json is ignored: " in printed
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop", "secret", "newline"])
+def test_what_is_no_file_is_never_opened(nothing_outside, configured, kind):
+    path = nothing_outside.mount / ("plan-toy.json" if kind != "newline" else f"plan-\n{FORGED}.json")
+    make = {
+        "pipe": lambda: os.mkfifo(path),
+        "device": lambda: path.symlink_to("/dev/zero"),
+        "folder": path.mkdir,
+        "loop": lambda: path.symlink_to(path),
+        "secret": lambda: path.symlink_to(nothing_outside.target / "nowhere"),
+        "newline": lambda: path.write_text("{}"),
+    }
+    make[kind]()
+    printed, unchanged = configured()
+    assert unchanged and "is ignored: " in printed and SECRET not in printed
+
+
+def test_a_mounted_plan_of_sizes_and_dials_is_taken_and_its_card_cannot_steer_the_terminal(nothing_outside, configured):
+    sizes = {
+        "training.effective_batch": 16, "training.micro_batch": 2, "training.micro_batch_slots": 2,
+        "training.gradient_checkpointing": "all", "training.precision": "fp32", "workload.samples": 64,
+    }  # fmt: skip
+    plan = {**PLAN, "card": f"\x1b[2JT4\n{FORGED}", "overrides": sizes}
+    (nothing_outside.mount / "plan-toy.json").write_text(json.dumps(plan))
+    printed, unchanged = configured()
+    assert not unchanged and printed.count(r"Plan for 1 x \x1b[2JT4\nTraining") == len(sizes)

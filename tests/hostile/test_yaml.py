@@ -1,0 +1,145 @@
+"""Configuration files and overrides of a command line."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lib.config import read_config, split_overrides
+from lib.machine import platform
+from tests.hostile.conftest import FORGED, SECRET
+
+HEAD = "task: toy\ntraining: {max_steps: 4, effective_batch: 8}\n"
+TEXTS = {
+    "nothing": "",
+    "a tag that runs": "task: !!python/object/apply:os.system ['touch {ran}']\n",
+    "a tag that makes": "task: !!python/object/new:subprocess.Popen [[touch, '{ran}']]\n",
+    "a tag of a name": "task: !!python/name:os.system\n",
+    "a tag that reads": "task: !include {secret}\n",
+    "a base elsewhere": "base: {secret}\n",
+    "a base above": "base: ../outside/secret.txt\n",
+    "a base of a link": "base: link.yaml\n" + HEAD,
+    "a base that is a pipe": "base: pipe\n",
+    "a base with a NUL": 'base: "a\\0b"\n',
+    "a base that is itself": "base: hostile.yaml\n",
+    "a billion laughs": "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+        f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(f'*{chr(97 + n)}' for _ in range(10))}]\n" for n in range(9)
+    ),
+    "a thousand aliases": "task: toy\nqueue:\n  grid:\n    a: &a [" + "x," * 900 + "x]\n"
+    + "".join(f"    k{n}: *a\n" for n in range(900)),
+    "a circle": "a: &a [*a]\n",
+    "a circle of mappings": "run: &a {run: *a}\n" + HEAD,
+    "an alias of nothing": "a: *b\n",
+    "merged keys": "<<: [{task: toy}]\n" + HEAD,
+    "200,000 brackets": "a: " + "[" * 200_000,
+    "200,000 braces": "a: " + "{" * 200_000,
+    "100,000 dashes": "- " * 50_000,
+    "a deep key": "".join(f"{' ' * depth}a:\n" for depth in range(400)),
+    "12,000 keys": "".join(f"key{n}: 1\n" for n in range(12_000)),
+    "3,000 unknown keys": HEAD + "".join(f"optimise{n}: 1\n" for n in range(3_000)),
+    "one key often": HEAD + "task: toy\n" * 500,
+    "a long key": "x" * 100_000 + ": 1\n" + HEAD,
+    "a long value": HEAD + "seed: " + "9" * 100_000,
+    "a key of a newline": f'"a\\n{FORGED} at step 9": 1\n' + HEAD,
+    "a key of escapes": '"\\e[2J\\e]0;x\\a": 1\n' + HEAD,
+    "a value of escapes": HEAD + 'seed: "\\e[31mred\\r"\n',
+    "a value of directions": HEAD + "seed: \"\\u202e1\\u2066\\u200b\"\n",
+    "half a surrogate": HEAD + 'seed: "\\ud800"\n',
+    "NUL": "task: \0\n",
+    "a name with slashes": HEAD + "run: {name: ../../outside/target/x}\n",
+    "a name of a newline": HEAD + f'run: {{name: "a\\n{FORGED}"}}\n',
+    "a name of 5,000 letters": HEAD + f"run: {{name: {'a' * 5000}}}\n",
+    "a name of 150 wide letters": HEAD + f"run: {{name: {'ö' * 150}}}\n",
+    "a giant batch": "task: toy\ntraining: {max_steps: 4, effective_batch: 100000000000000000}\n",
+    "a giant number": "task: toy\ntraining: {max_steps: 4, effective_batch: 1" + "0" * 5000 + "}\n",
+    "giant epochs": "task: toy\ntraining: {epochs: 1e300, effective_batch: 8}\n",
+    "giant workers": HEAD + "data: {num_workers: 100000000}\n",
+    "giant folds": HEAD + "queue: {folds: 100000000000}\n",
+    "a giant grid": HEAD + "queue: {grid: {" + ", ".join(f"k{n}: [1,2,3,4,5,6,7,8]" for n in range(20)) + "}}\n",
+    "not a number": HEAD + "optimizer: {lr: .nan}\n",
+    "two documents": HEAD + "---\n" + HEAD,
+    "a directive": "%YAML 9.9\n---\n" + HEAD,
+    "a complex key": "? [a, b]\n: 1\n" + HEAD,
+}  # fmt: skip
+
+
+def read(path, overrides=None):
+    prepared = read_config(path, overrides)
+    platform.output_dir(prepared)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_a_hostile_configuration_is_refused_in_a_sentence(nothing_outside, text):
+    folder = nothing_outside.folder
+    os.mkfifo(folder / "pipe")
+    (folder / "link.yaml").symlink_to("/dev/zero")
+    for name in ("ran", "secret"):
+        text = text.replace(f"{{{name}}}", str(getattr(nothing_outside, name)))
+    (folder / "hostile.yaml").write_text(text, "utf-8")
+    told = nothing_outside.attempt(read, folder / "hostile.yaml", weighed=len(text) > 200_000)
+    assert "hostile.yaml" in told.splitlines()[0] and len(told.splitlines()) <= 101
+
+
+FILES = {
+    "a pipe": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": Path.mkdir,
+    "a loop": lambda path: path.symlink_to(path),
+    "300 MB": lambda path: (path.touch(), os.truncate(path, 300_000_000)),
+    "no UTF-8": lambda path: path.write_bytes(b"task: \xff\n"),
+    "UTF-16": lambda path: path.write_text(HEAD, "utf-16"),
+    "UTF-7": lambda path: path.write_bytes(b"+AHQAYQBzAGs-: toy"),
+}
+
+
+@pytest.mark.parametrize("make", FILES.values(), ids=FILES)
+def test_what_is_no_configuration_file_is_refused_by_name(nothing_outside, make):
+    path = nothing_outside.folder / "hostile.yaml"
+    make(path)
+    assert "hostile.yaml" in nothing_outside.attempt(read, path, weighed=True)
+
+
+def test_a_file_name_cannot_steer_the_terminal(nothing_outside):
+    path = nothing_outside.folder / f"a\x1b[2J\n{FORGED}.yaml"
+    assert r"a\x1b[2J\nTraining" in nothing_outside.attempt(read, path)
+    path.write_text(HEAD)
+    assert "it becomes a folder" in nothing_outside.attempt(read, path)
+
+
+SETS = {
+    "no equals sign": f"\x1b[2J\n{FORGED}",
+    "a key of a newline": f"a\n{FORGED}=1",
+    "a value of escapes": "seed=\x1b[31m\r",
+    "a value of a newline": f"seed=1\n{FORGED}",
+    "brackets": "device.gpu_ids=" + "[" * 50_000,
+    "braces": "queue.grid=" + "{a: " * 50_000,
+    "a circle": "queue.grid=&a {a: *a}",
+    "a circle in brackets": "queue.grid={a: &a [*a]}",
+    "a tag": "queue.seeds=[!!python/object/apply:os.system [true]]",
+    "a deep key": ".".join("a" * 5_000) + "=1",
+    "a deep key that is known": "queue.grid" + ".a" * 5_000 + "=1",
+    "a giant batch": "training.effective_batch=100000000000000000",
+    "a giant list": "queue.seeds=[" + "1," * 200_000 + "1]",
+    "a long name": "run.name=" + "a" * 5_000,
+    "a name of directions": "run.name=a\u202eb",
+    "half a surrogate": "run.name=a\udcffb",
+    "a folder with a NUL": "output_dir=a\0b",
+    "a folder of 5,000 letters": "output_dir=" + "a" * 5_000,
+    "a folder that is a loop": "output_dir=loop",
+    "a base": "base=../outside/secret.txt",
+}
+
+
+@pytest.mark.parametrize("pair", SETS.values(), ids=SETS)
+def test_a_hostile_override_is_refused_in_a_sentence(nothing_outside, monkeypatch, pair):
+    monkeypatch.chdir(nothing_outside.folder)
+    Path("loop").symlink_to("loop")
+    Path("plain.yaml").write_text(HEAD)
+    told = nothing_outside.attempt(lambda: read("plain.yaml", split_overrides([pair])))
+    assert told and SECRET not in told
+
+
+def test_all_mistakes_are_still_listed_at_once_with_line_and_column(nothing_outside):
+    (nothing_outside.folder / "many.yaml").write_text(HEAD + "seed: x\nrun: {name: a/b}\nx: 1\n")
+    lines = nothing_outside.attempt(read, nothing_outside.folder / "many.yaml").splitlines()
+    assert [line.split(":")[1:3] for line in lines] == [["3", "7"], ["4", "7"], ["5", "1"]]
