@@ -12,7 +12,7 @@ import torch
 
 from lib import checkpoint, launch
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import torchrun
+from lib.launch import endings, torchrun
 from lib.report.summary import Summary
 from tests import several
 from tests.conftest import ROOT, TOY
@@ -112,7 +112,7 @@ def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_t
 
 
 def words(place, rank, error):
-    torchrun.write_last_words(place, rank, error)
+    endings.write_last_words(place, rank, error)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_the_rank_that_failed_first_is_told_with_its_traceback_and_not_those_tha
     except KeyError as error:
         words(tmp_path, 1, error)
     failure = ended._verdict(tmp_path)
-    assert isinstance(failure, torchrun.RankFailed)
+    assert isinstance(failure, endings.RankFailed)
     assert str(failure).startswith("Rank 1 failed:\nTraceback") and "several.Slow.loss(None" in str(failure)
 
 
