@@ -239,6 +239,6 @@ def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}[{key!r}]", part) for key, part in value.items())
     elif isinstance(value, list | tuple):
         yield from ((f"{name}[{number}]", part) for number, part in enumerate(value))
-    elif not isinstance(value, type | types.FunctionType | types.ModuleType):
+    if not isinstance(value, type | types.FunctionType | types.ModuleType):
         attributes: Iterable[tuple[str, Any]] = getattr(value, "__dict__", {}).items()
         yield from ((f"{name}.{key}", part) for key, part in attributes)

@@ -340,6 +340,7 @@ def test_a_killed_loader_worker_of_a_rank_is_answered_by_one_fresh_launch(toy, t
             return full
 
     monkeypatch.setattr(torchrun, "_Launch", Full)
+    (tmp_path / "runs" / "toy").mkdir(parents=True)
     with pytest.raises(data.WorkerKilled, match="RAM was full"):
         torchrun.train(toy(), tmp_path / "runs" / "toy", 2, 1, {})
     assert len(launches) == 3
