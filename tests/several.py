@@ -5,8 +5,10 @@
 reads FOLDER/scenarios.json and does one after the other; tests/ranks/test_ranks.py starts as many as there are ranks.
 """
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from unittest import mock
 
 import torch
 
-from lib import launch, ranks
+from lib import checkpoint, launch, ranks
 from lib.errors import BadInput, TrainingFailed
 from lib.task import load_config
 from lib.training.session import Session
@@ -32,6 +34,21 @@ class Slow(Toy):
     def loss(self, model, batch):
         time.sleep(0.05)
         return super().loss(model, batch)
+
+
+class Held(Toy):
+    """Waits in a step while there is a file `hold` and a checkpoint of the step that it names, or of a later one."""
+
+    def loss(self, model, batch):
+        while self.is_held():
+            time.sleep(0.01)
+        return super().loss(model, batch)
+
+    def is_held(self):
+        saved = Path("runs") / self.config.run.name / "checkpoints"
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return max(checkpoint.steps(saved), default=0) >= int(Path("hold").read_text())
+        return False
 
 
 class Branching(Toy):
@@ -131,15 +148,33 @@ def here(folder: Path, scenarios: Iterable[dict]) -> list[dict]:
         torch.set_num_threads(threads)
 
 
-def on_ranks(folder: Path, scenarios: list[dict], count: int = 2, seconds: float = 120) -> list[list[dict]]:
-    """Does them on `count` ranks; what each of those returned."""
+def on_ranks(folder: Path, scenarios: list[dict], count: int = 2, seconds: float = 900) -> list[list[dict]]:
+    """Does them on `count` ranks; what each of those returned. When one fails, the others may still say why."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "toy.yaml").write_text(TOY)
     (folder / "scenarios.json").write_text(json.dumps(scenarios))
     started = [start_rank(folder, number, count, free_port() if not number else None) for number in range(count)]
-    outputs = [process.communicate(timeout=seconds)[0] for process in started]
-    assert all(process.returncode == 0 for process in started), "\n\n".join(outputs)
+    until = time.monotonic() + seconds
+    while any(process.poll() is None for process in started) and time.monotonic() < until:
+        if any(process.returncode for process in started):
+            until = min(until, time.monotonic() + 30)
+        time.sleep(0.05)
+    assert all(process.returncode == 0 for process in started), "\n\n".join(
+        f"Rank {number} {ending(process)}:\n{(folder / f'rank-{number}.txt').read_text('utf-8', 'replace')[-5000:]}"
+        for number, process in enumerate(started)
+    )
     return [json.loads((folder / f"results-{number}.json").read_text()) for number in range(count)]
+
+
+def ending(process: subprocess.Popen) -> str:
+    """How a process ended; one that still runs is killed."""
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+        return "did not end"
+    if process.returncode < 0:
+        return f"was ended by signal {-process.returncode} ({signal.Signals(-process.returncode).name})"
+    return f"ended with exit code {process.returncode}"
 
 
 _port = 0
@@ -151,10 +186,9 @@ def start_rank(folder: Path, number: int, count: int, port: int | None = None) -
     place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _port, "OMP_NUM_THREADS": 1, "GLOO_SOCKET_IFNAME": "lo"}
     environment = {**os.environ, **{k: str(v) for k, v in (place | meeting).items()}, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.several", str(folder)]
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.several", str(folder)]
+    with (folder / f"rank-{number}.txt").open("wb") as out:  # no pipe, which would fill up while another rank is read
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT)
 
 
 def free_port() -> int:

@@ -9,3 +9,4 @@ AGENT = "TRAINBOOK_AGENT"  # the process id of the torchrun above a rank, which 
 RANK_FOLDER = "TRAINBOOK_RANK_FOLDER"  # the folder in which a rank leaves its last words for the launcher
 SUMMARY = "TRAINBOOK_SUMMARY"  # JSON that only the launcher knows and the run's summary is to hold
 RELAY = "TRAINBOOK_RELAY"  # set for ranks whose progress is shown by the process that started them
+FORK_SERVER = "TRAINBOOK_FORK_SERVER"  # the process id of the one that starts the server of its loader workers

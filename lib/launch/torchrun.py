@@ -18,8 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -30,31 +29,18 @@ import psutil
 from lib import checkpoint, ranks
 from lib.config import Config, environment, to_yaml, with_changes
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
+from lib.launch import endings
+from lib.launch.starting import Signs
 from lib.machine import hardware, memory
-from lib.machine.disk import whole
+from lib.ranks import boot
 from lib.report.metrics import EventLog
 from lib.report.progress import MARK, Progress, choose_progress
+from lib.training.data import WorkerKilled
 from lib.training.session import handling_signals
 
 LAUNCHES = 3  # in a row without a new checkpoint
 GRACE_SECONDS = 2.0  # in which the ranks that are left may say why, before all are killed
 _LIBRARY = Path(__file__).resolve().parents[2]
-
-# Becomes torchrun after asking to be killed when its parent goes; the ranks learn its process id.
-_EXEC = f"""
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)})
-if os.getppid() != int(sys.argv[1]):
-    os._exit(1)
-os.environ["{environment.AGENT}"] = str(os.getpid())
-os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *sys.argv[2:]])
-"""
-# Errors that say nothing but that another rank is gone or does not answer.
-_LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed out", re.DOTALL)
-
-
-class RankFailed(RuntimeError):
-    """A rank raised an error; its text is that rank's traceback."""
 
 
 def processes(config: Config) -> int:
@@ -112,31 +98,41 @@ def as_rank() -> Iterator[None]:
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
         elif place:
             os.dup2(1, 2)  # the first rank's warnings are seen beside its notes
+            stack.enter_context(contextlib.redirect_stdout(_ToLauncher(sys.stdout)))
         try:
             yield
         except BaseException as error:
             if not place:
                 raise
-            write_last_words(Path(place), number, error)
+            endings.write_last_words(Path(place), number, error)
             raise SystemExit(1) from None  # the launcher prints it, once
     if place:
         (Path(place) / f"done-{number}.json").touch()
 
 
-def write_last_words(folder: Path, number: int, error: BaseException) -> None:
-    """Writes a rank's error where the launcher finds it. `lost` ones say nothing but that another rank is gone."""
-    for_a_person = isinstance(error, BadInput | TrainingFailed)
-    words = {
-        "rank": number,
-        "kind": type(error).__name__,
-        "text": str(error),
-        "micro_batch": getattr(error, "micro_batch", 0),
-        "lost": isinstance(error, RuntimeError) and not for_a_person and bool(_LOST.search(str(error))),
-        "traceback": "".join(traceback.format_exception(error)),
-        "time": time.time(),
-    }
-    with whole(folder / f"failed-{number}.json", cache=True) as aside:
-        aside.write_text(json.dumps(words), "utf-8")
+class _ToLauncher:
+    """Standard output of the first rank. Where nobody reads it the launcher is gone, and so is this rank at once.
+
+    The system ends it too, but a moment later, in which the broken pipe would be written down as the run's failure.
+    """
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return self._or_end(self._stream.write, text)
+
+    def flush(self) -> None:
+        self._or_end(self._stream.flush)
+
+    def _or_end(self, operation: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return operation(*arguments)
+        except BrokenPipeError:
+            os._exit(1)
 
 
 # --- above the ranks --------------------------------------------------------------------------------------------------
@@ -145,9 +141,9 @@ def write_last_words(folder: Path, number: int, error: BaseException) -> None:
 def train(config: Config, folder: Path, count: int, session: int, summary: Mapping[str, Any]) -> None:
     """Trains in `count` processes until they end cleanly; the run's summary says how, and holds `summary` too.
 
-    When a rank dies or hangs, all are started again and resume from the newest checkpoint. Raises what a rank raised:
-    BadInput and TrainingFailed as they are, others as RankFailed; TrainingFailed after LAUNCHES deaths without a new
-    checkpoint, KeyboardInterrupt when a second signal came.
+    When a rank or a loader worker of one dies or hangs, all are started again and resume from the newest checkpoint.
+    Raises what a rank raised: BadInput and TrainingFailed as they are, others as RankFailed; TrainingFailed after
+    LAUNCHES deaths without a new checkpoint, or two of a loader worker; KeyboardInterrupt when a second signal came.
     """
     progress = choose_progress()
     events = EventLog(folder / "events.csv", progress.note)
@@ -166,10 +162,13 @@ def train(config: Config, folder: Path, count: int, session: int, summary: Mappi
                 f"Memory ran out on a rank: starting again in micro-batches of {failure.micro_batch}.",
             )  # fmt: skip
             continue
-        if not isinstance(failure, _Died):
+        if not isinstance(failure, _Died | WorkerKilled):
             raise failure
         now = _step(folder)
         left, reached = (LAUNCHES if now > reached else left) - 1, max(now, reached)
+        left -= isinstance(failure, WorkerKilled)  # memory that is full will be full again: one more launch, not two
+        if left <= 0 and isinstance(failure, WorkerKilled):
+            raise failure
         if not left:
             raise TrainingFailed(
                 f"{failure} This happened {LAUNCHES} times without a new checkpoint in between, so it is not tried "
@@ -203,6 +202,7 @@ class _Launch:
     _agent: subprocess.Popen | None = None
     _ranks: dict[int, psutil.Process] = field(default_factory=dict)
     _gone: set[int] = field(default_factory=set)  # ranks that ended without an error of their own
+    _hung: str = ""  # a sentence on a rank that hung while it started
 
     def run(self) -> Exception | None:
         """Returns None after a clean end, otherwise why it ended."""
@@ -220,9 +220,9 @@ class _Launch:
 
     def _start(self, place: Path, errors: Any) -> subprocess.Popen:
         options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={self.count}"]
-        program = ["-m", "lib", "train", str(place / "config.yaml")]
+        program = [boot.__file__, "rank", "train", str(place / "config.yaml")]
         return subprocess.Popen(
-            [sys.executable, "-c", _EXEC, str(os.getpid()), *options, *program],
+            [sys.executable, boot.__file__, "agent", str(os.getpid()), *options, *program],
             env=self._environment(place),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -256,6 +256,7 @@ class _Launch:
             lines.put(None)
 
         threading.Thread(target=read, args=(self._agent.stdout,), daemon=True).start()
+        signs = Signs(place)
         until = float("inf")
         looked = 0.0
         while time.monotonic() < until:
@@ -267,6 +268,10 @@ class _Launch:
             if time.monotonic() - looked >= 0.2:
                 looked = time.monotonic()
                 if self._is_settled(place):
+                    self._wait_for_codes(place)
+                    return
+                if hung := signs.look(self._ranks):
+                    self._hung = hung
                     return
                 if self._agent.poll() is not None or any(place.glob("failed-*.json")):
                     until = min(until, looked + GRACE_SECONDS)
@@ -280,7 +285,7 @@ class _Launch:
 
     def _is_settled(self, place: Path) -> bool:
         """Says whether it is known which rank ended all: one with an error of its own, or one gone without an error."""
-        if any(not words["lost"] for words in _read_words(place)):
+        if any(not words["lost"] for words in endings.read_words(place)):
             return True
         self._look_for_ranks()
         gone = set()
@@ -304,19 +309,32 @@ class _Launch:
                 if child.pid not in {known.pid for known in self._ranks.values()}:
                     self._ranks[int(child.environ()["RANK"])] = child
 
+    def _wait_for_codes(self, place: Path) -> None:
+        """Gives torchrun a moment to say how the ranks that are gone ended."""
+        until = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < until and not all((place / f"ended-{number}").exists() for number in self._gone):
+            time.sleep(0.01)
+
     def _end(self) -> None:
-        """Kills what is left. The ranks and their loader processes go with torchrun."""
+        """Kills what is left: torchrun, and the ranks also where torchrun can no longer be their parent.
+
+        Loader workers and their server go with their rank, and multiprocessing's trackers when they have cleaned up.
+        """
         assert self._agent
         left = [*self._ranks.values()]
-        if self._agent.poll() is None:
-            self._agent.kill()
-        self._agent.wait()
-        for process in left:
+        with contextlib.suppress(psutil.Error):
+            left += [child for child in psutil.Process(self._agent.pid).children(recursive=True) if child not in left]
+        for process in [self._agent, *self._ranks.values()]:
             with contextlib.suppress(psutil.Error):
-                process.wait(timeout=10)
+                process.kill()
+        self._agent.wait()
+        _, alive = psutil.wait_procs(left, timeout=10)
+        for process in alive:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
     def _verdict(self, place: Path) -> Exception | None:
-        words = _read_words(place)
+        words = endings.read_words(place)
         assert self._agent
         if not words and self._agent.returncode == 0:
             return None
@@ -327,11 +345,12 @@ class _Launch:
         # Without any words a rank was seen to be gone before the others noticed.
         silent = set(range(self.count)) - {error["rank"] for error in words} - done if words else self._gone
         if causes:
-            return _error(causes[0])
+            return endings.error_of(causes[0])
+        if self._hung:
+            return _Died(self._hung)
         if silent:
             late = any(re.search("[Tt]imed out", error["text"]) for error in words)
-            how = "hung" if late else "was killed or crashed"
-            return _Died(f"Rank {min(silent)} {how}.")
+            return _Died(f"Rank {min(silent)} hung." if late else endings.ending_of(place, min(silent)))
         return _Died(f"The ranks lost each other. {words[0]['text'].splitlines()[0]}" if words else "torchrun ended.")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -345,16 +364,3 @@ class _Launch:
                 self._ranks[0].send_signal(signal.SIGINT)
         elif self._agent:
             self._agent.kill()
-
-
-def _read_words(place: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text("utf-8")) for path in place.glob("failed-*.json")]
-
-
-def _error(words: Mapping[str, Any]) -> Exception:
-    """Returns the exception that a rank left."""
-    if words["kind"] == "OutOfMemory":
-        return OutOfMemory(words["text"], words["micro_batch"])
-    if kind := {"BadInput": BadInput, "TrainingFailed": TrainingFailed}.get(words["kind"]):
-        return kind(words["text"])
-    return RankFailed(f"Rank {words['rank']} failed:\n{words['traceback']}")

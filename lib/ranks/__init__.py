@@ -9,13 +9,12 @@ the order, and the sum is the same up to rounding. In either case it has the sam
 """
 
 import contextlib
-import ctypes
 import os
-import signal
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +23,8 @@ from torch import Tensor
 
 from lib.config import Device, environment
 from lib.errors import BadInput, TrainingFailed
+from lib.ranks import boot
+from lib.ranks.boot import die_with
 
 JOIN_SECONDS = 300  # for all ranks to come together
 PATIENT_SECONDS = 1800  # before the first step: data are read, kernels compiled
@@ -113,7 +114,9 @@ def start(options: Device) -> None:
         torch.cuda.set_device(on[local])
     if size == 1:
         return
+    enter("waiting for the other ranks")
     _join()
+    enter("reading the data")
     flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS)) if on else dist.group.WORLD
     _here = _Place(dist.get_rank(), size, local_size, flags)
 
@@ -130,6 +133,8 @@ def _join() -> None:
                 "Choose another MASTER_PORT (torchrun: --master-port or --rdzv-endpoint)."
             ) from error
         first = str(error).strip().splitlines()[0]
+        if environment.RANK_FOLDER in os.environ:  # on one machine, so it is no wrong address: a fresh launch may do
+            raise RuntimeError(f"Timed out waiting for the other ranks to start: {first}") from error
         raise BadInput(
             f"This process did not find the other ranks at {where} within {JOIN_SECONDS} s. See that all of them are "
             f"started with this address and can reach it. torch's message: {first}"
@@ -146,7 +151,8 @@ def end() -> None:
 
 
 def keep_pace() -> None:
-    """Shortens the wait for other ranks to HANG_SECONDS: after that they end with an error."""
+    """Shortens the wait for other ranks to HANG_SECONDS: after that they end with an error. The start is over."""
+    enter(boot.TRAINING)
     if _here.size > 1:
         _expect(HANG_SECONDS)
 
@@ -156,12 +162,10 @@ def _expect(seconds: float) -> None:
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
-def die_with(parent: int) -> None:
-    """Has Linux kill this process as soon as `parent` is gone, even by kill -9, so that no orphan keeps a GPU."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:  # it ended before the call
-        os._exit(1)
+def enter(stage: str) -> None:
+    """Says to the launcher, if there is one, how far the start of this rank is."""
+    if (folder := os.environ.get(environment.RANK_FOLDER)) and "RANK" in os.environ:
+        boot.write_stage(Path(folder), int(os.environ["RANK"]), stage)
 
 
 def highest(*values: float) -> list[float]:

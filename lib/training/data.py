@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import os
 import re
 import shutil
 import time
@@ -26,6 +25,7 @@ from lib.config import Data
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import hardware
 from lib.task import Batch, Task
+from lib.training import workers
 from lib.training.order import COLLATE, SUBSET, Order, mix, permutation
 
 _MIB = 2**20
@@ -60,36 +60,45 @@ def train_batches(
 ) -> Iterator[tuple[int, list[Batch]]]:
     """Yields each step of `steps` with the batches of this rank's slots, on the CPU."""
     mine = order.share(ranks.rank(), ranks.world())
-    workers = options.num_workers
+    count = options.num_workers
+    batches = _SlotBatches(task, dataset, order)
+    if count:
+        workers.start_server()
     loader = DataLoader(
-        _SlotBatches(task, dataset, order),
+        workers.Sent(batches, task.config.task) if count else batches,
         batch_size=None,
         sampler=_SlotKeys(steps, mine),
-        num_workers=workers,
-        prefetch_factor=options.prefetch_factor if workers else None,
+        num_workers=count,
+        prefetch_factor=options.prefetch_factor if count else None,
         pin_memory=options.pin_memory and torch.cuda.is_available(),
-        worker_init_fn=functools.partial(_end_with, os.getpid()),
+        multiprocessing_context=workers.context if count else None,
+        worker_init_fn=workers.end_with_parent,
     )
     slots = iter(loader)
     for step in steps:
-        yield step, [next(slots) for _ in mine]
-
-
-def _end_with(parent: int, worker: int) -> None:
-    """Ends a worker with the process that it loads for."""
-    ranks.die_with(parent)
+        with workers.naming_signals(slots):
+            batch = [next(slots) for _ in mine]
+        yield step, batch
 
 
 _SHARED = Path("/dev/shm")
 
 
-def limit_workers(task: Task, slot_size: int, options: Data) -> tuple[Data, str]:
+def limit_workers(task: Task, dataset: Any, slot_size: int, options: Data) -> tuple[Data, str]:
     """Caps `num_workers` at what CPUs and /dev/shm allow; returns the options and a sentence, empty where they fit.
 
-    Workers hand batches over in /dev/shm. Where that is full the system kills one with a bus error, in mid-run.
+    Workers hand batches over in /dev/shm. Where that is full the system kills one with a bus error, in mid-run. There
+    are no workers where task or data set cannot be sent to them.
     """
     if not options.num_workers:
         return options, ""
+    if what := workers.unsendable(task, "the task") or workers.unsendable(dataset, "the data set"):
+        return dataclasses.replace(options, num_workers=0), (
+            f"data.num_workers is {options.num_workers}, but what loads the data cannot be sent to another process: "
+            f"{what}. The training process loads the data. No result changes. To use workers, open or make such a "
+            "thing where it is first used, and leave it out in __getstate__."
+        )
+    workers.start_server()
     most = hardware.cpus_per_process(ranks.local_world())
     why = f"{hardware.cpus():g} CPUs serve {ranks.local_world()} process(es)"
     if _SHARED.is_dir():
@@ -109,12 +118,15 @@ def limit_workers(task: Task, slot_size: int, options: Data) -> tuple[Data, str]
     return dataclasses.replace(options, num_workers=most), sentence
 
 
+class WorkerKilled(TrainingFailed):
+    """The system killed a process that loads data; a fresh launch may get through."""
+
+
 @contextlib.contextmanager
-def naming_killed_workers(step: Callable[[], int], workers: int) -> Iterator[None]:
+def naming_killed_workers(step: Callable[[], int], count: int) -> Iterator[None]:
     """Turns torch's error about a loader worker that the system killed into one about the host's memory.
 
-    torch raises it from a signal handler, so at any line of the training process and not only where it waits for data.
-    Raises TrainingFailed.
+    Raises WorkerKilled.
     """
     try:
         try:
@@ -137,9 +149,9 @@ def naming_killed_workers(step: Callable[[], int], workers: int) -> Iterator[Non
         if message is None:
             raise
         where = "/dev/shm, the memory that workers share, is" if "Bus error" in message else "the machine's RAM was"
-        raise TrainingFailed(
+        raise WorkerKilled(
             f"At step {step()} the system killed a process that loads data: most likely {where} full. Lower "
-            f"data.num_workers (now {workers}; 0 loads in the training process) or data.prefetch_factor, so that fewer "
+            f"data.num_workers (now {count}; 0 loads in the training process) or data.prefetch_factor, so that fewer "
             "batches are in flight, take a smaller training.effective_batch or more training.micro_batch_slots, or a "
             f"part of the data by data.subset_ratio. The loader said: {message.splitlines()[0]}"
         ) from error

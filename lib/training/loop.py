@@ -60,7 +60,7 @@ def train(
     datasets = task.datasets()
     train_set = data.subset(datasets["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)
-    loading, fewer = data.limit_workers(task, order.slot_size, config.data)
+    loading, fewer = data.limit_workers(task, train_set, order.slot_size, config.data)
     if fewer:
         progress.note(fewer)
     state = first_state(task, config, resume, progress.note, most)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -12,8 +13,11 @@ import torch
 
 from lib import checkpoint, launch
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import torchrun
+from lib.launch import endings, starting, torchrun
+from lib.ranks import boot
+from lib.report.progress import Plain
 from lib.report.summary import Summary
+from lib.training import data
 from tests import several
 from tests.conftest import ROOT, TOY
 
@@ -52,22 +56,24 @@ def test_without_affinity_as_on_macos_the_ranks_get_an_environment(toy, monkeypa
     assert (environment["OMP_NUM_THREADS"], environment["TRAINBOOK_SESSION"]) == ("4", "7")
 
 
-SLOW = {"task": f"{several.__file__}:Slow", "device.processes": 2, **SLOTS, "training.max_steps": 24}
+HELD = {"task": f"{several.__file__}:Held", "device.processes": 2, **SLOTS, "training.max_steps": 24}
 
 
 def start(tmp_path, **overrides):
     (tmp_path / "toy.yaml").write_text(TOY)
-    pairs = [f"--set={key}={value}" for key, value in {**SLOW, "run.name": "slow", **overrides}.items()]
+    pairs = [f"--set={key}={value}" for key, value in {**HELD, "run.name": "held", **overrides}.items()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     log = (tmp_path / "log.txt").open("wb")
     command = [sys.executable, "-m", "lib", "train", "toy.yaml", *pairs]
     return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
 
 
-def wait_for(condition, seconds=90):
+def wait_for(condition, process=None, log=None, seconds=600):
+    """The first true value of `condition`; `process` must not end before."""
     until = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < until, "waited in vain"
+        has_ended = process is not None and process.poll() is not None
+        assert time.monotonic() < until and not has_ended, log.read_text() if log else "waited in vain"
         time.sleep(0.02)
     return found
 
@@ -83,36 +89,58 @@ def is_gone(process):
 
 
 def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_to_the_same_bytes(tmp_path):
-    saved = tmp_path / "runs" / "slow" / "checkpoints"
+    saved, log, hold = tmp_path / "runs" / "held" / "checkpoints", tmp_path / "log.txt", tmp_path / "hold"
+    hold.write_text("1")  # so that no run ends before it is disturbed
     process = start(tmp_path, **{"data.num_workers": 1})
-    wait_for(lambda: checkpoint.steps(saved))
+    wait_for(lambda: checkpoint.steps(saved), process, log)
     below = psutil.Process(process.pid).children(recursive=True)
-    assert len(below) >= 5  # torchrun, two ranks, a loader process each
+    assert len(below) >= 9  # torchrun; two ranks; of each a loader worker, the server above it, and a tracker
     process.kill()
     process.wait()
-    wait_for(lambda: all(map(is_gone, below)), seconds=10)
+    wait_for(lambda: all(map(is_gone, below)))
+    assert not (tmp_path / "runs" / "held" / "summary.json").exists()  # nobody took the launcher's end for a failure
 
     before = checkpoint.steps(saved)[-1]
+    hold.write_text(str(before + 1))
     process = start(tmp_path)
-    wait_for(lambda: checkpoint.steps(saved)[-1] > before)
+    wait_for(lambda: checkpoint.steps(saved)[-1] > before, process, log)
     ranks_below(process)[1].kill()
-    assert process.wait(timeout=90) == 0, (tmp_path / "log.txt").read_text()
-    said = (tmp_path / "log.txt").read_text()
-    assert "Rank 1 was killed or crashed. Starting again from step" in said and "Traceback" not in said
-    assert "relaunch" in (tmp_path / "runs" / "slow" / "events.csv").read_text()
-    summary = json.loads((tmp_path / "runs" / "slow" / "summary.json").read_text())
+    hold.unlink()
+    assert process.wait(timeout=600) == 0, log.read_text()
+    said = log.read_text()
+    assert "Rank 1 was ended by signal 9 (SIGKILL)." in said and "Starting again from step" in said, said
+    assert "Traceback" not in said, said
+    assert "relaunch" in (tmp_path / "runs" / "held" / "events.csv").read_text()
+    summary = json.loads((tmp_path / "runs" / "held" / "summary.json").read_text())
     assert (summary["reason"], summary["world_size"], summary["session"]) == ("completed", 2, 1)
 
-    several.here(tmp_path / "whole", [{"config": {**SLOW, "device.processes": 1, "run.name": "slow"}}])
-    one = checkpoint.load_newest(tmp_path / "whole" / "runs" / "slow" / "checkpoints")[0]
+    several.here(tmp_path / "whole", [{"config": {**HELD, "device.processes": 1, "run.name": "held"}}])
+    one = checkpoint.load_newest(tmp_path / "whole" / "runs" / "held" / "checkpoints")[0]
     two = checkpoint.load_newest(saved)[0]
     assert one.step == two.step == 24
     for group, named in one.tensors.items():
         assert all(torch.equal(value, two.tensors[group][name]) for name, value in named.items())
 
 
+def test_a_first_rank_whose_output_nobody_reads_ends_without_a_word(tmp_path, monkeypatch):
+    class Broken:
+        def write(self, text):
+            raise BrokenPipeError
+
+        flush = write
+
+    codes = []
+    monkeypatch.setenv("TRAINBOOK_RANK_FOLDER", str(tmp_path))
+    monkeypatch.setattr(torchrun.os, "dup2", lambda *_: None)
+    monkeypatch.setattr(torchrun.os, "_exit", codes.append)
+    monkeypatch.setattr(sys, "stdout", Broken())
+    with torchrun.as_rank():
+        print("a line")
+    assert codes and set(codes) == {1} and not list(tmp_path.glob("failed-*"))
+
+
 def words(place, rank, error):
-    torchrun.write_last_words(place, rank, error)
+    endings.write_last_words(place, rank, error)
 
 
 @pytest.fixture
@@ -129,12 +157,12 @@ def ended(toy):
 def test_the_rank_that_failed_first_is_told_with_its_traceback_and_not_those_that_lost_it(ended, tmp_path):
     words(tmp_path, 0, RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection reset by peer"))
     try:
-        several.Slow.loss(None, None, {}["x"])
+        several.Held.loss(None, None, {}["x"])
     except KeyError as error:
         words(tmp_path, 1, error)
     failure = ended._verdict(tmp_path)
-    assert isinstance(failure, torchrun.RankFailed)
-    assert str(failure).startswith("Rank 1 failed:\nTraceback") and "several.Slow.loss(None" in str(failure)
+    assert isinstance(failure, endings.RankFailed)
+    assert str(failure).startswith("Rank 1 failed:\nTraceback") and "several.Held.loss(None" in str(failure)
 
 
 def test_sentences_of_a_rank_stay_what_they_are(ended, tmp_path):
@@ -153,12 +181,132 @@ def test_a_rank_that_others_waited_for_in_vain_is_called_hung(ended, tmp_path):
 def test_a_rank_that_is_gone_before_the_others_notice_is_named(ended, tmp_path):
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     ended._ranks = {0: psutil.Process(), 1: psutil.Process(sleeper.pid)}
+    (tmp_path / "ended-1").write_text("-9")
     assert not ended._is_settled(tmp_path)
     (tmp_path / "failed-0.json.4711.tmp").touch()  # a rank is writing its words just now
     sleeper.kill()
     sleeper.wait()
     assert ended._is_settled(tmp_path)
-    assert str(ended._verdict(tmp_path)) == "Rank 1 was killed or crashed."
+    assert str(ended._verdict(tmp_path)).startswith("Rank 1 was ended by signal 9 (SIGKILL).")
+
+
+@pytest.mark.parametrize(
+    "last_line, said",
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "Rank 1 was ended by signal 11 (SIGSEGV)."),
+        ("os._exit(3)", "Rank 1 ended with exit code 3 and left no error."),
+    ],
+)
+def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code_or_signal(tmp_path, last_line, said):
+    assert endings.ending_of(tmp_path, 1) == "Rank 1 was killed or crashed."
+    environment = {**os.environ, "RANK": "1", "TRAINBOOK_RANK_FOLDER": str(tmp_path)}
+    rank = boot._Recorded([sys.executable, "-c", f"import os, signal; {last_line}"], env=environment)
+    wait_for(lambda: rank.poll() is not None)
+    assert endings.ending_of(tmp_path, 1) == said
+
+
+# --- ranks that start -------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """A clock, and a rank whose CPU time is `used`."""
+
+    now = used = 0.0
+
+    def cpu_times(self):
+        return SimpleNamespace(user=self.used, system=0.0)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(starting.time, "monotonic", lambda: clock.now)
+    return clock
+
+
+def looks(signs, clock, seconds):
+    """What is said in so many seconds of silence."""
+    for _ in range(5 * seconds):
+        clock.now += 0.2
+        if said := signs.look({1: clock}):
+            return said
+    return ""
+
+
+def test_a_rank_without_a_sign_of_life_is_named_with_the_stage_of_its_start(tmp_path, clock):
+    signs = starting.Signs(tmp_path)
+    assert looks(signs, clock, 59) == ""
+    boot.write_stage(tmp_path, 1, "reading the data")
+    assert "Rank 1 hung while it started, in the stage 'reading the data'" in looks(signs, clock, 3)
+
+
+@pytest.mark.parametrize("sign", ["its thread", "the CPU", "a long pause of everything", "its first step"])
+def test_a_rank_that_is_only_slow_is_let_alone(tmp_path, clock, sign):
+    signs = starting.Signs(tmp_path)
+    for number in range(4):
+        assert looks(signs, clock, 40) == ""
+        if sign == "its thread":
+            (tmp_path / "alive-1").touch()
+            os.utime(tmp_path / "alive-1", (number + 1, number + 1))
+        elif sign == "the CPU":
+            clock.used += 0.01
+        elif sign == "a long pause of everything":  # it counts as one look
+            clock.now += 1000
+            (tmp_path / "alive-1").touch()
+            os.utime(tmp_path / "alive-1", (number + 1, number + 1))
+        else:
+            boot.write_stage(tmp_path, 1, boot.TRAINING)
+
+
+STOPPED = """
+import os, signal, subprocess, sys
+rank = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"]
+subprocess.Popen(rank, env={**os.environ, "RANK": "0"}).wait()
+"""
+
+
+def test_a_launch_with_a_rank_that_is_stopped_while_it_starts_ends_with_all_its_processes(toy, monkeypatch):
+    """This torchrun is imitated, and its rank asked nobody to be killed with it."""
+    started = []
+
+    def imitated(self, place, errors):
+        agent = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, env=self._environment(place))
+        started.append(psutil.Process(agent.pid))
+        return agent
+
+    class Watched(torchrun._Launch):
+        def _end(self):
+            started.extend(self._ranks.values())
+            super()._end()
+
+    monkeypatch.setattr(Watched, "_start", imitated)
+    monkeypatch.setattr(starting, "SILENT_SECONDS", 0.5)
+    failure = Watched(toy(), 1, 1, {}, Plain()).run()
+    assert isinstance(failure, torchrun._Died) and "Rank 0 hung while it started, before its first line" in str(failure)
+    assert len(started) == 2 and all(map(is_gone, started))
+
+
+def test_a_rank_goes_with_its_torchrun_even_if_it_was_stopped_before_its_imports(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "__main__.py").write_text("import time; time.sleep(600)")  # in the place of the real one
+    above = f"""
+import os, subprocess, sys, time
+os.environ["TRAINBOOK_AGENT"] = str(os.getpid())
+print(subprocess.Popen([sys.executable, {boot.__file__!r}, "rank"]).pid, flush=True)
+time.sleep(600)
+"""
+    environment = {**os.environ, "RANK": "0", "TRAINBOOK_RANK_FOLDER": str(tmp_path)}
+    agent = subprocess.Popen([sys.executable, "-c", above], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+    rank = psutil.Process(int(agent.stdout.readline()))
+    wait_for(lambda: (tmp_path / "alive-0").exists())
+    assert boot.read_stage(tmp_path, 0) == "importing"
+    rank.suspend()
+    agent.kill()
+    agent.wait()
+    wait_for(lambda: is_gone(rank))
+
+
+# --- relaunches -------------------------------------------------------------------------------------------------------
 
 
 def test_deaths_without_progress_end_after_three_launches(toy, tmp_path, monkeypatch, capsys):
@@ -177,6 +325,27 @@ def test_deaths_without_progress_end_after_three_launches(toy, tmp_path, monkeyp
     assert len(launches) == 3
     summary = json.loads((tmp_path / "runs" / "toy" / "summary.json").read_text())
     assert summary["reason"] == "failed" and "Rank 1 was killed" in summary["error"]
+
+
+def test_a_killed_loader_worker_of_a_rank_is_answered_by_one_fresh_launch(toy, tmp_path, monkeypatch, capsys):
+    launches = []
+    full = endings.error_of({"kind": "WorkerKilled", "text": "The machine's RAM was full.", "rank": 1})
+
+    class Full(torchrun._Launch):
+        def run(self):
+            launches.append(self.config)
+            if len(launches) == 2:  # it came further in between
+                state = {"identity": {}}
+                checkpoint.save(tmp_path / "runs" / "toy" / "checkpoints", 3, {"model": {"w": torch.ones(1)}}, state)
+            return full
+
+    monkeypatch.setattr(torchrun, "_Launch", Full)
+    (tmp_path / "runs" / "toy").mkdir(parents=True)
+    with pytest.raises(data.WorkerKilled, match="RAM was full"):
+        torchrun.train(toy(), tmp_path / "runs" / "toy", 2, 1, {})
+    assert len(launches) == 3
+    rows = (tmp_path / "runs" / "toy" / "events.csv").read_text()
+    assert rows.count("relaunch") == 2 and "RAM was full. Starting again from step 3" in rows
 
 
 def test_memory_that_runs_out_under_shards_starts_again_with_half_the_micro_batch(toy, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ def run(name, overrides=None, **more):
     return {"config": {**SLOTS, "run.name": name, **(overrides or {})}, **more}
 
 
+RECOMPUTED = {"training.fully_shard": True, "training.gradient_checkpointing": "all"}
 # Each of these is done by one process and by two.
 BOTH = [
     run("dropout", {"workload.dropout": 0.5, "training.ema_decay": 0.9, "data.num_workers": 1}),
@@ -30,7 +31,8 @@ BOTH = [
     run("sharded", {"training.fully_shard": True, "training.clip_norm": 0}),
     run("sharded and clipped", {"training.fully_shard": True, "training.clip_norm": 0.05, "training.ema_decay": 0.9}),
     run("tight", task="Tight"),
-    run("recomputed and sharded", {"training.fully_shard": True, "training.gradient_checkpointing": "all"}),
+    run("recomputed and sharded", {**RECOMPUTED, "training.clip_norm": 0}),
+    run("recomputed, sharded and clipped", {**RECOMPUTED, "training.clip_norm": 0.05}),
 ]
 # And these by two alone.
 TWO = [
@@ -121,9 +123,11 @@ def test_more_slots_see_the_same_samples_and_differ_by_rounding(ends):
     assert ends.furthest("four slots") < 1e-3
 
 
-def test_a_sharded_gradient_is_clipped_by_the_norm_of_the_whole(ends):
-    assert ends.furthest("sharded and clipped") < 1e-6
-    assert ends.furthest("sharded and clipped", "ema") < 1e-6
+@pytest.mark.parametrize("name", ["sharded and clipped", "recomputed, sharded and clipped"])
+def test_a_sharded_gradient_is_clipped_by_the_norm_of_the_whole(ends, name):
+    """The squares are summed in pieces, so the norm may be rounded in another way."""
+    for group in set(ends.newest("one", name).tensors) - {"optimizer"}:
+        assert ends.furthest(name, group) < 1e-6
 
 
 def test_memory_that_runs_out_on_one_rank_repeats_the_step_on_all(ends):
@@ -191,6 +195,18 @@ def test_a_port_in_use_is_a_sentence(tmp_path):
         taken.bind(("0.0.0.0", 0))
         taken.listen()
         first = several.start_rank(tmp_path, 0, 2, taken.getsockname()[1])
-        out = first.communicate(timeout=60)[0]
+        first.wait(timeout=600)
     (result,) = json.loads((tmp_path / "results-0.json").read_text())
-    assert "another program uses this port" in result["error"], out
+    assert "another program uses this port" in result["error"], (tmp_path / "rank-0.txt").read_text()
+
+
+def test_a_rank_of_a_launch_that_meets_nobody_leaves_an_error_that_a_fresh_launch_may_cure(tmp_path, monkeypatch):
+    def nobody(*_, **__):
+        raise RuntimeError("the others did not come")
+
+    monkeypatch.setattr(ranks.dist, "init_process_group", nobody)
+    with pytest.raises(BadInput, match="did not find the other ranks"):
+        ranks._join()
+    monkeypatch.setenv("TRAINBOOK_RANK_FOLDER", str(tmp_path))
+    with pytest.raises(RuntimeError, match="Timed out waiting for the other ranks to start"):
+        ranks._join()

@@ -70,12 +70,12 @@ def test_shared_memory_that_is_too_small_means_fewer_workers_and_a_sentence(toy,
     config = toy({"data.num_workers": 2, "data.prefetch_factor": 2})
     task = load_task(config)
     monkeypatch.setattr(hardware, "cpus", lambda: 8.0)
-    assert data.limit_workers(task, 8, config.data) == (config.data, "")
+    assert data.limit_workers(task, None, 8, config.data) == (config.data, "")
     monkeypatch.setattr(data.shutil, "disk_usage", lambda _: Usage)
     slot = 40_000  # samples of 28 bytes, two slots: 2.1 MiB
-    fitting, said = data.limit_workers(task, slot, config.data)
+    fitting, said = data.limit_workers(task, None, slot, config.data)
     assert fitting.num_workers == 1 and "/dev/shm has 3 MiB free, and a worker keeps up to 2 MiB" in said
-    fitting, said = data.limit_workers(task, 10 * slot, config.data)
+    fitting, said = data.limit_workers(task, None, 10 * slot, config.data)
     assert fitting.num_workers == 0 and ": 0 load data" in said
 
 
@@ -83,7 +83,7 @@ def test_workers_beyond_the_cpus_are_left_out(toy, monkeypatch):
     config = toy({"data.num_workers": 8})
     monkeypatch.setattr(hardware, "cpus", lambda: 4.0)
     monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))
-    fitting, said = data.limit_workers(load_task(config), 8, config.data)
+    fitting, said = data.limit_workers(load_task(config), None, 8, config.data)
     assert fitting.num_workers == 2 and "4 CPUs serve 2 process(es): 2 load data" in said
 
 
@@ -99,7 +99,7 @@ def test_what_concerns_the_loader_reaches_it(toy, monkeypatch):
 
     def options(**changes):
         config = toy({f"data.{key}": value for key, value in changes.items()})
-        list(data.train_batches(None, None, Order(8, 0, 8, 1), range(0), config.data))
+        list(data.train_batches(load_task(config), range(8), Order(8, 0, 8, 1), range(0), config.data))
         return asked["pin_memory"], asked["prefetch_factor"]
 
     assert options(num_workers=2, prefetch_factor=3) == (True, 3)
@@ -109,7 +109,7 @@ def test_what_concerns_the_loader_reaches_it(toy, monkeypatch):
 
 def test_a_containers_quota_limits_the_workers(small_container, toy):
     config = toy({"data.num_workers": 8})
-    limited, notice = data.limit_workers(load_task(config), 8, config.data)
+    limited, notice = data.limit_workers(load_task(config), None, 8, config.data)
     assert limited.num_workers == 1 and "1.5 CPUs serve 1 process(es): 1 load data" in notice
 
 
@@ -117,7 +117,7 @@ def test_without_affinity_as_on_macos_the_default_number_of_workers_is_kept(toy,
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     config = toy({"data.num_workers": 2})
-    assert data.limit_workers(load_task(config), 8, config.data) == (config.data, "")
+    assert data.limit_workers(load_task(config), None, 8, config.data) == (config.data, "")
 
 
 class Samples(list):

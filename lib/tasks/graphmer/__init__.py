@@ -41,6 +41,10 @@ class Graphmer(Task):
 
     # --- data -----------------------------------------------------------------------------------------------------
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a loader worker needs: the evaluation and its results stay in the training process."""
+        return {name: value for name, value in vars(self).items() if name not in ("evaluator", "_test_ranks")}
+
     @cached_property
     def data(self) -> "Data":
         from lib.tasks.graphmer.data import Data

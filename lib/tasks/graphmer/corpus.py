@@ -2,9 +2,11 @@
 
 import hashlib
 import itertools
+import struct
+import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -19,22 +21,25 @@ from lib.tasks.graphmer.tokens import Pieces
 from lib.training.splits import by_hash
 
 SPLITS = ("train", "validation", "test")
+_ALIGNMENT = 64  # bytes; where an array begins in the file
 
 
 @dataclass
 class Corpus:
     """The arrays that training and evaluation read. W windows, T triples, E entities, V words.
 
+    Out of a file they are mapped, so all processes that read it share one copy in memory.
     A window is a stretch of a file's text inside the span of one head, with that head's triples of those lines.
     `text` holds all words of all files; `window_start` and `window_stop` (W) bound a window in it, and
     `first_triple` (W + 1) bounds its triples. `relation`, `tail` (T) and `head`, `split` (W) are indices.
     `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1); `leaves` (E, K) are
-    their pieces and END, cut at K and padded.
+    their pieces and END, cut at K and padded. `words`, `entity_ids` and `relation_names` are texts, joined by line ends
+    as UTF-8.
     """
 
-    word_list: list[str]
-    entities: list[str]
-    relations: list[str]
+    words: np.ndarray
+    entity_ids: np.ndarray
+    relation_names: np.ndarray
     text: np.ndarray
     window_start: np.ndarray
     window_stop: np.ndarray
@@ -51,6 +56,22 @@ class Corpus:
 
     def __len__(self) -> int:
         return len(self.head)
+
+    def __getstate__(self) -> dict[str, np.ndarray]:
+        """Returns the fields alone: whatever follows from them is computed where it is used."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def word_list(self) -> list[str]:
+        return _texts(self.words)
+
+    @cached_property
+    def entities(self) -> list[str]:
+        return _texts(self.entity_ids)
+
+    @cached_property
+    def relations(self) -> list[str]:
+        return _texts(self.relation_names)
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -107,22 +128,56 @@ class Corpus:
         return f"{len(self):,} windows of text with {len(self.relation):,} triples ({shares})"
 
     def save(self, path: Path) -> None:
-        """Writes an .npz without pickle."""
-        lists = {"word_list": self.word_list, "entities": self.entities, "relations": self.relations}
-        joined = {name: np.frombuffer("\n".join(value).encode(), np.uint8) for name, value in lists.items()}
-        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        stored = {name: arrays[name] for name in self.__dataclass_fields__ if name not in lists}
+        """Writes an .npz without pickle and without compression, each array aligned so that it can be mapped."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with disk.whole(path, cache=True) as aside, aside.open("wb") as file:
-            np.savez(file, **joined, **stored)
+        with disk.whole(path, cache=True) as aside, zipfile.ZipFile(aside, "w") as archive:
+            for field in fields(self):
+                member = zipfile.ZipInfo(f"{field.name}.npy")
+                member.extra = _padding(archive.fp.tell() + 30 + len(member.filename))  # type: ignore[union-attr]
+                with archive.open(member, "w") as file:
+                    np.lib.format.write_array(file, np.ascontiguousarray(getattr(self, field.name)), allow_pickle=False)
 
     @classmethod
     def load(cls, path: Path) -> "Corpus":
-        with np.load(path, allow_pickle=False) as stored:
-            fields = {name: stored[name] for name in cls.__dataclass_fields__}
-        for name in ("word_list", "entities", "relations"):
-            fields[name] = fields[name].tobytes().decode().split("\n")
-        return cls(**fields)
+        """Maps a file that `save` wrote, once its checksums are verified.
+
+        Raises OSError, ValueError, KeyError or zipfile.BadZipFile where it is damaged.
+        """
+        with zipfile.ZipFile(path) as archive:
+            if damaged := archive.testzip():
+                raise ValueError(f"{damaged} does not match its checksum")
+            return cls(**{field.name: _mapped(archive, f"{field.name}.npy") for field in fields(cls)})
+
+
+def _joined(texts: Iterable[str]) -> np.ndarray:
+    return np.frombuffer("\n".join(texts).encode(), np.uint8)
+
+
+def _texts(joined: np.ndarray) -> list[str]:
+    return joined.tobytes().decode().split("\n")
+
+
+def _padding(begin: int) -> bytes:
+    """Returns an extra field of a zip member, of such a length that data behind it is aligned."""
+    size = -(begin + 4) % _ALIGNMENT
+    return struct.pack("<HH", 0xD935, size) + bytes(size)  # the number that Android's zipalign uses for this
+
+
+def _mapped(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """Returns an uncompressed array of an .npz, mapped."""
+    member = archive.getinfo(name)
+    with archive.open(member) as content:
+        version = np.lib.format.read_magic(content)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(content)
+        header = content.tell()
+    if not np.prod(shape):
+        return np.empty(shape, dtype)  # an empty stretch cannot be mapped
+    file = archive.fp
+    assert file and archive.filename
+    file.seek(member.header_offset + 26)
+    begin = member.header_offset + 30 + sum(struct.unpack("<HH", file.read(4))) + header
+    return np.asarray(np.memmap(archive.filename, dtype, "r", begin, shape))  # slices of a memmap itself are slow
 
 
 def build(graph: Graph, root: Path | None, chain: Chain, split: Split) -> Corpus:
@@ -145,9 +200,9 @@ def build(graph: Graph, root: Path | None, chain: Chain, split: Split) -> Corpus
     relation_index = {relation: i for i, relation in enumerate(relations)}
     index = {entity: i for i, entity in enumerate(names)}
     corpus = Corpus(
-        word_list=list(words),
-        entities=list(names),
-        relations=relations,
+        words=_joined(words),
+        entity_ids=_joined(names),
+        relation_names=_joined(relations),
         text=text,
         window_start=np.array([w.start for w in windows], np.int64),
         window_stop=np.array([w.stop for w in windows], np.int64),

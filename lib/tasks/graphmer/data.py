@@ -38,6 +38,11 @@ class Data:
         self.is_graph = self.root.is_file() or any(next(self.root.glob(p), None) for p in sentinels)
         self.cache = platform.detect().scratch_dir / "graphmer"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
+        self.collator  # noqa: B018  computed here once
+        return {name: value for name, value in vars(self).items() if name not in ("graph", "rules")}
+
     @cached_property
     def rules(self) -> ontology.Ontology:
         return ontology.find(self.root) if self.is_graph else ontology.load()
@@ -74,8 +79,12 @@ class Data:
                 f"The data has {len(built.relations)} relations and workload.model.relations is "
                 f"{self.settings.model.relations}. Set it to at least {len(built.relations)}."
             )
-        built.save(path)
-        return built
+        try:
+            built.save(path)
+            return Corpus.load(path)
+        except OSError as error:
+            print(f"The corpus cannot be kept in {path} ({error}): each loader worker has a copy of its own in memory.")
+            return built
 
     def _corpus_key(self) -> str:
         """Hashes the data, the code that makes the arrays, and the settings that they depend on."""

@@ -1,0 +1,30 @@
+"""What the server does that loader workers are forked from: it imports this before anything else.
+
+Elsewhere importing it does nothing. What takes long to import is imported here once, and not in each worker.
+"""
+
+import gc
+import os
+import signal
+import sys
+from functools import partial
+
+from lib.config import environment
+
+
+def _prepare(starter: int) -> None:
+    """Ends this process with the one that started it, and each worker with this one; an interrupt is for neither."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process decides what an interrupt means
+
+    from lib import ranks
+
+    ranks.die_with(starter)
+    os.register_at_fork(after_in_child=partial(ranks.die_with, os.getpid()))
+
+    import lib.training.data  # noqa: F401  and with it torch and NumPy
+
+    gc.freeze()  # a collection in a worker would write to, and so copy, the memory that all of them share
+
+
+if sys.argv[0] == "-c" and os.environ.get(environment.FORK_SERVER) == str(os.getppid()):
+    _prepare(os.getppid())

@@ -1,0 +1,244 @@
+"""The processes that load data: how they start, what is sent to them, and what ends them.
+
+They are forked from a server, a small process without threads. A fork of the training process itself would copy the
+locks that its other threads hold, of which some are then never released. So a worker inherits nothing: task and data
+set are pickled. Functions and classes that a worker cannot import, such as those of a notebook, are sent with their
+code; mapped files as path and offset; large arrays once, in a file that all workers map.
+"""
+
+import contextlib
+import io
+import mmap
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+import types
+from collections.abc import Iterable, Iterator
+from multiprocessing import forkserver, reduction
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+from lib.config import environment
+from lib.errors import BadInput, TrainingFailed
+from lib.task import find_task
+
+_LIBRARY = Path(__file__).resolve().parents[2]
+_LARGE = 2**16  # bytes from which an array is mapped and not copied
+_ALIGNMENT = 64  # bytes; where a large array begins in the file
+_IN_WORKER = "in DataLoader worker process"  # of torch's message for an error of the data set itself
+_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+_BASE: Any = multiprocessing.get_context(_METHOD)
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+
+class _Process(_BASE.Process):
+    """A process that does not run the main module of this one again: what it needs of that is sent."""
+
+    @staticmethod
+    def _Popen(process: Any) -> Any:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            return _BASE.Process._Popen(process)
+        finally:
+            sys.modules["__main__"] = main
+
+
+class _Context(type(_BASE)):  # type: ignore[misc]
+    Process = _Process
+
+
+context = _Context()
+
+
+def start_server() -> None:
+    """Starts the server that workers are forked from, unless it runs; returns at once, while it imports torch."""
+    if _METHOD != "forkserver":
+        return
+    context.set_forkserver_preload(["lib.training.fork_server"])
+    path = [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    changes = {"PYTHONPATH": os.pathsep.join(path), environment.FORK_SERVER: str(os.getpid())}
+    former = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        forkserver.ensure_running()
+    finally:
+        for name, value in former.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+# --- sending ----------------------------------------------------------------------------------------------------------
+
+
+class Sent:
+    """A data set that is another object in each worker: the one that was given, unpickled there.
+
+    `task` is the name of its task. Raises what pickling raises.
+    """
+
+    def __init__(self, dataset: Any, task: str):
+        self.task = task
+        large: list[memoryview] = []
+        self.pickled = _pickled(dataset, large)
+        self.pieces: list[tuple[int, int]] = []  # where each large array begins and ends in the file
+        self.file = None
+        if large:
+            self.file = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the loader
+        for piece in large:
+            begin = self.file.seek(-self.file.tell() % _ALIGNMENT, os.SEEK_CUR)  # type: ignore[union-attr]
+            self.file.write(piece)  # type: ignore[union-attr]
+            self.pieces.append((begin, begin + piece.nbytes))
+        if self.file:
+            self.file.flush()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Is called while a worker starts, which inherits the file."""
+        file = reduction.DupFd(self.file.fileno()) if self.file else None
+        return _received, (self.task, dict(os.environ), str(Path.cwd()), self.pickled, file, self.pieces)
+
+
+def _received(
+    task: str, variables: dict[str, str], folder: str, pickled: bytes, file: Any, pieces: list[tuple[int, int]]
+) -> Any:
+    """Returns the data set, in a worker; where that fails one that says why whenever a sample is asked for."""
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        os.chdir(folder)
+        with contextlib.suppress(BadInput):
+            find_task(task)  # a task's own file becomes a module again
+        if not file:
+            return pickle.loads(pickled)
+        handle = file.detach()
+        whole = memoryview(mmap.mmap(handle, pieces[-1][1], access=mmap.ACCESS_COPY))
+        os.close(handle)
+        return pickle.loads(pickled, buffers=[whole[begin:end] for begin, end in pieces])
+    except Exception:
+        return _Lost(traceback.format_exc())
+
+
+class _Lost:
+    """A data set that a worker could not make again."""
+
+    def __init__(self, why: str):
+        self.why = why
+
+    def __getitem__(self, key: Any) -> Any:
+        raise TrainingFailed(
+            "A process that loads data could not make the task and its data set again from what was sent to it. "
+            f"data.num_workers: 0 loads in the training process. What it said:\n{self.why}"
+        )
+
+
+def end_with_parent(worker: int) -> None:
+    """Ends this worker as soon as the training process is gone, on every system and even by kill -9."""
+    parent = multiprocessing.parent_process()
+    assert parent
+
+    def wait() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="end with parent", daemon=True).start()
+
+
+@contextlib.contextmanager
+def naming_signals(batches: Any) -> Iterator[None]:
+    """Says by which signal a worker ended, where torch only says that one did: this process is not its parent."""
+    try:
+        yield
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        gone = {process.pid: process.exitcode for process in getattr(batches, "_workers", ()) if process.exitcode}
+        if not gone or _IN_WORKER in str(error):
+            raise
+        pid, code = next(iter(gone.items()))
+        how = f"is killed by signal: {signal.strsignal(-code)}" if code < 0 else f"exited with code {code}"
+        raise RuntimeError(f"DataLoader worker (pid {pid}) {how}.") from error
+
+
+# --- pickling ---------------------------------------------------------------------------------------------------------
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Also sends mapped arrays as path and offset, and tensors as arrays."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray) and (mapped := _place_of(value)):
+            return _mapped, mapped
+        if type(value) is torch.Tensor and value.device.type == "cpu" and not value.requires_grad:
+            with contextlib.suppress(TypeError, RuntimeError):  # bfloat16, sparse: torch's own way
+                return torch.from_numpy, (value.numpy(),)
+        return super().reducer_override(value)
+
+
+def _pickled(value: Any, large: list[memoryview]) -> bytes:
+    """Returns the pickled value; the bytes of large arrays in it go to `large` instead."""
+
+    def put_aside(piece: pickle.PickleBuffer) -> bool:
+        view = piece.raw()
+        if view.nbytes >= _LARGE:
+            large.append(view)
+        return view.nbytes < _LARGE
+
+    out = io.BytesIO()
+    _Pickler(out, 5, put_aside).dump(value)
+    return out.getvalue()
+
+
+def _place_of(array: np.ndarray) -> tuple[Any, ...] | None:
+    """Returns the file of a mapped array, its offset, type, shape and strides; None for one in memory."""
+    whole: Any = array
+    while isinstance(whole, np.ndarray) and not (isinstance(whole, np.memmap) and isinstance(whole.base, mmap.mmap)):
+        whole = whole.base
+    if whole is None or not isinstance(whole, np.memmap) or whole.mode != "r" or not whole.filename:
+        return None
+    offset = whole.offset + array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return str(whole.filename), offset, array.dtype, array.shape, array.strides
+
+
+def _mapped(path: str, offset: int, dtype: np.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    return np.ndarray(shape, dtype, np.memmap(path, np.uint8, "r"), offset, strides)
+
+
+def unsendable(value: Any, name: str, seen: frozenset[int] = frozenset()) -> str:
+    """Returns what of `value` cannot be pickled, as "name.attribute, a Type: reason"; empty where all can."""
+    reason = _reason(value)
+    if not reason:
+        return ""
+    for inner, part in _parts(value, name):
+        if id(part) not in seen and (said := unsendable(part, inner, seen | {id(value)})):
+            return said
+    return f"{name}, a {type(value).__name__}: {reason}"
+
+
+def _reason(value: Any) -> str:
+    try:
+        _pickled(value, [])
+    except Exception as error:  # of anybody's __getstate__ too
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from ((f"{name}[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, list | tuple):
+        yield from ((f"{name}[{number}]", part) for number, part in enumerate(value))
+    if not isinstance(value, type | types.FunctionType | types.ModuleType):
+        attributes: Iterable[tuple[str, Any]] = getattr(value, "__dict__", {}).items()
+        yield from ((f"{name}.{key}", part) for key, part in attributes)
