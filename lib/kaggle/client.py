@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ ACTIVE = ("QUEUED", "RUNNING", "CANCEL_REQUESTED")
 _SAFE = r"^(?!/)(?!.*(^|/)\.\.(/|$))(?!.*[\\:])"
 _PAGE = "100"  # files of an output in one listing; the client's default of 20 makes 25 requests for 500 files
 PAUSE = 5.0  # seconds before a question is asked again
+SETTLING_POLLS = 24  # polls after the end of a log, which Kaggle names a little earlier than that of the session
 # What requests and urllib3 print of a connection that failed
 _NETWORK = re.compile(r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnected|ProtocolError|Temporary failure")
 _CODE = re.compile(r"\[HTTP (\d+)\]")  # which child.py adds to an error
@@ -272,6 +273,16 @@ def follow(kernel: str) -> int:
         for line in child.stdout:
             print(credentials.clean(line), end="", flush=True)
     return child.returncode
+
+
+def wait(kernel: str, words: Sequence[str], polls: int | None = None) -> Status:
+    """Returns the status of a notebook once it is none of these words, or after a number of polls; None: no limit."""
+    for number in itertools.count(1):
+        answer = insist(lambda: status(kernel))
+        if answer.word not in words or number == polls:
+            return answer
+        time.sleep(PAUSE)
+    raise AssertionError("unreachable")
 
 
 def quota() -> Quota | None:
