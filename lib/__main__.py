@@ -1,22 +1,22 @@
 """The command line: `python -m lib train CONFIG [--set key=value ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`, and
-`kaggle dataset|push|status|fetch|chain|preflight`."""
+`kaggle dataset|push|status|fetch|chain|preflight`.
+
+What imports torch, which takes seconds, is imported by the commands that need it.
+"""
 
 import argparse
 import contextlib
 import importlib
 import importlib.util
 import json
+import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from lib import doctor, launch, planner, ranks
-from lib.config import split_overrides
-from lib.doctor import findings, rehearsal
+from lib.config import environment, split_overrides
 from lib.errors import BadInput, TrainingFailed
-from lib.launch import ensemble, torchrun
-from lib.launch.queue import entries, measure, run_queue, table, verdict
 from lib.report import outputs
-from lib.task import load_config
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        with torchrun.as_rank():
+        with _as_rank():
             return options.run(options)
     except BadInput as error:
         print(error, file=sys.stderr)
@@ -36,6 +36,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _as_rank() -> AbstractContextManager[None]:
+    """Wraps a command of a rank; any other runs as it is."""
+    if not {"RANK", environment.RANK_FOLDER} & os.environ.keys():
+        return contextlib.nullcontext()
+    from lib.launch import torchrun
+
+    return torchrun.as_rank()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,6 +88,10 @@ def _add_kaggle(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def _doctor(options: argparse.Namespace) -> int:
     """Prints the findings; returns 2 where one is bad, else 0."""
+    from lib import doctor
+    from lib.doctor import findings, rehearsal
+    from lib.task import load_config
+
     with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
         config = load_config(options.config, split_overrides(options.set)) if options.config else None
         sections = doctor.examine(config)
@@ -89,6 +102,10 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
+    from lib import launch, ranks
+    from lib.launch import torchrun
+    from lib.task import load_config
+
     run = launch.prepare(load_config(options.config, split_overrides(options.set)))
     if not torchrun.is_watched():  # else the process above has printed it
         print(run.task.describe_data())
@@ -107,6 +124,9 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    from lib import planner
+    from lib.task import load_config
+
     configs = [load_config(path, split_overrides(options.set)) for path in options.configs]
     cards = [planner.find_card(gpu) for gpu in options.gpu or ["t4"]]
     plans = [planner.make(config, card, options.gpus) for config in configs for card in cards]  # a process of its own
@@ -120,6 +140,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _queue(options: argparse.Namespace) -> int:
+    from lib.launch.queue import entries, measure, run_queue, table, verdict
+
     runs = entries(Path(options.config), split_overrides(options.set))
     if options.table:
         print(table(runs), verdict(runs), sep="\n")
@@ -131,6 +153,8 @@ def _queue(options: argparse.Namespace) -> int:
 
 
 def _predict(options: argparse.Namespace) -> int:
+    from lib.launch import ensemble
+
     print(ensemble.run(Path(options.archive), Path(options.data), Path(options.out)))
     return 0
 

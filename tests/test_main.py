@@ -48,3 +48,31 @@ def test_bad_input_exits_with_2_a_sentence_and_nothing_written(tmp_path, argumen
     assert __main__.main(arguments) == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+HELP = [["--help"], ["train", "-h"], ["kaggle", "--help"], ["kaggle", "push", "-h"], ["kaggle", "preflight", "-h"]]
+
+
+@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
+def test_help_does_not_wait_for_torch(arguments):
+    imported = imported_by(arguments)
+    assert not {"torch", "numpy", "psutil", "lib.task", "lib.launch", "lib.doctor.machine"} & imported
+
+
+def test_asking_kaggle_does_not_wait_for_torch(real_client):
+    real_client.ended(lambda session: session.say("no results"))
+    for command in ("status", "fetch"):
+        assert "torch" not in imported_by(["kaggle", command, "graphmer", "--owner", "ada"])
+
+
+def imported_by(arguments):
+    """The modules that a command has imported when it ends."""
+    code = (
+        "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules)); from lib.__main__ import main; "
+        f"main({arguments})"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    modules = set(done.stdout.split("MODULES")[1].split())
+    assert "lib.kaggle.commands" in modules, done.stderr
+    return modules

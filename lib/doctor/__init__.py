@@ -2,12 +2,13 @@
 
 from lib.config import Config
 from lib.doctor.findings import Finding, table
-from lib.doctor.machine import check_machine, check_versions
 from lib.errors import BadInput
 
 
 def examine(config: Config | None = None) -> dict[str, list[Finding]]:
     """Checks machine and versions, for the output folder, session and workers of `config`. Raises BadInput on a TPU."""
+    from lib.doctor.machine import check_machine, check_versions  # not at the top: torch takes seconds to import
+
     return {"Machine": check_machine(config), "Versions": check_versions()}
 
 

@@ -10,14 +10,14 @@ from torch import Tensor
 from lib import checkpoint, launch
 from lib.checkpoint.retention import Retention
 from lib.checkpoint.saver import Saver
-from lib.config import Config
-from lib.doctor import findings, machine
+from lib.config import Config, profiles
+from lib.doctor import addresses, findings, machine
 from lib.doctor.findings import Finding
 from lib.doctor.layers import check_convolutions
 from lib.errors import BadInput
 from lib.launch import Run
 from lib.launch.resume import describe_resume, look_for_checkpoint
-from lib.machine import disk, hardware, memory
+from lib.machine import disk, hardware, memory, platform
 from lib.report.summary import Summary
 from lib.text import amount
 from lib.training.precision import choose_precision
@@ -27,28 +27,46 @@ Groups = dict[str, dict[str, Tensor]]
 
 
 def check_run(config: Config) -> list[Finding]:
-    """Checks what a configuration will do on this machine, its data included. Writes nothing in the run's folder."""
+    """Checks what a configuration will do on this machine. Writes nothing in the run's folder, downloads nothing.
+
+    What takes no time comes first, and data is only read where that found nothing bad.
+    """
+    folder = platform.output_dir(config) / config.run.name
+    first = [check_precision(config), findings.run_check("output path", lambda: check_output(folder))]
+    remote = addresses.remote(config)
+    first += addresses.check_addresses(remote)
+    if any(finding.verdict == "bad" for finding in first):
+        return [*first, Finding("data", "not read, because of what is bad above", "warning", "Correct that first.")]
+    if remote:
+        value = (
+            f"the run downloads it from {len(remote)} address{'es' * (len(remote) > 1)}; nothing was downloaded here"
+        )
+        advice = "Length, resuming and a save are not checked without it. Download it, and give its folder as data.dir."
+        return [*first, Finding("data", value, "warning", advice)]
     try:
         run = launch.prepare(config)
     except BadInput as refused:
-        return [Finding("configuration", "refused", "bad", str(refused))]
+        return [*first, Finding("configuration", "refused", "bad", str(refused))]
     checks = [
         ("data", lambda: Finding("data", run.task.describe_data())),
         ("length", lambda: Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths]))),
-        ("precision", lambda: check_precision(run.config)),
         ("accumulation", lambda: check_accumulation(run.config)),
         ("save interval", lambda: check_save_interval(run.config)),
         ("resume", lambda: check_resume(run)),
-        ("output path", lambda: check_output(run)),
     ]
-    return [*(findings.run_check(name, check) for name, check in checks), *_state_checks(run)]
+    return [*first, *(findings.run_check(name, check) for name, check in checks), *_state_checks(run)]
 
 
 def check_precision(config: Config) -> Finding:
-    """Names the number format of training; `launch.prepare` has refused one that the GPU does not have."""
-    setting, device = config.training.precision, memory.device()
+    """Names the number format of training, or why this machine does not have it."""
+    device = memory.device()
+    try:
+        setting = profiles.apply(config, device.type != "cpu")[0].training.precision
+        chosen = choose_precision(setting, device)
+    except BadInput as refused:
+        return Finding("precision", "refused", "bad", str(refused))
     where = str(hardware.gpus()[0]) if device.type == "cuda" else "the CPU"
-    return Finding("precision", f"{choose_precision(setting, device)} on {where}; training.precision is {setting}")
+    return Finding("precision", f"{chosen} on {where}; training.precision is {setting}")
 
 
 def check_accumulation(config: Config) -> Finding:
@@ -96,14 +114,14 @@ def check_resume(run: Run) -> Finding:
     return Finding("resume", describe_resume(run, newest), "warning" if sentences else "ok", "\n".join(sentences))
 
 
-def check_output(run: Run) -> Finding:
+def check_output(folder: Path) -> Finding:
     """Checks that the run's folder can be written to."""
-    existing = next(path for path in (run.folder, *run.folder.absolute().parents) if disk.exists(path))
+    existing = next(path for path in (folder, *folder.absolute().parents) if disk.exists(path))
     if problem := machine.unwritable(existing):
-        value = f"{run.folder} cannot be written to ({problem})"
+        value = f"{folder} cannot be written to ({problem})"
         return Finding("output path", value, "bad", "Give another output_dir.")
-    new = "" if run.folder.is_dir() else ", which will be made"
-    return Finding("output path", f"{run.folder}{new}: writable")
+    new = "" if folder.is_dir() else ", which will be made"
+    return Finding("output path", f"{folder}{new}: writable")
 
 
 # --- with the model and its optimizer ---------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TypeVar
 
 from lib.errors import BadInput
 from lib.kaggle import client
+from lib.kaggle.client import Result
 from lib.kaggle.kernel import Notebook, keep_log, prepare, pushed_as, uses_gpu
 from lib.machine import disk
 from lib.machine.facts import FACTS
@@ -26,13 +26,13 @@ from lib.report.summary import Summary
 from lib.text import aligned
 
 _STATE = "chain.json"
-_SETTLING_POLLS = 3  # polls until an end without an active status before it is believed, or a push given up
+# Polls until an end without an active status is believed, a push is given up, or a refusal that is not understood
+_SETTLING_POLLS = 3
 _MAX_TRIES = 60  # requests without an answer in a row; a poll apart, that is an hour
 _MAX_LOST = 2  # sessions in a row without results; one more would spend quota on the same fault
 _QUOTA_MARGIN_MINUTES = 10  # start and end of a session that is cut to what is left of the quota
 _RETRIED = " (retried)"  # appended to a reason that ends a chain, after --retry
 _FILES = rf"(^|/)({re.escape(SUMMARY)}|metrics[.]csv)$"
-Result = TypeVar("Result")
 
 
 @dataclass
@@ -266,18 +266,9 @@ def _wait(chain: Chain) -> client.Status:
         time.sleep(chain.poll_seconds)
 
 
-def _answer(chain: Chain, request: Callable[[], Result]) -> Result:
-    """Returns the answer to a request; a network that fails for a while does not end a chain. Raises NoAnswer."""
-    for number in range(_MAX_TRIES):
-        try:
-            return request()
-        except client.NoAnswer as silence:
-            if number == _MAX_TRIES - 1:
-                raise
-            if number == 0:
-                print(f"{silence} Asking again every {chain.poll_seconds:.0f} s.", flush=True)
-            time.sleep(chain.poll_seconds)
-    raise AssertionError("unreachable")
+def _answer(chain: Chain, question: Callable[[], Result]) -> Result:
+    """Returns the answer to a question; a network that fails for a while does not end a chain. Raises Refused."""
+    return client.insist(question, chain.poll_seconds, _MAX_TRIES, _SETTLING_POLLS)
 
 
 def _collect(chain: Chain, session: Session, status: client.Status) -> None:

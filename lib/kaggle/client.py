@@ -1,4 +1,4 @@
-"""Runs the real `kaggle` client as a child process, and reads what it prints (version 2.2.4).
+"""Runs the real `kaggle` client (version 2.2.4) as a child process, see child.py, and reads what it prints.
 
 A child rather than its Python interface: importing that signs in and may end the process, its requests have no
 time-out, and it keeps the credential in memory. So no credential is ever in this process. The client exits with 0 after
@@ -6,14 +6,17 @@ most refusals, so its words decide about success, not its exit code.
 """
 
 import importlib.util
+import itertools
 import json
 import re
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lib.errors import BadInput
 from lib.kaggle import credentials
@@ -23,14 +26,36 @@ ACTIVE = ("QUEUED", "RUNNING", "CANCEL_REQUESTED")
 # The client joins a file's name to the folder unchecked: names that lead elsewhere are not requested.
 _SAFE = r"^(?!/)(?!.*(^|/)\.\.(/|$))(?!.*[\\:])"
 _PAGE = "100"  # files of an output in one listing; the client's default of 20 makes 25 requests for 500 files
-# What requests and urllib3 print of a connection that failed, and codes of servers that are busy
-_NETWORK = re.compile(
-    r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnected|ProtocolError|Temporary failure|\b(429|5\d\d) "
+PAUSE = 5.0  # seconds before a question is asked again
+SETTLING_POLLS = 24  # polls after the end of a log, which Kaggle names a little earlier than that of the session
+# What requests and urllib3 print of a connection that failed
+_NETWORK = re.compile(r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnected|ProtocolError|Temporary failure")
+_CODE = re.compile(r"\[HTTP (\d+)\]")  # which child.py adds to an error
+_DENIED = (403, 404)  # Kaggle does not distinguish what is another's from what does not exist
+_FINAL = (400, 401, *_DENIED)  # codes whose question has the same answer a minute later
+_CORRECT = "Correct what it names."
+_ADVICE = (
+    (r"batch GPU session count", "Two of your sessions are running already. Stop one in the browser, or wait for it."),
+    (
+        r"(?i)quota.*(exceed|reach|used up|no .*left|insufficient|limit)|(exceed|reach|maximum|insufficient).*quota",
+        "The week's GPU hours are used up. New ones come on Saturday at 00:00 UTC. `push --no-gpu` uses none.",
+    ),
+    (r"(?i)phone", "Verify your phone number at kaggle.com/settings."),
+    (
+        r"\[HTTP 409\]|(?i:conflict)|already in use",
+        "Kaggle is saving another version of it, or has something else by that name. Wait a minute and run the command "
+        "again, or give another --slug.",
+    ),
 )
+Result = TypeVar("Result")
 
 
 class Refused(BadInput):
-    """Kaggle or its client refused a request; the message holds its words."""
+    """Kaggle or its client refused a request; the message holds its words. `code` is that of HTTP, 0 if unknown."""
+
+    def __init__(self, text: str, code: int = 0):
+        super().__init__(text)
+        self.code = code
 
 
 class NoAnswer(Refused):
@@ -84,11 +109,15 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
     return out
 
 
+def _command(*arguments: str) -> list[str]:
+    # -P: a folder called kaggle in the working folder is not the client
+    return [sys.executable, "-P", "-u", str(Path(__file__).with_name("child.py")), "--no-warn", *arguments]
+
+
 def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
     """Returns exit code, standard output and errors of the client."""
-    # -P: a folder called kaggle in the working folder is not the client
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "kaggle", "--no-warn", *arguments],
+        _command(*arguments),
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -104,21 +133,44 @@ def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tu
 def _failure(arguments: tuple[str, ...], text: str) -> Refused:
     """Returns the error for a command that failed: the client's last words, and what to do about the usual ones."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
-    reason, advice = "\n".join(lines[-6:]) or "it printed nothing", "Correct what it names."
-    is_network = bool(_NETWORK.search(text))
-    if is_network:
+    reason, advice = "\n".join(lines[-6:]).rstrip(". ") or "it printed nothing", _advice(text)
+    code = int((_CODE.findall(text) or [0])[-1])
+    is_unanswered = code == 429 or code >= 500 or (not code and bool(_NETWORK.search(text)))
+    if is_unanswered:
         advice = "Try again later."
-    elif re.search(r"uthenticat|\b401\b", text):
-        reason = "it is not signed in"
+    elif code == 401 or "uthenticat" in text:
+        code, reason = 401, "it is not signed in"
         advice = "Run `kaggle auth login` once, or make a token at kaggle.com/settings and follow its text."
-    elif _unknown(text):
+    elif code in _DENIED or "was denied" in text:
+        code = code or 403
         advice = "Kaggle answers so to wrong names, too: compare owner and slug with the browser's address."
-    return (NoAnswer if is_network else Refused)(f"`kaggle {' '.join(arguments[:2])}` failed: {reason}. {advice}")
+    sentence = f"`kaggle {' '.join(arguments[:2])}` failed: {reason}. {advice}"
+    return (NoAnswer if is_unanswered else Refused)(sentence, code)
 
 
-def _unknown(text: str) -> bool:
-    """Returns whether an error is about a thing that does not exist or is another's: Kaggle does not distinguish."""
-    return bool(re.search(r"\b40[34]\b|was denied", text))
+def _advice(text: str) -> str:
+    """Returns what to do about a refusal by Kaggle's words."""
+    return next((advice for pattern, advice in _ADVICE if re.search(pattern, text)), _CORRECT)
+
+
+def insist(question: Callable[[], Result], pause: float | None = None, tries: int = 4, unclear: int = 1) -> Result:
+    """Returns the answer to a question, which is asked again where the network or the server failed.
+
+    It is asked `tries` times in all, and `unclear` times where Kaggle refuses with words or a code that may not last.
+    Raises what the last try raised.
+    """
+    pause = PAUSE if pause is None else pause
+    for number in itertools.count(1):
+        try:
+            return question()
+        except Refused as refusal:
+            most = tries if isinstance(refusal, NoAnswer) else 1 if refusal.code in _FINAL else unclear
+            if number >= most:
+                raise
+            if number == 1:
+                print(f"{refusal} Asking again every {pause:g} s.", flush=True)
+            time.sleep(pause)
+    raise AssertionError("unreachable")
 
 
 def username() -> str:
@@ -143,7 +195,8 @@ def push(folder: Path, hold: int | None = None) -> Pushed:
         )
     match = re.search(r"Kernel version (\d+) successfully pushed\.\s+Please check progress at (\S+)", text)
     if not match:
-        raise Refused(f"Kaggle refused the notebook: {' '.join(text.split()) or 'it gave no reason'}")
+        words = " ".join(text.split()).rstrip(". ") or "it gave no reason"
+        raise Refused(f"Kaggle refused the notebook: {words}. {_advice(text)}")
     return Pushed(int(match[1]), match[2])
 
 
@@ -162,7 +215,7 @@ def find(kernel: str) -> Status | None:
     try:
         return status(kernel)
     except Refused as refusal:
-        if _unknown(str(refusal)):
+        if refusal.code in _DENIED:
             return None
         raise
 
@@ -214,12 +267,22 @@ def readable(log: str) -> str:
 
 def follow(kernel: str) -> int:
     """Prints the log of a running session line by line until it ends; returns the client's exit code."""
-    command = [sys.executable, "-P", "-u", "-m", "kaggle", "--no-warn", "kernels", "logs", kernel, "--follow"]
+    command = _command("kernels", "logs", kernel, "--follow")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL) as child:
         assert child.stdout
         for line in child.stdout:
             print(credentials.clean(line), end="", flush=True)
     return child.returncode
+
+
+def wait(kernel: str, words: Sequence[str], polls: int | None = None) -> Status:
+    """Returns the status of a notebook once it is none of these words, or after a number of polls; None: no limit."""
+    for number in itertools.count(1):
+        answer = insist(lambda: status(kernel))
+        if answer.word not in words or number == polls:
+            return answer
+        time.sleep(PAUSE)
+    raise AssertionError("unreachable")
 
 
 def quota() -> Quota | None:
@@ -236,7 +299,7 @@ def dataset_status(dataset: str) -> str:
     try:
         return call("datasets", "status", dataset).strip()
     except Refused as refusal:
-        if _unknown(str(refusal)):
+        if refusal.code in _DENIED:
             return ""
         raise
 
@@ -258,5 +321,6 @@ def upload_dataset(folder: Path, notes: str, version: bool) -> str:
     match = re.search(r"Please check progress at (\S+)", text)
     if not match:
         errors = [line for line in text.splitlines() if "rror" in line or "not valid" in line]
-        raise Refused(f"Kaggle refused the data set: {' '.join(errors) or text.strip() or 'it gave no reason'}")
+        words = (" ".join(errors) or text.strip()).rstrip(". ") or "it gave no reason"
+        raise Refused(f"Kaggle refused the data set: {words}. {_advice(text)}")
     return match[1]

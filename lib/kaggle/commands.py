@@ -2,17 +2,20 @@
 
 import argparse
 import contextlib
+import functools
+import json
 import sys
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lib.config import split_overrides
 from lib.doctor import findings
 from lib.errors import BadInput
-from lib.kaggle import chain, client, dataset, kernel, preflight
+from lib.kaggle import browser, carried, chain, client, dataset, kernel
 from lib.kaggle.kernel import Notebook
-from lib.task import load_config
+from lib.machine.facts import FACTS
 
 Options = dict[str, dict[str, Any]]  # keywords of `add_argument` by name
 
@@ -33,7 +36,21 @@ _BUILT: Options = {
     "--internet": {"action": argparse.BooleanOptionalAction, "help": "left out: as the notebook says"},
     "--public": {"action": "store_true", "help": "visible to everybody; without it, to you alone"},
     "--continue": {"dest": "own_output", "action": "store_true", "help": "mount its own last completed output"},
+    "--stale": {"action": "store_true", "help": "send it although lib was edited after it was built"},
 }
+
+
+def _owner(options: argparse.Namespace) -> str:
+    """Returns the account. A dry run, which asks Kaggle nothing, goes on without one."""
+    if options.owner:
+        return options.owner
+    try:
+        return client.username()
+    except BadInput:
+        if not getattr(options, "dry_run", False):
+            raise
+        print("The kaggle client is not signed in here: OWNER stands for your account.")
+        return "OWNER"
 
 
 def _notebook(options: argparse.Namespace) -> Notebook:
@@ -43,7 +60,7 @@ def _notebook(options: argparse.Namespace) -> Notebook:
             raise BadInput(f"{name!r} is not owner/slug, as in the address that the browser shows.")
     return Notebook(
         path,
-        f"{options.owner or client.username()}/{options.slug or kernel.slug_of(path)}",
+        f"{_owner(options)}/{options.slug or kernel.slug_of(path)}",
         options.dataset,
         options.kernel,
         options.gpu,
@@ -63,7 +80,7 @@ _DATASET: Options = {
     "--license": {"default": "unknown", "help": f"one of {', '.join(dataset.LICENSES)}"},
     "--title": {"default": "", "help": "6 to 50 characters; empty: the slug with spaces"},
     "--subtitle": {"default": "", "help": "20 to 80 characters"},
-    "--least": {"type": int, "default": 100, "help": "training samples below which nothing is packed"},
+    "--least": {"type": int, "default": 100, "help": "fewest training samples, as the task counts them"},
     "--notes": {"default": "A new version", "help": "the note of a new version"},
     **_SET,
     "--dry-run": {"action": "store_true", "help": "pack and check, and stop before the upload"},
@@ -73,12 +90,12 @@ _DATASET: Options = {
 def _dataset(options: argparse.Namespace) -> int:
     if bool(options.config) == bool(options.run_folder):
         raise BadInput("Give either a configuration, whose task validates the data, or --run with a run's folder.")
-    labels = dataset.Labels(
-        f"{options.owner or client.username()}/{options.slug}", options.license, options.title, options.subtitle
-    )
+    labels = dataset.Labels(f"{_owner(options)}/{options.slug}", options.license, options.title, options.subtitle)
     if options.run_folder:
         package = dataset.pack_run(Path(options.run_folder), labels)
     else:
+        from lib.task import load_config  # not at the top: torch takes seconds to import
+
         settings = split_overrides(options.set)
         if options.data:
             settings["data.dir"] = options.data
@@ -88,16 +105,45 @@ def _dataset(options: argparse.Namespace) -> int:
         print("Nothing was uploaded (--dry-run).")
     else:
         print(f"Uploaded: {dataset.upload(package, options.notes)}")
-    print(dataset.steps(package))
+    print(dataset.steps(package, uploaded=not options.dry_run))
     return 0
+
+
+_PUSH: Options = {
+    **_BUILT,
+    "--dry-run": {"action": "store_true", "help": "show what would be sent, and send nothing"},
+}
 
 
 def _push(options: argparse.Namespace) -> int:
-    notebook = _notebook(options)
-    pushed = kernel.push(notebook, kernel.read_parameters(options.param, options.set), options.own_output)
+    notebook, values = _notebook(options), kernel.read_parameters(options.param, options.set)
+    training = kernel.check(notebook, values, options.stale)
+    if options.dry_run:
+        print(_what_is_sent(notebook, values, training, options.own_output))
+        return 0
+    pushed = kernel.push(notebook, values, options.own_output)
     print(f"Version {pushed.version} of {notebook.kernel} was pushed and starts: {pushed.url}")
-    print(f"Its status: python -m lib kaggle status {notebook.kernel}")
+    print(f"Follow it: python -m lib kaggle status {notebook.kernel} --follow")
     return 0
+
+
+def _what_is_sent(
+    notebook: Notebook, values: dict[str, object], training: carried.Training | None, own_output: bool
+) -> str:
+    """Returns the files of a push, with their sizes, metadata and configuration, and how to send them by hand."""
+    folder, _ = kernel.prepare(notebook, values, own_output)
+    file, limit = folder / notebook.path.name, int(FACTS["kaggle_notebook_bytes"].value)
+    described = json.loads((folder / kernel.METADATA).read_text("utf-8"))
+    lines = [f"Nothing was sent (--dry-run). {folder} holds what a push sends:"]
+    lines.append(f"  {file.name}: {file.stat().st_size:,} bytes of the {limit:,} that Kaggle takes")
+    lines += [f"  {kernel.METADATA}:", *(f"    {key}: {json.dumps(value)}" for key, value in described.items())]
+    lines += ["Parameters: " + (", ".join(f"{name} = {value!r}" for name, value in values.items()) or "all as built")]
+    if training:
+        keys = ", ".join(f"{key} = {value!r}" for key, value in training.overrides.items())
+        lines.append(f"Configuration: {training.file}" + (f", with {keys}" if keys else ""))
+    if training and len(training.entries) > 1:
+        lines.append(f"Queue: {', '.join(entry.name for entry in training.entries)}")
+    return "\n".join([*lines, browser.push_by_hand(notebook, file, own_output)])
 
 
 _STATUS: Options = {
@@ -108,14 +154,35 @@ _STATUS: Options = {
 
 
 def _status(options: argparse.Namespace) -> int:
+    """Prints the status; with --follow returns how the session ended: 0 complete, 130 stopped by hand, else 1."""
     name = kernel.kernel_of(options.name, options.owner)
-    status = client.status(name)
-    print(f"{name}: {status.word.lower()}" + (f" ({status.failure})" if status.failure else ""))
+    status = client.insist(lambda: client.status(name))
+    print(_described(name, status), flush=True)
     if options.follow and status.active:
-        return client.follow(name)
-    if options.log or options.follow:
+        try:
+            client.wait(name, ["QUEUED"])
+            client.follow(name)
+            status = client.wait(name, client.ACTIVE, client.SETTLING_POLLS)
+        except KeyboardInterrupt:
+            print("\nStopped here. The session on Kaggle continues by itself.")
+            return 130
+        print(_described(name, status))
+    elif options.log or options.follow:
         print(client.log(name))
-    return 0
+    if not options.follow:
+        return 0
+    if status.word == "COMPLETE":
+        print(f"The results: python -m lib kaggle fetch {name}")
+        return 0
+    if status.active:
+        print("Its log has ended, but not the session. The same command follows it again.")
+        return 1
+    print(f"The whole log: python -m lib kaggle status {name} --log")
+    return 130 if status.word.startswith("CANCEL") else 1
+
+
+def _described(name: str, status: client.Status) -> str:
+    return f"{name}: {status.word.lower()}" + (f" ({status.failure})" if status.failure else "")
 
 
 _FETCH: Options = {
@@ -156,9 +223,11 @@ _CHAIN: Options = {
 
 
 def _chain(options: argparse.Namespace) -> int:
+    notebook, values = _notebook(options), kernel.read_parameters(options.param, options.set)
+    kernel.check(notebook, values, options.stale)
     sessions = chain.Chain(
-        _notebook(options),
-        kernel.read_parameters(options.param, options.set),
+        notebook,
+        values,
         options.max_sessions,
         options.min_hours,
         options.poll_seconds,
@@ -184,6 +253,8 @@ _PREFLIGHT: Options = {
 
 def _preflight(options: argparse.Namespace) -> int:
     """Prints the findings; returns 1 where one is bad, else 0. A command that cannot run at all ends with 2."""
+    from lib.kaggle import preflight  # not at the top: torch takes seconds to import
+
     with contextlib.redirect_stdout(sys.stderr):  # what reading the data prints must not get into the JSON
         sections = preflight.check(
             *(kernel.find(options.name), split_overrides(options.set)),
@@ -198,12 +269,21 @@ def _preflight(options: argparse.Namespace) -> int:
 
 _COMMANDS = (
     ("dataset", _dataset, _DATASET, "pack a data folder, or a run, and upload it as a data set"),
-    ("push", _push, _BUILT, "push a notebook, which starts a session"),
+    ("push", _push, _PUSH, "push a notebook, which starts a session"),
     ("status", _status, _STATUS, "how the newest session is doing"),
     ("fetch", _fetch, _FETCH, "bring the results home"),
     ("chain", _chain, _CHAIN, "session after session until the training is done"),
     ("preflight", _preflight, _PREFLIGHT, "everything to check before quota is spent"),
 )
+
+
+def _answered(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """Runs a command; returns 1 where the network or Kaggle's server failed, which is nobody's bad input."""
+    try:
+        return run(options)
+    except client.NoAnswer as silence:
+        print(silence, file=sys.stderr)
+        return 1
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -214,4 +294,4 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         command = own.add_parser(name, help=text)
         for option, keywords in options.items():
             command.add_argument(option, **keywords)
-        command.set_defaults(run=run)
+        command.set_defaults(run=functools.partial(_answered, run))

@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib import launch
 from lib.config import Config
 from lib.errors import BadInput
-from lib.kaggle import client, credentials
+from lib.kaggle import browser, client, credentials
 from lib.kaggle.kernel import HOME, notebook_for
 from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report.summary import Summary
-from lib.task import load_config
 from lib.text import amount
 
 METADATA, README = "dataset-metadata.json", "README.md"
@@ -48,6 +46,8 @@ class Package:
     left_out: list[str]
     digest: str  # sha256 of the archive
     notebook: str  # the built notebook that reads it
+    archive: Path
+    title: str
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,14 @@ def pack_data(config: Config, labels: Labels, least: int) -> Package:
     source = Path(config.data.dir).expanduser()
     if not source.is_dir():
         raise BadInput(f"{source} is no folder. Give the one that holds the data.")
+    from lib import launch  # not at the top: torch takes seconds to import
+
     run = launch.prepare(config)
     sizes = {name: len(part) for name, part in run.task.datasets().items()}
     if sizes["train"] < least:
         raise BadInput(
-            f"{source} has {sizes['train']:,} training samples, fewer than --least {least:,}. It was not packed."
+            f"{source} has {sizes['train']:,} training samples (what the task trains on: windows of a graph, tiles of "
+            f"a scene), fewer than --least {least:,}. It was not packed. Check the folder, or give a smaller --least."
         )
     files, left_out = _files(source)
     about = [
@@ -118,7 +121,7 @@ def pack_run(run: Path, labels: Labels) -> Package:
         raise BadInput(
             f"{run} is no run: it has no config.yaml with a summary.json. Give a folder such as runs/graphmer."
         )
-    task = summary.task or load_config(run / "config.yaml").task  # a failed run of an earlier version names none
+    task = summary.task or _task(run)  # a failed run of an earlier version names none
     files, left_out = _files(run)
     about = [
         f"The run `{run.name}` of the workload `{task}`: {summary.reason} at step {summary.step:,}.",
@@ -127,6 +130,12 @@ def pack_run(run: Path, labels: Labels) -> Package:
     ]
     # The archive is unpacked to a folder with its name, so the run lies where one of an earlier session would.
     return _pack(files, left_out, labels, about, run.name, notebook_for(task, run.name))
+
+
+def _task(run: Path) -> str:
+    from lib.task import load_config  # not at the top: torch takes seconds to import
+
+    return load_config(run / "config.yaml").task
 
 
 def _files(source: Path) -> tuple[dict[str, Path], list[str]]:
@@ -180,7 +189,8 @@ def _pack(
     seconds = 10**9 + int(digest[:7], 16)
     for path in folder.iterdir():
         os.utime(path, (seconds, seconds))
-    return Package(folder, labels.dataset, len(files), size, archive.stat().st_size, left_out, digest, notebook)
+    packed = archive.stat().st_size
+    return Package(folder, labels.dataset, len(files), size, packed, left_out, digest, notebook, archive, labels.title)
 
 
 def _archive(files: Mapping[str, Path], archive: Path) -> str:
@@ -234,7 +244,8 @@ def _readme(labels: Labels, about: Sequence[str], files: Mapping[str, Path]) -> 
 
 def upload(package: Package, notes: str) -> str:
     """Uploads it as a new data set, or a new version of one; returns its address. Raises BadInput."""
-    return client.upload_dataset(package.folder, notes, version=bool(client.dataset_status(package.dataset)))
+    status = client.insist(lambda: client.dataset_status(package.dataset))
+    return client.upload_dataset(package.folder, notes, version=bool(status))
 
 
 def describe(package: Package) -> str:
@@ -249,9 +260,10 @@ def describe(package: Package) -> str:
     return "\n".join(lines)
 
 
-def steps(package: Package) -> str:
+def steps(package: Package, uploaded: bool) -> str:
     """Returns what to do next, in the browser and on the command line."""
-    return (
-        f"In the browser: open the notebook, Add Input > Your Datasets > {package.dataset}, and run it.\n"
-        f"On the command line: python -m lib kaggle push {package.notebook} --dataset {package.dataset}"
-    )
+    push = f"On the command line: python -m lib kaggle push {package.notebook} --dataset {package.dataset}"
+    lines = [browser.mount_by_hand(package.dataset), push]
+    if not uploaded:
+        lines.insert(0, browser.upload_by_hand(package.archive, package.title, package.dataset))
+    return "\n".join(lines)

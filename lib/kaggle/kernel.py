@@ -1,14 +1,11 @@
 """A notebook on Kaggle: pushes it with its parameters, and brings its results home."""
 
-import ast
-import base64
 import json
 import re
 import shutil
 import tarfile
 import tempfile
 import uuid
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +13,10 @@ from typing import Any, NoReturn
 
 import yaml
 
-from lib import checkpoint
 from lib.config import split_overrides
 from lib.errors import BadInput
-from lib.kaggle import client, credentials
+from lib.kaggle import carried, client, credentials
+from lib.kaggle.carried import ROOT
 from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report import outputs
@@ -27,9 +24,8 @@ from lib.report.metrics import read
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Summary
 
-ROOT = Path(__file__).resolve().parents[2]  # the checkout
 HOME = Path("runs") / "kaggle"  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
-_METADATA = "kernel-metadata.json"
+METADATA = "kernel-metadata.json"
 _SHORTEST_TITLE = 5  # characters, of a notebook's title and of its slug (kaggle 2.2.4)
 _MARK = "# push "  # before the number by which a version is recognised
 _RESULTS = rf"(^|/)({re.escape(outputs.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
@@ -77,25 +73,6 @@ def _without_number(path: Path) -> str:
     return re.sub(r"^\d+_", "", path.stem)
 
 
-def tagged(notebook: Mapping[str, Any], tag: str) -> list[dict[str, Any]]:
-    """Returns the cells with a tag."""
-    return [cell for cell in notebook["cells"] if tag in cell["metadata"].get("tags", [])]
-
-
-def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the texts of the files packed into the carrier cell, by path; none where there is no such cell.
-
-    Raises BadInput for a damaged cell.
-    """
-    try:
-        for cell in tagged(notebook, "carrier"):
-            if packed := re.search(r'^HOME = library\("""\n([^"]+)"""\)$', "".join(cell["source"]), re.MULTILINE):
-                return json.loads(zlib.decompress(base64.b85decode("".join(packed[1].split()))))
-    except (ValueError, zlib.error) as error:
-        raise BadInput(f"The carrier cell is damaged ({error}). Build the notebook again: make notebooks") from None
-    return {}
-
-
 def slug_of(path: Path) -> str:
     """Returns the slug of a built notebook: trainbook-01-graphmer of notebooks/01_graphmer.ipynb."""
     return "trainbook-" + re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
@@ -117,17 +94,6 @@ def kernel_of(name: str, owner: str = "") -> str:
 # --- parameters -------------------------------------------------------------------------------------------------------
 
 
-def parameters(notebook: Mapping[str, Any]) -> dict[str, object]:
-    """Returns names and defaults of the cell that is tagged `parameters`."""
-    defaults: dict[str, object] = {}
-    for cell in tagged(notebook, "parameters"):
-        for node in ast.parse("".join(cell["source"])).body:
-            target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
-            if isinstance(target, ast.Name):
-                defaults[target.id] = ast.literal_eval(node.value)  # type: ignore[attr-defined]
-    return defaults
-
-
 def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, object]:
     """Reads `--param NAME=VALUE`, and `--set key=value`, which goes to OVERRIDES. Raises BadInput."""
     usage = "--param takes NAME=VALUE, for example MAX_STEPS=200"
@@ -141,17 +107,10 @@ def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, 
 def with_parameters(path: Path, values: Mapping[str, object]) -> tuple[str, str]:
     """Returns the notebook's text with a cell of values after its parameters, and the mark of this push.
 
-    Raises BadInput for a name or type that the parameters cell does not have: a misspelt one would change nothing.
+    Raises BadInput for a name or type that the parameters cell does not have.
     """
-    notebook = json.loads(path.read_text("utf-8"))
-    defaults = parameters(notebook)
-    for name, value in values.items():
-        if name not in defaults:
-            raise BadInput(f"{path.name} has no parameter {name}. It has: {', '.join(defaults) or 'none'}.")
-        default = defaults[name]
-        types = (int, float) if isinstance(default, float) or type(default) is int else type(default)
-        if not isinstance(value, types) or isinstance(value, bool) is not isinstance(default, bool):
-            raise BadInput(f"{name} has the default {default!r} in {path.name}; it cannot be {value!r}.")
+    notebook = _read(path)
+    carried.check_values(path.name, notebook, values)
     mark = _MARK + uuid.uuid4().hex
     lines = ["# Values given on the command line.", *(f"{name} = {value!r}" for name, value in values.items()), mark]
     cell = {
@@ -163,7 +122,7 @@ def with_parameters(path: Path, values: Mapping[str, object]) -> tuple[str, str]
         "source": "\n".join(lines),
     }
     cells = notebook["cells"]
-    after = tagged(notebook, "parameters")
+    after = carried.tagged(notebook, "parameters")
     cells.insert(cells.index(after[0]) + 1 if after else 0, cell)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", mark
 
@@ -180,7 +139,6 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
     if len(slug) < _SHORTEST_TITLE:
         raise BadInput(f"The slug {slug} has fewer than {_SHORTEST_TITLE} characters. Give a longer one with --slug.")
     gpu = uses_gpu(notebook)
-    internet = bool(_on_kaggle(notebook).get("isInternetEnabled")) if notebook.internet is None else notebook.internet
     return {
         "id": f"{owner}/{slug}",
         "title": slug.replace("-", " "),  # Kaggle demands that the title gives the id's slug
@@ -190,8 +148,9 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
         "is_private": not notebook.public,
         "enable_gpu": gpu,
         "enable_tpu": False,
-        "enable_internet": internet,
+        "enable_internet": uses_internet(notebook),
         "machine_shape": FACTS["kaggle_machine_shape"].value if gpu else "",
+        "docker_image_pinning_type": "latest",  # else a version runs on the image of the notebook's first push
         "dataset_sources": list(notebook.datasets),
         "competition_sources": [],
         "kernel_sources": [*notebook.kernels, *([notebook.kernel] if own_output else [])],
@@ -201,13 +160,40 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
 
 def uses_gpu(notebook: Notebook) -> bool:
     """Returns whether its sessions cost GPU hours."""
-    if notebook.gpu is not None:
-        return notebook.gpu
-    return bool(_on_kaggle(notebook).get("isGpuEnabled"))
+    return bool(_on_kaggle(notebook).get("isGpuEnabled")) if notebook.gpu is None else notebook.gpu
+
+
+def uses_internet(notebook: Notebook) -> bool:
+    return bool(_on_kaggle(notebook).get("isInternetEnabled")) if notebook.internet is None else notebook.internet
 
 
 def _on_kaggle(notebook: Notebook) -> dict[str, Any]:
-    return json.loads(notebook.path.read_text("utf-8"))["metadata"].get("kaggle", {})
+    return _read(notebook.path)["metadata"].get("kaggle", {})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        notebook = json.loads(path.read_text("utf-8"))
+        notebook["cells"], notebook["metadata"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path} is no notebook ({type(error).__name__}: {error}).") from None
+    return notebook
+
+
+def check(notebook: Notebook, values: Mapping[str, object], stale: bool = False) -> carried.Training | None:
+    """Reads what a session would train, before quota is spent on it; None where that cannot be known from here.
+
+    Raises BadInput for a notebook that was built before lib was edited (unless `stale`), and for parameters or a
+    configuration that the session would refuse.
+    """
+    source = _read(notebook.path)
+    carried.check_values(notebook.path.name, source, values)
+    if not stale and carried.is_stale(notebook.path):
+        raise BadInput(
+            f"{notebook.path} is stale: its source, lib or configs were edited after it was built. Run `make "
+            "notebooks`, or give --stale to send it as it is."
+        )
+    return carried.training(source, values, uses_gpu(notebook))
 
 
 def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:
@@ -216,21 +202,21 @@ def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) 
     limit = int(FACTS["kaggle_notebook_bytes"].value)
     if len(text.encode()) >= limit:
         raise BadInput(f"{notebook.path} would have {len(text.encode()):,} bytes; Kaggle has refused {limit:,}.")
-    credentials.refuse_in_text("\n".join([text, *carried_files(json.loads(text)).values()]), notebook.path)
+    credentials.refuse_in_text("\n".join([text, *carried.carried_files(json.loads(text)).values()]), notebook.path)
     described = metadata(notebook, own_output)
     folder = notebook.folder / "push"
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     (folder / notebook.path.name).write_text(text, "utf-8")
-    (folder / _METADATA).write_text(json.dumps(described, indent=1) + "\n", "utf-8")
+    (folder / METADATA).write_text(json.dumps(described, indent=1) + "\n", "utf-8")
     return folder, mark
 
 
 def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> client.Pushed:
     """Pushes a notebook, which starts a session. Raises BadInput where one is active, or Kaggle refuses."""
     folder, _ = prepare(notebook, values, own_output)
-    status = client.find(notebook.kernel)
+    status = client.insist(lambda: client.find(notebook.kernel))
     if status and status.active:
         raise BadInput(f"{notebook.kernel} is {status.word.lower()}: a second run at once would use the quota twice.")
     if own_output and not status:
@@ -266,10 +252,10 @@ def fetch(kernel: str, folder: Path, everything: bool = False) -> Fetched:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as work:
         loose, results = Path(work) / "loose", Path(work) / "results"
-        client.output(kernel, loose, _ALL if everything else _RESULTS)
+        client.insist(lambda: client.output(kernel, loose, _ALL if everything else _RESULTS))
         archive = loose / outputs.ARCHIVE
         if not archive.is_file() and not everything:  # a session that ended before its packaging
-            client.output(kernel, loose, _NO_CHECKPOINTS)
+            client.insist(lambda: client.output(kernel, loose, _NO_CHECKPOINTS))
         keep_log(loose, kernel)
         results.mkdir()
         if archive.is_file():
@@ -343,9 +329,21 @@ def _check(results: Path, loose: Path) -> dict[str, Summary]:
                 last = max((int(row["step"]) for row in read(folder / "metrics.csv")), default=0)
                 if last > summary.step or (summary.reason == "completed" and last < summary.step):
                     refuse(run, f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}")
-            for manifest in sorted(folder.glob("*/step-*/manifest.json")):
-                try:
-                    checkpoint.verify(manifest.parent)
-                except checkpoint.DamagedCheckpoint as damage:
-                    refuse(run, f"{manifest.parent.name} is damaged: {damage}")
+            if damaged := _damaged(folder):
+                refuse(run, damaged)
     return summaries
+
+
+def _damaged(run: Path) -> str:
+    """Returns which weights or checkpoint in a run's folder do not match their manifest, and why; "" for none."""
+    manifests = sorted(run.glob("*/step-*/manifest.json"))
+    if not manifests:
+        return ""
+    from lib import checkpoint  # not at the top: torch takes seconds to import
+
+    for manifest in manifests:
+        try:
+            checkpoint.verify(manifest.parent)
+        except checkpoint.DamagedCheckpoint as damage:
+            return f"{manifest.parent.name} is damaged: {damage}"
+    return ""

@@ -1,92 +1,101 @@
 """Checks to pass before a push spends quota; each one that does not pass says what to do."""
 
 import ast
-import http.client
-import importlib
+import itertools
 import json
 import math
 import re
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from lib import launch, planner
-from lib.config import Config
+from lib.config import Config, profiles, resolve_lengths
+from lib.doctor.addresses import ADDRESS, check_addresses, remote
 from lib.doctor.findings import Finding
 from lib.errors import BadInput, TrainingFailed
-from lib.kaggle import client, credentials, image, kernel
+from lib.kaggle import carried, client, credentials, image
+from lib.kaggle.carried import Training
+from lib.launch.queue import Entry
 from lib.machine.facts import CARDS, FACTS
-from lib.task import load_config
+from lib.task import find_task, load_task
 from lib.text import amount
+from lib.training import data
 from lib.training.state import new_state, state_tensors
 
-_SECONDS = 10  # that an address may take to answer
 _LOCAL_PATH = re.compile(
     r"(?<![\w.:/$~-])(/(home|Users|mnt|media|root|data|opt|srv|scratch)/[^\s'\"`)]*|[A-Za-z]:\\\\?\w[^\s'\"`)]*)"
 )
-# An address is data to a program, rather than a link in a sentence, where it stands in quotes or as a value.
-_ADDRESS = re.compile(r"(?:(?<=['\"])|(?<=: ))https?://[^\s'\"`)>\]]+")
 _CORRECT = "Correct what the message names."
 
 
-def check(
-    path: Path, settings: Mapping[str, object], data: str = "", steps_per_second: float = 0.0, urls: Sequence[str] = ()
-) -> dict[str, list[Finding]]:
-    """Checks a built notebook, the Kaggle-size configurations that it carries, their data, addresses and the account.
+@dataclass(frozen=True)
+class Part:
+    """The runs of a notebook that are alike: `count` of them, each of `steps`; 0 where the length is not known here."""
 
-    A finding is `bad` where a push would spend quota for nothing, a `warning` where that cannot be decided from here.
+    name: str
+    count: int
+    config: Config
+    steps: int
+    run: launch.Run  # with data, or without where it is not read here
+
+
+def check(
+    path: Path,
+    settings: Mapping[str, object],
+    folder: str = "",
+    measured: float = 0.0,
+    urls: Sequence[str] = (),
+) -> dict[str, list[Finding]]:
+    """Checks a built notebook, the configuration that it trains on Kaggle, addresses, the account, and at last data.
+
+    `folder` has the data, `measured` is in steps/s. Quick checks come first, and nothing is downloaded. A finding is
+    `bad` where a push would spend quota for nothing, a `warning` where that cannot be decided from here. Prints what it
+    is doing.
     """
+    _say("Checking the notebook, its configuration, its addresses and the account.")
     notebook = json.loads(path.read_text("utf-8"))
-    carried = kernel.carried_files(notebook)
+    files = carried.carried_files(notebook)
     on_kaggle = notebook["metadata"].get("kaggle", {})
-    texts = {"the notebook": _text(notebook, "code", "markdown")}
-    texts |= {name: text for name, text in carried.items() if name.startswith("configs/")}
-    sections = {"Notebook": [*_contents(path, carried, texts), _imports(notebook, carried)]}
-    configs = [name for name in texts if name.startswith("configs/") and not name.endswith("_small.yaml")]
-    for name in configs:
-        sections[Path(name).name] = _configuration(kernel.ROOT / name, settings, data, steps_per_second, on_kaggle)
-    if not configs:
-        sections["Notebook"].append(Finding("configuration", "none of Kaggle size, so nothing is trained"))
-    addresses = sorted({*urls, *(address for text in texts.values() for address in _ADDRESS.findall(text))})
+    texts = {"the notebook": carried.text_of(notebook, "code", "markdown")}
+    texts |= {name: text for name, text in files.items() if name.startswith("configs/")}
+    sections = {"Notebook": [*_contents(path, files, texts), _imports(notebook, files)]}
+    trains, _ = carried.workload(notebook)
+    training = None
+    if trains:
+        overrides = {**settings, **({"data.dir": folder} if folder else {})}
+        title = f"{trains}.yaml"
+        sections[title], training = _configuration(notebook, title, overrides, on_kaggle)
+    else:
+        sections["Notebook"].append(Finding("training", "it trains nothing: it needs no data, no GPU and no quota"))
+    configs = [entry.config for entry in training.entries] if training else []
+    addresses = sorted({*urls, *_written(notebook), *(one for config in configs for one in remote(config))})
     sections["Addresses"] = _addresses(addresses, bool(on_kaggle.get("isInternetEnabled")))
-    return {**sections, "Account": _account()}
+    sections["Account"] = _account(bool(trains))
+    if training:
+        sections[title] += _runs(training, folder, measured)
+    return sections
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 # --- the notebook -----------------------------------------------------------------------------------------------------
 
 
-def _text(notebook: Mapping[str, Any], *kinds: str) -> str:
-    """Returns the text of all cells of some kinds ("code", "markdown") but the carrier's."""
-    carrier = kernel.tagged(notebook, "carrier")
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] in kinds and cell not in carrier]
-    return "\n".join("".join(cell["source"]) for cell in cells)
-
-
-def builder() -> ModuleType | None:
-    """Returns the checkout's build_notebooks; None where that or jupytext is missing."""
-    if str(kernel.ROOT) not in sys.path:
-        sys.path.append(str(kernel.ROOT))
-    try:
-        return importlib.import_module("build_notebooks")
-    except ImportError:
-        return None
-
-
-def _contents(path: Path, carried: Mapping[str, str], texts: Mapping[str, str]) -> list[Finding]:
+def _contents(path: Path, files: Mapping[str, str], texts: Mapping[str, str]) -> list[Finding]:
     """Checks freshness, size and carrier, and looks for credentials and paths of one machine."""
-    source, module = kernel.ROOT / "notebooks_src" / f"{path.stem}.py", builder()
+    stale = carried.is_stale(path)
     findings = [Finding("freshness", f"{path.name} is what its source, lib and configs give")]
-    if module is None or not source.is_file():
+    if stale is None:
         value = f"{path.name} has no source here to compare it with"
         findings = [Finding("freshness", value, "warning", "See that it is the notebook you mean.")]
-    elif module.notebook_text(source) != path.read_text("utf-8"):
+    elif stale:
         value = f"{path.name} is not what its source, lib and configs would give now"
         findings = [Finding("freshness", value, "bad", "Run: make notebooks")]
     size, limit = path.stat().st_size, int(FACTS["kaggle_notebook_bytes"].value)
@@ -95,15 +104,15 @@ def _contents(path: Path, carried: Mapping[str, str], texts: Mapping[str, str]) 
     else:
         value = f"{size:,} bytes; Kaggle has refused {limit:,}"
         findings.append(Finding("size", value, "bad", "Carry less: see the header of the notebook's source."))
-    if "lib/__init__.py" in carried:
-        total = sum(len(text.encode()) for text in carried.values())
-        findings.append(Finding("carrier", f"{len(carried)} files of lib and configs, {total:,} bytes"))
+    if "lib/__init__.py" in files:
+        total = sum(len(text.encode()) for text in files.values())
+        findings.append(Finding("carrier", f"{len(files)} files of lib and configs, {total:,} bytes"))
     else:
         advice = "Tag a cell of its source `carrier`, then run: make notebooks"
         findings.append(Finding("carrier", "the notebook does not carry lib", "bad", advice))
     try:
         credentials.refuse_in_files([path])
-        credentials.refuse_in_text("\n".join(carried.values()), path)  # which is packed in the notebook
+        credentials.refuse_in_text("\n".join(files.values()), path)  # which is packed in the notebook
         findings.append(Finding("credentials", "the notebook holds no secret that is set here"))
     except BadInput as refusal:
         advice = "Use Add-ons > Secrets on Kaggle instead, and renew the credential."
@@ -115,15 +124,15 @@ def _contents(path: Path, carried: Mapping[str, str], texts: Mapping[str, str]) 
     return [*findings, Finding("paths", "no path of one machine in the notebook and its configurations")]
 
 
-def _imports(notebook: Mapping[str, Any], carried: Mapping[str, str]) -> Finding:
+def _imports(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
     """Compares the packages that the notebook and the carried files import with those of Kaggle's image."""
     names: set[str] = set()
-    for text in (_text(notebook, "code"), *(text for name, text in carried.items() if name.endswith(".py"))):
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names.add(node.module.split(".")[0])
+    modules = [ast.parse(text) for name, text in files.items() if name.endswith(".py")]
+    for node in itertools.chain(carried.syntax(notebook), *map(ast.walk, modules)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.split(".")[0])
     names -= {*sys.stdlib_module_names, "lib", "__future__"}
     if absent := sorted(name for name in names & image.PACKAGES.keys() if image.PACKAGES[name].version is None):
         advice = "Switch the internet on, or mount their wheels."
@@ -135,35 +144,25 @@ def _imports(notebook: Mapping[str, Any], carried: Mapping[str, str]) -> Finding
     return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported (checked {newest})")
 
 
-# --- the configuration, its data, time and space ----------------------------------------------------------------------
+# --- the configuration ------------------------------------------------------------------------------------------------
 
 
 def _configuration(
-    path: Path, settings: Mapping[str, object], data: str, steps_per_second: float, on_kaggle: Mapping[str, Any]
-) -> list[Finding]:
-    """Checks a configuration, its data, and the memory, time and space that its run takes."""
-    overrides = {**settings, **({"data.dir": data} if data else {})}
+    notebook: Mapping[str, Any], title: str, overrides: Mapping[str, object], on_kaggle: Mapping[str, Any]
+) -> tuple[list[Finding], Training | None]:
+    """Reads the configuration of Kaggle's size as a session would, and checks the keys on which quota depends."""
     try:
-        config = load_config(path, overrides)
+        training = carried.training(notebook, {"OVERRIDES": overrides}, has_gpu=True)
     except BadInput as refusal:
-        return [Finding("configuration", f"{path.name} is refused: {refusal}", "bad", _CORRECT)]
-    findings = [Finding("configuration", f"{path.name} is valid"), *_options(config, on_kaggle)]
-    try:
-        run = launch.prepare(config if data else load_config(path, {**overrides, "data.dir": ""}))
-    except BadInput as refusal:
-        return [*findings, Finding("data", f"refused: {refusal}", "bad", _CORRECT)]
-    sizes = ", ".join(f"{len(part):,} {name}" for name, part in run.task.datasets().items())
-    if data:
-        findings.append(Finding("data", f"{data} is valid: {sizes}"))
-    elif config.data.dir:
-        advice = "Give the folder here with --data to have it validated."
-        findings.append(
-            Finding("data", f"data.dir is {config.data.dir}, which is read on Kaggle only", "warning", advice)
-        )
-    else:
-        advice = "Give your own with --data, unless this is what you want."
-        findings.append(Finding("data", f"none is given: the embedded default is used ({sizes})", "warning", advice))
-    return [*findings, *_speed(run.config, steps_per_second), _space(run)]
+        return [Finding("configuration", f"{title} is refused: {refusal}", "bad", _CORRECT)], None
+    if training is None:
+        value = "CONFIG names a file that only a session sees"
+        return [Finding("configuration", value, "warning", "Run this with the file's own notebook.")], None
+    findings = [Finding("configuration", f"{title} is valid")]
+    if len(training.entries) > 1:
+        names = ", ".join(entry.name for entry in training.entries)
+        findings.append(Finding("queue", f"{len(training.entries)} runs: {names}"))
+    return [*findings, *_options(training.entries[-1].config, on_kaggle)], training
 
 
 def _options(config: Config, on_kaggle: Mapping[str, Any]) -> list[Finding]:
@@ -198,50 +197,131 @@ def _options(config: Config, on_kaggle: Mapping[str, Any]) -> list[Finding]:
     return [gpu, precision, saves]
 
 
-def _speed(config: Config, measured: float) -> list[Finding]:
-    """Checks by the planner's tracing that a step fits a T4; counts the run in sessions and weeks.
+# --- the runs: data, memory, time and space ---------------------------------------------------------------------------
+
+
+def _runs(training: Training, folder: str, measured: float) -> list[Finding]:
+    """Checks the data, and the memory, time and space that all runs take together."""
+    alike: dict[str, list[Entry]] = {}
+    for entry in training.entries:
+        alike.setdefault(entry.kind, []).append(entry)
+    findings, parts = [], []
+    for kind, entries in alike.items():
+        try:
+            data_finding, part = _part(kind, entries, folder)
+        except BadInput as refusal:
+            return [*findings, Finding("data", f"refused: {refusal}", "bad", _CORRECT)]
+        findings.append(data_finding)
+        parts.append(part)
+    return [*findings, *_speed(parts, measured), _space(parts)]
+
+
+def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Part]:
+    """Returns what is known of the data of runs that are alike, and these runs. Raises BadInput."""
+    config, _ = profiles.apply(entries[0].config, has_gpu=True)
+    place, in_epochs = config.data.dir, bool(config.training.epochs)
+    is_here = bool(folder) if place not in ("", "embedded") else in_epochs and not remote(config)
+    task = find_task(config.task)(config)
+    sizes, samples = "", 0
+    if is_here:
+        _say(f"Reading the data of {kind}; the first time takes minutes where it is large.")
+        task = load_task(config)
+        parts = task.datasets()
+        sizes = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
+        samples = len(data.subset(parts["train"], config.data.subset_ratio, config.seed))
+    config, _ = resolve_lengths(config, samples or config.training.effective_batch)
+    task.config = config
+    steps = config.training.max_steps if samples or not in_epochs else 0
+    run = launch.Run(config, task, Path(entries[0].name), [])
+    return _data(kind, config, folder, sizes), Part(kind, len(entries), config, steps, run)
+
+
+def _data(kind: str, config: Config, folder: str, sizes: str) -> Finding:
+    """Describes where the data of a run comes from; `sizes` is empty where it is not read here."""
+    if addresses := remote(config):
+        value = f"{kind}: the session downloads it from {len(addresses)} address{'es' * (len(addresses) > 1)}"
+        return Finding("data", value, "warning", "Download it, and give its folder with --data to have it validated.")
+    counted = f" ({sizes})" if sizes else ""
+    if config.data.dir == "embedded":
+        return Finding("data", f"{kind}: the embedded data{counted}")
+    if folder and config.data.dir:
+        return Finding("data", f"{folder} is valid{counted}")
+    if config.data.dir:
+        value = f"data.dir is {config.data.dir}, which only a session sees"
+        return Finding("data", value, "warning", "Give the folder here with --data to have it validated.")
+    value = f"none is given: the embedded data is used{counted}"
+    return Finding("data", value, "warning", "Give your own with --data, unless this is what you want.")
+
+
+def _speed(parts: Sequence[Part], measured: float) -> list[Finding]:
+    """Checks by the planner's tracing that a step fits a T4; counts all runs in sessions and weeks.
 
     `measured` is in steps/s; where it is 0, the planner's estimate is taken.
     """
-    speed, origin = measured, "as you measured"
-    try:
-        plan = planner.plan(config, "t4")
-        peak, usable = plan.chosen.prediction.peak_bytes / 2**30, plan.usable_bytes / 2**30
-        memory = Finding(
-            "memory", f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a T4"
-        )
-        if not measured:
-            speed, origin = 1 / plan.chosen.expected_seconds, "as the planner expects"
-    except BadInput as refusal:
-        memory = Finding("memory", f"the step does not fit a T4: {refusal}", "bad", "Change what the message names.")
-    except TrainingFailed as failure:
-        value = f"a training step fails: {str(failure).splitlines()[-1]}"
-        memory = Finding("memory", value, "bad", "See `python -m lib plan` with the same keys.")
-    steps, session = config.training.max_steps, float(FACTS["kaggle_run_minutes"].value) / 60
-    if not speed:
-        value = f"{steps:,} steps fit one session from {steps / session / 3600:.2f} steps/s on; the speed is not known"
+    findings, speeds = [], []
+    for part in parts:
+        _say(f"Tracing a step of {part.name} for a T4.")
+        memory, planned = _memory(part)
+        findings.append(memory)
+        speeds.append(measured or planned)
+    origin = "as you measured" if measured else "as the planner expects"
+    session, total = float(FACTS["kaggle_run_minutes"].value) / 60, sum(part.count * part.steps for part in parts)
+    if not all(part.steps for part in parts):
+        advice = "Give the data with --data: the length is in epochs."
+        return [*findings, Finding("time", "the number of steps is not known without the data", "warning", advice)]
+    if not all(speeds):
+        value = f"{total:,} steps fit one session from {total / session / 3600:.2f} steps/s on; the speed is not known"
         advice = "Read the smoke test's line, and give its speed here as --steps-per-second."
-        return [memory, Finding("time", value, "warning", advice)]
-    hours = steps / speed / 3600
+        return [*findings, Finding("time", value, "warning", advice)]
+    hours = sum(part.count * part.steps / speed for part, speed in zip(parts, speeds, strict=True)) / 3600
     sessions, weeks = (math.ceil(hours / each) for each in (session, float(FACTS["kaggle_gpu_quota_hours"].value)))
-    value = f"{steps:,} steps at {speed:.3g} steps/s, {origin}, take {hours:.1f} h: {sessions} session(s)"
-    value += f", {weeks} week(s) of quota"
+    each = " and ".join(
+        f"{f'{part.count} runs of ' if part.count > 1 else ''}{part.steps:,} steps at {speed:.3g} steps/s"
+        for part, speed in zip(parts, speeds, strict=True)
+    )
+    takes = "take" if total > 1 else "takes"
+    value = f"{each}, {origin}, {takes} {hours:.1f} h: {_count(sessions, 'session')}, {_count(weeks, 'week')} of quota"
     if sessions > 1:
         advice = "`python -m lib kaggle chain` runs one session after another."
-        return [memory, Finding("time", value, "warning", advice)]
-    return [memory, Finding("time", value)]
+        return [*findings, Finding("time", value, "warning", advice)]
+    return [*findings, Finding("time", value)]
 
 
-def _space(run: launch.Run) -> Finding:
-    """Compares what the run keeps at most with what Kaggle keeps of an output."""
-    checkpoint, weights = saved_bytes(run)
-    last, best = run.config.checkpoint.keep_last, run.config.checkpoint.keep_best
-    # One more than is kept, while a new one is written; the archive holds the best weights once more.
-    size = (last + 1) * checkpoint + (2 * best + min(1, best)) * weights
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+def _memory(part: Part) -> tuple[Finding, float]:
+    """Traces a step for a T4; returns the finding, and steps per second, 0 where there is no plan."""
+    try:
+        plan = planner.plan(part.config, "t4")
+    except BadInput as refusal:
+        advice = "Change what the message names."
+        return Finding("memory", f"the step does not fit a T4: {refusal}", "bad", advice), 0.0
+    except TrainingFailed as failure:
+        value = f"a training step fails: {str(failure).splitlines()[-1]}"
+        return Finding("memory", value, "bad", "See `python -m lib plan` with the same keys."), 0.0
+    peak, usable = plan.chosen.prediction.peak_bytes / 2**30, plan.usable_bytes / 2**30
+    value = f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a T4"
+    return Finding("memory", value), 1 / plan.chosen.expected_seconds
+
+
+def _space(parts: Sequence[Part]) -> Finding:
+    """Compares what all runs keep at most with what Kaggle keeps of an output."""
+    size = newest = 0
+    lines = []
+    for part in parts:
+        checkpoint, weights = saved_bytes(part.run)
+        last, best = part.config.checkpoint.keep_last, part.config.checkpoint.keep_best
+        size += part.count * (last * checkpoint + 2 * best * weights)  # the archive holds the best weights once more
+        newest = max(newest, checkpoint + min(1, best) * weights)
+        of = f" of each of {part.count} runs" if part.count > 1 else ""
+        lines.append(f"{last} of {amount(checkpoint)}{of}, the best weights ({amount(weights)} each)")
+    size += newest
     limit = int(FACTS["kaggle_output_bytes"].value)
     value = (
-        f"{last} + 1 checkpoints of {amount(checkpoint)}, the best weights ({amount(weights)} each) and the archive "
-        f"take at most {amount(size)} of {amount(limit)}"
+        f"the last checkpoints ({'; '.join(lines)}), one more while it is written, and the archive take at most "
+        f"{amount(size)} of {amount(limit)}"
     )
     if size > limit:
         return Finding("space", value, "bad", "Lower checkpoint.keep_last or checkpoint.keep_best.")
@@ -268,39 +348,26 @@ def saved_bytes(run: launch.Run) -> tuple[int, int]:
 # --- addresses and account --------------------------------------------------------------------------------------------
 
 
+def _written(notebook: Mapping[str, Any]) -> list[str]:
+    """Returns the addresses that stand as values in the code; those in sentences and comments are examples or links."""
+    values = [node.value for node in carried.syntax(notebook) if isinstance(node, ast.Constant)]
+    return [value for value in values if isinstance(value, str) and ADDRESS.fullmatch(value)]
+
+
 def _addresses(addresses: Sequence[str], internet: bool) -> list[Finding]:
     if not addresses:
         return [Finding("download", "nothing is downloaded from an address")]
-    with ThreadPoolExecutor(8) as pool:
-        findings = list(pool.map(check_address, addresses))
+    findings = [replace(one, value=credentials.clean(one.value)) for one in check_addresses(addresses)]
     if internet:
         return findings
-    value = f"{len(addresses)} addresses are to be read, and the notebook's internet is off"
+    read = "1 address is" if len(addresses) == 1 else f"{len(addresses)} addresses are"
+    value = f"{read} to be read, and the notebook's internet is off"
     return [Finding("internet", value, "bad", "Push with --internet, or mount the data."), *findings]
 
 
-def check_address(address: str, seconds: float = _SECONDS) -> Finding:
-    """Checks whether an address answers a HEAD request (or a GET, where HEAD is not allowed) within some seconds."""
-    shown = credentials.clean(address)
-    for method in ("HEAD", "GET"):
-        try:
-            request = urllib.request.Request(address, method=method, headers={"User-Agent": "trainbook-preflight"})
-            with urllib.request.urlopen(request, timeout=seconds) as response:
-                size = response.headers.get("Content-Length")
-                return Finding("download", f"{shown} answers" + (f", {int(size):,} bytes" if size else ""))
-        except urllib.error.HTTPError as error:
-            if method == "GET" or error.code not in (403, 405, 501):
-                value = f"{shown} answers {error.code} {error.reason}"
-                return Finding("download", value, "bad", "Correct it, or mount the data instead.")
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            value = f"{shown} does not answer in {seconds:g} s ({getattr(error, 'reason', error)})"
-            return Finding("download", value, "bad", "Try it in a browser; mount the data instead.")
-    raise AssertionError("unreachable")
-
-
-def _account() -> list[Finding]:
+def _account(needs_quota: bool) -> list[Finding]:
     try:
-        name, quota = client.username(), client.quota()
+        name, quota = client.username(), client.insist(client.quota)
     except BadInput as refusal:
         return [Finding("account", f"not asked: {refusal}", "warning", "The browser needs none of this.")]
     account = Finding("account", f"the kaggle client is signed in as {name}")
@@ -308,6 +375,6 @@ def _account() -> list[Finding]:
         advice = "See kaggle.com/settings; GPUs need a verified phone number."
         return [account, Finding("quota", "Kaggle names none", "warning", advice)]
     left = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week"
-    if quota.remaining < 1:
+    if needs_quota and quota.remaining < 1:
         return [account, Finding("quota", left, "bad", f"Wait for {quota.refreshes or 'the next week'}.")]
     return [account, Finding("quota", left)]

@@ -19,7 +19,7 @@ from lib.text import aligned
 Parameters = Mapping[str, Any]  # the names of the parameters cell
 
 # Parameter -> the configuration key that it overrides when it is not empty.
-_KEYS = {
+KEYS = {
     "DATA_DIR": "data.dir",
     "OUTPUT_DIR": "output_dir",
     "SMOKE_STEPS": "training.smoke_steps",
@@ -56,7 +56,7 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
         path = home / "configs" / (f"{workload}.yaml" if has_gpu else f"{workload}_small.yaml")
         why = "a GPU is there" if has_gpu else "there is no GPU, so this is the small size for a laptop"
         print(f"CONFIG is empty: taking configs/{path.name}, because {why}.")
-    overrides = {key: parameters[name] for name, key in _KEYS.items() if parameters[name]} | parameters["OVERRIDES"]
+    overrides = {key: parameters[name] for name, key in KEYS.items() if parameters[name]} | parameters["OVERRIDES"]
     for key, value in overrides.items():
         print(f"Override: {key} = {value!r}")
     config = load_config(path, overrides)

@@ -10,6 +10,7 @@ from lib.errors import BadInput
 from lib.launch.resume import find_checkpoint
 from lib.training.state import restore_state, state_tensors
 from tests.doctor.conftest import by_name
+from tests.serving import Files
 
 
 def test_a_runs_numbers_are_said(toy):
@@ -22,6 +23,25 @@ def test_a_runs_numbers_are_said(toy):
     assert found["resume"].value == "No earlier checkpoint of toy: training starts at step 0 of 12."
     assert "the same bit for bit" in found["save and resume"].value
     assert not [check for check in found.values() if check.verdict != "ok"]
+
+
+def test_what_a_run_downloads_is_asked_for_its_size_and_not_downloaded(toy, address, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "prepare", lambda config: pytest.fail("the data was read"))
+    found = by_name(rehearsal.check_run(toy({"run.resume_from": f"{address}/there"})))
+    assert found["download"].value == f"{address}/there answers, 1,234 bytes"
+    assert found["data"].verdict == "warning" and "1 address; nothing was downloaded" in found["data"].value
+    assert Files.asked == [("HEAD", "/there")]
+    found = by_name(rehearsal.check_run(toy({"run.resume_from": f"{address}/gone"})))
+    assert found["download"].verdict == "bad" and found["data"].value.startswith("not read")
+
+
+def test_what_takes_no_time_is_checked_before_data_is_read(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "prepare", lambda config: pytest.fail("the data was read"))
+    found = by_name(rehearsal.check_run(toy({"training.precision": "fp16"})))
+    assert found["precision"].verdict == "bad" and "there is no GPU" in found["precision"].advice
+    (tmp_path / "file").touch()
+    found = by_name(rehearsal.check_run(toy({"output_dir": str(tmp_path / "file")})))
+    assert found["output path"].verdict == "bad" and found["data"].advice == "Correct that first."
 
 
 @pytest.mark.parametrize(

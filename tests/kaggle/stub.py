@@ -26,6 +26,14 @@ from lib.report import outputs
 KEY = "stub-key-0123456789abcdef"  # a made-up credential; no test may find it in an output
 PAGE = 3  # files of a page, however many are asked for
 ACTIVE = ("QUEUED", "RUNNING")
+MESSAGES = {
+    401: "Unauthenticated",
+    403: "Permission 'kernels.get' was denied",
+    404: "Not found",
+    409: "Conflict",
+    429: "Too many requests",
+    503: "The service is currently unavailable.",
+}
 
 
 @dataclass
@@ -103,6 +111,8 @@ class Stub:
         self.fail_uploads = 0  # uploads that are answered with an error that is not to be repeated
         self.quota_hours: tuple[float, float] | None = (0.0, 30.0)  # used, total
         self.stray_file = ""  # a name that an output claims to hold, leading out of the folder
+        self.nested = False  # whether an error comes as {"error": {"code", "message"}}, else as {"code", "message"}
+        self.failures: dict[str, list[int]] = {}  # method -> HTTP codes of its next answers; 200 is an answer
         self.lock = threading.RLock()
 
     # --- notebooks ----------------------------------------------------------------------------------------------------
@@ -254,16 +264,26 @@ class Handler(BaseHTTPRequestHandler):
         name = urlsplit(self.path).path.removeprefix("/api/v1/")
         self.stub.calls.append((name, body))
         method = Stub.METHODS.get(name)
+        short = name.split("/")[-1]
+        failures = self.stub.failures.get(short, [])
+        code = failures.pop(0) if failures else 200
         if "Authorization" not in self.headers:
-            self.answer(401, {"code": 401, "message": "Unauthenticated"})
+            self.refuse(401)
         elif method is None:
-            self.answer(404, {"code": 404, "message": f"the stub has no {name}"})
+            self.refuse(404)
+        elif code != 200:
+            self.refuse(code)
         else:
-            time.sleep(self.stub.delay.get(name.split("/")[1], 0))
+            time.sleep(self.stub.delay.get(short, 0))
             try:
                 self.answer(200, method(self.stub, body))
             except FileNotFoundError:
-                self.answer(404, {"code": 404, "message": "404 Client Error: Not Found"})
+                self.refuse(404)
+
+    def refuse(self, code: int) -> None:
+        """An error in one of the two forms that Kaggle has; neither holds the code in its message."""
+        error = {"code": code, "message": MESSAGES.get(code, "Internal.")}
+        self.answer(code, {"error": error} if self.stub.nested else error)
 
     def do_GET(self) -> None:
         path = urlsplit(self.path).path
@@ -325,13 +345,13 @@ class _Server(ThreadingHTTPServer):
 
 def execute_here(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
     """What `client._execute` does, without a process of its own."""
-    from kaggle import cli
+    from lib.kaggle import child
 
     out, error, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["kaggle", "--no-warn", *arguments]
     try:
         with redirect_stdout(out), redirect_stderr(error):
-            cli.main()
+            child.main()
     except SystemExit as end:
         return int(end.code or 0), out.getvalue(), error.getvalue()
     except Exception as crash:  # a child would print a traceback

@@ -195,6 +195,28 @@ def test_a_network_that_fails_for_a_while_does_not_end_it(stub, tmp_path, monkey
     assert "Asking again every" in capsys.readouterr().out and stub.overlaps == 0
 
 
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("code", [429, 500, 503])
+def test_a_server_that_fails_for_a_while_does_not_end_it(stub, tmp_path, nested, code):
+    stub.nested, stub.runner = nested, trains(50, seconds=0)
+    for method in ("GetKernelSessionStatus", "GetAcceleratorQuotaStatistics", "ListKernelSessionOutput"):
+        stub.failures[method] = [200, code, code]
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
+    assert [one["step"] for one in sessions(tmp_path)] == [50, 100] and stub.overlaps == 0
+
+
+def test_a_refusal_that_is_not_understood_ends_it_after_some_polls(stub, capsys):
+    stub.failures["GetKernelSessionStatus"] = [409] * 100
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 2
+    assert len(stub.failures["GetKernelSessionStatus"]) == 100 - chain._SETTLING_POLLS and stub.sessions == []
+
+
+@pytest.mark.parametrize("given", [["--set", "training.max_stps=10"], ["--param", "MAX_STEPS=20.5"]])
+def test_a_configuration_that_a_session_would_refuse_starts_none(stub, tmp_path, given):
+    assert main(["kaggle", "chain", "graphmer", *POLL, *given]) == 2
+    assert stub.sessions == [] and not (tmp_path / "runs").exists()
+
+
 # --- killed -----------------------------------------------------------------------------------------------------------
 
 COMMAND = ["kaggle", "chain", "graphmer", *POLL]
@@ -225,7 +247,7 @@ class Started:
         self.said = said
         with said.open("a") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "lib", *COMMAND],
+                [sys.executable, "-m", "lib", *COMMAND, "--stale"],  # this checkout's notebook as it is
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdout=file,
                 stderr=file,

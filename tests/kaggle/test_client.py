@@ -28,7 +28,17 @@ def test_a_log_is_followed_until_the_session_ends(real_client, capsys):
     main(["kaggle", "push", "graphmer"])
     real_client.wait_for(lambda: len(real_client.sessions[0].log) == 2)
     assert main(["kaggle", "status", "graphmer", "--follow"]) == 0
-    assert "one\ntwo\n" in capsys.readouterr().out
+    last = f"one\ntwo\n{NAME}: complete\nThe results: python -m lib kaggle fetch {NAME}\n"
+    assert capsys.readouterr().out.endswith(last)
+
+
+@pytest.mark.parametrize("status, code", [("ERROR", 1), ("CANCEL_ACKNOWLEDGED", 130), ("COMPLETE", 0)])
+def test_following_a_session_that_has_ended_says_how(stub, capsys, status, code):
+    stub.ended(lambda session: session.say("one\n")).status = status
+    assert main(["kaggle", "status", "graphmer"]) == 0
+    assert main(["kaggle", "status", "graphmer", "--follow"]) == code
+    wanted = f"kaggle fetch {NAME}" if status == "COMPLETE" else f"kaggle status {NAME} --log"
+    assert capsys.readouterr().out.endswith(f"python -m lib {wanted}\n")
 
 
 @pytest.mark.parametrize(
@@ -47,6 +57,49 @@ def test_a_log_is_read_whole_cut_off_or_plain(log, text):
 def test_a_notebook_that_is_not_there_is_said(stub, capsys):
     assert main(["kaggle", "status", "ada/not-there"]) == 2
     assert "compare owner and slug" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("code, kind", [(404, client.Refused), (409, client.Refused), (429, client.NoAnswer),
+                                        (503, client.NoAnswer)])  # fmt: skip
+def test_the_code_of_an_error_is_known_in_both_forms_of_its_body(stub, nested, code, kind):
+    stub.nested = nested
+    stub.failures["GetAcceleratorQuotaStatistics"] = [code]
+    with pytest.raises(client.Refused) as refusal:
+        client.quota()
+    assert type(refusal.value) is kind and refusal.value.code == code
+
+
+def test_the_code_is_known_from_the_client_as_a_child_too(real_client):
+    real_client.failures["GetAcceleratorQuotaStatistics"] = [503]
+    with pytest.raises(client.NoAnswer, match=r"service is currently unavailable\. \[HTTP 503\]\. Try again later"):
+        client.quota()
+
+
+@pytest.mark.parametrize(
+    "words, advice",
+    [
+        ("Maximum batch GPU session count of 2 reached.", "Two of your sessions are running already. Stop one"),
+        ("Maximum weekly GPU quota of 30.00 hours reached.", "New ones come on Saturday at 00:00 UTC"),
+        ("Your weekly GPU quota has been exceeded", "New ones come on Saturday at 00:00 UTC"),
+        ("Conflict [HTTP 409]", "Wait a minute and run the command again"),
+        ("Something else.", "Correct what it names."),
+    ],
+)
+def test_a_refusal_comes_with_what_to_do(stub, capsys, words, advice):
+    stub.refuse_push = words
+    assert main(["kaggle", "push", "graphmer"]) == 2
+    assert advice in (error := capsys.readouterr().err) and ".." not in error
+
+
+def test_a_question_is_asked_again_while_the_server_fails(stub, capsys):
+    stub.ended(leaves_results)
+    stub.failures["GetKernelSessionStatus"] = [503, 429]
+    assert main(["kaggle", "status", "graphmer"]) == 0
+    assert "Asking again every" in (out := capsys.readouterr().out) and out.endswith(f"{NAME}: complete\n")
+    stub.failures["GetKernelSessionStatus"] = [503] * 100
+    assert main(["kaggle", "status", "graphmer"]) == 1  # a failure, and no bad input
+    assert "Try again later" in capsys.readouterr().err and len(stub.failures["GetKernelSessionStatus"]) == 96
 
 
 def test_without_a_credential_the_way_to_one_is_said(real_client, monkeypatch, capsys):

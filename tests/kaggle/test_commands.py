@@ -6,7 +6,7 @@ import time
 import pytest
 
 from lib.__main__ import main
-from lib.kaggle import commands, kernel
+from lib.kaggle import carried, commands
 from tests.conftest import ROOT
 from tests.kaggle.stub import leaves_results
 
@@ -55,6 +55,6 @@ def test_a_session_that_left_nothing_is_said_with_its_log(stub, capsys):
 
 def test_no_notebook_carries_the_command_line_for_kaggle():
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        carried = kernel.carried_files(json.loads(path.read_text("utf-8")))
-        assert "lib/__init__.py" in carried and not any(name.startswith("lib/kaggle/") for name in carried)
+        files = carried.carried_files(json.loads(path.read_text("utf-8")))
+        assert "lib/__init__.py" in files and not any(name.startswith("lib/kaggle/") for name in files)
     assert json.loads((ROOT / "notebooks" / "01_graphmer.ipynb").read_text())["metadata"]["kaggle"]["isGpuEnabled"]

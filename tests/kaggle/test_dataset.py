@@ -56,6 +56,22 @@ def test_a_dry_run_packs_and_checks_and_uploads_nothing(stub, graph, packed, cap
     assert "| `triples.jsonl` |" in readme and "| 72 |" in readme and "Licence: unknown" in readme
 
 
+def test_a_dry_run_needs_no_account_and_says_what_to_click(real_client, graph, monkeypatch, capsys):
+    monkeypatch.delenv("KAGGLE_KEY")
+    monkeypatch.delenv("KAGGLE_USERNAME")
+    assert pack("--dry-run") == 0 and real_client.calls == []
+    out = capsys.readouterr().out
+    assert "The kaggle client is not signed in here: OWNER stands for your account." in out
+    assert "1. kaggle.com > Create > New Dataset, and drop runs/kaggle/code-graph/dataset/data.zip onto the page" in out
+    assert "push graphmer --dataset OWNER/code-graph" in out
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_first_upload_is_told_404_and_creates_the_data_set(stub, graph, nested):
+    stub.nested = nested
+    assert pack() == 0 and stub.count("CreateDataset") == 1 and stub.count("CreateDatasetVersion") == 0
+
+
 def test_the_same_data_gives_the_same_bytes_and_time(stub, graph, packed):
     pack("--dry-run")
     first, time = (packed / "data.zip").read_bytes(), (packed / "data.zip").stat().st_mtime
@@ -123,7 +139,7 @@ def test_a_file_that_is_not_taken_is_an_error_although_the_client_exits_with_0(s
         (["--title", "short"], "The title 'short' has 5 characters"),
         (["--subtitle", "too short"], "Kaggle takes 20 to 80"),
         (["--license", "GPL"], "one licence of CC0-1.0"),
-        (["--least", "100000"], "fewer than --least 100,000"),
+        (["--least", "100000"], "windows of a graph, tiles of a scene), fewer than --least 100,000"),
         (["--data", "nowhere"], "nowhere is no folder"),
     ],
 )
@@ -193,7 +209,8 @@ def test_a_failed_run_of_an_earlier_version_whose_summary_names_no_task_is_publi
 def test_the_next_step_names_a_notebook_of_the_workload_that_the_run_is_of(stub, tmp_path, toy, capsys):
     failed(tmp_path / "runs" / "glacier_finetune-fold3", toy(), task="glacier")
     assert main(["kaggle", "dataset", "--run", "runs/glacier_finetune-fold3", "--slug", "fold-3", "--dry-run"]) == 0
-    assert "push glacier_finetune --dataset ada/fold-3" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "push glacier_finetune --dataset ada/fold-3" in out and "graphmer" not in out
 
 
 def test_what_is_no_run_is_not_published(stub, tmp_path, capsys):

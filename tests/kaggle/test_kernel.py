@@ -7,13 +7,14 @@ import sys
 import tarfile
 import time
 import zlib
+from types import SimpleNamespace
 
 import pytest
 
 from lib import checkpoint
 from lib.__main__ import main
 from lib.errors import BadInput
-from lib.kaggle import kernel
+from lib.kaggle import carried, kernel
 from lib.kaggle.kernel import Notebook
 from lib.report import outputs
 from lib.report.summary import Summary
@@ -41,11 +42,11 @@ PACKED = base64.b85encode(zlib.compress('{"lib/__init__.py": "é"}'.encode())).d
 
 def test_the_files_packed_into_a_carrier_cell_are_read():
     cell = {"metadata": {"tags": ["carrier"]}, "source": [f'HOME = library("""\n{PACKED}\n""")\n']}
-    assert kernel.carried_files({"cells": [cell]}) == {"lib/__init__.py": "é"}
-    assert kernel.carried_files({"cells": [{"metadata": {}, "source": ["x = 1"]}]}) == {}
+    assert carried.carried_files({"cells": [cell]}) == {"lib/__init__.py": "é"}
+    assert carried.carried_files({"cells": [{"metadata": {}, "source": ["x = 1"]}]}) == {}
     cell["source"] = cell["source"][0].replace(PACKED, PACKED[:-6])
     with pytest.raises(BadInput, match="make notebooks"):
-        kernel.carried_files({"cells": [cell]})
+        carried.carried_files({"cells": [cell]})
 
 
 # --- push -------------------------------------------------------------------------------------------------------------
@@ -58,6 +59,7 @@ def test_a_push_says_everything_and_carries_the_parameters(stub, capsys):
     assert f"Version 1 of {NAME} was pushed" in capsys.readouterr().out
     request = stub.sessions[0].request
     assert request["machineShape"] == "NvidiaTeslaT4" and request["enableGpu"] is True
+    assert request["dockerImagePinningType"] == "latest"  # left out, versions stay on the image of the first push
     assert request["enableInternet"] is False and request["isPrivate"] is True  # left out, internet is on
     assert request["datasetDataSources"] == ["ada/code-graphs"] and request.get("kernelDataSources", []) == []
     assert stub.sessions[0].parameter("MAX_STEPS") == 7
@@ -86,6 +88,12 @@ def test_going_on_mounts_its_own_output_but_not_at_the_first_push(stub, capsys):
         (["--param", "MAX_STEP=7"], "has no parameter MAX_STEP. It has: CONFIG, DATA_DIR"),
         (["--param", "MAX_STEPS=many"], "it cannot be 'many'"),
         (["--param", "MAX_STEPS"], "NAME=VALUE"),
+        (["--param", "MAX_STEPS=2000.5"], "MAX_STEPS is of type int in 01_graphmer.ipynb (default 0)"),
+        (["--param", "SESSION_MINUTES=soon"], "SESSION_MINUTES is of type float"),
+        (["--param", "CONFIG=configs/nothing.yaml"], "does not carry configs/nothing.yaml. It carries: configs/gra"),
+        (["--set", "training.max_stps=10"], "Did you mean max_steps?"),
+        (["--set", "training.max_steps=10.5"], "configs/graphmer.yaml"),
+        (["--param", "CONFIG=configs/graphmer_small.yaml", "--set", "optimiser.lr=1"], "graphmer_small.yaml"),
         (["--set", "seed"], "--set takes key=value"),
         (["--dataset", "graphs"], "not owner/slug"),
         (["--slug", "abc"], "fewer than 5 characters"),
@@ -94,6 +102,44 @@ def test_going_on_mounts_its_own_output_but_not_at_the_first_push(stub, capsys):
 def test_what_cannot_work_is_refused_before_anything_is_sent(stub, capsys, given, sentence):
     assert main(["kaggle", "push", "graphmer", *given]) == 2
     assert sentence in capsys.readouterr().err and stub.count("SaveKernel") == 0
+
+
+def test_the_keys_of_the_configuration_that_a_queue_begins_with_are_read_too(stub, capsys):
+    given = ["--set", "queue.before_overrides={training.epoch: 1}"]
+    assert main(["kaggle", "push", "glacier_finetune", *given]) == 2
+    assert "glacier_pretrain.yaml" in capsys.readouterr().err and stub.calls == []
+
+
+def test_what_a_session_would_read_may_be_pushed(stub, capsys):
+    given = ["--param", "SESSION_MINUTES=90", "--set", "optimizer.lr=1e-4", "--set", "training.max_steps=20"]
+    assert main(["kaggle", "push", "graphmer", *given]) == 0
+    assert main(["kaggle", "push", "graphmer", "--slug", "by-file", "--param", "CONFIG=/kaggle/input/a/mine.yaml"]) == 0
+    assert main(["kaggle", "push", "memory"]) == 0  # it trains nothing
+    assert stub.count("SaveKernel") == 3
+
+
+def test_a_notebook_that_lib_was_edited_after_is_only_pushed_on_purpose(staleness_counts, stub, tmp_path, capsys):
+    stale = json.loads((ROOT / "notebooks" / "01_graphmer.ipynb").read_text("utf-8"))
+    stale["cells"].append({**stale["cells"][0], "id": "more"})
+    (tmp_path / "01_graphmer.ipynb").write_text(json.dumps(stale))
+    for command in (["push"], ["push", "--dry-run"], ["chain", "--max-sessions", "1"]):
+        assert main(["kaggle", command[0], str(tmp_path / "01_graphmer.ipynb"), *command[1:]]) == 2
+        assert "make notebooks" in (error := capsys.readouterr().err) and "--stale" in error
+    assert stub.calls == []
+    assert main(["kaggle", "push", str(tmp_path / "01_graphmer.ipynb"), "--stale"]) == 0
+
+
+def test_a_dry_run_shows_what_would_be_sent_and_needs_no_account(stub, monkeypatch, capsys):
+    monkeypatch.setattr("lib.kaggle.client.importlib", SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: None)))
+    given = ["--param", "MAX_STEPS=7", "--set", "seed=3", "--dataset", "ada/code-graph", "--continue"]
+    assert main(["kaggle", "push", "graphmer", "--dry-run", *given]) == 0
+    out = capsys.readouterr().out
+    assert "Nothing was sent (--dry-run)" in out and "bytes of the 1,000,000 that Kaggle takes" in out
+    assert 'dataset_sources: ["ada/code-graph"]' in out and "enable_gpu: true" in out
+    assert "configs/graphmer.yaml, with training.max_steps = 7, seed = 3" in out
+    assert "Add Input > Datasets > ada/code-graph" in out and "Your Work > Notebooks > OWNER/trainbook-01" in out
+    pushed = json.loads((kernel.HOME / "trainbook-01-graphmer" / "push" / "01_graphmer.ipynb").read_text("utf-8"))
+    assert "MAX_STEPS = 7" in carried.tagged(pushed, "injected-parameters")[0]["source"]
 
 
 def test_the_title_has_the_slug_of_the_id(tmp_path):

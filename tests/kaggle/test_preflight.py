@@ -1,9 +1,6 @@
 """What is checked before quota is spent; every finding that is not ok says what to do."""
 
 import json
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
@@ -11,10 +8,11 @@ import pytest
 from lib import checkpoint, launch
 from lib.__main__ import main
 from lib.errors import BadInput, TrainingFailed
-from lib.kaggle import preflight
+from lib.kaggle import carried, preflight
 from tests.conftest import ROOT
 from tests.kaggle.stub import KEY
 from tests.notebooks.test_notebooks import PARAMETERS, small_graph
+from tests.serving import Files
 
 KEYS = PARAMETERS["01_graphmer"]["OVERRIDES"]
 
@@ -23,7 +21,7 @@ KEYS = PARAMETERS["01_graphmer"]["OVERRIDES"]
 def built(tmp_path_factory):
     """01_graphmer as its source, lib and configs give it now."""
     path = tmp_path_factory.mktemp("built") / "01_graphmer.ipynb"
-    path.write_text(preflight.builder().notebook_text(ROOT / "notebooks_src" / "01_graphmer.py"), "utf-8")
+    path.write_text(carried.builder().notebook_text(ROOT / "notebooks_src" / "01_graphmer.py"), "utf-8")
     return path
 
 
@@ -79,7 +77,7 @@ def command(built, graph, *options):
     return main(["kaggle", "preflight", *given, *options])
 
 
-def test_the_notebook_of_this_checkout_is_ready(stub, built, graph, capsys):
+def test_the_notebook_of_this_checkout_is_ready(staleness_counts, stub, built, graph, capsys):
     assert command(built, graph) == 0
     out = capsys.readouterr().out
     assert out.endswith("all is well.\nReady to push.\n")
@@ -99,7 +97,7 @@ def test_as_json_it_is_nothing_but_json_and_what_is_bad_decides_the_exit_code(st
     assert "Ready to push" not in capsys.readouterr().out
 
 
-def test_every_finding_that_is_not_ok_says_what_to_do(stub, graph, edited):
+def test_every_finding_that_is_not_ok_says_what_to_do(staleness_counts, stub, graph, edited):
     checks = check(edited(add_code("import bitsandbytes, some_package; open('/home/ada/x')")), graph, speed=0.1)
     assert all(finding.value for finding in checks) and len(bad(checks)) >= 3
     assert all(finding.advice.strip() for finding in checks if finding.verdict != "ok")
@@ -138,7 +136,6 @@ def add_code(text):
 @pytest.mark.parametrize(
     "change, sentence",
     [
-        (add_code("x = 1"), "is not what its source, lib and configs would give"),
         (add_code("open('/home/ada/data.csv')"), "/home/ada/data.csv in the notebook"),
         (add_code("open(r'C:\\Users\\ada\\data.csv')"), "C:\\Users\\ada\\data.csv in the notebook"),
         (add_code("import bitsandbytes"), "Kaggle's image lacks bitsandbytes"),
@@ -150,6 +147,11 @@ def add_code(text):
 )
 def test_a_notebook_that_would_fail_on_kaggle_is_wrong(stub, graph, edited, change, sentence):
     assert any(sentence in value for value in bad(check(edited(change), graph)))
+
+
+def test_a_notebook_that_lib_was_edited_after_is_wrong(staleness_counts, stub, graph, edited):
+    sentence = "01_graphmer.ipynb is not what its source, lib and configs would give now"
+    assert sentence in bad(check(edited(add_code("x = 1")), graph))
 
 
 def test_an_import_that_the_table_does_not_know_is_to_be_looked_at(stub, graph, edited):
@@ -165,9 +167,9 @@ def test_other_paths_are_no_paths_of_one_machine(text):
 @pytest.mark.parametrize(
     "speed, verdict, words",
     [
-        (1.0, "ok", "10,000 steps at 1 steps/s, as you measured, take 2.8 h: 1 session(s)"),
-        (0.1, "warning", "take 27.8 h: 3 session(s), 1 week(s)"),
-        (0.0, "ok", "10,000 steps at 2 steps/s, as the planner expects, take 1.4 h: 1 session(s), 1 week(s)"),
+        (1.0, "ok", "10,000 steps at 1 steps/s, as you measured, take 2.8 h: 1 session"),
+        (0.1, "warning", "take 27.8 h: 3 sessions, 1 week of quota"),
+        (0.0, "ok", "10,000 steps at 2 steps/s, as the planner expects, take 1.4 h: 1 session, 1 week of quota"),
     ],
 )
 def test_the_time_is_counted_in_sessions_and_weeks(stub, built, graph, speed, verdict, words):
@@ -230,56 +232,71 @@ def test_an_empty_quota_is_wrong(stub, built, graph):
     assert "0.4 of 30 GPU hours are left this week" in bad(check(built, graph))
 
 
+# --- several runs, and none -------------------------------------------------------------------------------------------
+
+IN_STEPS = {
+    "training.epochs": "0",
+    "training.max_steps": "3600",
+    "queue.before_overrides": "{training.epochs: 0, training.max_steps: 720, data.dir: embedded}",
+    "data.dir": "ada/scenes",
+}
+
+
+def of(name, settings, *options):
+    """The findings of a notebook of this checkout by section, and all of them."""
+    sections = preflight.check(ROOT / "notebooks" / f"{name}.ipynb", settings, *options)
+    return sections, [finding for findings in sections.values() for finding in findings]
+
+
+def test_all_runs_of_a_queue_are_counted(stub, capsys):
+    sections, _ = of("03_glacier_finetune", IN_STEPS)
+    found = {finding.name: finding for finding in sections["glacier_finetune.yaml"]}
+    assert found["queue"].value.startswith("6 runs: glacier_pretrain-short, glacier_finetune-fold0, ")
+    assert found["time"].value == (
+        "720 steps at 2 steps/s and 5 runs of 3,600 steps at 2 steps/s, as the planner expects, take 2.6 h: "
+        "1 session, 1 week of quota"
+    )
+    one = of("03_glacier_finetune", {**IN_STEPS, "queue.folds": "1", "queue.before": "[]", "queue.start_from": ""})
+    alone = next(finding.value for finding in one[1] if finding.name == "space")
+    assert "of each of 5 runs" in found["space"].value and "of each" not in alone
+    assert kept(found["space"].value) > 4.5 * kept(alone)
+    assert "Tracing a step of glacier_finetune for a T4." in capsys.readouterr().out  # it is not silent
+
+
+def kept(value):
+    return float(value.split("at most ")[1].split(" GB")[0])
+
+
+def test_a_notebook_that_trains_nothing_needs_neither_data_nor_a_plan_nor_quota(stub, monkeypatch):
+    monkeypatch.setattr(preflight.planner, "plan", lambda config, card: pytest.fail("a step was traced"))
+    monkeypatch.setattr(preflight, "load_task", lambda config: pytest.fail("data was read"))
+    stub.quota_hours = (30.0, 30.0)
+    sections, findings = of("00_memory", {})
+    assert not bad(findings) and list(sections) == ["Notebook", "Addresses", "Account"]
+    assert any("it trains nothing" in finding.value for finding in findings)
+
+
+def test_a_length_in_epochs_of_data_that_only_a_session_sees_is_not_guessed(stub):
+    _, findings = of("02_glacier_pretrain", {"data.dir": "ada/scenes"})
+    found = {finding.name: finding for finding in findings}
+    assert found["time"].verdict == "warning" and "not known without the data" in found["time"].value
+    assert found["data"].value == "data.dir is ada/scenes, which only a session sees"
+
+
 # --- addresses --------------------------------------------------------------------------------------------------------
 
 
-class Files(BaseHTTPRequestHandler):
-    def do_HEAD(self):
-        if self.path == "/slow":
-            time.sleep(3)
-        code = {"/there": 200, "/get-only": 405}.get(self.path, 404)
-        self.send_response(code)
-        self.send_header("Content-Length", "1234")
-        self.end_headers()
-
-    def do_GET(self):
-        self.send_response(200)
-        self.send_header("Content-Length", "3")
-        self.end_headers()
-        self.wfile.write(b"abc")
-
-    def log_message(self, *arguments):
-        pass
+def test_an_address_in_an_example_is_not_the_notebooks_data(stub):
+    _, findings = of("02_glacier_pretrain", {"data.dir": "ada/scenes"})
+    assert [f.value for f in findings if f.name == "download"] == ["nothing is downloaded from an address"]
 
 
-@pytest.fixture
-def address(monkeypatch):
-    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Files)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.mark.parametrize(
-    "path, verdict, words",
-    [
-        ("/there", "ok", "answers, 1,234 bytes"),
-        ("/get-only", "ok", "answers, 3 bytes"),
-        ("/gone", "bad", "answers 404"),
-        ("/slow", "bad", "does not answer in 0.5 s"),
-    ],
-)
-def test_addresses_are_asked_without_downloading(address, path, verdict, words):
-    finding = preflight.check_address(address + path, seconds=0.5)
-    assert finding.verdict == verdict and words in finding.value
-
-
-@pytest.mark.parametrize("broken", ["http://127.0.0.1:1/x", "http://no.such.host.invalid/x", "http://[bad"])
-def test_an_address_that_cannot_be_reached_is_wrong(address, broken):
-    assert preflight.check_address(broken, seconds=2).verdict == "bad"
+def test_what_a_session_downloads_is_asked_for_its_size_and_not_downloaded(address):
+    _, findings = of("02_glacier_pretrain", {"workload.download": f"['{address}/there']", "training.epochs": "3"})
+    found = {finding.name: finding for finding in findings}
+    assert found["download"].value == f"{address}/there answers, 1,234 bytes" and found["internet"].verdict == "bad"
+    assert "the session downloads it from 1 address" in found["data"].value
+    assert Files.asked == [("HEAD", "/there")]
 
 
 def test_addresses_in_code_need_the_internet_and_links_in_sentences_do_not(address, graph, edited):
