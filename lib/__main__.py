@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help='t4, ... or "NN GiB, capability X.Y"')
     plan.add_argument("--gpus", type=int, default=0, metavar="N", help="cards at work; 0: as many as a session has")
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    plan.add_argument("--samples", type=int, default=0, metavar="N", help="training samples, for a length in epochs")
     plan.add_argument("--json", action="store_true", help="print everything as JSON")
     plan.set_defaults(run=_plan)
     checks = commands.add_parser("doctor", help="check the machine and, with a configuration, its run")
@@ -109,7 +110,7 @@ def _train(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     configs = [load_config(path, split_overrides(options.set)) for path in options.configs]
     cards = [planner.find_card(gpu) for gpu in options.gpu or ["t4"]]
-    plans = [planner.make(config, card, options.gpus) for config in configs for card in cards]  # a process of its own
+    plans = [planner.make(config, card, options.gpus, options.samples) for config in configs for card in cards]  # a process of its own
     if options.json:
         print(json.dumps([plan.to_json() for plan in plans], indent=2))
     else:

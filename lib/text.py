@@ -27,6 +27,13 @@ def amount(count: float) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
+def computed(value: float) -> str:
+    """Writes a computed number without false precision: 0.52, 9.30, 93.0, 177,000."""
+    if value < 100:
+        return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    return f"{float(f'{value:.3g}'):,.0f}"
+
+
 def listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
