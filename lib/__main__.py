@@ -50,7 +50,7 @@ def _as_rank() -> AbstractContextManager[None]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lib", description="Trainbook's command line.")
     commands = parser.add_subparsers(required=True, metavar="command")
-    train = commands.add_parser("train", help="train a configuration, or resume its run")
+    train = commands.add_parser("train", help="train a configuration or its queue, or resume it")
     train.add_argument("config", help="a YAML file such as configs/graphmer_small.yaml")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     train.set_defaults(run=_train)
@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help='t4, ... or "NN GiB, capability X.Y"')
     plan.add_argument("--gpus", type=int, default=0, metavar="N", help="cards at work; 0: as many as a session has")
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    plan.add_argument("--samples", type=int, default=0, metavar="N", help="training samples, for a length in epochs")
     plan.add_argument("--json", action="store_true", help="print everything as JSON")
     plan.set_defaults(run=_plan)
     checks = commands.add_parser("doctor", help="check the machine and, with a configuration, its run")
@@ -66,11 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     checks.add_argument("--json", action="store_true", help="print the findings as JSON")
     checks.set_defaults(run=_doctor)
-    queue = commands.add_parser("queue", help="train the folds, seeds and grid of a configuration one after another")
-    queue.add_argument("config", help="a YAML file with a queue: section, such as configs/glacier_finetune_small.yaml")
-    queue.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
-    queue.add_argument("--table", action="store_true", help="only show how far each run is")
-    queue.set_defaults(run=_queue)
+    runs = commands.add_parser("queue", help="train the folds, seeds and grid of a configuration one after another")
+    runs.add_argument("config", help="a YAML file with a queue: section, such as configs/glacier_finetune_small.yaml")
+    runs.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    runs.add_argument("--table", action="store_true", help="only show how far each run is")
+    runs.set_defaults(run=_queue)
     predict = commands.add_parser("predict", help="apply the trained models of an archive to a folder")
     predict.add_argument("archive", help="outputs.tar.gz, the folder of a run, or a folder of runs: several vote")
     predict.add_argument("data", help="the folder to predict")
@@ -103,10 +104,13 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace) -> int:
     from lib import launch, ranks
-    from lib.launch import torchrun
+    from lib.launch import queue, torchrun
     from lib.task import load_config
 
-    run = launch.prepare(load_config(options.config, split_overrides(options.set)))
+    config = load_config(options.config, split_overrides(options.set))
+    if queue.is_for(Path(options.config), config) and not torchrun.is_watched():
+        return _train_queue(options)
+    run = launch.prepare(config)
     if not torchrun.is_watched():  # else the process above has printed it
         print(run.task.describe_data())
         print(*run.lengths, sep="\n")
@@ -129,7 +133,8 @@ def _plan(options: argparse.Namespace) -> int:
 
     configs = [load_config(path, split_overrides(options.set)) for path in options.configs]
     cards = [planner.find_card(gpu) for gpu in options.gpu or ["t4"]]
-    plans = [planner.make(config, card, options.gpus) for config in configs for card in cards]  # a process of its own
+    # Each is made in a process of its own.
+    plans = [planner.make(config, card, options.gpus, options.samples) for config in configs for card in cards]
     if options.json:
         print(json.dumps([plan.to_json() for plan in plans], indent=2))
     else:
@@ -140,15 +145,30 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _queue(options: argparse.Namespace) -> int:
-    from lib.launch.queue import entries, measure, run_queue, table, verdict
+    from lib.launch import queue
 
-    runs = entries(Path(options.config), split_overrides(options.set))
-    if options.table:
-        print(table(runs), verdict(runs), sep="\n")
-        return 0
-    print(table(runs, measure(runs)), flush=True)
-    code = run_queue(runs)
-    print(table(runs), verdict(runs), sep="\n")
+    if not options.table:
+        return _train_queue(options)
+    runs = queue.entries(Path(options.config), split_overrides(options.set))
+    print(queue.table(runs), queue.verdict(runs), sep="\n")
+    return 0
+
+
+def _train_queue(options: argparse.Namespace) -> int:
+    """Trains all runs of a configuration's queue. Raises BadInput where torchrun has started this process."""
+    from lib import ranks
+    from lib.launch import queue
+
+    if ranks.under_torchrun():
+        raise BadInput(
+            f"{options.config} has a queue of runs, and torchrun starts the ranks of one. Start it without torchrun: "
+            "each run of the queue takes all GPUs of this machine. Or give the config.yaml of one run."
+        )
+    runs = queue.entries(Path(options.config), split_overrides(options.set))
+    print("The queue:", ", ".join(entry.name for entry in runs))
+    print(queue.table(runs, queue.measure(runs)), flush=True)
+    code = queue.run_queue(runs)
+    print(queue.table(runs), queue.verdict(runs), sep="\n")
     return code
 
 

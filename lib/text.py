@@ -27,22 +27,30 @@ def amount(count: float) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
+def computed(value: float) -> str:
+    """Writes a computed number without false precision: 0.52, 9.30, 93.0, 177,000."""
+    if value < 100:
+        return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    return f"{float(f'{value:.3g}'):,.0f}"
+
+
 def listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """A figure beside the least that was asked of it; it is judged and never enforced."""
+    """A figure beside the least, or the most, that was asked of it; it is judged and never enforced."""
 
     name: str
     value: float
     wanted: float
+    at_most: bool = False
 
     @property
     def reached(self) -> bool:
-        return self.value >= self.wanted
+        return self.value <= self.wanted if self.at_most else self.value >= self.wanted
 
     def __str__(self) -> str:
-        verdict = "reached" if self.reached else "missed"
-        return f"Criterion {self.name} >= {self.wanted:.2f}: {self.value:.4f}, {verdict}."
+        sign, verdict = "<=" if self.at_most else ">=", "reached" if self.reached else "missed"
+        return f"Criterion {self.name} {sign} {self.wanted:.2f}: {self.value:.4f}, {verdict}."

@@ -1,6 +1,6 @@
 """Tables, durations, bytes and criteria as a person reads them."""
 
-from lib.text import Criterion, aligned, amount, duration
+from lib.text import Criterion, aligned, amount, computed, duration
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_spaces():
@@ -17,6 +17,13 @@ def test_bytes_are_in_the_units_of_a_disk():
     assert [amount(n) for n in (650_000, 34_500_000, 1.2e9)] == ["0.7 MB", "34.5 MB", "1.2 GB"]
 
 
+def test_computed_numbers_have_three_digits():
+    numbers = (0.5234, 9.3, 92.99, 1234.5, 10_003_442)
+    assert [computed(n) for n in numbers] == ["0.52", "9.30", "93.0", "1,230", "10,000,000"]
+
+
 def test_a_criterion_that_is_exactly_met_is_reached_whatever_its_name():
     assert Criterion("mean", 0.8, 0.8).reached and not Criterion("best", 0.7999, 0.8).reached
     assert str(Criterion("missed_ice", 0.5, 0.4)) == "Criterion missed_ice >= 0.40: 0.5000, reached."
+    assert Criterion("loss", 0.5, 0.5, at_most=True).reached and not Criterion("loss", 0.6, 0.5, True).reached
+    assert str(Criterion("loss", 0.5, 0.4, True)) == "Criterion loss <= 0.40: 0.5000, missed."

@@ -209,6 +209,13 @@ class Queue:
     )
     mean_at_least: float = option(0.0, "What the mean of the runs' best validations should reach; 0: not judged.")
     best_at_least: float = option(0.0, "What the best of them should reach; 0: not judged.")
+    mean_at_most: float = option(0.0, "What their mean should fall to where a smaller metric is better; 0: not judged.")
+    best_at_most: float = option(0.0, "What the best of them should fall to where smaller is better; 0: not judged.")
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether it makes several runs, or one that starts from another's weights."""
+        return bool(self.folds or self.seeds or self.grid or self.before or self.start_from)
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -299,20 +306,28 @@ def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
     return _in_steps(config, "", samples, config.training.effective_batch, lines), lines
 
 
-def _in_steps(section: Any, prefix: str, samples: int, batch: int, lines: list[str]) -> Any:
-    changes: dict[str, Any] = {}
-    for f in dataclasses.fields(section):
-        if dataclasses.is_dataclass(inner := getattr(section, f.name)):
-            changes[f.name] = _in_steps(inner, f"{prefix}{f.name}.", samples, batch, lines)
-    for epochs, steps in length_pairs(type(section)):
-        if value := getattr(section, epochs):
+def _in_steps(value: Any, path: str, samples: int, batch: int, lines: list[str]) -> Any:
+    """Returns a section, or sections in a list or by name, with steps for epochs; any other value as it is."""
+    if isinstance(value, tuple):
+        return tuple(_in_steps(item, f"{path}[{i}]", samples, batch, lines) for i, item in enumerate(value))
+    if isinstance(value, dict):
+        return {name: _in_steps(item, f"{path}.{name}", samples, batch, lines) for name, item in value.items()}
+    if not dataclasses.is_dataclass(value):
+        return value
+    prefix, changes = f"{path}." if path else "", {}
+    for name in (f.name for f in dataclasses.fields(value)):
+        inner = getattr(value, name)
+        if dataclasses.is_dataclass(inner) or isinstance(inner, tuple | dict):
+            changes[name] = _in_steps(inner, prefix + name, samples, batch, lines)
+    for epochs, steps in length_pairs(type(value)):
+        if length := getattr(value, epochs):
             # A fraction of the decimal digits: in binary 1.1 epochs of 10 samples would be a little more than 11
-            changes |= {epochs: 0.0, steps: max(1, math.ceil(Fraction(repr(value)) * samples / batch))}
+            changes |= {epochs: 0.0, steps: max(1, math.ceil(Fraction(repr(length)) * samples / batch))}
             lines.append(
-                f"{prefix}{epochs} {value:g} -> {prefix}{steps} {changes[steps]:,} "
+                f"{prefix}{epochs} {length:g} -> {prefix}{steps} {changes[steps]:,} "
                 f"(samples {samples:,}, effective batch {batch:,})"
             )
-    return dataclasses.replace(section, **changes)
+    return dataclasses.replace(value, **changes)
 
 
 def _read(

@@ -5,22 +5,22 @@ output folder or in a mounted earlier output. So the deadline may fall anywhere,
 """
 
 import contextlib
-import io
 import itertools
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lib import checkpoint, launch
-from lib.config import Config, with_changes
+from lib.config import Config, Queue, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import smoke, torchrun
-from lib.launch.run import prepare
+from lib.launch.run import prepare, resolved
 from lib.machine import disk, inputs, memory, platform
 from lib.report.summary import Summary
-from lib.task import load_config
+from lib.task import find_task, load_config
 from lib.text import Criterion, aligned, duration
 from lib.training.session import start_session
 
@@ -65,6 +65,8 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
     """
     config = load_config(path, overrides)
     queue = config.queue
+    _check_criteria(config)
+    _check_overrides(config)
     runs = [entry for name in queue.before for entry in _before(path.parent / name, config)]
     if queue.start_from and queue.start_from not in {Path(name).stem for name in queue.before}:
         raise BadInput(
@@ -87,6 +89,25 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
         kind = config.run.name + "".join(suffixes[:kinds])
         runs.append(Entry(with_changes(config, changes), kind, starts_from=queue.start_from))
     return runs
+
+
+def _check_overrides(config: Config) -> None:
+    """Raises BadInput for an override of a key that the queue itself sets, which would have no effect."""
+    queue = config.queue
+    by_key = dict.fromkeys(queue.grid, "queue.grid")
+    by_key |= ({queue.fold_key: "queue.folds"} if queue.folds else {}) | ({"seed": "queue.seeds"} if queue.seeds else {})
+    for key in sorted(by_key.keys() & config.overridden):
+        none = {"queue.folds": "0", "queue.seeds": "[]", "queue.grid": "{}"}[by_key[key]]
+        raise BadInput(
+            f"{key} was given as override, but {by_key[key]} sets it in each run of the queue. For a single run with "
+            f"your value override {by_key[key]} with {none} as well; for other runs override {by_key[key]} itself."
+        )
+
+
+def is_for(path: Path, config: Config) -> bool:
+    """Says whether a configuration asks for a queue of runs; a run's own config.yaml names that run alone."""
+    is_of_a_run = path.name == "config.yaml" and path.absolute().parent.name == config.run.name
+    return config.queue.has_runs and not is_of_a_run
 
 
 def _before(path: Path, config: Config) -> list[Entry]:
@@ -242,17 +263,17 @@ def measure(runs: Sequence[Entry]) -> dict[str, float]:
 def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> str:
     """Returns a line a run: state, step, best validation and test, hours left; then the sum in hours and sessions.
 
-    Hours come from `rates` of `measure`, evaluations aside; without them from speeds that finished runs had.
+    Hours come from `rates` of `measure`, evaluations aside; without them from speeds that finished runs had. Where a
+    length is in epochs, the data is read for the number of its samples.
     """
     rows = [("run", "state", "step", "validation", "test", "left")]
     seconds, unknown = 0.0, 0
+    stands = {entry.name: progress_of(entry) for entry in runs}
+    rates = rates or {e.kind: rate for e in runs if (rate := stands[e.name].steps_per_second)}
     for entry in runs:
-        progress = progress_of(entry)
-        steps = progress.max_steps or entry.config.training.max_steps
-        if not steps and rates is not None:
-            with contextlib.redirect_stdout(io.StringIO()):  # what it says of the data was printed before
-                steps = prepare(entry.config).config.training.max_steps
-        rate = progress.steps_per_second or (rates or {}).get(entry.kind, 0.0)
+        progress = stands[entry.name]
+        steps = progress.max_steps or entry.config.training.max_steps or _steps_by_data(entry.config)
+        rate = progress.steps_per_second or rates.get(entry.kind, 0.0)
         left = (steps - progress.step) / rate if steps and rate else None
         left = 0.0 if progress.state == "completed" else left
         unknown += left is None
@@ -263,12 +284,21 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
     return f"{aligned(rows, left={0, 1})}\n{_projection(runs, seconds, unknown)}"
 
 
+def _steps_by_data(config: Config) -> int:
+    """Returns the steps of a length in epochs; 0 where the data cannot be read, which training will report."""
+    with contextlib.suppress(BadInput), contextlib.redirect_stdout(sys.stderr):
+        return resolved(config)[1].training.max_steps
+    return 0
+
+
 def _projection(runs: Sequence[Entry], seconds: float, unknown: int) -> str:
     """Returns the sentence below the table: time and sessions that are left."""
     if not runs:
         return "The queue is empty."
     if not seconds and not unknown:
         return "Nothing is left to train."
+    if not seconds:
+        return f"{unknown} runs are left, and no speed is measured yet: `lib queue` measures it before it trains."
     options = runs[0].config.session
     sentence = f"About {duration(seconds)} of training is left"
     if minutes := options.minutes or platform.detect().session_minutes:
@@ -290,18 +320,48 @@ def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
 
 
 def verdict(runs: Sequence[Entry]) -> str:
-    """Returns the queue's criteria beside what its runs reached in validation, with advice; nothing is enforced."""
-    reached = [values["validation"] for values in scores(runs).values()]
+    """Returns mean, best and worst validation of the runs, by the metric's direction, and the criteria beside them.
+
+    Nothing is enforced. Criteria are judged once all runs are completed, because a few may be the lucky ones.
+    """
+    reached = {name: values["validation"] for name, values in scores(runs).items()}
     if not reached:
         return "No run of the queue is completed yet."
-    queue, best = runs[-1].config.queue, max(reached)
-    mean = sum(reached) / len(reached)
-    judged = (Criterion("mean", mean, queue.mean_at_least), Criterion("best", best, queue.best_at_least))
-    lines = [f"{len(reached)} runs: mean {mean:.4f}, best {best:.4f}, worst {min(reached):.4f}."]
-    lines += [str(criterion) for criterion in judged if criterion.wanted]
-    if any(criterion.wanted and not criterion.reached for criterion in judged):
+    queue, (metric, better) = runs[-1].config.queue, find_task(runs[-1].config.task).selection
+    ranked = sorted(reached, key=lambda name: reached[name], reverse=better == "max")
+    best, worst, mean = ranked[0], ranked[-1], sum(reached.values()) / len(reached)
+    lines = [
+        f"{len(reached)} runs by {metric} ({'larger' if better == 'max' else 'smaller'} is better): mean {mean:.4f}, "
+        f"best {reached[best]:.4f} ({best}), worst {reached[worst]:.4f} ({worst})."
+    ]
+    wanted = _wanted(queue, better)
+    judged = [Criterion("mean", mean, wanted[0], better == "min")] * bool(wanted[0])
+    judged += [Criterion("best", reached[best], wanted[1], better == "min")] * bool(wanted[1])
+    left = sum(not entry.is_earlier for entry in runs) - len(reached)
+    if judged and left:
+        return f"{lines[0]}\n{left} runs are not completed; the criteria are judged once all are."
+    lines += map(str, judged)
+    if not all(criterion.reached for criterion in judged):
         lines.append(
             "A mean that misses while the best does not speaks for uneven folds or unlucky seeds: look at the worst "
             "run. Where both miss, train longer or start from better weights."
         )
     return "\n".join(lines)
+
+
+def _wanted(queue: Queue, better: str) -> tuple[float, float]:
+    """Returns what is asked of the mean and of the best, by the direction of the metric."""
+    at_most = better == "min"
+    return (queue.mean_at_most, queue.best_at_most) if at_most else (queue.mean_at_least, queue.best_at_least)
+
+
+def _check_criteria(config: Config) -> None:
+    """Raises BadInput for a criterion that points against the metric: no run can be too good for it."""
+    metric, better = find_task(config.task).selection
+    right, wrong = ("at_least", "at_most") if better == "max" else ("at_most", "at_least")
+    for name in ("mean", "best"):
+        if value := getattr(config.queue, f"{name}_{wrong}"):
+            raise BadInput(
+                f"queue.{name}_{wrong} is {value:g}, but runs of {config.task} are compared by {metric}, of which "
+                f"{'more' if better == 'max' else 'less'} is better. Give queue.{name}_{right} instead."
+            )

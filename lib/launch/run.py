@@ -55,11 +55,20 @@ def prepare(config: Config) -> Run:
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
+    task, config, lengths = resolved(config)
+    return Run(config, task, output_dir(config) / config.run.name, [*changes, *planned, *lengths], plan)
+
+
+def resolved(config: Config) -> tuple[Task, Config, list[str]]:
+    """Locates and validates the data; returns the task, the configuration in steps, and a line for each length.
+
+    Raises BadInput.
+    """
     task = load_task(config)
     train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
     config, lengths = resolve_lengths(config, len(train_set))
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
-    return Run(config, task, output_dir(config) / config.run.name, [*changes, *planned, *lengths], plan)
+    return task, config, lengths
 
 
 def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[str]]:

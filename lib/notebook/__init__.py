@@ -1,5 +1,7 @@
 """What every training notebook does with its parameters, its plan and its result."""
 
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,9 +35,18 @@ def configure(workload: str, home: Path, parameters: Parameters) -> Config:
     """Returns the configuration that the parameters cell asks for; prints its file and what is overridden.
 
     A plan that the memory panel left in the output folder applies where the parameters say nothing else. `home` is the
-    folder with `configs/`. Raises BadInput.
+    folder with `configs/`. Raises BadInput, with the command to use, where a queue of runs is asked for.
     """
-    return load_config(*_file_and_overrides(workload, home, parameters))
+    path, overrides = _file_and_overrides(workload, home, parameters)
+    config = load_config(path, overrides)
+    if queue.is_for(path, config):
+        train = [sys.executable, "-m", "lib", "train", str(path), *(f"--set={k}={v}" for k, v in overrides.items())]
+        raise BadInput(
+            "This notebook trains one run, and its parameters ask for a queue of several (the queue: section of "
+            f"{path.name}, or queue.* in OVERRIDES). Take queue.* out, or train the queue from a cell:\n"
+            f"!cd {shlex.quote(str(home))} && {shlex.join(train)}"
+        )
+    return config
 
 
 def configure_queue(workload: str, home: Path, parameters: Parameters) -> list[queue.Entry]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from lib import planner
-from lib.config import Config, with_changes
+from lib.config import Config, profiles, with_changes
 from lib.config.reader import flat
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import memory, platform
@@ -50,7 +50,7 @@ class Choice:
 
     def config(self) -> Config:
         """Returns the configuration to plan: without a micro-batch, and with a whole number of slots for each card."""
-        config = load_config(self.path, {**self.overrides, "training.micro_batch": 0})
+        config = with_changes(_by_profile(self.path, self.overrides), {"training.micro_batch": 0})
         if self.cards and config.training.micro_batch_slots % self.cards:
             config = with_changes(config, {"training.micro_batch_slots": self.cards})
         return config
@@ -62,10 +62,16 @@ class Choice:
 
     def to_paste(self, plan: Plan) -> dict[str, Any]:
         """Returns the dotted keys that make a run of the configuration file follow the plan."""
-        defaults = flat(load_config(self.path))
+        profile = {key: value for key, value in self.overrides.items() if key == "memory.profile"}
+        defaults = flat(_by_profile(self.path, profile))
         values = {**self.overrides, "training.micro_batch_slots": plan.slots}
         changed = {key: value for key, value in values.items() if key not in defaults or defaults[key] != value}
         return {**changed, **plan.overrides}
+
+
+def _by_profile(path: Path, overrides: Mapping[str, Any]) -> Config:
+    """Returns a configuration as its memory profile makes it."""
+    return profiles.apply(load_config(path, overrides), has_gpu=True)[0]
 
 
 def show(
@@ -170,7 +176,7 @@ class Panel:
 
     def _take_sizes(self, path: Path) -> None:
         """Sets batch, precision, recomputation and the task's dials to a configuration's values, without planning."""
-        config = load_config(path, self._cell_overrides(path))
+        config = _by_profile(path, self._cell_overrides(path))
         task, values = find_task(config.task), flat(config)
         self._dials = {}
         for key, sizes in task.dials.items():

@@ -5,6 +5,8 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any
 
+import torch
+
 from lib import planner
 from lib.machine import memory, platform
 from lib.planner import Plan, file
@@ -52,11 +54,14 @@ def print_answer(html: str, text: str) -> None:
 
 
 def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
-    """Shows a plan with a button that puts it into the notebook's `overrides`; for None nothing."""
+    """Shows a plan with a button that puts it into the notebook's `overrides`; for None nothing.
+
+    Without a GPU there is no button: the plan is for another machine's card.
+    """
     if plan is None:
         return
     picture, text = of_plan(plan), planner.of_plan(plan)
-    if not live():
+    if not live() or not torch.cuda.is_available():
         print_answer(picture, text)
         return
     import ipywidgets

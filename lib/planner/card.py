@@ -55,7 +55,7 @@ class Target:
         return 0.3, 0.7
 
 
-_OWN = re.compile(r"\s*([\d.]+)\s*GiB\s*(?:,\s*capability\s*(\d+)\.(\d+))?\s*", re.IGNORECASE)
+_OWN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*GiB\s*(?:,\s*capability\s*(\d+)\.(\d+))?\s*", re.IGNORECASE)
 
 
 def find_card(name: str) -> Target:
@@ -72,6 +72,15 @@ def find_card(name: str) -> Target:
         f"There is no card {name!r}. Known cards: {', '.join(CARDS)}. Write your own as its memory and capability, "
         'for example "8 GiB, capability 8.6".'
     )
+
+
+def check_room(target: Target) -> None:
+    """Raises BadInput for a card that has no memory left for tensors."""
+    if target.usable_bytes <= 0:
+        raise BadInput(
+            f"{target.card.name}: nothing can be planned, because CUDA's context and libraries alone take "
+            f"{target.set_aside / GIB:.2f} of its {target.card.memory_gib:g} GiB. Take a card with more memory."
+        )
 
 
 def _like_known(memory_gib: float, capability: tuple[int, int]) -> Card:

@@ -12,16 +12,17 @@ from lib.machine.memory import GIB, Reading
 from lib.planner.card import FITS
 from lib.planner.page import MACROS
 from lib.planner.search import STEPS, Plan
-from lib.planner.table import QUOTA_HOURS, quota
+from lib.planner.table import QUOTA_HOURS, notices, quota
 from lib.planner.trace import CATEGORIES
-from lib.text import duration
+from lib.text import computed, duration
 
 # Okabe and Ito's palette, which any kind of colour vision distinguishes, and the text colour that is readable on each.
 _COLOURS = [("#0072B2", "#fff"), ("#56B4E9", "#000"), ("#009E73", "#000"), ("#E69F00", "#000"), ("#F0E442", "#000"),
             ("#CC79A7", "#000")]  # fmt: skip
 _ENVIRONMENT = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-_ENVIRONMENT.filters |= {"gib": lambda size: f"{size / GIB:.2f}", "duration": duration}
+_ENVIRONMENT.filters |= {"gib": lambda size: f"{size / GIB:.2f}", "duration": duration, "computed": computed}
 _ENVIRONMENT.globals |= {"fits": f"{FITS:.0%}", "lengths": STEPS, "week": f"{QUOTA_HOURS:.0f}", "warning": "#D55E00"}
+_ENVIRONMENT.globals |= {"notices": notices}
 _PAGE = _ENVIRONMENT.from_string(MACROS).module
 
 

@@ -21,12 +21,14 @@ MACROS = """
 {{ bar(plan, pieces) }}
 <div style="margin:8px 0 2px 0">
   {% set dealt = plan.cards * option.passes * option.micro_batch == plan.effective_batch %}
-  {% set batch = "%d = %d x %d x %d"|format(plan.effective_batch, plan.cards, option.passes, option.micro_batch) %}
+  {% set each = (option.passes ~ " passes") if option.passes > 1 else "1 pass" %}
+  {% set batch = plan.effective_batch ~ " = " ~ (plan.cards ~ " cards x " if plan.cards > 1) ~ each ~ " x " ~
+    option.micro_batch %}
   {{ figure(option.micro_batch, "micro-batch", batch if dealt else option.passes ~ " passes on each card") }}
   {{ figure(option.recomputed ~ " of " ~ plan.layers, "layers recomputed",
             "%.2f x the compute"|format(option.relative_compute)) }}
-  {{ figure("%.2f"|format(1 / option.expected_seconds), "steps a second",
-            "expected; %.2f to %.2f"|format(1 / option.step_seconds[1], 1 / option.step_seconds[0])) }}
+  {% set slow, fast = (1 / option.step_seconds[1])|computed, (1 / option.step_seconds[0])|computed %}
+  {{ figure((1 / option.expected_seconds)|computed, "steps a second", "expected; " ~ slow ~ " to " ~ fast) }}
   {% if plan.max_steps %}
     {{ figure(plan.seconds(plan.max_steps)|duration, "GPU time", "{:,} steps".format(plan.max_steps)) }}
     {% if quota %}
@@ -35,7 +37,8 @@ MACROS = """
     {% endif %}
   {% endif %}
 </div>
-{{ table_of_options(plan) }}
+{{ table_of_options(plan) if plan.options|length > 1 }}
+{% for sentence in notices(plan) %}<div style="font-size:12px">{{ sentence }}</div>{% endfor %}
 <details style="margin-top:6px;font-size:12px">
   <summary>Runs of other lengths, and what no prediction sees</summary>
   {% call(number) table(["steps", "GPU time"] + (["of a week's quota", "sessions"] if quota else []), lengths) %}
@@ -73,7 +76,7 @@ MACROS = """
 <div style="font-size:12px">
   {% for name, size, colour, _ in pieces %}{{ legend(colour, name ~ " " ~ size|gib ~ " GiB") }}{% endfor %}
   {% set free = plan.usable_bytes - plan.chosen.prediction.peak_bytes %}
-  {{ legend("#88888820", "free " ~ free|gib ~ " of " ~ total|gib ~ " GiB") }}
+  {{ legend("#88888820", "free " ~ free|gib ~ " of the card's " ~ total|gib ~ " GiB") }}
 </div>
 {% endmacro %}
 
@@ -99,7 +102,7 @@ MACROS = """
   {{ cell("recommended" if option == plan.chosen else "fits" if option.fits else "does not fit") }}
   {{ cell(option.micro_batch) }}{{ cell(option.passes) }}{{ cell(option.recomputed ~ " of " ~ plan.layers) }}
   {{ cell(option.prediction.peak_bytes|gib) }}{{ cell("%.2f x"|format(option.relative_compute)) }}
-  {{ cell("%.2f"|format(1 / option.expected_seconds)) }}
+  {{ cell((1 / option.expected_seconds)|computed) }}
   {% if plan.max_steps %}{{ cell(plan.seconds(plan.max_steps, option)|duration) }}{% endif %}
 {% endcall %}
 {% endmacro %}

@@ -1,5 +1,6 @@
 """Plans in a child process, which sees no GPU and whose memory is free again when it ends."""
 
+import dataclasses
 import os
 import pickle
 import subprocess
@@ -8,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import lib
-from lib.config import Config, to_yaml
+from lib.config import Config, profiles, to_yaml
 from lib.errors import BadInput, TrainingFailed
 from lib.planner.card import Target, find_card
 from lib.planner.search import Plan, make
@@ -26,6 +27,7 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0) -> Plan:
     depend on values; TrainingFailed, with the traceback, where the task's own code fails.
     """
     target = find_card(card) if isinstance(card, str) else card
+    config, changed = profiles.apply(config, has_gpu=True)  # the child does not know what was given as override
     with tempfile.TemporaryDirectory() as folder:
         path, request, answer = (Path(folder, name) for name in (f"{config.run.name}.yaml", "request", "answer"))
         path.write_text(to_yaml(config), "utf-8")
@@ -38,7 +40,7 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0) -> Plan:
             text=True,
         )
         if child.returncode == 0:
-            return pickle.loads(answer.read_bytes())
+            return dataclasses.replace(pickle.loads(answer.read_bytes()), changed=tuple(changed))
     if child.returncode in _REFUSALS:
         raise _REFUSALS[child.returncode](child.stderr.strip())
     raise TrainingFailed(f"Planning {config.run.name} failed in the task's own code:\n{child.stderr.strip()}")

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.config import Config, with_changes
+from lib.config import Config, profiles, resolve_lengths, with_changes
 from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
-from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target
+from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
 from lib.planner.trace import NotTraceable, Prediction, predict_task
 from lib.task import Task, find_task
+from lib.training import data
 from lib.training.precision import precision_on_card
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
@@ -63,6 +64,8 @@ class Plan:
     layers: int
     options: tuple[Option, ...]
     chosen: Option
+    epochs: float = 0.0  # the length, where `max_steps` is 0
+    changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -80,14 +83,18 @@ class Plan:
         """Returns the expected time of so many steps."""
         return steps * (option or self.chosen).expected_seconds
 
+    def steps_for(self, samples: int) -> int:
+        """Returns the steps of `epochs` over so many training samples."""
+        return math.ceil(self.epochs * samples / self.effective_batch)
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"overrides": self.overrides}
 
 
-def make(config: Config, target: Target, count: int = 0) -> Plan:
+def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Plan:
     """Plans a run for `count` cards of a kind (0: as many as a session has of it), reading no data.
 
-    The micro-batch and the recomputed layers that the configuration gives are among the options, beside the recommended
+    A memory profile is applied first; `samples` turns a length in epochs into steps. The micro-batch and the recomputed layers that the configuration gives are among the options, beside the recommended
     ones. Raises BadInput where not even one sample fits, with the cards that would hold it, and where the cards do not
     divide the slots; NotTraceable with `training.fully_shard`.
     """
@@ -96,9 +103,14 @@ def make(config: Config, target: Target, count: int = 0) -> Plan:
             "training.fully_shard divides weights, gradients and optimizer among the ranks during the step, which a "
             "trace on one machine cannot follow."
         )
+    config, changed = profiles.apply(config, has_gpu=True)
+    if samples:
+        config, lengths = resolve_lengths(config, round(samples * data.share(config.data.subset_ratio)))
+        changed += lengths
     count = _card_count(config, target, count)
     libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
     target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
+    check_room(target)
     search = _Search(find_task(config.task)(config), config, target, count)
     options = list(search.options())
     fitting = [option for option in options if option.fits]
@@ -121,12 +133,16 @@ def make(config: Config, target: Target, count: int = 0) -> Plan:
         layers=search.layers,
         options=tuple(option for _, option in shown),
         chosen=chosen,
+        epochs=config.training.epochs,
+        changed=tuple(changed),
     )
 
 
 def _card_count(config: Config, target: Target, count: int) -> int:
     """Returns the number of cards: `count`, or both of a Kaggle session's T4s; never more than there are slots."""
     slots = config.training.micro_batch_slots
+    if count < 0:
+        raise BadInput(f"A run cannot be planned for {count} cards. Give 1 or more, or 0 for as many as a session has.")
     in_session = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
     if count > slots or (count and slots % count):
         raise BadInput(

@@ -7,10 +7,14 @@ from lib.machine.facts import FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import FITS
 from lib.planner.search import STEPS, Option, Plan
-from lib.text import aligned, duration
+from lib.text import aligned, computed, duration
 
 QUOTA_HOURS = float(FACTS["kaggle_gpu_quota_hours"].value)
 _RUN_MINUTES = float(FACTS["kaggle_run_minutes"].value)
+_LOADER_DECIDES = 200  # steps a second
+# The loader alone with the toy of the tests, batches of 8 on two 2.8 GHz Xeon cores that were also at other work,
+# 2026-11: 150 to 180 with two workers and with one, 1,270 in the training process (tests/bench/bench_loader.py)
+_LOADER_RATES = "150 to 1,300"
 
 
 def of_plan(plan: Plan) -> str:
@@ -18,9 +22,10 @@ def of_plan(plan: Plan) -> str:
     prediction = plan.chosen.prediction
     categories = [f"{name} {size / GIB:.2f}" for name, size in prediction.by_category.items()]
     modules = [f"{name} {size / GIB:.2f}" for name, size in list(prediction.by_module.items())[:6]]
+    changed = "".join(f"{line}\n" for line in plan.changed)
     lengths = [["steps", "time", "of week", "sessions"]] + [[f"{n:,}", *_cost(plan, n)] for n in STEPS]
     return (
-        f"{plan.run}: {plan.parameters / 1e6:.1f} M parameters on {plan.cards} card{'s' * (plan.cards > 1)} "
+        f"{changed}{plan.run}: {plan.parameters / 1e6:.1f} M parameters on {plan.cards} card{'s' * (plan.cards > 1)} "
         f"({plan.card}), {plan.precision}, effective batch {plan.effective_batch} in {plan.slots} slot(s).\n"
         f"Of {plan.usable_bytes / GIB:.2f} GiB after the CUDA context at most {FITS:.0%} are planned: "
         f"{plan.limit_bytes / GIB:.2f} GiB.\n\n"
@@ -28,9 +33,29 @@ def of_plan(plan: Plan) -> str:
         f"At the peak, GiB: {', '.join(categories)}; {prediction.reserved_bytes / GIB:.2f} reserved.\n"
         f"By submodule: {', '.join(modules)}.\n\n"
         f"{aligned(lengths)}\n"
-        f"A week's {QUOTA_HOURS:.0f} GPU hours give about {_steps_a_week(plan):,.0f} steps. Computed from a roofline, "
-        "without evaluation, loading and saving; the smoke test measures the true speed.\n\n"
-    ) + "\n".join(f"Not seen: {sentence}" for sentence in prediction.unseen)
+        f"A week's {QUOTA_HOURS:.0f} GPU hours give about {computed(_steps_a_week(plan))} steps. Computed from a "
+        "roofline, without evaluation, loading and saving; the smoke test measures the true speed.\n\n"
+    ) + "\n".join([*notices(plan), *(f"Not seen: {sentence}" for sentence in prediction.unseen)])
+
+
+def notices(plan: Plan) -> list[str]:
+    """Returns sentences on what the figures leave open: hours of a length in epochs, the loader of a fast step."""
+    sentences = []
+    if plan.epochs and not plan.max_steps:
+        steps = plan.steps_for(1000)
+        share, _ = quota(plan.seconds(steps))
+        sentences.append(
+            f"The length is {plan.epochs:g} epochs, and a plan reads no data: for each 1,000 training samples they are "
+            f"{steps:,} steps and take {duration(plan.seconds(steps))} ({share} of a week). With the number of samples, "
+            "which training prints, `lib plan --samples N` gives the whole."
+        )
+    if 1 / plan.chosen.expected_seconds > _LOADER_DECIDES:
+        sentences.append(
+            f"Above some {_LOADER_DECIDES} steps a second the loader decides and not the card: with samples of a few "
+            f"numbers it hands over {_LOADER_RATES} batches a second, and samples that are read and decoded come more "
+            "slowly."
+        )
+    return sentences
 
 
 def of_plans(plans: Sequence[Plan]) -> str:
@@ -44,7 +69,7 @@ def of_plans(plans: Sequence[Plan]) -> str:
             plan.run, f"{plan.cards} x {plan.card}", f"{plan.parameters / 1e6:.1f} M",
             f"{option.micro_batch} x {option.passes}", f"{option.recomputed} of {plan.layers}",
             f"{option.prediction.peak_bytes / GIB:.2f}", f"{option.prediction.share:.0%}",
-            _speed(option), f"{_steps_a_week(plan):,.0f}",
+            _speed(option), computed(_steps_a_week(plan)),
         ])  # fmt: skip
     return aligned(rows)
 
@@ -76,7 +101,7 @@ def _options(plan: Plan) -> str:
 
 def _speed(option: Option) -> str:
     fast, slow = (1 / seconds for seconds in option.step_seconds)
-    return f"{1 / option.expected_seconds:.2f} ({slow:.2f}-{fast:.2f})"
+    return f"{computed(1 / option.expected_seconds)} ({computed(slow)}-{computed(fast)})"
 
 
 def _cost(plan: Plan, steps: int, option: Option | None = None) -> list[str]:

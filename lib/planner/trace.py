@@ -1,13 +1,16 @@
 """Predicts the peak memory and the time of a training step on a card that this machine lacks."""
 
 import contextlib
+import copy
+import random
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +19,7 @@ from lib.errors import BadInput
 from lib.machine.memory import GIB
 from lib.planner import kernels
 from lib.planner.allocator import MIB
-from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, FITS, NCCL_BYTES, Target, find_card
+from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, FITS, NCCL_BYTES, Target, check_room, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.tracker import Tracker
 from lib.ranks import sums
@@ -92,8 +95,9 @@ def predict(
     """
     target = find_card(card)
     tracker = Tracker(target, target.usable_bytes)
+    check_room(target)
     with torch.random.fork_rng(devices=[]), _OwnTraceback(), simulated_cuda(target) as semantics:
-        net = _built(model).train()
+        net = tied(_built(model)).train()
         chosen = (optimizer or torch.optim.AdamW)(list(net.parameters()))
         _force_foreach(chosen)
         tracker.adopt(net)
@@ -141,12 +145,13 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
     tracker = Tracker(target, target.usable_bytes)
     precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     traced = min(passes, _PASSES)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # the values that it draws decide shapes, and a plan should be the same every time
+    with _seeded():
         batch = task.example_batch(micro_batch, torch.device("cpu"))
+    on_meta = copy.copy(task)
+    on_meta.model = lambda: tied(task.model())
     with simulated_cuda(target) as semantics, _OwnTraceback():
         with _META:
-            state = new_state(task, config, _META, precision)
+            state = new_state(on_meta, config, _META, precision)
         state.micro_batch = micro_batch
         _force_foreach(state.optimizer)
         tracker.adopt(state.model)
@@ -191,6 +196,31 @@ def _built(model: Callable[[], nn.Module]) -> nn.Module:
         if "meta" not in str(error).lower():
             raise
     return model().to(_META)
+
+
+def tied(model: nn.Module) -> nn.Module:
+    """Returns the model with its weights tied, where it has a method for that.
+
+    Transformers 5.0 leaves them untied on `meta`, so a tied embedding would be planned twice.
+    """
+    if callable(tie := getattr(model, "tie_weights", None)):
+        tie()
+    return model
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """Seeds what an example batch may draw from: its values decide shapes, and a plan is the same every time."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002  a person's code may use the global generator
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002
 
 
 def _force_foreach(optimizer: torch.optim.Optimizer) -> None:

@@ -92,6 +92,32 @@ def test_a_whole_number_of_steps_is_not_rounded_up(tmp_path, epochs, steps):
     assert resolve_lengths(found, 10)[0].training.max_steps == steps
 
 
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    ramp_steps: int = 0
+    ramp_epochs: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    in_turn: tuple[Stage, ...] = ()
+    by_name: dict[str, Stage] = dataclasses.field(default_factory=dict)
+
+
+def test_epochs_in_lists_and_mappings_of_sections_become_steps(tmp_path):
+    (tmp_path / "staged.yaml").write_text(
+        "task: toy\ntraining: {epochs: 1, effective_batch: 10}\n"
+        "workload: {in_turn: [{ramp_epochs: 2}, {ramp_steps: 7}], by_name: {late: {ramp_epochs: 3}}}\n"
+    )
+    found = read_config(tmp_path / "staged.yaml", workload=lambda task: Stages)
+    resolved, lines = resolve_lengths(found, 100)
+    assert resolved.workload == Stages((Stage(20), Stage(7)), {"late": Stage(30)})
+    assert [line.split(" (")[0] for line in lines[1:]] == [
+        "workload.in_turn[0].ramp_epochs 2 -> workload.in_turn[0].ramp_steps 20",
+        "workload.by_name.late.ramp_epochs 3 -> workload.by_name.late.ramp_steps 30",
+    ]
+
+
 def test_no_samples_have_no_epochs(tmp_path):
     with pytest.raises(BadInput, match="no training samples"):
         resolve_lengths(load(tmp_path, GOOD), 0)

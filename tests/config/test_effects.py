@@ -104,6 +104,8 @@ ELSEWHERE = {
     "optimizer.name": "has one value",
     "queue.mean_at_least": "judges runs that are completed: tests/launch/test_queue.py",
     "queue.best_at_least": "judges runs that are completed: tests/launch/test_queue.py",
+    "queue.mean_at_most": "judges runs that are completed: tests/launch/test_queue.py",
+    "queue.best_at_most": "judges runs that are completed: tests/launch/test_queue.py",
 }
 
 

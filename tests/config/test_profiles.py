@@ -55,6 +55,7 @@ def test_auto_leaves_micro_batch_recomputation_and_precision_to_the_plan(written
                 "training.micro_batch 0 -> 8",
                 "training.effective_batch 8 -> 16",
                 "training.precision auto -> fp16",
+                "checkpoint.lightweight False -> True",
             },
         ),
         (
@@ -64,7 +65,7 @@ def test_auto_leaves_micro_batch_recomputation_and_precision_to_the_plan(written
                 "training.effective_batch 8 -> 16",
                 "training.precision auto -> fp16",
                 "data.num_workers 2 -> 0",
-                "checkpoint.every_epochs 0 -> 1",
+                "checkpoint.every_minutes 5 -> 15",
             },
         ),
         (
@@ -78,7 +79,10 @@ def test_auto_leaves_micro_batch_recomputation_and_precision_to_the_plan(written
                 "checkpoint.every_minutes 5 -> 0",
             },
         ),
-        ("max_quality", {"training.micro_batch 0 -> 16", "training.effective_batch 8 -> 16"}),
+        (
+            "max_quality",
+            {"training.micro_batch 0 -> 16", "training.effective_batch 8 -> 16", "training.precision auto -> fp16"},
+        ),
     ],
 )
 def test_a_profile_prints_every_key_that_it_changes(written, profile, lines):
@@ -97,6 +101,26 @@ def test_max_quality_keeps_whole_checkpoints(written):
     assert after.checkpoint.keep_last == 2 and "checkpoint.keep_last 0 -> 2" in changed(said)
     after, said = profiles.apply(written(profile + "checkpoint: {keep_last: 5}\n"), True)
     assert after.checkpoint.keep_last == 5
+
+
+@pytest.mark.parametrize(
+    "given, minutes",
+    [("every_steps: 3", 15), ("every_epochs: 0.1, every_minutes: 0", 15), ("every_minutes: 40", 40),
+     ("every_minutes: 0", 0)],
+)  # fmt: skip
+def test_ultra_low_saves_more_rarely_and_by_time_alone(written, given, minutes):
+    before = written(f"memory: {{profile: ultra_low}}\ncheckpoint: {{{given}}}\n")
+    saves = profiles.apply(before, True)[0].checkpoint
+    assert (saves.every_minutes, saves.every_steps, saves.every_epochs) == (minutes, 0, 0)
+
+
+def test_optimized_leaves_the_optimizer_out_of_checkpoints_and_max_quality_keeps_it(written, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "plot", lambda run, baseline: run.folder)
+    for profile, files in (("optimized", 0), ("max_quality", 1)):
+        text = f"memory: {{profile: {profile}}}\ncheckpoint: {{lightweight: {str(files == 1).lower()}}}\n"
+        launch.train(written(text, {"run.name": profile, "training.max_steps": 2}))
+        newest = tmp_path / "runs" / profile / "checkpoints" / "step-00000002"
+        assert len(list(newest.glob("optimizer.safetensors"))) == files and (newest / "model.safetensors").is_file()
 
 
 def test_fp16_without_a_gpu_becomes_auto_and_is_said(written):
@@ -131,7 +155,7 @@ def test_a_profile_is_worked_in_before_lengths_become_steps(written, monkeypatch
     assert "memory.profile prototype: data.subset_ratio 1 -> 0.1" in run.lengths
     assert run.lengths[-1] == "training.epochs 2 -> training.max_steps 1 (samples 4, effective batch 8)"
     run = launch.prepare(written("memory: {profile: ultra_low}\n"))
-    assert run.config.checkpoint.every_steps == 3 and run.config.training.precision == "auto"  # 37 / 16
+    assert run.config.training.effective_batch == 16 and run.config.training.precision == "auto"
 
 
 @pytest.mark.parametrize("ratio, share", [("quick", 0.05), ("validate", 0.2), ("full", 1.0), (0.5, 0.5)])

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from lib import launch
+from lib.__main__ import main
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import queue, smoke
 from lib.machine import inputs
@@ -242,13 +243,85 @@ def test_a_start_that_no_earlier_run_gives_is_refused(config):
 
 
 def test_criteria_are_judged_and_not_enforced(config):
-    path = config("queue: {seeds: [1, 2], mean_at_least: 0.01, best_at_least: 1000.0}\n")
+    path = config("queue: {seeds: [1, 2], mean_at_most: 1000.0, best_at_most: 1.0e-9}\n")
     found = queue_of(path)
     assert queue.verdict(found) == "No run of the queue is completed yet."
     assert queue.run_queue(found) == 0
     said = queue.verdict(found)
-    assert "Criterion mean >= 0.01" in said and "reached" in said
-    assert "Criterion best >= 1000.00" in said and "missed" in said and "train longer" in said
+    assert "Criterion mean <= 1000.00" in said and "reached" in said
+    assert "Criterion best <= 0.00" in said and "missed" in said and "train longer" in said
+
+
+def reached(entries, values):
+    """Writes summaries of completed runs with these validations."""
+    for entry, value in zip(entries, values, strict=False):
+        best = {"metric": "loss", "value": value, "step": 12}
+        entry.folder.mkdir(parents=True)
+        Summary(entry.name, entry.config.task, "completed", 12, 12, best=best).write(entry.folder)
+
+
+@pytest.mark.parametrize("better, best, worst", [("min", "0.2000 (toy-seed2)", "0.9000 (toy-seed1)"),
+                                                 ("max", "0.9000 (toy-seed1)", "0.2000 (toy-seed2)")])  # fmt: skip
+def test_best_and_worst_follow_the_direction_of_the_metric(config, monkeypatch, better, best, worst):
+    found = queue_of(three_seeds(config))
+    monkeypatch.setattr(queue, "find_task", lambda name: SimpleNamespace(selection=("loss", better)))
+    reached(found, [0.9, 0.2, 0.4])
+    said = queue.verdict(found)
+    assert f"best {best}, worst {worst}" in said and ("smaller" if better == "min" else "larger") in said
+
+
+def test_criteria_wait_for_the_last_run(config):
+    found = queue_of(config("queue: {seeds: [1, 2, 3], mean_at_most: 0.5}\n"))
+    reached(found, [0.1])
+    assert "2 runs are not completed; the criteria are judged once all are" in queue.verdict(found)
+    assert "reached" not in queue.verdict(found)
+
+
+def test_a_criterion_against_the_direction_of_the_metric_is_refused(config):
+    with pytest.raises(BadInput, match="queue.mean_at_least is 0.8.*by loss, of which less is better.*mean_at_most"):
+        queue_of(config("queue: {seeds: [1], mean_at_least: 0.8}\n"))
+
+
+@pytest.mark.parametrize("key, axis", [("seed", "queue.seeds"), ("optimizer.lr", "queue.grid"),
+                                       ("checkpoint.keep_best", "queue.folds")])  # fmt: skip
+def test_an_override_of_what_the_queue_sets_is_refused(config, key, axis):
+    path = config(
+        "queue: {seeds: [1, 2], grid: {optimizer.lr: [0.1]}, folds: 2, fold_key: checkpoint.keep_best}\n"
+    )
+    with pytest.raises(BadInput, match=f"{key} was given as override, but {axis} sets it"):
+        queue_of(path, **{key: 1})
+
+
+def test_steps_of_a_length_in_epochs_are_shown_before_anything_ran(config, capsys):
+    path = config("queue: {seeds: [1, 2]}\n", **{"max_steps: 12": "epochs: 2"})
+    said = queue.table(queue_of(path))
+    assert said.count("0/10 ") == 2  # 2 * 37 / 8
+    assert "2 runs are left, and no speed is measured yet" in said and "0:00:00" not in said
+
+
+def test_runs_of_one_kind_share_the_speed_of_the_finished_one(config):
+    found = queue_of(config("queue: {seeds: [1, 2]}\n"))
+    Summary("toy-seed1", "toy", "completed", 12, 12, steps_per_second=0.5).write(
+        found[0].folder.mkdir(parents=True) or found[0].folder
+    )
+    assert "0:00:24" in queue.table(found)
+
+
+def test_train_trains_every_run_of_a_queue(config, tmp_path, capsys):
+    path = config("queue: {seeds: [1, 2]}\n")
+    assert main(["train", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert said.count("completed at step") == 0 and "The queue: toy-seed1, toy-seed2" in said and "2 runs by" in said
+    assert sorted(results(tmp_path / "runs")) == ["toy-seed1", "toy-seed2"]
+    again = tmp_path / "runs" / "toy-seed1" / "config.yaml"
+    assert main(["train", str(again)]) == 0, "the configuration of a run names that run alone"
+    assert sorted(results(tmp_path / "runs")) == ["toy-seed1", "toy-seed2"]
+
+
+def test_under_torchrun_a_queue_is_refused(config, monkeypatch, capsys):
+    monkeypatch.setattr("lib.ranks.under_torchrun", lambda: True)
+    assert main(["train", str(config("queue: {seeds: [1, 2]}\n"))]) == 2
+    assert "Start it without torchrun" in capsys.readouterr().err
 
 
 def test_the_command_shows_the_table_and_returns_the_code(config):

@@ -1,8 +1,10 @@
 """The parameters cell of a training notebook, and the comparison at its end."""
 
+import pytest
 import torch
 
 from lib import notebook
+from lib.errors import BadInput
 from lib.report.summary import Summary
 from tests.conftest import ROOT
 
@@ -29,6 +31,12 @@ def test_every_parameter_reaches_the_configuration(tmp_path):
     assert (config.data.dir, config.output_dir, config.run.resume_from) == ("a", "b", "c")
     assert (config.training.smoke_steps, config.training.max_steps, config.session.minutes) == (3, 4, 5.5)
     assert config.optimizer.lr == 0.5
+
+
+def test_a_queue_in_the_notebook_of_one_run_is_refused_with_the_command():
+    given = {**EMPTY, "CONFIG": "configs/graphmer_small.yaml", "OVERRIDES": {"queue.seeds": [1, 2]}}
+    with pytest.raises(BadInput, match=r"trains one run[\s\S]*-m lib train .*graphmer_small.yaml '--set=queue.seeds="):
+        notebook.configure("graphmer", ROOT, given)
 
 
 def test_an_unfinished_run_says_what_is_left_and_a_finished_one_compares():

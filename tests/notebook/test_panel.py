@@ -86,6 +86,16 @@ def test_the_controls_begin_with_what_the_configuration_says(shown, planned):
     assert "graphmer fits on 2 x T4" in text_of(made.answer.value) and not made.use.disabled
 
 
+def test_the_controls_begin_with_what_a_memory_profile_makes_of_it(shown, planned):
+    made = shown(overrides={"memory.profile": "ultra_low"})
+    assert (made.batch.value, made.precision.value) == (16, "fp16") and planned[0][0].training.effective_batch == 16
+    made.batch.value = 64  # as the file says, which the profile would change
+    assert made.wait(10)
+    pasted = made.choice().to_paste(made._plan)
+    assert pasted["memory.profile"] == "ultra_low" and pasted["training.effective_batch"] == 64
+    assert "training.precision" not in pasted
+
+
 @pytest.mark.parametrize(
     "control, value, key",
     [

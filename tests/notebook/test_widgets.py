@@ -2,6 +2,9 @@
 
 import sys
 
+import pytest
+import torch
+
 from lib.machine import memory, platform
 from lib.notebook import panel, widgets
 from tests.conftest import ROOT
@@ -37,6 +40,7 @@ def test_the_memory_panel_prints_where_widgets_are_missing(monkeypatch, capsys):
 def test_a_training_notebook_s_button_fills_overrides_in_place(planned, monkeypatch):
     made = []
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(widgets, "show_live", lambda widget, otherwise: made.append(widget))
     overrides = {"optimizer.lr": 1e-4}
     plan = panel.Choice(GRAPHMER, {}, "t4").plan()
@@ -45,6 +49,14 @@ def test_a_training_notebook_s_button_fills_overrides_in_place(planned, monkeypa
     button.click()
     assert overrides == {"optimizer.lr": 1e-4, "training.micro_batch": 16, "training.gradient_checkpointing": 0}
     assert "Run the cells below" in said.value and "training.micro_batch" in said.value
+
+
+def test_a_plan_for_another_machine_is_shown_without_a_button(planned, monkeypatch, capsys):
+    monkeypatch.setattr(platform, "in_notebook", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(widgets, "show_live", lambda widget, otherwise: pytest.fail("it offers a plan for no card"))
+    widgets.plan_panel(panel.Choice(GRAPHMER, {}, "t4").plan(), {})
+    assert "At the peak, GiB" in capsys.readouterr().out
 
 
 def test_a_training_notebook_without_a_kernel_or_without_a_plan_has_no_button(planned, capsys):

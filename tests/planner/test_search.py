@@ -1,9 +1,12 @@
 """The plan: what it chooses, what it says, and how it is worked into a run."""
 
+import dataclasses
 import json
+import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -145,6 +148,67 @@ def test_what_libraries_take_is_set_aside_and_said(tall):
     said = " ".join(both.chosen.prediction.unseen)
     assert "NCCL" in said and "cuDNN tries" in said and "torch.compile" in said
     assert "NCCL" not in " ".join(plain.chosen.prediction.unseen)
+
+
+@pytest.mark.parametrize("card, count, sentence", [("8 GiB", -2, "for -2 cards"), ("0.1 GiB", 0, "nothing can be planned")])
+def test_cards_that_cannot_be_are_refused_in_a_sentence(tall, card, count, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        make(tall(), find_card(card), count)
+
+
+def test_a_memory_profile_is_planned_as_it_is_trained(tall):
+    config = tall({"memory.profile": "ultra_low", "training.effective_batch": 8})
+    config = dataclasses.replace(config, overridden=frozenset({"memory.profile"}))  # 8 as if the file gave it
+    here, below = (plan(config, find_card("8 GiB")) for plan in (make, planner.plan))
+    assert here == below and here.effective_batch == 16 and here.option_of(4, 0)
+    assert "memory.profile ultra_low: training.effective_batch 8 -> 16" in planner.of_plan(here).splitlines()
+    kept = planner.plan(tall({"memory.profile": "ultra_low", "training.effective_batch": 8}), find_card("8 GiB"))
+    assert kept.effective_batch == 8, "an override wins over the profile, in the child process too"
+
+
+def test_a_length_in_epochs_has_hours_for_1000_samples_or_for_those_that_are_given(tall):
+    config = tall({"training.epochs": 3})
+    open_ended, known = (make(config, find_card("t4"), 0, samples) for samples in (0, 5000))
+    assert (open_ended.max_steps, open_ended.steps_for(1000)) == (0, 188)  # 3 * 1000 / 16
+    time = duration(open_ended.seconds(188))
+    assert f"for each 1,000 training samples they are 188 steps and take {time}" in planner.of_plan(open_ended)
+    assert known.max_steps == 938 and "each 1,000" not in planner.of_plan(known)
+    assert "training.epochs 3 -> training.max_steps 938" in planner.of_plan(known)
+
+
+def test_above_200_steps_a_second_the_loader_is_named(tall, toy):
+    assert "the loader decides and not the card" in planner.of_plan(make(toy(), find_card("t4")))
+    slow = make(tall({"training.effective_batch": 256}), find_card("t4"))
+    assert slow.chosen.expected_seconds > 0.005 and "the loader decides" not in planner.of_plan(slow)
+
+
+DRAWN = """
+import random
+import numpy as np
+import torch
+from tests.toy import Toy
+
+class Drawn(Toy):
+    def example_batch(self, size, device):
+        drawn = (torch.randint(2, 30, ()), np.random.randint(2, 30), random.randrange(2, 30))
+        return {"x": torch.zeros(size, *map(int, drawn), 3), "y": torch.zeros(size, 1)}
+
+    def loss(self, model, batch):
+        return {"squared": model(batch["x"]).square().sum()}, {}
+
+    def count(self, batch):
+        return {"squared": len(batch["y"])}
+"""
+
+
+def test_a_plan_is_the_same_every_time_whatever_the_example_is_drawn_from(toy, tmp_path):
+    (tmp_path / "drawn.py").write_text(DRAWN)
+    config = toy({"task": f"{tmp_path}/drawn.py:Drawn"})
+    first = make(config, find_card("t4"))
+    torch.rand(1), random.random(), np.random.rand()
+    state = random.getstate()
+    assert make(config, find_card("t4")) == first
+    assert random.getstate() == state, "planning draws nothing from the generators of training"
 
 
 def test_states_that_are_divided_are_not_planned(tall):

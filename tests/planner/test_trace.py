@@ -8,9 +8,11 @@ from torch import nn
 from lib.errors import BadInput
 from lib.planner import predict
 from lib.planner.allocator import MIB
-from lib.planner.trace import NotTraceable
+from lib.planner.card import find_card
+from lib.planner.trace import NotTraceable, predict_task
 from lib.training.precision import recompute
 from tests.planner.models import Encoder, Layer
+from tests.toy import Toy
 
 D, BATCH, LENGTH = 256, 16, 256
 TOKENS = BATCH * LENGTH
@@ -219,3 +221,44 @@ def test_nothing_of_the_simulation_stays_behind():
     assert torch.cuda.is_bf16_supported is before[0] and not torch.is_autocast_enabled("cuda")
     assert torch.ones(1).device.type == "cpu"
     assert torch.equal(torch.get_rng_state(), before[1])
+
+
+class Tied(nn.Module):
+    """An embedding that is also the head, tied as transformers 5.0 does it: not below a default device of meta."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList()
+        self.embed, self.head = nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False)
+        if torch.empty(0).device.type != "meta":
+            self.tie_weights()
+
+    def tie_weights(self):
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(self.embed(ids))
+
+
+def test_tied_weights_are_counted_once():
+    predicted = predict(Tied, lambda net: net(torch.randint(1000, (4, 8), device="cuda")).float().mean(), "t4")
+    assert predicted.parameters == 64_000
+
+
+class TiedToy(Toy):
+    def model(self):
+        return Tied()
+
+    def example_batch(self, size, device):
+        return {"ids": torch.zeros(size, 8, dtype=torch.long, device=device)}
+
+    def count(self, batch):
+        return {"mean": len(batch["ids"])}
+
+    def loss(self, model, batch):
+        return {"mean": model(batch["ids"]).sum()}, {}
+
+
+def test_tied_weights_of_a_task_are_planned_once(toy):
+    task = TiedToy(toy())
+    assert predict_task(task, toy(), find_card("t4"), 4, 1, 1).parameters == 64_000
