@@ -74,7 +74,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", choices=[TOY_RUN, *REAL], help="this run alone")
     parser.add_argument("--mode", action="append", choices=KINDS, help="this fault alone; may be repeated")
-    parser.add_argument("--stride", type=int, default=1, metavar="N", help="every N-th operation of the toy run")
+    parser.add_argument("--stride", type=int, default=1, metavar="N", help="every N-th operation")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="trials at a time")
     parser.add_argument("--fast", action="store_true", help="a sample of faults of the toy run, in seconds")
     options = parser.parse_args()
@@ -135,14 +135,15 @@ def _wait(process: subprocess.Popen) -> None:
 
 
 def choose(surveys: dict[str, dict], modes: list[str], stride: int) -> list[Choice]:
-    """Every `stride`-th operation of the toy run in every mode, and drawn ones of the others; in one random order."""
+    """Every operation of the toy run in every mode, and drawn ones of the others; of all every `stride`-th, shuffled."""
     chosen: list[Choice] = []
     for run, survey in surveys.items():
         for_mode = {mode: _meetable(survey["operations"], KINDS[mode]) for mode in modes}
         if run == TOY_RUN:
             chosen += [(run, mode, n + 1) for mode, met in for_mode.items() for n in range(0, len(met), stride)]
         else:
-            chosen += [choice for below, number in DRAWN.items() for choice in _draw(run, for_mode, below, number)]
+            drawn = [choice for below, number in DRAWN.items() for choice in _draw(run, for_mode, below, number)]
+            chosen += drawn[::stride]
     random.Random(0).shuffle(chosen)
     return chosen
 
