@@ -95,8 +95,10 @@ def _train(options: argparse.Namespace) -> int:
         print(*run.lengths, sep="\n")
     summary = launch.train(run)
     if not torchrun.is_watched():
-        where = f"{run.folder} and {run.output_dir / outputs.ARCHIVE}"
-        print(f"{summary.reason} at step {summary.step:,}: see {where}")
+        archive = run.output_dir / outputs.ARCHIVE
+        where = f"{run.folder} and {archive}" if archive.is_file() else f"{run.folder}"
+        lacking = f", without its {', '.join(summary.missing)}" if summary.missing else ""
+        print(f"{summary.reason} at step {summary.step:,}{lacking}: see {where}")
     code = launch.EXIT_CODES[summary.reason]
     if ranks.under_torchrun():  # for which any other code is a failure; the summary says why it stopped
         code = 0

@@ -27,11 +27,18 @@ Key = tuple[str, str]  # group, name
 class Saver:
     """Saves one checkpoint at a time. A failure is a warning at the next save, or an error in `wait`.
 
-    It calls `record` with the seconds from the call of `save` until everything is on the disk.
+    It calls `record` with the seconds from the call of `save` until everything is on the disk. It calls `before`, on
+    its thread, before each checkpoint: what the checkpoint relies on must be on the disk first.
     """
 
-    def __init__(self, folder: Path, retention: Retention, record: Callable[[float], None] = lambda seconds: None):
-        self.folder, self.retention, self.record = folder, retention, record
+    def __init__(
+        self,
+        folder: Path,
+        retention: Retention,
+        record: Callable[[float], None] = lambda seconds: None,
+        before: Callable[[], None] = lambda: None,
+    ):
+        self.folder, self.retention, self.record, self.before = folder, retention, record, before
         self._thread: threading.Thread | None = None
         self._saves = 0
         self._failures: dict[int, BaseException] = {}  # by the number of the save
@@ -105,6 +112,7 @@ class Saver:
     ) -> None:
         """Makes room and writes the checkpoint, on the thread; then calls `then`."""
         try:
+            self.before()
             try:
                 self._write(name, parcel)
             except CheckpointNotSaved:  # once more, from the same buffers: an error of the disk may be a passing one

@@ -10,8 +10,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +25,7 @@ from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Summary
 from lib.text import aligned
 
-_STATE, _LOCK = "chain.json", "chain.lock"
+_STATE = "chain.json"
 _SETTLING_POLLS = 3  # polls until an end without an active status before it is believed, or a push given up
 _MAX_TRIES = 60  # requests without an answer in a row; a poll apart, that is an hour
 _MAX_LOST = 2  # sessions in a row without results; one more would spend quota on the same fault
@@ -109,8 +108,11 @@ def run(chain: Chain, fresh: bool = False) -> int:
 
     `fresh` forgets the sessions of an earlier chain, and starts without their output. Raises BadInput.
     """
-    chain.notebook.folder.mkdir(parents=True, exist_ok=True)
-    with _locked(chain.notebook.folder / _LOCK) as hold:
+    folder = chain.notebook.folder
+    busy = f"Another chain holds {folder}: it runs, or was killed during a push. Wait for it, or end it."
+    with disk.lock(folder, busy) as hold:
+        if hold is None:
+            raise BadInput(f"A chain needs a folder that can be locked, on Linux or macOS. {folder} cannot.")
         if fresh:
             chain.path.unlink(missing_ok=True)
         chain.load()
@@ -133,23 +135,6 @@ def run(chain: Chain, fresh: bool = False) -> int:
             if session.reason == "stopped":
                 print("The session was stopped on Kaggle, so the chain stops. The same command resumes it.", flush=True)
                 return 130
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """Holds a lock that children inherit, until the last of them has ended; yields the file's descriptor."""
-    try:
-        import fcntl
-    except ImportError:
-        raise BadInput("A chain needs file locks of Linux or macOS. On Windows start it in WSL.") from None
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInput(
-                f"Another chain holds {path}: it runs, or was killed during a push. Wait for it, or end it."
-            ) from None
-        yield file.fileno()
 
 
 # --- the steps of the loop --------------------------------------------------------------------------------------------

@@ -2,42 +2,57 @@
 
 import contextlib
 import os
+import tarfile
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from lib import checkpoint, ranks
 from lib.checkpoint import weights
 from lib.config import Config, environment, to_yaml
-from lib.errors import TrainingFailed
+from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import torchrun
-from lib.launch.resume import bring_along, describe_resume, find_checkpoint
+from lib.launch.resume import bring_along, check_completed, describe_resume, find_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
 from lib.report import outputs
+from lib.report.metrics import METRICS
 from lib.report.plot import draw_metrics
 from lib.report.progress import choose_progress
+from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary
-from lib.training import loop
+from lib.training import identity, loop, precision
 from lib.training.evaluation import evaluate
-from lib.training.session import Session, start_session
-from lib.training.state import State, checkpoint_from_first
+from lib.training.session import handling_signals, start_session
+from lib.training.state import State, checkpoint_from_first, first_state
 
+CONFIG = "config.yaml"
 EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
 
 
 def train(config: Config | Run) -> Summary:
     """Trains, or resumes, the run that a configuration names; returns its summary, which is on disk too.
 
-    With several GPUs the run takes place in a process for each, below this one. A run that was completed before is left
-    as it is. Raises BadInput before anything is written.
+    With several GPUs the run takes place in a process for each, below this one. Of a run that was completed before only
+    what its files lack is made. Raises BadInput before anything is written: for a run of another configuration, and
+    while another process trains this one.
     """
     run = config if isinstance(config, Run) else prepare(config)
+    with _alone(run.folder), _stopping_at_signals():
+        return _train(run)
+
+
+def _train(run: Run) -> Summary:
     earlier = ranks.from_first(Summary.read(run.folder))
-    if earlier and earlier.reason == "completed" and earlier.step >= run.config.training.max_steps:
-        print(f"{run.folder} was completed at step {earlier.step:,}. A larger training.max_steps continues it.")
-        return earlier
+    is_completed = earlier and earlier.reason == "completed" and earlier.step >= run.config.training.max_steps
+    if is_completed:
+        _print_completed(run, earlier)
+        if not earlier.missing:
+            return _mend_files(run, earlier)
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
-    number = int(os.environ.get(environment.SESSION, 0)) or (earlier.session if earlier else 0) + 1
+    number = int(os.environ.get(environment.SESSION, 0)) or (earlier.session if earlier else 0) + (not is_completed)
     if (count := torchrun.processes(run.config)) > 1:
         return _train_below(run, count, number)
     found = None
@@ -45,12 +60,76 @@ def train(config: Config | Run) -> Summary:
         if ranks.is_first():
             found, number = _begin(run, number)
     try:
-        outcome = loop.train(run.task, run.config, run.folder, session, choose_progress(), found)
+        if is_completed:
+            outcome = _outcome_of(run, earlier, found)
+        else:
+            outcome = loop.train(run.task, run.config, run.folder, session, choose_progress(), found)
+        ended = _end(run, outcome, number)
     except BaseException as error:
         if ranks.is_first():
             _write_failure(run, error, number)
         raise
-    return _finish(run, outcome, session, number)
+    if ranks.is_first():
+        with session.measured("package"):
+            _pack(run)
+    return ended
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Holds a run's folder against a second process. Below a launcher, which holds it already, it does nothing."""
+    busy = (
+        f"Another process is training in {folder}. Wait for its end or stop it, or choose another run.name. Nothing "
+        "was changed."
+    )
+    with contextlib.ExitStack() as stack:
+        with ranks.together():
+            if ranks.is_first() and not torchrun.is_watched():
+                try:
+                    stack.enter_context(disk.lock(folder, busy))
+                except OSError:
+                    disk.check_writable(folder)  # says what is wrong with it
+                    raise
+        yield
+
+
+@contextlib.contextmanager
+def _stopping_at_signals() -> Iterator[None]:
+    """Makes SIGTERM an interrupt like SIGINT, so that a summary is left also where no step can be finished first."""
+    if ranks.under_torchrun():  # which passes on every signal twice
+        yield
+        return
+    with handling_signals(_interrupt):
+        yield
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _print_completed(run: Run, earlier: Summary) -> None:
+    """Says that a run was completed before. Raises BadInput where that was another one."""
+    with ranks.together():
+        if ranks.is_first():
+            warning = check_completed(run, earlier)
+            print(f"{run.folder} was completed at step {earlier.step:,}. A larger training.max_steps continues it.")
+            if warning:
+                print(f"{warning}\nFor a run with these settings choose another run.name.")
+            if earlier.missing:
+                print(f"It lacks: {', '.join(earlier.missing)}. That is made now.")
+
+
+def _mend_files(run: Run, earlier: Summary) -> Summary:
+    """Draws and packs again what a kill or a full disk kept from a completed run; returns its summary."""
+    if not ranks.is_first():
+        return earlier
+    if not picture(run).is_file():
+        missing: dict[str, str] = {}
+        with _noting(missing, "plot"):
+            plot(run, earlier.baseline)
+    if not outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder):
+        _pack(run)
+    return earlier
 
 
 def _train_below(run: Run, count: int, number: int) -> Summary:
@@ -90,14 +169,17 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
         checkpoint.tidy(run.folder / kind)
     if found and (earlier := bring_along(run, found)):
         number = earlier.session + 1
-    (run.folder / "config.yaml").write_text(to_yaml(run.config), "utf-8")
+    with disk.needed(run.folder / CONFIG, "Nothing was trained yet."), disk.whole(run.folder / CONFIG) as aside:
+        aside.write_text(to_yaml(run.config), "utf-8")
     return found, number
 
 
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
+    """Writes the summary of a run that ends with an error, or was stopped in a hurry and goes on the next time."""
     step = max(checkpoint.steps(run.folder / "checkpoints"), default=0)
+    reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-        _summary(run, "failed", step, number, error=str(error)).write(run.folder)
+        _summary(run, reason, step, number, error=str(error)).write(run.folder)
 
 
 def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> Summary:
@@ -105,22 +187,41 @@ def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> S
     return Summary(config.run.name, config.task, reason, step, config.training.max_steps, number, **more)
 
 
-def _finish(run: Run, outcome: loop.Outcome, session: Session, number: int) -> Summary:
-    """Tests a completed run, draws, writes the summary and packs the archive."""
+def _outcome_of(run: Run, earlier: Summary, found: checkpoint.Checkpoint | None) -> loop.Outcome:
+    """Returns the outcome of a completed run as it was, for what comes after training; without a checkpoint
+    (`checkpoint.keep_last` 0) with its best weights alone.
+    """
+    precision.set_determinism(run.config.training)
+    state = first_state(run.task, run.config, found, print)
+    if ranks.from_first(found is None):
+        state.step, state.kept_best = earlier.step, [earlier.best] if earlier.best else []
+        state.skipped_steps = earlier.skipped_steps
+    speed, peak = earlier.steps_per_second, earlier.peak_memory_bytes
+    return loop.Outcome("completed", state, speed, peak, {}, earlier.samples_seen)
+
+
+def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
+    """Tests a completed run, draws, and writes the summary, which also holds what could not be done.
+
+    A kill before the summary is there leaves a run that resumes at its last step, and comes here again.
+    """
+    missing: dict[str, str] = {}
     scores: dict[str, float] = {}
     baseline: dict[str, float] = {}
     if outcome.reason == "completed":
-        scores, baseline = test(run, outcome.state)
+        scores, baseline = test(run, outcome.state, missing)
     if not ranks.is_first():
         return _summary(run, outcome.reason, outcome.state.step, number)
-    plot(run, baseline)
+    with _noting(missing, "plot"):
+        plot(run, baseline)
     state = outcome.state
     ended = _summary(
         run,
         outcome.reason,
         state.step,
         number,
-        metrics={name: scores[name] for name in baseline},
+        missing=missing if outcome.reason == "completed" else {},
+        metrics={name: scores[name] for name in baseline if name in scores},
         baseline=baseline,
         test_loss=scores.get("loss"),
         best=state.best,
@@ -132,28 +233,67 @@ def _finish(run: Run, outcome: loop.Outcome, session: Session, number: int) -> S
         skipped_steps=state.skipped_steps,
         world_size=ranks.world(),
         samples_seen=outcome.samples_seen,
+        identity=identity.facts(run.config, run.task),
     )
-    ended.write(run.folder)
-    with session.measured("package"):
-        outputs.bundle(run.output_dir, platform.detect())
-        outputs.package(run.output_dir)
+    with disk.needed(run.folder / SUMMARY, "The training itself is saved, and is not repeated."):
+        ended.write(run.folder)
     return ended
 
 
-def test(run: Run, state: State) -> tuple[dict[str, float], dict[str, float]]:
-    """Metrics of the best weights on the test set, and the trivial baseline's; the task writes its tables."""
-    best = checkpoint_from_first(best_weights(run, state) if ranks.is_first() else None)
-    if best:
-        weights.put_back(state.model, best.tensors["model"])
-        state.ema = None  # the best weights are averages already
-    print(f"Testing the weights of step {best.step if best else state.step:,} on held-out data.", flush=True)
-    progress = choose_progress()
-    scores = evaluate(state, run.task, run.config, run.task.datasets()["test"], progress)
-    progress.close()
+def _pack(run: Run) -> None:
+    """Packs the archive of the output folder. A failure is a warning: the run is whole, and the next call packs."""
+    try:
+        with disk.lock(run.output_dir):  # a run beside this one may be packing too
+            outputs.bundle(run.output_dir, platform.detect())
+            outputs.package(run.output_dir)
+    except (OSError, tarfile.TarError, EOFError) as error:
+        print(
+            f"Warning: {run.output_dir / outputs.ARCHIVE} could not be packed ({error}). {run.folder} itself is "
+            "whole. Free room on the disk and run again: it packs, and trains nothing anew.",
+            flush=True,
+        )
+
+
+@contextlib.contextmanager
+def _noting(missing: dict[str, str], name: str) -> Iterator[None]:
+    """Notes an error of the block in `missing` and prints it; what comes after training must not cost the run its end.
+
+    An error that only several ranks together can answer is raised: memory that runs out, or a rank that is gone.
+    """
+    try:
+        yield
+    except Exception as error:
+        for_a_person = isinstance(error, BadInput | TrainingFailed | OSError) and not isinstance(error, OutOfMemory)
+        if ranks.world() > 1 and isinstance(error, RuntimeError) and not for_a_person:
+            raise
+        missing[name] = f"{type(error).__name__}: {error}"
+        print("" if for_a_person else traceback.format_exc(), end="")
+        print(f"Warning: the {name} failed ({missing[name]}). The run itself is whole; run again: only this is made.")
+
+
+def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, float], dict[str, float]]:
+    """Metrics of the best weights on the test set, and the trivial baseline's; the task writes its tables.
+
+    What fails is noted in `missing`, and its part of the answer is empty.
+    """
+    scores: dict[str, float] = {}
+    baseline: dict[str, float] = {}
+    with _noting(missing, "test"):
+        best = checkpoint_from_first(best_weights(run, state) if ranks.is_first() else None)
+        if best:
+            weights.put_back(state.model, best.tensors["model"])
+            state.ema = None  # the best weights are averages already
+        print(f"Testing the weights of step {best.step if best else state.step:,} on held-out data.", flush=True)
+        progress = choose_progress()
+        scores = evaluate(state, run.task, run.config, run.task.datasets()["test"], progress)
+        progress.close()
     if not ranks.is_first():
         return scores, {}
-    baseline = run.task.baseline()
-    print(run.task.report(scores, run.folder), flush=True)
+    with _noting(missing, "baseline"):
+        baseline = run.task.baseline()
+    if scores:
+        with _noting(missing, "report"):
+            print(run.task.report(scores, run.folder), flush=True)
     return scores, baseline
 
 
@@ -170,5 +310,9 @@ def best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
 
 def plot(run: Run, baseline: dict[str, float]) -> Path:
     """Draws metrics.csv into plots/metrics.png."""
-    out = run.folder / "plots" / "metrics.png"
-    return draw_metrics(run.folder / "metrics.csv", out, run.config.run.name, baseline, run.task.shown)
+    return draw_metrics(run.folder / METRICS, picture(run), run.config.run.name, baseline, run.task.shown)
+
+
+def picture(run: Run) -> Path:
+    """Returns where the plot of a run lies."""
+    return run.folder / "plots" / "metrics.png"

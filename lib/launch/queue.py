@@ -187,6 +187,8 @@ def run_queue(runs: Sequence[Entry]) -> int:
         print(f"\n--- {number} of {len(runs)}: {entry.name}", flush=True)
         try:
             summary = launch.train(prepare(_with_weights(entry)))
+        except disk.Busy:  # a second call of this queue, which would only get in the way of the first
+            raise
         except (TrainingFailed, BadInput) as error:
             failures.append(f"{entry.name}: {error}")
             print(f"{failures[-1]}\nThe queue continues with the others; the next call tries it again.", flush=True)

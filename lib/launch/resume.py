@@ -2,13 +2,17 @@
 
 import contextlib
 import glob
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from lib import checkpoint
+from lib.config import Config
 from lib.errors import BadInput
 from lib.launch.run import Run
 from lib.machine import inputs, platform
+from lib.report.metrics import EVENTS, METRICS
 from lib.report.summary import Summary
 from lib.training import identity
 
@@ -58,6 +62,31 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
     return None, []
 
 
+def check_completed(run: Run, summary: Summary) -> str:
+    """Returns a warning about what differs between a completed run and this configuration, empty where nothing does.
+
+    Raises BadInput where resuming would.
+    """
+    saved = summary.identity or _identity_of_newest(run.folder / "checkpoints")
+    return identity.check(saved, identity.facts(run.config, run.task), run.folder, is_completed=True) if saved else ""
+
+
+def check_settings(summary: Summary, config: Config, folder: Path) -> None:
+    """Raises BadInput where a completed run in `folder` had another seed, batch or task; it reads no data for that."""
+    if summary.identity:
+        identity.check_settings(summary.identity, config, folder)
+
+
+def _identity_of_newest(folder: Path) -> dict[str, Any]:
+    """Returns what the newest checkpoint is recognised by, for a summary of an earlier version, which has none."""
+    for step in reversed(checkpoint.steps(folder)):
+        try:
+            return dict(json.loads((checkpoint.path_of(folder, step) / "state.json").read_text("utf-8"))["identity"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return {}
+
+
 def resume_folders(run: Run) -> list[Path]:
     """Returns where checkpoints of a run may lie, in the order in which they are tried."""
     name = run.config.run.name
@@ -83,8 +112,10 @@ def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
     origin = found.path.parent.parent
     if origin.resolve() == run.folder.resolve():
         return None
-    if (origin / "metrics.csv").is_file():
-        shutil.copyfile(origin / "metrics.csv", run.folder / "metrics.csv")
+    for name in (METRICS, EVENTS):
+        (run.folder / name).unlink(missing_ok=True)  # of a start that was killed
+        if (origin / name).is_file():
+            shutil.copyfile(origin / name, run.folder / name)
     for step in checkpoint.steps(origin / "best"):
         with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
             best = checkpoint.load(checkpoint.path_of(origin / "best", step))

@@ -7,11 +7,17 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from lib.errors import BadInput
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+
+from lib.errors import BadInput, TrainingFailed
 
 CHUNK = 16 * 2**20  # bytes per write; after each the thread must get the GIL back, which training can hold for 5 ms
 _PROBE_BYTES = 64 * 1024  # room for the first files of a run
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP}  # answers of mounted cloud drives, which cannot sync a folder
+_held: dict[int, int] = {}  # the descriptors of this process that carry a lock: how often it was taken
 
 
 class Disk:
@@ -127,6 +133,82 @@ def discard(path: Path) -> None:
         print(f"Could not delete {path} ({error}); delete it by hand if space runs out.", flush=True)
 
 
+class Busy(BadInput):
+    """Another process holds a lock."""
+
+
+@contextlib.contextmanager
+def lock(folder: Path, busy: str = "") -> Iterator[int | None]:
+    """Holds a lock on a folder, in which it leaves no file; yields the descriptor that carries the lock.
+
+    The folder is made, and removed again if it stays empty. The system gives the lock back when this process ends, in
+    whatever way; a child that inherits the descriptor holds it too. Inside the block the same process may take it
+    again. Raises Busy with the words of `busy` where another process holds it; without words it waits. Where folders
+    cannot be locked it prints a warning and yields None. Raises OSError where the folder cannot be made.
+    """
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    handle = None
+    try:
+        handle = _take(folder, busy)
+        yield handle
+    finally:
+        for path in new:  # before others may take it
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        if handle is not None and handle in _held:
+            _held[handle] -= 1
+            if not _held[handle]:
+                del _held[handle]
+                os.close(handle)
+
+
+def _take(folder: Path, busy: str) -> int | None:
+    """Returns a descriptor of the folder with a lock, one that this process has already where it has one.
+
+    It returns None, with a warning, where folders cannot be locked. Raises Busy or OSError.
+    """
+    while True:
+        make_folders(folder)
+        handle = None
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+            for mine in _held:
+                if os.path.samestat(os.fstat(mine), os.fstat(handle)):
+                    os.close(handle)
+                    _held[mine] += 1
+                    return mine
+            if fcntl is None:
+                raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+            fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+            if folder.exists() and os.path.samestat(folder.stat(), os.fstat(handle)):
+                _held[handle] = 1
+                return handle
+            os.close(handle)  # it was removed, and maybe made again, by another process
+        except OSError as error:
+            if handle is not None:
+                os.close(handle)
+            if isinstance(error, BlockingIOError):
+                raise Busy(busy) from None
+            print(
+                f"Warning: {folder} cannot be locked ({error.strerror or error}). See to it that nothing else writes "
+                "there meanwhile.",
+                flush=True,
+            )
+            return None
+
+
+def _let_go() -> None:
+    """Closes inherited locks in a child that was forked without a program of its own, such as a loader process."""
+    for handle in _held:
+        with contextlib.suppress(OSError):
+            os.close(handle)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
+
 def held(folder: Path) -> tuple[int, int]:
     """Returns the bytes and the number of the files below a folder."""
     size = number = 0
@@ -136,6 +218,18 @@ def held(folder: Path) -> tuple[int, int]:
                 size += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118  thousands of names
                 number += 1
     return size, number
+
+
+@contextlib.contextmanager
+def needed(path: Path, then: str) -> Iterator[None]:
+    """Raises TrainingFailed, with a sentence and what is known of the run then, where the block cannot write `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingFailed(
+            f"{path} cannot be written ({error.strerror or error}). {then} Free room on the disk, or give another "
+            "output_dir, and run again."
+        ) from error
 
 
 def check_writable(folder: Path) -> None:

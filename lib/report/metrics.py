@@ -1,90 +1,173 @@
 """metrics.csv, a row for each logged step, and events.csv, a row for everything that happened unplanned."""
 
+import contextlib
 import csv
 import errno
 import io
+import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from lib.machine import disk
 from lib.machine.disk import whole
 
 Row = dict[str, str]
+
+METRICS, EVENTS = "metrics.csv", "events.csv"
 
 FIRST_COLUMNS = ["step", "split", "loss"]
 LAST_COLUMNS = ["lr", "samples_per_second", "peak_memory_bytes", "micro_batch", "elapsed_seconds"]
 # What the machine did; a column is there only where there is a value.
 MACHINE_COLUMNS = ["gpu_use", "gpu_memory_bytes", "ram_share", "data_wait_share", "save_peak_memory_bytes"]
 EVENT_COLUMNS = ["step", "kind", "before", "after", "text"]
+_STEP = re.compile("[0-9]{1,18}")
 
 
 class MetricsLog:
     """Appends rows to metrics.csv (None: nowhere, on ranks that are not the first).
 
-    Rows past `step`, written by a session whose checkpoint was lost, are dropped.
+    Rows past `step`, written by a session whose checkpoint was lost, are dropped. `expected` is how many the checkpoint
+    of that step relies on; where fewer are there a line says so.
     """
 
-    def __init__(self, path: Path | None, step: int):
+    def __init__(self, path: Path | None, step: int, expected: int = 0):
         self.path = path
+        self.rows = 0  # in the table and waiting
         if path is None:
             return
         self._file: io.FileIO | None = None
-        rows = [row for row in read(path) if int(row["step"]) <= step] if path.exists() else []
-        self._rewrite(rows, _columns(rows))
+        self._last = float(step)  # the last step of the rows that a rewrite keeps
         self._waiting: list[Row] = []  # rows that the disk did not take yet
         self._warned = False
+        self.flush()
+        if self._file and self.rows < expected:
+            lost = f"{expected - self.rows} of its {expected} rows up to step {step:,}"
+            print(f"{path} lacks {lost}; the run goes on without them.", flush=True)
 
     def append(self, row: Mapping[str, float | int | str]) -> None:
         """Adds a row; a column that was not there before widens the table.
 
-        A full disk costs a warning, not the run: the row waits for the next one.
+        A full disk costs a warning, not the run: the row waits for the next one, the next save or the end.
         """
         if self.path is None:
             return
         self._waiting.append({name: str(value) for name, value in row.items()})
+        self.rows += 1
+        self.flush()
+
+    def flush(self) -> int:
+        """Writes the rows that still wait; returns how many there are with them. A failure only warns, once."""
+        if self.path is None:
+            return 0
         try:
-            if not set().union(*self._waiting) <= set(self.columns):
-                rows = read(self.path)
-                self._rewrite(rows, _columns([dict.fromkeys(self.columns, ""), *rows, *self._waiting]))
-            self._write_waiting()
+            if self._file is None or not set().union(*self._waiting) <= set(self.columns):
+                self._rewrite()
+            if self._waiting:
+                self._write_waiting()
         except OSError as error:
             if not self._warned:
                 print(
                     f"Warning: {self.path} cannot be written ({error}); its rows wait. Training continues.", flush=True
                 )
             self._warned = True
+        return self.rows
 
-    def _rewrite(self, rows: Sequence[Row], columns: list[str]) -> None:
-        """Replaces the table by these rows and columns, and opens it for the rows to come."""
+    def _rewrite(self) -> None:
+        """Replaces the table by its good rows, with columns for those that wait, and opens it for them."""
+        rows, sentence = _kept(self.path, self._last)
+        columns = _columns([*rows, *self._waiting])
         with whole(self.path) as aside:
             aside.write_text(_csv([columns, *_cells(rows, columns)]), "utf-8")
-        self.columns = columns
-        if self._file:
-            self._file.close()
+        if sentence:
+            print(sentence, flush=True)
+        self.columns, self.rows, self._last = columns, len(rows) + len(self._waiting), math.inf
+        self._close()
         self._file = self.path.open("ab", buffering=0)
 
     def _write_waiting(self) -> None:
         text = _csv(_cells(self._waiting, self.columns)).encode()
-        end = self.path.stat().st_size
-        if self._file.write(text) < len(text):  # the disk took a part
-            self._file.truncate(end)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        end = None
+        try:
+            end = self.path.stat().st_size
+            if self._file.write(text) < len(text):  # the disk took a part
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            if end is None or not self._cut(end):  # the next time the whole table is written
+                self._close()
+            raise
         self._waiting.clear()
+
+    def _cut(self, end: int) -> bool:
+        """Takes back what was written after `end`; returns whether it could."""
+        try:
+            return self._file.truncate(end) == end
+        except OSError:
+            return False
+
+    def _close(self) -> None:
+        if self._file:
+            self._file.close()
+        self._file = None
 
     def __enter__(self) -> "MetricsLog":
         return self
 
     def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self.path:
-            self._file.close()
+        if self.path is None:
+            return
+        self.flush()
+        if self._waiting:
+            print(f"Warning: the last {len(self._waiting)} rows of {self.path} could not be written.", flush=True)
+        self._close()
+
+
+def sync(folder: Path) -> None:
+    """Has the disk keep the tables of a run, before a checkpoint relies on them. A failure only warns."""
+    try:
+        for name in (METRICS, EVENTS):
+            with contextlib.suppress(FileNotFoundError), (folder / name).open("rb") as file:
+                disk.calls.sync(file.fileno(), folder / name)
+        disk.calls.sync_folder(folder)
+    except OSError as error:
+        print(f"Warning: the tables in {folder} could not be synced ({error}). Training continues.", flush=True)
 
 
 def read(path: Path) -> list[Row]:
-    """Reads the rows of a metrics.csv, cells as text, and leaves out a line that a kill tore."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [row for row in rows if None not in row.values() and row.get("step", "").isdecimal()]
+    """Reads the rows of a table, cells as text, and leaves out what cannot be read. Raises OSError."""
+    return _readable(path)[0]
+
+
+def _readable(path: Path) -> tuple[list[Row], int]:
+    """Returns the rows that are whole, with a step, and how many lines are not: torn, or with odd bytes."""
+    header, *lines = path.read_bytes().split(b"\n")
+    if lines and lines[-1] == b"":
+        lines.pop()
+    elif lines:
+        lines[-1] = b""  # without an end it is torn, even where all cells seem to be there
+    columns = _cells_of(header)
+    rows = [dict(zip(columns, cells, strict=True)) for line in lines if len(cells := _cells_of(line)) == len(columns)]
+    good = [row for row in rows if _STEP.fullmatch(row.get("step", ""))]
+    return good, len(lines) - len(good)
+
+
+def _cells_of(line: bytes) -> list[str]:
+    """Returns the cells of a line of CSV, none where it is no text."""
+    try:
+        return [] if b"\0" in line else next(csv.reader([line.decode()], strict=True), [])
+    except (UnicodeDecodeError, csv.Error):
+        return []
+
+
+def _kept(path: Path, last: float) -> tuple[list[Row], str]:
+    """Returns the rows up to the step `last`, and a sentence about what cannot be read. Raises OSError."""
+    if not path.exists():
+        return [], ""
+    rows, left_out = _readable(path)
+    sentence = f"{path}: {left_out} lines cannot be read and are left out; the others stay." if left_out else ""
+    return [row for row in rows if int(row["step"]) <= last], sentence
 
 
 def series(rows: Sequence[Row], split: str, column: str) -> tuple[list[int], list[float]]:
@@ -111,23 +194,44 @@ def _csv(rows: Iterable[Sequence[object]]) -> str:
 
 
 class EventLog:
-    """Prints each event, and appends it to `path` unless that is None.
+    """Prints each event, and keeps it in the table at `path` unless that is None.
 
-    It holds no file open and keeps nothing in memory: events are rare, and the next one may be the end of the process.
+    Rows past `step`, if it is given, are dropped: the run comes by them again. An event that is in the table already,
+    from before a kill, is not written again. It holds no file open: events are rare, and the next one may be the end
+    of the process.
     """
 
-    def __init__(self, path: Path | None = None, say: Callable[[str], None] | None = None):
+    def __init__(self, path: Path | None = None, say: Callable[[str], None] | None = None, step: int | None = None):
         self.path, self.say = path, say or (lambda text: print(text, flush=True))
+        self._waiting: list[Row] = []  # rows that the disk did not take yet
+        if path is not None and path.exists():
+            self._write(math.inf if step is None else step)
 
     def record(self, step: int, kind: str, before: float, after: float, text: str) -> None:
         """Writes an event at a step that changed something from `before` to `after`. A full disk ends no run."""
         self.say(text)
-        if self.path is None:
-            return
-        row = [step, kind, before, after, text]
+        cells = (str(value) for value in (step, kind, before, after, " ".join(text.split())))
+        self._waiting.append(dict(zip(EVENT_COLUMNS, cells, strict=True)))
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes the events that still wait for room on the disk."""
+        if self.path is not None and self._waiting:
+            self._write(math.inf)
+
+    def _write(self, last: float) -> None:
+        """Replaces the table by its good rows up to the step `last` and those that wait."""
         try:
-            rows = [row] if self.path.exists() else [EVENT_COLUMNS, row]
-            with self.path.open("a", encoding="utf-8", newline="") as file:
-                file.write(_csv(rows))
+            rows, sentence = _kept(self.path, last)
+            rows += [row for row in self._waiting if row not in rows]
+            text = _csv([EVENT_COLUMNS, *_cells(rows, EVENT_COLUMNS)])
+            if not rows:  # as if there had been no event
+                self.path.unlink(missing_ok=True)
+            elif not self.path.exists() or self.path.read_bytes() != text.encode():
+                with whole(self.path) as aside:
+                    aside.write_text(text, "utf-8")
+            self._waiting.clear()
+            if sentence:
+                self.say(sentence)
         except OSError as error:
-            self.say(f"The event could not be written to {self.path}: {error.strerror}.")
+            self.say(f"The event could not be written to {self.path}: {error.strerror}. It waits.")

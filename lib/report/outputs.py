@@ -1,10 +1,12 @@
 """The archive of all runs without their checkpoints, and what lies in the output folder."""
 
+import contextlib
 import gzip
 import re
 import shutil
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +20,7 @@ _LEFT_OUT = re.compile(r"(^|/)(checkpoints|[^/]*\.(tmp|del|old))(/|$)")
 _LOOSE = {"checkpoints", "best", "plots"}
 _MANY = 50  # files of a folder above which it is bundled
 _SHOWN = 40  # rows of the table
+_SMALL = 2**20  # bytes up to which a file is compared with what an archive holds
 
 
 def package(output_dir: Path) -> Path:
@@ -39,13 +42,38 @@ def _write_archive(final: Path, entries: Mapping[str, Path]) -> None:
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, path in sorted(entries.items()):
-            archive.add(path, arcname=name, filter=_anonymous)
+            with contextlib.suppress(FileNotFoundError):  # another run beside this one has just deleted it
+                archive.add(path, arcname=name, filter=_anonymous)
+
+
+def holds(archive: Path, run: Path) -> bool:
+    """Says whether an archive is whole and holds a run's files as they are now.
+
+    Large files are compared by size alone: the manifest beside weights, which is small, has their sha256.
+    """
+    wanted = {path.relative_to(run.parent).as_posix(): path for path in _files(run)}
+    try:
+        with tarfile.open(archive) as packed:
+            for entry in packed:
+                if not entry.name.startswith(f"{run.name}/"):
+                    continue
+                path = wanted.pop(entry.name, None)
+                if path is None or entry.size != path.stat().st_size:
+                    return False
+                if entry.size <= _SMALL and packed.extractfile(entry).read() != path.read_bytes():
+                    return False
+    except (OSError, EOFError, zlib.error, tarfile.TarError):
+        return False
+    return not wanted
 
 
 def packed_files(output_dir: Path) -> list[Path]:
     """Lists the files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
-    runs = sorted(p.parent for p in output_dir.glob("*/config.yaml"))
-    return [path for run in runs for path in _below(run) if not _LEFT_OUT.search(path.relative_to(run).as_posix())]
+    return [path for config in sorted(output_dir.glob("*/config.yaml")) for path in _files(config.parent)]
+
+
+def _files(run: Path) -> list[Path]:
+    return [path for path in _below(run) if not _LEFT_OUT.search(path.relative_to(run).as_posix())]
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:

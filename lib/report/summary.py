@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 from lib.machine import disk
 
@@ -22,6 +22,7 @@ class Summary:
     max_steps: int = 0
     session: int = 1  # counted over the sessions of the run
     error: str = ""  # why it failed
+    missing: dict[str, str] = field(default_factory=dict)  # what a completed run lacks ("test", "plot"), and why
     metrics: dict[str, float] = field(default_factory=dict)  # on the test set, once completed
     baseline: dict[str, float] = field(default_factory=dict)  # the strongest trivial method's, by the same names
     test_loss: float | None = None
@@ -36,6 +37,7 @@ class Summary:
     skipped_steps: int = 0
     world_size: int = 1
     samples_seen: list[int] = field(default_factory=list)  # by each rank, in this session
+    identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
 
     def write(self, folder: Path) -> None:
         """Writes `summary.json` into a run's folder, whole or not at all. Raises OSError."""
@@ -46,12 +48,23 @@ class Summary:
     def read(cls, folder: Path) -> "Summary | None":
         """Returns the summary in a run's folder; None where there is none that can be read.
 
-        A loss of power may have left an empty file. A key that an earlier version did not write has its default, and
-        one that this version does not know is left out.
+        A loss of power may have left an empty file. A key that an earlier version did not write, or of another type,
+        has its default, and one that this version does not know is left out.
         """
         try:
             values = json.loads((folder / FILE).read_text("utf-8"))
-            known = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
-            return cls(**{"run": folder.name, "task": "", **known})
-        except (OSError, ValueError, TypeError, AttributeError):
+            known = {f.name: values[f.name] for f in fields(cls) if _fits(values.get(f.name), f.type)}
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return None
+        return cls(**{"run": folder.name, "task": "", **known}) if "reason" in known else None
+
+
+def _fits(value: object, declared: Any) -> bool:
+    """Says whether a value of JSON has the type that a field declares; null never has."""
+    if get_origin(declared) is Literal:
+        return value in get_args(declared)
+    kinds = [get_origin(kind) or kind for kind in get_args(declared) or [declared]]
+    if get_origin(declared) in (dict, list):
+        kinds = [get_origin(declared)]
+    kinds += [int] if float in kinds else []
+    return value is not None and not isinstance(value, bool) and isinstance(value, tuple(kinds))

@@ -1,8 +1,12 @@
 """Whether a checkpoint belongs to a run: what must agree, and what only changes the bits."""
 
+import functools
+import hashlib
+import inspect
 import platform
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +26,11 @@ _HARMLESS = (
     "data.prefetch_factor", "data.pin_memory", "training.smoke_steps",
 )  # fmt: skip
 
+# Of the machine: it changes bits, and nothing that a person chose.
+_MACHINE = ("version of torch", "version of Python", "device", "CPU threads", "ranks")
+_CODE = ("code of lib", "code of the task")  # none in what an earlier version saved
+_TRAINS = ("task.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run
+
 
 def facts(config: Config, task: Task) -> dict[str, Any]:
     """Returns what a checkpoint keeps to be recognised by: configuration, data, and the machine that computed it."""
@@ -39,25 +48,58 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "CPU threads": torch.get_num_threads(),
         **({"ranks": ranks.world()} if addends > 2 or training.fully_shard else {}),
+        **_code(type(task)),
     }
 
 
-def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object) -> str:
-    """Returns a warning about what differs between a checkpoint and this run, empty where nothing does.
+@functools.cache  # the code that this process runs, whatever is done to its files later
+def _code(task: type[Task]) -> dict[str, str]:
+    """Returns a digest of the task's source, its package's where it has one, and of what lib trains with."""
+    lib = Path(__file__).resolve().parents[1]
+    trains = [path for pattern in _TRAINS for path in sorted(lib.glob(pattern))]
+    names = (value.__code__.co_filename for value in vars(task).values() if inspect.isfunction(value))
+    source = Path(next(names, "")).resolve()
+    if not source.is_file():  # a class that was typed into a notebook
+        return {"code of lib": _digest(trains)}
+    tasks = lib / "tasks"
+    package = tasks / source.relative_to(tasks).parts[0] if tasks in source.parents else None
+    files = sorted(package.rglob("*.py")) if package else [source]
+    return {"code of lib": _digest(trains), "code of the task": _digest(files)}
 
-    Raises BadInput, with a table, where what differs decides which samples a step sees.
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object, is_completed: bool = False) -> str:
+    """Returns a warning about what differs between a saved run and this one, empty where nothing does.
+
+    Of a completed run the machine that computed it may differ without a warning. Raises BadInput, with a table, where
+    what differs decides which samples a step sees.
     """
-    keys = [key for key in {**saved, **now} if key not in REMOVED]
+    left_out = {*REMOVED, *(_MACHINE if is_completed else ()), *(key for key in _CODE if key not in saved)}
+    keys = [key for key in {**saved, **now} if key not in left_out]
     different = [key for key in keys if saved.get(key) != now.get(key)]
     refused = [key for key in _REFUSED if key in different]
     if refused:
+        is_not = "was completed with another" if is_completed else "cannot be resumed with this"
         raise BadInput(
-            f"The run in {where} cannot be resumed with this configuration:\n{_table(refused, saved, now)}\n"
+            f"The run in {where} {is_not} configuration:\n{_table(refused, saved, now)}\n"
             "Go back to the saved values, or start a new run under another run.name."
         )
     if not different:
         return ""
-    return f"The run resumes, but not bit for bit, because these differ:\n{_table(different, saved, now)}"
+    outcome = "was completed with other settings" if is_completed else "resumes, but not bit for bit"
+    return f"The run {outcome}, because these differ:\n{_table(different, saved, now)}"
+
+
+def check_settings(saved: Mapping[str, Any], config: Config, where: object) -> None:
+    """Raises BadInput where a completed run had another seed, batch or task; the data is not looked at."""
+    now = {key: value for key, value in flat(config).items() if key in _REFUSED}
+    check({key: saved[key] for key in now if key in saved}, now, where, is_completed=True)
 
 
 def _table(keys: list[str], saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:

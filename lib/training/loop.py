@@ -17,7 +17,7 @@ from lib.checkpoint.retention import Retention
 from lib.checkpoint.saver import Saver
 from lib.config import Config
 from lib.report.meter import Meter
-from lib.report.metrics import EventLog, MetricsLog
+from lib.report.metrics import EVENTS, METRICS, EventLog, MetricsLog, sync
 from lib.report.progress import Progress
 from lib.report.sampler import Advice, Sampler
 from lib.task import Task
@@ -61,8 +61,8 @@ def train(
     if fewer:
         progress.note(fewer)
     state = first_state(task, config, resume, progress.note)
-    state.events = EventLog(folder / "events.csv" if ranks.is_first() else None, progress.note)
-    saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"))
+    state.events = EventLog(folder / EVENTS if ranks.is_first() else None, progress.note, state.step)
+    saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"), partial(sync, folder))
     if state.resumed_from:
         saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
     meter = Meter(state.pending, state.device)
@@ -74,7 +74,7 @@ def train(
 
     with (
         session.catching_signals(),
-        MetricsLog(folder / "metrics.csv" if ranks.is_first() else None, state.step) as metrics,
+        MetricsLog(folder / METRICS if ranks.is_first() else None, state.step, state.rows) as metrics,
         Sampler() as sampler,
         data.naming_killed_workers(lambda: state.step, loading.num_workers),
         saver,
@@ -111,7 +111,7 @@ def train(
             stop, save = session.decide(evaluates_next, _save_due(state.step, saved_at, config), last)
             if last or stop or save:
                 with meter.saving():
-                    state.pending = meter.pending()
+                    state.pending, state.rows = meter.pending(), metrics.flush()
                     save_state(state, task, config, saver)
                     saved_at = time.monotonic()
             if stop:

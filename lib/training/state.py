@@ -43,6 +43,7 @@ class State:
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
     pending: dict[str, float] = field(default_factory=dict)  # losses of the row that is not yet written
+    rows: int = 0  # of metrics.csv up to this step
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
     # Of this session alone, in no checkpoint:
@@ -162,12 +163,14 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
             f"The weights are no longer finite at step {state.step}, so they are not saved, and the checkpoint before "
             "is kept. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
         )
+    state.events.flush()
     facts = {
         "identity": identity.facts(config, task),
         "kept_best": state.kept_best,
         "skipped_steps": state.skipped_steps,
         "skipped_in_a_row": state.skipped_in_a_row,
         "pending": state.pending,
+        "rows": state.rows,
         "plateau": state.plateau.facts() if state.plateau else None,
         "scaler": state.scaler.state_dict(),
         "micro_batch": state.micro_batch,
@@ -235,6 +238,7 @@ def restore_state(state: State, saved: checkpoint.Checkpoint) -> None:
         state.scaler.load_state_dict(saved.state["scaler"])
     state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
     state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
+    state.rows = saved.state.get("rows", 0)  # none in a checkpoint of an earlier version
     state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
     if state.plateau and saved.state.get("plateau"):  # a run that began with another schedule has none
         state.plateau.load(saved.state["plateau"])
