@@ -66,8 +66,8 @@ RUNS = {
         "../toy.yaml",
         {
             "training.micro_batch": 4, "training.micro_batch_slots": 2, "training.log_every_steps": 1,
-            "training.evaluate_every_steps": 4, "training.ema_decay": 0.9, "optimizer.lr": 0.3,
-            "scheduler.name": "plateau", "scheduler.patience": 0, "scheduler.factor": 0.5, "checkpoint.every_steps": 3,
+            "training.evaluate_every_steps": 3, "training.ema_decay": 0.9, "optimizer.lr": 0.3,
+            "scheduler.name": "plateau", "scheduler.patience": 0, "scheduler.factor": 0.5, "checkpoint.every_steps": 4,
             "checkpoint.keep_last": 2, "checkpoint.keep_best": 1, "workload.dropout": 0.2, "workload.batch_norm": True,
         },
     ),
