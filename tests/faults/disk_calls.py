@@ -135,10 +135,10 @@ def _wait(process: subprocess.Popen) -> None:
 
 
 def choose(surveys: dict[str, dict], modes: list[str], stride: int) -> list[Choice]:
-    """Every operation of the toy run in every mode, and drawn ones of the others; of all every `stride`-th, shuffled."""
+    """Every operation of the toy run in every mode, drawn ones of the others; of these every `stride`-th, shuffled."""
     chosen: list[Choice] = []
     for run, survey in surveys.items():
-        for_mode = {mode: _meetable(survey["operations"], KINDS[mode]) for mode in modes}
+        for_mode = {mode: meetable(survey["operations"], mode) for mode in modes}
         if run == TOY_RUN:
             chosen += [(run, mode, n + 1) for mode, met in for_mode.items() for n in range(0, len(met), stride)]
         else:
@@ -148,8 +148,9 @@ def choose(surveys: dict[str, dict], modes: list[str], stride: int) -> list[Choi
     return chosen
 
 
-def _meetable(operations: list[list[str]], kinds: int) -> list[list[str]]:
-    return [each for each in operations if int(each[2]) & kinds]
+def meetable(operations: list[list[str]], mode: str) -> list[list[str]]:
+    """The operations that a mode can meet, as it numbers them."""
+    return [each for each in operations if int(each[2]) & KINDS[mode]]
 
 
 def _draw(run: str, for_mode: dict[str, list[list[str]]], below: str, number: int) -> list[Choice]:
