@@ -281,7 +281,7 @@ def trial(folder: Path, run: str, mode: str, number: int, whole: Survey) -> Tria
     while (why := _unlike(folder, starts, whole.end)) and not starts[-1].wrong and len(starts) <= RERUNS:
         starts.append(start(folder, run, watch=False, seconds=seconds))
     met = starts[0].met[0].split("\t") if starts[0].met else ["", "", "", "", ""]
-    log = "\n".join("\n".join(each.log.splitlines()[-12:]) for each in starts)[-3000:] if why else ""
+    log = "\n".join("\n".join(each.log.splitlines()[-25:]) for each in starts)[-6000:] if why else ""
     taken = round(time.monotonic() - begin, 1)
     return Trial(run, mode, number, met[1], met[4], starts[0].code, len(starts) - 1, why, log, taken)
 
