@@ -162,19 +162,24 @@ def start(folder: Path, run: str, fault: tuple[str, int] | None = None, watch=Tr
         path.unlink(missing_ok=True)
     if not (process := os.fork()):
         _train(folder, run, fault, watch)
-    code: int | str = "hang"
+    try:
+        code = _wait(process, seconds)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process, signal.SIGKILL)  # also of what the run has left of loader processes
+    if code == "hang":
+        os.waitpid(process, 0)
+    return Start(code, met.read_text().splitlines(), log.read_text("utf-8", "replace"))
+
+
+def _wait(process: int, seconds: float) -> int | str:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
-            code = os.waitstatus_to_exitcode(status)
-            break
+            return os.waitstatus_to_exitcode(status)
         time.sleep(0.005)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process, signal.SIGKILL)  # also of what the run has left of loader processes
-    if code == "hang":
-        os.waitpid(process, 0)
-    return Start(code, met.read_text().splitlines(), log.read_text("utf-8", "replace"))
+    return "hang"
 
 
 def _train(folder: Path, run: str, fault: tuple[str, int] | None, watch: bool) -> None:
@@ -182,6 +187,7 @@ def _train(folder: Path, run: str, fault: tuple[str, int] | None, watch: bool) -
     code = 70
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.chdir(folder / "work")
         for descriptor in (1, 2):
             os.dup2(_append(folder / "log.txt"), descriptor)
@@ -317,6 +323,7 @@ def _end(folder: Path) -> ends.End:
 
 def main(folder: Path, what: str, *more: str) -> None:
     torch.set_num_threads(1)  # threads of a parent do not live on in forked runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # from disk_calls.py; the folder is removed on the way
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="faults-") as temporary:
         place = Path(temporary, "run")
         if what == "survey":
