@@ -13,9 +13,7 @@ complete, so that one that was interrupted goes on; other code begins anew.
 
 import argparse
 import ctypes
-import datetime
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -29,9 +27,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.bench.record import RECORDS, head, write
+
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_suffix(".c")
-RECORD = ROOT / "tests" / "bench" / "records" / "faults_libc.json"
+RECORD = RECORDS / "faults_libc.json"
 KEPT = ROOT / ".cache" / "faults"
 CODE = ("lib/**/*.py", "configs/*.yaml", "tests/*.py", "tests/faults/*.py", "tests/faults/*.c")
 TOY_RUN, REAL = "toy", ("graphmer_small", "glacier_pretrain_small")
@@ -65,7 +65,7 @@ def main() -> int:
     figures = count(found, surveys)
     print(json.dumps(figures, indent=1))
     if not (options.fast or options.run or options.mode or options.stride > 1):
-        RECORD.write_text(json.dumps(_head() | figures, indent=1) + "\n", "utf-8")
+        write(RECORD, _head() | figures)
         shutil.rmtree(kept)
     return 1 if figures["not borne"] else 0
 
@@ -104,12 +104,9 @@ def _digest() -> str:
 
 
 def _head() -> dict:
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "safetensors", "matplotlib")}
-    return {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "platform": platform.system()},
-        "versions": {"python": platform.python_version(), "libc": " ".join(platform.libc_ver()), **versions},
-    }
+    found = head("torch", "safetensors", "matplotlib")
+    found["versions"]["libc"] = " ".join(platform.libc_ver())
+    return found
 
 
 # --- what is tried ----------------------------------------------------------------------------------------------------

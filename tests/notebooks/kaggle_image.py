@@ -7,12 +7,10 @@ tests/bench/records/kaggle_image.json; with some it prints that. It takes about 
 """
 
 import collections
-import datetime
 import fcntl
 import importlib.metadata
 import json
 import os
-import platform
 import re
 import shutil
 import socket
@@ -24,9 +22,11 @@ import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+from tests.bench.record import RECORDS, head, write
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = Path(__file__).with_name("kaggle-image.txt")
-RECORD = ROOT / "tests" / "bench" / "records" / "kaggle_image.json"
+RECORD = RECORDS / "kaggle_image.json"
 INSIDE, NONE = "--without-network", "none"
 _SET_FLAGS, _UP = 0x8914, 0x1  # SIOCSIFFLAGS and IFF_UP of linux/sockios.h and linux/if.h
 
@@ -41,19 +41,14 @@ def main() -> int:
         record |= _count(report) | {"seconds": round(time.perf_counter() - begin)}
     print(json.dumps(record, indent=1))
     if not chosen:
-        RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        write(RECORD, record)
     return code
 
 
 def _head() -> dict:
     network = NONE if _unshare() else "there was one, because unshare is not permitted: a test may have used it"
     print(f"Network: {network}.", flush=True)
-    return {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "platform": platform.system()},
-        "versions": {"python": platform.python_version(), **_versions()},
-        "network": network,
-    }
+    return head(*_packages()) | {"network": network}
 
 
 def _test(report: Path, chosen: list[str], alone: bool) -> int:
@@ -78,13 +73,13 @@ def _inside(command: list[str]) -> int:
     os.execv(command[0], command)
 
 
-def _versions() -> dict[str, str]:
-    """The versions that are installed; raises AssertionError where they are not those of kaggle-image.txt."""
-    found = {}
-    for name, version in re.findall(r"^([\w-]+)==(\S+)", PACKAGES.read_text("utf-8"), re.MULTILINE):
-        found[name] = importlib.metadata.version(name)
-        assert found[name].split("+")[0] == version, f"{name} is {found[name]}, not {version}: install {PACKAGES.name}"
-    return found
+def _packages() -> list[str]:
+    """The packages of kaggle-image.txt; raises AssertionError where another version is installed."""
+    wanted = dict(re.findall(r"^([\w-]+)==(\S+)", PACKAGES.read_text("utf-8"), re.MULTILINE))
+    for name, version in wanted.items():
+        found = importlib.metadata.version(name).split("+")[0]
+        assert found == version, f"{name} is {found}, not {version}: install {PACKAGES.name}"
+    return list(wanted)
 
 
 def _count(report: Path) -> dict:
