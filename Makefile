@@ -1,10 +1,15 @@
 # make train   sets everything up and trains the small GraphMER encoder (5 minutes on 2 cores)
 # make test    sets everything up, then lint, notebook freshness, unit tests, every notebook run headlessly
-# make faults  kills, tears, full disks, bit flips and loss of power against checkpoints; ranks that die (20 minutes)
+# make faults  kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
+#              Python; ranks that die (an hour and a half on 2 cores; one that was interrupted goes on)
+# make kaggle-image   suite and notebooks with the versions of Kaggle's image, without network (8 GB, an hour):
+#              PYTHON312=path/to/python3.12, KAGGLE_IMAGE=folder of the environment, TESTS=some of the suite
 PYTHON ?= python3
+PYTHON312 ?= python3.12
+KAGGLE_IMAGE ?= .venv-kaggle
 PY := .venv/bin/python
 
-.PHONY: train test lint check docs notebooks bench faults clean
+.PHONY: train test lint check docs notebooks bench faults kaggle-image clean
 
 train: .venv/ready
 	$(PY) -m lib train configs/graphmer_small.yaml
@@ -43,11 +48,20 @@ faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.campaign
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.ranks
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.memory
+	OMP_NUM_THREADS=1 $(PY) -m tests.faults.disk_calls
+
+kaggle-image: $(KAGGLE_IMAGE)/ready
+	$(KAGGLE_IMAGE)/bin/python -m tests.notebooks.kaggle_image $(TESTS)
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv .venv-kaggle runs
 
 .venv/ready: requirements.txt
 	$(PYTHON) -m venv .venv
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(KAGGLE_IMAGE)/ready: tests/notebooks/kaggle-image.txt
+	$(PYTHON312) -m venv $(KAGGLE_IMAGE)
+	$(KAGGLE_IMAGE)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@

@@ -7,14 +7,12 @@ Everything runs on generated scenes, in a cache and an output folder of its own.
 
 import json
 import os
-import platform
 import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 
 import torch
@@ -31,6 +29,7 @@ from lib.training import data, loop
 from lib.training.order import Order, weights_of
 from lib.training.state import new_state
 from lib.training.step import optimizer_step
+from tests.bench.record import head
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
@@ -158,11 +157,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as place:
         os.environ["TRAINBOOK_CACHE"] = f"{place}/cache"
-        record = {
-            "date": date.today().isoformat(),
-            "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "processor": platform.machine()},
-            "torch": torch.__version__,
-        }
+        record = head("torch")
         measured = {
             "slicing": lambda: [slicing(scenes) for scenes in (4, 40)],
             "images_per_second": loader_and_step,

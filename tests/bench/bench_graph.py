@@ -10,7 +10,6 @@ import datetime
 import hashlib
 import json
 import os
-import platform
 import random
 import resource
 import subprocess
@@ -27,6 +26,7 @@ SEED = 20
 sys.path.insert(0, str(REPOSITORY))
 
 from lib.tasks.graphmer.code import graph, records  # noqa: E402  the repository is found above
+from tests.bench.record import head  # noqa: E402
 
 STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 
@@ -93,10 +93,8 @@ def measure() -> dict:
         hashes = [digest(folder) for folder in folders]
         figures = statistics(records.read(folders[0]))
         cached = cached_seconds(Path(temporary, "cache"))
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "platform": platform.system()}
     return {
-        "date": datetime.date.today().isoformat(),
-        "machine": {**machine, "processor": platform.machine()},
+        **head(),
         "files": len(graph.files(STANDARD_LIBRARY)),
         "builds": runs,
         "cached_read_seconds": cached,

@@ -6,17 +6,15 @@ Measured: seconds of the whole run with an empty cache, seconds from the start o
 filled one, the figures of the test, and the size and build time of the notebooks.
 """
 
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import torch
+from tests.bench.record import head
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).with_name("records") / "graphmer.json"
@@ -58,9 +56,7 @@ def main() -> None:
         first = first_step_seconds(cache, f"{temporary}/first")
         notebooks = timed("build_notebooks.py", cache=cache)
     record = {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "processor": platform.machine()},
-        "torch": torch.__version__,
+        **head("torch"),
         "run_seconds_with_empty_cache": whole,
         "first_step_seconds_with_cache": first,
         "steps": summary["step"],

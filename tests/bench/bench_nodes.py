@@ -12,10 +12,8 @@ records/nodes.json.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -39,6 +37,7 @@ from lib.training import data
 from lib.training.order import Order
 from lib.training.state import new_state
 from lib.training.step import optimizer_step
+from tests.bench.record import head
 from tests.conftest import ROOT
 
 RECORD = Path(__file__).with_name("records") / "nodes.json"
@@ -174,10 +173,7 @@ def main() -> None:
     gradient = sum(p.numel() for p in model.parameters()) * 4
     expected = alone + fixed + gradient * slope
     record = {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "processor": platform.machine(),
-                    "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU, a thread a rank"},
-        "torch": torch.__version__,
+        **head("torch", device=torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU, a thread a rank"),
         "load_average_before": load,
         "gradient_bytes": gradient,
         "measured": {

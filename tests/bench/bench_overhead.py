@@ -13,12 +13,10 @@ Other training tools (peers.py) are timed in the same turns where they are insta
 """
 
 import contextlib
-import datetime
 import gc
 import io
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -38,6 +36,7 @@ from lib.training.order import Order
 from lib.training.session import Session
 from lib.training.state import new_state
 from tests.bench.peers import PEERS
+from tests.bench.record import head
 
 RECORD = Path(__file__).with_name("records") / "overhead.json"
 WARM_UP = 20  # steps before the clock starts
@@ -185,9 +184,7 @@ def main() -> None:
         print(f"Not installed, so not timed: {', '.join(missing)}.")
     check_same_training()
     record = {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "processor": platform.machine()},
-        "torch": torch.__version__,
+        **head("torch"),
         "peers": {name: peer.version for name, peer in PEERS.items() if peer.is_installed},
         "peers_missing": missing,
         "load_average_before": load,

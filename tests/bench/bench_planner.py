@@ -6,18 +6,14 @@ Each is a fresh process, imports included. Figures go to records/planner.json.
 """
 
 import json
-import os
-import platform
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from datetime import date
 from pathlib import Path
 
-import torch
-
+from tests.bench.record import head
 from tests.planner.test_readings import errors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,9 +37,7 @@ def main() -> None:
     seconds = {name: [round(timed(arguments), 2) for _ in range(REPEATS)] for name, arguments in COMMANDS.items()}
     readings = errors()
     record = {
-        "date": date.today().isoformat(),
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "processor": platform.machine()},
-        "torch": torch.__version__,
+        **head("torch"),
         "seconds": {name: {"median": statistics.median(all_), "worst": max(all_)} for name, all_ in seconds.items()},
         "largest_process_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
         "published_readings": {

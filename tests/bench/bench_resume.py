@@ -7,14 +7,11 @@ model, verify the checkpoint and load it. Figures go to records/resume.json.
 """
 
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 
 import torch
@@ -22,6 +19,7 @@ import torch
 from lib import checkpoint
 from lib.task import find_task, load_config
 from lib.training.state import State, new_state, restore_state, state_tensors
+from tests.bench.record import head
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).with_name("records") / "resume.json"
@@ -66,9 +64,7 @@ def main() -> None:
             subprocess.run([sys.executable, "-m", "tests.bench.bench_resume", folder], cwd=ROOT, check=True)
             seconds.append(round(time.perf_counter() - begin, 2))
     record = {
-        "date": date.today().isoformat(),
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "processor": platform.machine()},
-        "torch": torch.__version__,
+        **head("torch"),
         "parameters": parameters,
         "checkpoint_bytes": size,
         "seconds": {"median": statistics.median(seconds), "worst": max(seconds), "all": seconds},

@@ -7,23 +7,21 @@ writer thread works, as training does. Beside it a plain torch.save of the same 
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import shutil
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-import safetensors
 import torch
 
 from lib import checkpoint
 from lib.checkpoint.retention import Retention
 from lib.checkpoint.saver import Saver
 from lib.config import Checkpoint
+from tests.bench.record import head
 
 RECORD = Path(__file__).with_name("records") / "save.json"
 PARAMETERS, SAVES = 80_000_000, 10
@@ -117,9 +115,7 @@ def main() -> None:
         tensors = state(PARAMETERS)
         size = sum(t.numel() * t.element_size() for named in tensors.values() for t in named.values())
         record = {
-            "date": datetime.date.today().isoformat(),
-            "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "platform": platform.system()},
-            "versions": {"torch": torch.__version__, "safetensors": safetensors.__version__},
+            **head("torch", "safetensors"),
             "load_average_before": round(os.getloadavg()[0], 2),
             "bytes": size,
             "goals": GOALS,

@@ -8,15 +8,14 @@ packaging likewise. Figures go to records/session.json.
 """
 
 import json
-import platform
 import random
 import time
-from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
 from lib.training import session as sessions
 from lib.training.session import Session
+from tests.bench.record import head
 
 RECORD = Path(__file__).with_name("records") / "session.json"
 SESSIONS = 10_000
@@ -80,8 +79,7 @@ def main() -> None:
     left = sorted(one(seed, clock) for seed in range(SESSIONS))
     short = sorted(one(seed, clock, 60.0) for seed in range(SESSIONS))
     record = {
-        "date": date.today().isoformat(),
-        "machine": {"python": platform.python_version(), "processor": platform.machine()},
+        **head(),
         "sessions": SESSIONS,
         "margin_seconds": MARGIN_SECONDS,
         "late": sum(seconds < 0 for seconds in left),

@@ -5,17 +5,14 @@ seconds, prints its figures and keeps nothing.
 """
 
 import argparse
-import datetime
 import json
-import os
-import platform
 import tempfile
 import time
 from pathlib import Path
 
-import safetensors
 import torch
 
+from tests.bench.record import head
 from tests.faults import flips, power, runs
 
 RECORD = Path(__file__).parents[1] / "bench" / "records" / "faults.json"
@@ -26,13 +23,7 @@ def main() -> None:
     parser.add_argument("--fast", action="store_true", help="a sample, in seconds")
     fast = parser.parse_args().fast
     torch.set_num_threads(1)  # threads of a parent do not live on in forked runs
-    record = {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "platform": platform.system()},
-        "versions": {
-            "python": platform.python_version(), "torch": torch.__version__, "safetensors": safetensors.__version__,
-        },
-    }
+    record = head("torch", "safetensors")
     for part in (operations, kills, bits, losses):
         begin = time.perf_counter()
         # In memory, where a sync takes no time, faults are met sooner; on a disk more kills fall into a save.

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -51,7 +52,7 @@ def jupyterlab(folder, scratch):
     news = scratch / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
     news.parent.mkdir(parents=True)
     news.write_text('{"fetchNews": "false"}')
-    options = [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}", "--ServerApp.port=0"]
+    options = [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}", f"--ServerApp.port={_free()}"]
     options += ["--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1", "--LabApp.expose_app_in_browser=True"]
     with (scratch / "lab.log").open("w") as log:
         server = subprocess.Popen(
@@ -62,6 +63,14 @@ def jupyterlab(folder, scratch):
         finally:
             server.terminate()
             server.wait(30)
+
+
+def _free():
+    """A free port, not 0: jupyter_server 2.12 writes down the 0 that it was given. If it is taken meanwhile, the server
+    takes another, and writes that down."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def _address(runtime, server):
