@@ -10,13 +10,16 @@ import importlib
 import importlib.util
 import json
 import os
+import signal
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from lib.config import environment, split_overrides
 from lib.errors import BadInput, TrainingFailed
+from lib.machine import disk
 from lib.report import outputs
+from lib.report.printing import safe_printing
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,6 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except OSError as error:
+        if error.errno not in disk.TROUBLES:
+            raise  # a mistake in a task is best explained by its own traceback
+        where = f" at {error.filename}" if error.filename else ""
+        print(f"The disk refused{where}: {error.strerror}. Free room or mend it, and run again.", file=sys.stderr)
+        return 1
 
 
 def _as_rank() -> AbstractContextManager[None]:
@@ -180,4 +189,9 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with safe_printing():
+        code = main()
+        if code == 130:  # a further Ctrl-C would only cut off the exit code
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 
@@ -92,7 +93,9 @@ def test_a_lock_is_held_against_others_and_given_back_by_a_kill(tmp_path):
         pass
     other.kill()
     other.wait()
-    with disk.lock(tmp_path, "in use"), disk.lock(tmp_path, "in use"):  # the same process may take it again
+    with disk.lock(tmp_path, "in use"):
+        with disk.lock(tmp_path, "in use"):  # the same process may take it again
+            pass
         with pytest.raises(BlockingIOError):
             flock(tmp_path)
     flock(tmp_path)
@@ -108,14 +111,17 @@ def flock(folder):
 
 
 def test_a_forked_child_such_as_a_loader_process_does_not_keep_a_lock(tmp_path):
-    read, write = os.pipe()
+    here, there = os.pipe()
     with disk.lock(tmp_path, "in use"):
         if not (child := os.fork()):
-            os.read(read, 1)
-            os._exit(0)
-    flock(tmp_path)  # the child still lives
-    os.write(write, b"x")
-    os.waitpid(child, 0)
+            os.write(there, b"x")
+            signal.pause()
+        os.read(here, 1)
+    try:
+        flock(tmp_path)  # the child still lives
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_folder_that_a_lock_made_is_gone_again_if_it_stays_empty(tmp_path):
