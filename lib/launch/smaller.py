@@ -20,6 +20,9 @@ def train(run: Run, session: Session, found: checkpoint.Checkpoint | None) -> lo
     Raises OutOfMemory where that does not help, or where there are other ranks: the launching process starts all again.
     """
     most = ranks.from_first(_size_of_last_session(run, found))
+    training = run.config.training
+    if 0 < most < (training.micro_batch or training.effective_batch // training.micro_batch_slots):
+        print(f"Memory ran out in an earlier session: a micro-batch has at most {most} samples.")
     left, reached = ATTEMPTS, _step(run)
     while True:
         try:

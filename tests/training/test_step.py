@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lib import checkpoint
+from lib import checkpoint, ranks
 from lib.config import with_changes
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
+from lib.ranks import sums
 from lib.report.meter import Meter
 from lib.report.metrics import read
 from lib.report.progress import Plain
@@ -266,6 +267,24 @@ def test_running_out_after_the_weights_changed_ends_with_the_size_for_the_next_s
     with pytest.raises(OutOfMemory, match="Memory ran out at step 0 .* where it cannot be repeated.*Set ") as raised:
         run_in(tmp_path / "run", toy({"training.micro_batch": micro_batch}), monkeypatch)
     assert raised.value.micro_batch == (4 if micro_batch == 8 else 0)
+
+
+def test_running_out_between_two_sums_over_ranks_ends_the_launch_because_others_wait(toy, monkeypatch):
+    config = toy()
+    task = load_task(config)
+    state = new_state(task, config)
+    batch = task.collate(list(range(8)), torch.Generator().manual_seed(0))
+    before = [parameter.detach().clone() for parameter in state.parameters]
+    monkeypatch.setattr(ranks, "_here", ranks._Place(1, 2))
+    monkeypatch.setattr(sums, "gathered", lambda value: [value])
+    monkeypatch.setattr(ranks, "highest", lambda *values: [*values])
+    monkeypatch.setattr(sums, "add_up", lambda tensors: None)
+    fail_once(monkeypatch, nn.utils, "get_total_norm")
+    waiting = pytest.raises(OutOfMemory, match="the other ranks wait for this one")
+    with waiting as raised, step.memory_for_next_launch(state):
+        step.optimizer_step(state, task, config, [batch], 0, None, Meter({}, state.device))
+    assert raised.value.micro_batch == 4
+    assert all(torch.equal(a, b) for a, b in zip(before, state.parameters, strict=True))
 
 
 def test_with_dropout_the_micro_batch_is_part_of_the_result_and_without_it_is_not(toy, tmp_path, monkeypatch):
