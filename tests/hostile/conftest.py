@@ -1,0 +1,169 @@
+"""Watches what a hostile input makes the program do: code that runs, files that are read or written outside, a hang.
+
+A test lays its inputs into `nothing_outside.folder`, hands them to the program by `attempt`, and judges the text that
+comes back. The rest is checked when the test ends.
+"""
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import tempfile
+import tracemalloc
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lib.errors import BadInput, TrainingFailed
+
+SECRET = "PRIVATE-PRIVATE-PRIVATE"  # the content of every file outside
+FORGED = "Training completed"  # what a hostile name would like to have on a line of its own
+_HANG_SECONDS = 60  # far above what a case takes on a busy machine
+_MOST_BYTES = 128 * 2**20  # that Python and NumPy may hold at once; a case that needs more has read a bomb
+_RUNS_CODE = {"os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect"}
+_UNPICKLES = {"pickle.find_class"}
+_NEVER_READ = ("/etc/passwd", "/etc/shadow", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+_watchers: list["Outside"] = []
+
+
+def _hear(event: str, arguments: tuple) -> None:
+    for watcher in _watchers:
+        watcher.heard(event, arguments)
+
+
+sys.addaudithook(_hear)  # for the life of the process; it does nothing between tests
+
+
+class Outside:
+    """The folder of a test's inputs, and beside it what no input may reach.
+
+    `secret` is a file that nothing may read, `evil` a Python file that nothing may run, `target` a folder that nothing
+    may write to. `may_write` are folders in which new files are right.
+    """
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.folder = root / "inputs"
+        self.outside = root / "outside"
+        self.target = self.outside / "target"
+        self.secret = self.outside / "secret.txt"
+        self.evil = self.outside / "evil.py"
+        self.ran = root / "code-ran"
+        self.may_write = [root / "cache", root / "runs", root / "temporary"]
+        self._seen: list[str] = []
+        for folder in (self.folder, self.target, root / "temporary"):
+            folder.mkdir(parents=True)
+        self.secret.write_text(SECRET * 10)
+        self.evil.write_text(self.code())
+        for path in (self.secret, self.evil):
+            os.utime(path, (0, path.stat().st_mtime))  # a read by a library in C or Rust then changes the first
+
+    def code(self) -> str:
+        """Returns Python that leaves a file when it runs, and defines a class Evil."""
+        return f"open({str(self.ran)!r}, 'w').close()\nclass Evil:\n    pass\n"
+
+    def attempt(self, call: Callable[..., Any], *arguments: Any, refusals: tuple = (), weighed: bool = False) -> str:
+        """Calls the program with a hostile input; returns what it printed and the sentence of its refusal, if any.
+
+        Any exception but BadInput, TrainingFailed and `refusals` is the test's failure, and so is a hang, a read or a
+        write outside, and a text that no terminal should get. `weighed`, which doubles the time, also limits memory.
+        """
+        before, printed, sentence = self._tree(), io.StringIO(), ""
+        if weighed:
+            tracemalloc.start()
+        _watchers.append(self)
+        try:
+            quiet = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
+            with _no_longer_than(_HANG_SECONDS), quiet[0], quiet[1]:
+                call(*arguments)
+        except (BadInput, TrainingFailed, *refusals) as refusal:
+            sentence = str(refusal)
+            assert sentence, "the refusal says nothing"
+        finally:
+            _watchers.remove(self)
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        text = printed.getvalue() + sentence
+        assert peak < _MOST_BYTES, f"{peak:,} bytes were held for this input"
+        self.check(before)
+        check_text(text)
+        return text
+
+    def check(self, before: dict[Path, tuple]) -> None:
+        """Asserts that nothing was run, read or written outside."""
+        assert not self.ran.exists(), "a file of the input was run"
+        assert not self._seen, self._seen
+        changed = sorted(map(str, set(before.items()) ^ set(self._tree().items())))
+        assert not changed, f"changed outside: {changed}"
+
+    def heard(self, event: str, arguments: tuple) -> None:
+        """Notes what an audit event says of code that runs and of files that are opened."""
+        if event in _RUNS_CODE or event in _UNPICKLES:
+            self._seen.append(f"{event} {arguments!r:.200}")
+        elif event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
+            name = os.path.realpath(os.fsdecode(arguments[0]))
+            flags = arguments[2] if isinstance(arguments[2], int) else 0
+            if name.startswith((*_NEVER_READ, f"{self.outside}{os.sep}")):
+                self._seen.append(f"{name} was opened")
+            elif flags & (os.O_WRONLY | os.O_RDWR) and not self._may_be_written(name):
+                self._seen.append(f"{name} was opened for writing")
+
+    def keeps_read_times(self) -> bool:
+        """Whether this file system notes when a file was read, by which alone a read of native code is seen."""
+        probe = self.root / "temporary" / "probe"
+        probe.write_text("x")
+        os.utime(probe, (0, probe.stat().st_mtime))
+        probe.read_text()
+        return probe.stat().st_atime > 0
+
+    def _may_be_written(self, name: str) -> bool:
+        places = [*map(str, self.may_write), "/dev/null"]
+        return any(name == place or name.startswith(place + os.sep) for place in places) or "__pycache__" in name
+
+    def _tree(self) -> dict[Path, tuple]:
+        """Returns size and times of everything below the test's folder that no input may change."""
+        facts = {}
+        for parent, folders, names in os.walk(self.root):
+            here = Path(parent)
+            folders[:] = [name for name in folders if here / name not in self.may_write and name != "__pycache__"]
+            for name in (*folders, *names):
+                found = os.lstat(here / name)
+                read = found.st_atime if here == self.outside and name in (self.secret.name, self.evil.name) else 0
+                facts[here / name] = (found.st_mode, 0 if name in folders else found.st_size, found.st_mtime, read)
+        return facts
+
+
+def check_text(text: str) -> None:
+    """Asserts that a text for the terminal has no control or direction characters, and no forged line."""
+    bad = sorted({c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")})
+    assert not bad, f"{bad} in {text[:500]!r}"
+    assert not any(line.strip().startswith(FORGED) for line in text.splitlines()), f"a forged line in {text[:500]!r}"
+    assert SECRET not in text and "Traceback (most recent" not in text, text[:500]
+    assert len(text) < 20_000, f"{len(text):,} characters are printed"
+
+
+@contextlib.contextmanager
+def _no_longer_than(seconds: int):
+    def give_up(number, frame):
+        raise AssertionError(f"the program hangs on this input: over {seconds} s")
+
+    former = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)
+
+
+@pytest.fixture
+def nothing_outside(tmp_path, monkeypatch):
+    """An `Outside` in the test's own folder; what is unpacked for a moment lies there too."""
+    outside = Outside(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return outside
