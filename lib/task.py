@@ -8,7 +8,7 @@ import inspect
 import sys
 import traceback
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
@@ -39,6 +39,11 @@ class Task:
     selection: ClassVar[tuple[str, str]] = ("loss", "min")
     shown: ClassVar[tuple[str, ...]] = ()
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+
+    @classmethod
+    def homes(cls, folders: list[Path]) -> list[Path]:
+        """Returns the data's own folders where a search by `sentinels` stopped at these; by default the same ones."""
+        return folders
 
     def __init__(self, config: Config, source: Path | None = None):
         """Sets `config` and `source`, the folder or file with the data; None means the embedded default."""
@@ -245,10 +250,12 @@ def load_task(config: Config) -> Task:
     where there is none; `describe_data` says which.
     """
     cls = find_task(config.task)
-    return cls(config, locate_data(config.data.dir, cls.sentinels))
+    return cls(config, locate_data(config.data.dir, cls.sentinels, cls.homes))
 
 
-def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
+def locate_data(
+    data_dir: str, sentinels: tuple[str, ...], homes: Callable[[list[Path]], list[Path]] = Task.homes
+) -> Path | None:
     """Returns the folder of `data.dir`, else the first mounted one with a sentinel, else None (the embedded data).
 
     "embedded" means the embedded default, whatever is mounted. In a mounted input it is the folder with the sentinel:
@@ -261,8 +268,8 @@ def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
         folder = inputs.find_input(data_dir, here)
         is_mounted = here.input_dir is not None and here.input_dir in folder.parents
         found = inputs.search([folder], sentinels) if is_mounted and folder.is_dir() else []
-        return _first(found, data_dir) or folder
-    return _first(inputs.search(inputs.mounted(here), sentinels) if sentinels else [], "the mounted inputs")
+        return _first(homes(found), data_dir) or folder
+    return _first(homes(inputs.search(inputs.mounted(here), sentinels)) if sentinels else [], "the mounted inputs")
 
 
 def _first(found: list[Path], where: str) -> Path | None:

@@ -44,6 +44,13 @@ class Glacier(Task):
 
     # --- data -----------------------------------------------------------------------------------------------------
 
+    @classmethod
+    def homes(cls, folders: list[Path]) -> list[Path]:
+        """Returns the folders above Band1, images and masks, each once; what a run has written is no data."""
+        from lib.tasks.glacier.data import layout
+
+        return layout.homes(folders) if folders else []
+
     @cached_property
     def data(self) -> Any:
         """The `Data` of these settings: tiles, parts, statistics and weights, each computed on first use."""

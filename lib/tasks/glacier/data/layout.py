@@ -21,6 +21,8 @@ _IMAGE_FOLDERS = ("images", "image", "Images", "Image")
 _DEPTH = 3  # folders below the data's root that are searched for a layout
 _TIFFS = (".tif", ".tiff", ".TIF", ".TIFF")
 _BAND = re.compile(r"Band\d+")
+_PARTS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")  # folders of a fixed split
+_WRITTEN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # by a run into its folder, or the one above
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,39 @@ class Scene:
         return (*self.images, self.mask) if self.mask else self.images
 
 
+def homes(folders: Sequence[Path]) -> list[Path]:
+    """Returns the data's own folders, each once, where a search by file names stopped at these.
+
+    One with masks goes before all others; of train and test, both with masks, it is the folder above them, which `find`
+    refuses by their names. What a run has written is no data.
+    """
+    own = dict.fromkeys(folder.parent if _is_part(folder) else folder for folder in folders)
+    own = {folder: None for folder in own if not _is_written_by_a_run(folder)}
+    labelled = [folder for folder in own if _is_labelled(folder)]
+    parts = [folder for folder in labelled if folder.name.lower() in _PARTS and not _patches_of(folder)]
+    beside = {folder for folder in parts if any(folder.parent == other.parent for other in parts if other != folder)}
+    return list(dict.fromkeys(folder.parent if folder in beside else folder for folder in labelled)) or list(own)
+
+
+def _is_labelled(folder: Path) -> bool:
+    has_bands = any(_BAND.fullmatch(inner.name) for inner in folder.iterdir() if inner.is_dir())
+    return bool(_patches_of(folder) or (_masks_of(folder) and (has_bands or _images_of(folder, labelled=True))))
+
+
+def _is_part(folder: Path) -> bool:
+    """Says whether a folder holds one kind of files: a band, the images or the masks."""
+    return bool(_BAND.fullmatch(folder.name) or folder.name in (*_IMAGE_FOLDERS, *_MASK_FOLDERS))
+
+
+def _is_written_by_a_run(folder: Path) -> bool:
+    """Says whether a folder lies in the output of this program, which has masks and figures but no data."""
+    above = (folder, *folder.parents[:3])
+    return any(all((place / name).is_file() for name in names) for place in above for names in _WRITTEN)
+
+
 def home(folder: Path) -> Path:
     """Returns the data's own folder, where a search by file names stopped at one of those in it."""
-    if not (_BAND.fullmatch(folder.name) or folder.name in (*_IMAGE_FOLDERS, *_MASK_FOLDERS)):
+    if not _is_part(folder):
         return folder
     parent = folder.parent  # may be Test, beside Train with the masks
     beside = any(_masks_of(other) for other in parent.parent.iterdir() if other.is_dir())
@@ -68,7 +100,7 @@ def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene]
                 f"{folder} has bands but no masks. Put them in {folder / _MASK_FOLDERS[0]}, by the same names."
             )
         return find_bands({number: folder / f"Band{number}" for number in source.chosen}, source, masks)
-    if patches := [patch for folder in folders for patch in _named(folder.glob("*img*.npy"))]:
+    if patches := [patch for folder in folders for patch in _patches_of(folder)]:
         return _find_patches(patches, source, labelled)
     if imaged := [(folder, paths) for folder in folders if (paths := _images_of(folder, labelled))]:
         if labelled and len(imaged) > 1 and imaged[0][0] != root:  # the named folder itself goes first
@@ -131,6 +163,10 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
         yield path
         if depth > 1:
             yield from _below(path, depth - 1)
+
+
+def _patches_of(folder: Path) -> list[Path]:
+    return _named(path for path in folder.glob("*img*.npy") if path.is_file())
 
 
 def _images_of(folder: Path, labelled: bool) -> list[Path]:

@@ -33,6 +33,7 @@ _MOST_PIXELS = 2**31  # of a scene, 46,340 on a side; a Sentinel-2 tile has 10,9
 _MOST_ON_A_SIDE = 2**20
 _MOST_BYTES_AT_ONCE = 2**29  # that GDAL unpacks for one pixel: a block of all bands that lie interleaved
 _MOST_HEADER = 10_000  # bytes of a .npy, NumPy's own limit, which it checks after reading all of them
+_MOST_QUOTED = 200  # characters of what a file says
 _NUMBERS = "biuf"  # kinds of NumPy types
 
 
@@ -146,8 +147,9 @@ class _Tiffs(Opened):
             )
         if first.crs:
             self.crs, self.transform = first.crs.to_string(), first.transform
-            if not (np.isfinite(self.transform).all() and self.transform.determinant):
-                raise Unusable(f"{scene.images[0]} has no size on the map. Correct its transform, or remove its CRS.")
+            left, bottom, right, top = self.bounds((0, 0, self.height, self.width))
+            if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
+                raise Unusable(f"{scene.images[0]} has no place on the map. Correct its transform, or remove its CRS.")
         others = [*zip(scene.images[1:], images[1:], strict=True), *([(scene.mask, mask)] if mask else [])]
         for path, other in others:
             self._refuse_other_grid(path, other, is_mask=other is mask)
@@ -306,8 +308,10 @@ def _load_array(path: Path) -> np.ndarray:
         if size > _MOST_HEADER:
             raise ValueError(f"its header has {size:,} bytes")
         array = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise Unusable(f"{path} cannot be read as a NumPy array ({error}). Copy or download it again.") from None
+    except Exception as error:  # whatever NumPy's parser of headers raises, from OSError to tokenize.TokenError
+        why = str(error)[:_MOST_QUOTED]
+        raise Unusable(f"{path} cannot be read as a NumPy array ({why}). Copy or download it again.") from None
     if array.dtype.kind not in _NUMBERS:
-        raise Unusable(f"{path} holds {array.dtype}, which are no numbers. Save the pixels as float32 or uint8.")
+        kind = str(array.dtype)[:_MOST_QUOTED]
+        raise Unusable(f"{path} holds {kind}, which are no numbers. Save the pixels as float32 or uint8.")
     return array

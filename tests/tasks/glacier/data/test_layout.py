@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from lib.errors import BadInput
+from lib.task import find_task, locate_data
 from lib.tasks.glacier.data import layout
 from lib.tasks.glacier.settings import Source
+from tests.machine.conftest import kaggle
 from tests.tasks.glacier.files import CODES, scene, write_bands, write_patches, write_scenes, write_tiff
 
 TWO = Source(bands=("red", "nir"))
@@ -74,3 +76,87 @@ def test_a_group_is_what_the_pattern_finds_in_a_name(tmp_path):
     write_scenes(tmp_path, 12)
     scenes, _ = layout.find(tmp_path, Source(bands=("red", "nir"), group_pattern=r"img(\d\d)"))
     assert sorted({s.group for s in scenes}) == ["00", "01"]
+
+
+# --- among mounted inputs ---------------------------------------------------------------------------------------------
+
+
+def images_and_masks(folder, name="img001"):
+    image, classes = scene()
+    write_tiff(folder / "images" / f"{name}.tif", image)
+    write_tiff(folder / "masks" / f"{name}.tif", np.asarray(CODES, np.uint8)[classes])
+
+
+@pytest.fixture
+def mounted(monkeypatch, tmp_path):
+    """mounted(data_dir) -> what the task finds among inputs: mounted.root is a data set, mounted.run an output."""
+    kaggle(monkeypatch, tmp_path, ["datasets/ada/scenes", "notebooks/ada/glacier-ensemble"])
+    glacier = find_task("glacier")
+
+    def locate(data_dir=""):
+        return locate_data(data_dir, glacier.sentinels, glacier.homes)
+
+    locate.root = tmp_path / "input" / "datasets" / "ada" / "scenes"
+    locate.run = tmp_path / "input" / "notebooks" / "ada" / "glacier-ensemble" / "glacier_ensemble"
+    return locate
+
+
+@pytest.mark.parametrize("below", ["", "GlacierHack/data"])
+@pytest.mark.parametrize("name", ["", "scenes"])
+def test_glacierhacks_own_layout_is_found_at_the_first_try(mounted, capsys, below, name):
+    image, classes = scene(bands=5)
+    for number in range(2):
+        write_bands(mounted.root / below / "Train", f"img{number:03d}", image, classes)
+    write_bands(mounted.root / below / "Test", "img900", image, None)
+    found = mounted(name)
+    assert found == mounted.root / below / "Train" and capsys.readouterr().out == ""
+    scenes, problems = layout.find(layout.home(found), Source(bands=tuple("abcde")))
+    assert len(scenes) == 2 and problems == []
+
+
+def test_images_and_masks_and_patches_are_found_too(mounted, capsys):
+    images_and_masks(mounted.root / "v1")
+    assert mounted() == mounted.root / "v1"
+    write_patches(mounted.root.with_name("patches"))
+    assert mounted("patches") == mounted.root.with_name("patches") and capsys.readouterr().out == ""
+
+
+def test_the_maps_of_an_earlier_run_are_no_data(mounted, capsys):
+    for name in ("img001", "img002"):
+        write_tiff(mounted.run / "masks" / f"{name}.tif", np.zeros((64, 64), np.uint8))
+    for name in ("config.yaml", "summary.json"):
+        (mounted.run / name).write_text("{}")
+    assert mounted() is None
+    write_scenes(mounted.root, 2)
+    assert mounted() == mounted.root and capsys.readouterr().out == ""
+
+
+def test_images_without_masks_are_refused_and_not_passed_over(mounted):
+    write_bands(mounted.root, "img001", scene()[0], None)
+    with pytest.raises(BadInput, match="has bands but no masks"):
+        layout.find(layout.home(mounted()), TWO)
+
+
+def test_train_and_test_are_refused_by_their_names_unless_one_is_named(mounted, capsys):
+    for part in ("test", "train"):
+        images_and_masks(mounted.root / part)
+    assert mounted() == mounted("scenes") == mounted.root
+    with pytest.raises(BadInput, match=r"holds images with masks in 2 folders: test, train. Name one of them in data"):
+        layout.find(mounted.root, TWO)
+    train = mounted.root / "train"
+    assert mounted(str(train)) == train and only(train).name == "img001"
+    assert capsys.readouterr().out == ""
+
+
+def test_data_in_two_inputs_is_said_and_the_first_taken(mounted, capsys):
+    for folder in (mounted.root, mounted.root.with_name("zones")):
+        write_scenes(folder, 1)
+    assert mounted() == mounted.root
+    assert "data lies in 2 folders" in capsys.readouterr().out
+
+
+def test_a_name_that_would_steer_the_terminal_is_refused(tmp_path):
+    image, classes = scene()
+    write_bands(tmp_path, "img\x1b[2J\nTraining completed", image, classes)
+    with pytest.raises(BadInput, match=r"holds a name with control characters, 'img\\x1b\[2J\\nTraining"):
+        layout.find(tmp_path, TWO)

@@ -107,9 +107,9 @@ def test_a_whole_cache_is_read_once_a_process_and_written_never(tiny, tmp_path, 
 
 
 def test_a_scene_that_has_changed_is_cut_again_without_a_word(tiny, tmp_path, capsys):
-    load_task(tiny()).datasets()
+    content(load_task(tiny()))
     os.utime(tmp_path / "scenes" / "Band1" / "img000.tif", (1, 1))
-    load_task(tiny()).datasets()
+    content(load_task(tiny()))
     assert "damaged" not in capsys.readouterr().out
 
 
@@ -131,20 +131,20 @@ def test_a_full_cache_is_named_and_not_the_data(tiny, tmp_path, monkeypatch, ove
 
         monkeypatch.setattr(disk, "whole", full)
         with pytest.raises(BadInput) as refused:
-            load_task(tiny(overrides)).datasets()
+            content(load_task(tiny(overrides)))
         folder = tmp_path / "cache" / "glacier"
         assert str(refused.value) == (
             f"The cache folder {folder} cannot be written to (No space left on device). Make room on its disk, or name "
             "another folder in the environment variable TRAINBOOK_CACHE."
         )
     monkeypatch.setattr(disk, "whole", whole)
-    assert load_task(tiny(overrides)).datasets(), "and with room again it goes on"
+    assert load_task(tiny(overrides)).data.store, "and with room again it goes on"
 
 
 def test_a_cache_in_a_place_that_cannot_be_written_to_is_named(tiny, monkeypatch):
     monkeypatch.setenv("TRAINBOOK_CACHE", "/proc/trainbook")
     with pytest.raises(BadInput, match=r"cache folder /proc/trainbook/glacier cannot be written to .*TRAINBOOK_CACHE"):
-        load_task(tiny()).datasets()
+        content(load_task(tiny()))
 
 
 def test_an_error_of_the_data_is_not_blamed_on_the_cache(tmp_path):

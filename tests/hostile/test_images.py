@@ -1,0 +1,402 @@
+"""Scenes that somebody else made: TIFF, VRT, PNG and NumPy files that lie about what they are or how large."""
+
+import io
+import os
+import pickle
+import resource
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+import rasterio
+
+from lib.tasks.glacier.data import layout, readers
+from lib.tasks.glacier.data.cutter import Cutter
+from lib.tasks.glacier.data.layout import Scene
+from lib.tasks.glacier.settings import Cut, Source
+from tests.tasks.glacier.files import scene, write_bands, write_patches, write_tiff
+
+TWO = Source(bands=("red", "nir"))
+PATCHES = Source(bands=("a", "b"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
+_MOST_KIB = 400 * 1024  # that the process may grow by, GDAL's memory included
+SHORT, LONG, TEXT, DOUBLE = 3, 4, 2, 12  # types of a TIFF's tags
+
+
+@pytest.fixture
+def read_all(nothing_outside):
+    """read_all(source) -> what the program says when it cuts the hostile folder and reads its first tile."""
+
+    def cut(source):
+        outside = nothing_outside
+        store = Cutter(outside.root / "cache", source, Cut(size=32)).all(*layout.find(outside.folder, source))
+        store.read(0)
+
+    def attempt(source):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        text = nothing_outside.attempt(cut, source, weighed=True)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < _MOST_KIB, f"the process grew by {grown:,} KiB"
+        return text
+
+    return attempt
+
+
+# --- TIFF -------------------------------------------------------------------------------------------------------------
+
+
+def tiff(tags=None, data=b"", following=0, big=False):
+    """A TIFF of one directory, 64 x 64 bytes in one strip unless `tags` say otherwise: {number: (type, values)}."""
+    content = data or bytes(64 * 64)
+    every = {
+        256: (LONG, [64]), 257: (LONG, [64]), 258: (SHORT, [8]), 259: (SHORT, [1]), 262: (SHORT, [1]),
+        273: (LONG, [None]), 277: (SHORT, [1]), 278: (LONG, [64]), 279: (LONG, [len(content)]), **(tags or {}),
+    }  # fmt: skip
+    every = {number: every[number] for number in sorted(every) if every[number]}
+    formats = {SHORT: "H", LONG: "I", DOUBLE: "d", TEXT: "s"}
+    end = 8 + 2 + 12 * len(every) + 4
+    packed = {}
+    for number, (kind, values) in every.items():
+        raw = values if kind == TEXT else b"".join(struct.pack(f"<{formats[kind]}", v or 0) for v in values)
+        packed[number] = (kind, len(values), raw)
+    start = end + sum(len(raw) for _, _, raw in packed.values() if len(raw) > 4)
+    entries, more = b"", b""
+    for number, (kind, count, raw) in packed.items():
+        if kind == LONG and every[number][1] == [None]:
+            raw = struct.pack("<I", start)
+        place = raw.ljust(4, b"\0") if len(raw) <= 4 else struct.pack("<I", end + len(more))
+        more += raw if len(raw) > 4 else b""
+        entries += struct.pack("<HHI", number, kind, count) + place
+    magic = 43 if big else 42
+    return struct.pack("<2sHI", b"II", magic, 8) + struct.pack("<H", len(every)) + entries + struct.pack(
+        "<I", following
+    ) + more + content  # fmt: skip
+
+
+def vrt(band, attributes=""):
+    return (
+        f'<VRTDataset rasterXSize="64" rasterYSize="64"><VRTRasterBand dataType="Byte" band="1" {attributes}>{band}'
+        "</VRTRasterBand></VRTDataset>"
+    )
+
+
+def vrt_of(name):
+    return lambda o: vrt(f'<SimpleSource><SourceFilename relativeToVRT="0">{name.format(o=o)}</SourceFilename>'
+                         "</SimpleSource>")  # fmt: skip
+
+
+RAW = "<SourceFilename relativeToVRT='0'>{}</SourceFilename><PixelOffset>1</PixelOffset><LineOffset>8</LineOffset>"
+PYTHON = (
+    "<PixelFunctionType>f</PixelFunctionType><PixelFunctionLanguage>Python</PixelFunctionLanguage>"
+    "<PixelFunctionCode><![CDATA[{}def f(*a, **k): pass]]></PixelFunctionCode>"
+)
+LAUGHS = "".join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9))
+
+
+def place(a=30.0, e=-30.0):
+    """Tags of a georeference: a transform of any numbers, in EPSG:32643."""
+    keys = [1, 1, 0, 2, 1024, 0, 1, 1, 3072, 0, 1, 32643]
+    return {34264: (DOUBLE, [a, 0, 0, 600, 0, e, 0, 9000, 0, 0, 0, 0, 0, 0, 0, 1]), 34735: (SHORT, keys)}
+
+
+def sparse(path, height, width, **options):
+    with rasterio.open(
+        path, "w", driver="GTiff", height=height, width=width, count=1, dtype="uint8", SPARSE_OK="TRUE", **options
+    ):
+        pass
+
+
+def bomb(size=500 * 2**20):
+    """Zeros as zlib packs them: one packed block many times over, so that making them takes neither time nor room."""
+    packer, piece = zlib.compressobj(), bytes(2**20)
+    first, block = (packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH) for _ in "ab")
+    return first + block * (size // len(piece) - 1) + packer.flush()
+
+
+PACKED = zlib.compress(bytes(4096))
+IMAGES = {  # text or bytes of Band2/img001.tif, of what lies in the watched folder
+    "a VRT of a raw file": lambda o: vrt(RAW.format(o.secret), 'subClass="VRTRawRasterBand"'),
+    "a VRT of a device": lambda o: vrt(RAW.format("/dev/zero"), 'subClass="VRTRawRasterBand"'),
+    "a VRT of another file": vrt_of("{o.secret}"),
+    "a VRT of a file above": vrt_of("../../outside/secret.txt"),
+    "a VRT of an address": vrt_of("/vsicurl/http://127.0.0.1:9/x.tif"),
+    "a VRT of an archive": vrt_of("/vsitar/{o.secret}"),
+    "a VRT of a stream": vrt_of("/vsistdin/"),
+    "a VRT that runs Python": lambda o: vrt(PYTHON.format(o.code()), 'subClass="VRTDerivedRasterBand"'),
+    "a VRT of itself": vrt_of("{o.folder}/Band2/img001.tif"),
+    "a description of a server": lambda o: "<GDAL_WMS><Service name='WMS'><ServerUrl>http://127.0.0.1:9/"
+    "</ServerUrl></Service></GDAL_WMS>",
+    "entities without end": lambda o: f'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">{LAUGHS}]><VRTDataset>&j;</VRTDataset>',
+    "a grid of text": lambda o: "ncols 64\nnrows 64\nxllcorner 0\nyllcorner 0\ncellsize 30\n" + "1 " * 4096,
+    "a grid of HDF5": lambda o: b"\x89HDF\r\n\x1a\n" + bytes(200),
+    "a connection string": lambda o: f"GTIFF_DIR:1:{o.secret}",
+    "a PNG": lambda o: png(64, 64),
+    "nothing": lambda o: b"",
+    "a header alone": lambda o: tiff()[:8],
+    "half a directory": lambda o: tiff()[:40],
+    "a directory beyond the end": lambda o: struct.pack("<2sHI", b"II", 42, 2**31),
+    "a strip beyond the end": lambda o: tiff({273: (LONG, [2**32 - 9])}),
+    "a strip of 4 GB": lambda o: tiff({279: (LONG, [2**32 - 1])})[:4096],
+    "2,000,000,000 strips": lambda o: tiff()[:-4096].replace(
+        struct.pack("<HHI", 273, LONG, 1), struct.pack("<HHI", 273, LONG, 2_000_000_000)),
+    "no pixels": lambda o: tiff({256: (LONG, [0])}),
+    "a negative size": lambda o: tiff({257: (LONG, [2**32 - 64])}),
+    "a block of 16 GB": lambda o: tiff({256: (LONG, [40_000]), 257: (LONG, [40_000]), 278: (LONG, [40_000]),
+                                        258: (SHORT, [64]), 339: (SHORT, [3]), 259: (SHORT, [8])}, PACKED),
+    "a row of 2,000,000,000": lambda o: tiff({256: (LONG, [2_000_000_000]), 257: (LONG, [1]), 278: (LONG, [1])}),
+    "a tile of 4 GB": lambda o: tiff({256: (LONG, [30_000]), 257: (LONG, [30_000]), 322: (LONG, [65_536]),
+                                      323: (LONG, [65_536]), 324: (LONG, [400]), 325: (LONG, [100]), 259: (SHORT, [8]),
+                                      273: None, 278: None, 279: None}),
+    "9,000 bands": lambda o: tiff({256: (LONG, [9_000]), 257: (LONG, [9_000]), 277: (SHORT, [9_000]),
+                                    259: (SHORT, [8])}, PACKED),
+    "a strip that unpacks to more": lambda o: tiff({259: (SHORT, [8])}, bomb()),
+    "a directory that follows itself": lambda o: tiff(following=8),
+    "complex numbers": lambda o: tiff({258: (SHORT, [64]), 339: (SHORT, [6])}, bytes(64 * 64 * 8)),
+    "no data that is no number": lambda o: tiff({42113: (TEXT, b"1e999999\0")}),
+    "metadata of entities": lambda o: tiff(
+        {42112: (TEXT, f'<!DOCTYPE x [<!ENTITY a "a">{LAUGHS}]><GDALMetadata>&j;</GDALMetadata>\0'.encode())}),
+    "a large file's header": lambda o: tiff(big=True),
+}  # fmt: skip
+# What is harmless, and read or not by the reader of TIFF; the sentence may then be another one, about the mask's grid
+HARMLESS = {"a directory that follows itself", "no data that is no number", "metadata of entities",
+            "a strip that unpacks to more"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_hostile_tiff_is_refused_by_its_name(nothing_outside, read_all, name):
+    image, classes = scene()
+    write_bands(nothing_outside.folder, "img001", image, classes, crs=None)
+    content = IMAGES[name](nothing_outside)
+    path = nothing_outside.folder / "Band2" / "img001.tif"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    text = read_all(TWO)
+    assert "img001.tif" in text or name in HARMLESS, text
+
+
+@pytest.mark.parametrize("pixel", [float("nan"), 0.0, 1e308])
+def test_a_place_that_no_map_has_is_refused_by_the_scenes_name(nothing_outside, read_all, pixel):
+    for folder in ("Band1", "Band2", "label"):
+        (nothing_outside.folder / folder).mkdir()
+        (nothing_outside.folder / folder / "img001.tif").write_bytes(tiff(place(a=pixel, e=-pixel)))
+    assert "Band1/img001.tif has no place on the map" in read_all(TWO)
+
+
+@pytest.mark.parametrize("height, width", [(200_000, 200_000), (2_000_000, 8), (8, 2_000_000)])
+def test_a_file_of_no_bytes_and_many_pixels_is_refused_by_its_size(nothing_outside, read_all, height, width):
+    for folder in ("Band1", "Band2", "label"):
+        (nothing_outside.folder / folder).mkdir()
+        sparse(nothing_outside.folder / folder / "img001.tif", height, width)
+    assert f"img001.tif states {height:,} x {width:,} pixels" in read_all(TWO)
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def link(to):
+    def make(path):
+        path.unlink()
+        path.symlink_to(to)
+
+    return make
+
+
+def folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+NO_FILES = {"a pipe": pipe, "a link to a device": link("/dev/zero"), "a link to itself": link("img001.tif"),
+            "a folder": folder}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)
+def test_what_is_no_file_is_not_opened(nothing_outside, read_all, make):
+    image, classes = scene()
+    write_bands(nothing_outside.folder, "img001", image, classes)
+    make(nothing_outside.folder / "Band2" / "img001.tif")
+    assert "Band2" in read_all(TWO)
+
+
+@pytest.mark.parametrize("suffix", [".aux.xml", ".ovr", ".msk", ".vrt"])
+def test_files_beside_an_image_change_nothing(nothing_outside, read_all, suffix):
+    image, classes = scene()
+    write_bands(nothing_outside.folder, "img001", image, classes)
+    beside = nothing_outside.folder / "Band2" / f"img001.tif{suffix}"
+    if suffix == ".aux.xml":
+        nodata = f"<NoDataValue>{image[1, 0, 0]:.9g}</NoDataValue>"
+        beside.write_text(f"<PAMDataset><PAMRasterBand band='1'>{nodata}</PAMRasterBand></PAMDataset>")
+    else:
+        beside.write_text(vrt_of("{o.secret}")(nothing_outside))
+    assert "4 tiles" in read_all(TWO)
+    with readers.opened(layout.find(nothing_outside.folder, TWO)[0][0], TWO) as opened:
+        assert np.array_equal(opened.bands((0, 0, 64, 64)), image)
+
+
+def test_a_name_that_gdal_would_take_for_an_address_is_no_file(nothing_outside):
+    def read(name):
+        with readers.opened(Scene("x", "x", (nothing_outside.folder.joinpath(name),), None), TWO):
+            pass
+
+    for name in ("/vsicurl/http://127.0.0.1:9/x.tif", "/vsistdin/x.tif", "GTIFF_DIR:1:x.tif", "http://127.0.0.1:9/x.tif"):
+        assert "is no file" in nothing_outside.attempt(read, name)
+
+
+def test_a_mask_of_extreme_numbers_is_refused_by_its_name(nothing_outside, read_all):
+    image, classes = scene()
+    write_bands(nothing_outside.folder, "img001", image.astype(np.float64) * 1e300, classes)
+    assert "Band1/img001.tif holds no data at all" in read_all(TWO)
+    write_bands(nothing_outside.folder, "img001", image, classes)
+    write_tiff(nothing_outside.folder / "label" / "img001.tif", np.full((64, 64), -(2**63), np.int64))
+    assert "label/img001.tif holds the value -9.22337e+18" in read_all(TWO)
+
+
+# --- PNG --------------------------------------------------------------------------------------------------------------
+
+
+def chunk(name, content):
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def png(height, width, data=None, before=b"", interlaced=0):
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, interlaced))
+    rows = zlib.compress(bytes((width + 1) * height)) if data is None else data
+    return b"\x89PNG\r\n\x1a\n" + head + before + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+PNGS = {
+    "cut off": lambda o: png(64, 64)[:60],
+    "of no rows": lambda o: png(64, 64, b""),
+    "of 100,000 x 100,000": lambda o: png(100_000, 100_000, b"x"),
+    "of 40,000 x 40,000, interlaced": lambda o: png(40_000, 40_000, b"x", interlaced=1),
+    "of a VRT": lambda o: vrt(RAW.format(o.secret), 'subClass="VRTRawRasterBand"').encode(),
+    "of a TIFF": lambda o: tiff(),
+    "of rows that unpack to more": lambda o: png(64, 64, bomb()),
+    "of a text that unpacks to more": lambda o: png(64, 64, before=chunk(b"zTXt", b"x\0\0" + bomb())),
+}
+BORNE = {"of rows that unpack to more", "of a text that unpacks to more"}
+
+
+@pytest.mark.parametrize("name", PNGS)
+def test_a_hostile_png_is_refused_by_its_name(nothing_outside, name):
+    path = nothing_outside.folder / "x.png"
+    path.write_bytes(PNGS[name](nothing_outside))
+
+    def read():
+        with readers.opened(Scene("x", "x", (path,), None), Source(bands=("grey",))) as opened:
+            opened.bands((0, 0, 32, 32))
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    text = nothing_outside.attempt(read, weighed=True)
+    assert "x.png" in text or name in BORNE, text
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < _MOST_KIB
+
+
+# --- NumPy ------------------------------------------------------------------------------------------------------------
+
+
+class Runs:
+    """What a pickle would run."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def npy(header, data=b"", version=(1, 0), stated=None):
+    """A .npy of any header; `stated` is the length of it that the file states."""
+    head = header if isinstance(header, bytes) else header.encode("latin1")
+    length = struct.pack("<H" if version == (1, 0) else "<I", len(head) if stated is None else stated)
+    return b"\x93NUMPY" + bytes(version) + length + head + data
+
+
+def saved(array, **options):
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+def zipped(content):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as packed:
+        packed.writestr("x.npy", content)
+    return file.getvalue()
+
+
+def head(shape, kind="<f4"):
+    return f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {shape}, }}\n"
+
+
+ARRAYS = {  # bytes of slice_0_img_000.npy
+    "a pickle": lambda o: pickle.dumps(Runs(o.ran)),
+    "an object array": lambda o: saved(np.array([[[Runs(o.ran)]]], object), allow_pickle=True),
+    "an object array by its header": lambda o: npy(head((32, 32, 2), "|O"), pickle.dumps(Runs(o.ran)) * 300),
+    "an archive": lambda o: zipped(saved(np.zeros((32, 32, 2)))),
+    "a text": lambda o: b"0 1 2\n" * 300,
+    "a text array": lambda o: saved(np.full((32, 32, 2), "1.5")),
+    "an array of bytes": lambda o: saved(np.full((32, 32, 2), b"x")),
+    "an array of records": lambda o: saved(np.zeros((32, 32, 2), [("a", "f4"), ("b", "i4")])),
+    "an array of dates": lambda o: saved(np.zeros((32, 32, 2), "datetime64[s]")),
+    "an array of complex numbers": lambda o: saved(np.zeros((32, 32, 2), np.complex64)),
+    "an array of nothing": lambda o: saved(np.zeros((32, 32, 2), "V0")),
+    "one number": lambda o: saved(np.float32(1)),
+    "a row": lambda o: saved(np.zeros(2048, np.float32)),
+    "four dimensions": lambda o: saved(np.zeros((2, 32, 32, 2), np.float32)),
+    "64 dimensions": lambda o: npy(head((1,) * 64), bytes(4)),
+    "no pixels": lambda o: saved(np.zeros((0, 0, 0), np.float32)),
+    "nothing": lambda o: b"",
+    "a magic alone": lambda o: b"\x93NUMPY",
+    "a format of the future": lambda o: npy(head((32, 32, 2)), bytes(8192), version=(9, 0)),
+    "a header of 4 GB": lambda o: npy(b"{", version=(2, 0), stated=2**32 - 1),
+    "a header of 200 MB": lambda o: npy(b" " * 200 * 2**20, version=(2, 0)),
+    "a header that runs": lambda o: npy(f"{{'descr': open({str(o.ran)!r}, 'w'), 'shape': (1,)}}\n"),
+    "a header of brackets": lambda o: npy("(" * 9000 + "\n"),
+    "a header of minus signs": lambda o: npy("-" * 9000 + "1\n"),
+    "a header that is a list": lambda o: npy("[]\n"),
+    "a type that is a billion bytes": lambda o: npy(head((1, 1, 2), "<U1000000000"), bytes(64)),
+    "a type of brackets": lambda o: npy("{'descr': " + "[" * 3000 + "]" * 3000 + ", 'fortran_order': 0, 'shape': ()}"),
+    "a shape beyond the file": lambda o: npy(head((40_000, 40_000, 2)), bytes(8192)),
+    "a shape beyond numbers": lambda o: npy(head((2**63, 2**63, 2)), bytes(8192)),
+    "a negative shape": lambda o: npy(head((-32, -32, 2)), bytes(8192)),
+    "a shape of texts": lambda o: npy(head("('32', '32', 2)"), bytes(8192)),
+    "a shape of NaN": lambda o: npy(head("(1e999, 32, 2)"), bytes(8192)),
+    "bytes that are cut off": lambda o: saved(np.zeros((32, 32, 2), np.float32))[:-100],
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_hostile_patch_is_refused_by_its_name(nothing_outside, read_all, name):
+    write_patches(nothing_outside.folder, sources=1, patches=1, bands=2)
+    (nothing_outside.folder / "slice_0_img_000.npy").write_bytes(ARRAYS[name](nothing_outside))
+    assert "slice_0_img_000.npy" in read_all(PATCHES)
+
+
+@pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)
+def test_a_patch_that_is_no_file_is_not_opened(nothing_outside, read_all, make):
+    write_patches(nothing_outside.folder, sources=2, patches=1, bands=2)
+    make(nothing_outside.folder / "slice_0_mask_000.npy")
+    assert "slice_0_img_000.npy has no mask" in read_all(PATCHES)
+    make(nothing_outside.folder / "slice_1_img_000.npy")
+    assert "no mask" in read_all(PATCHES)
+
+
+MASKS = [np.zeros((2, 32, 32, 2)), np.zeros((32, 32), "U1"), np.zeros((32, 32, 0)), np.zeros(()), np.zeros((32, 31))]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_mask_of_another_kind_is_refused_by_its_name(nothing_outside, read_all, mask):
+    write_patches(nothing_outside.folder, sources=1, patches=1, bands=2)
+    np.save(nothing_outside.folder / "slice_0_mask_000.npy", mask)
+    assert "slice_0_mask_000.npy" in read_all(PATCHES)
+
+
+def test_a_giant_that_takes_no_room_is_refused_by_its_size(nothing_outside, read_all):
+    write_patches(nothing_outside.folder, sources=1, patches=1, bands=2)
+    with (nothing_outside.folder / "slice_0_img_000.npy").open("wb") as file:
+        file.write(npy(head((60_000, 60_000, 2), "|u1")))
+        file.truncate(2 * 60_000**2 + 1000)
+    assert "slice_0_img_000.npy states 60,000 x 60,000 pixels" in read_all(PATCHES)
