@@ -49,7 +49,7 @@ def check_limit(what: str, bad: Sequence[str], limit: int) -> None:
 def first_ten(lines: Sequence[str]) -> str:
     """Returns the first ten lines, indented, and how many more there are."""
     more = [f"and {len(lines) - 10:,} more"] if len(lines) > 10 else []
-    return "\n".join(f"  {line}" for line in [*lines[:10], *more])
+    return "\n".join(f"  {printable(line)}" for line in [*lines[:10], *more])
 
 
 class TrainingFailed(PrintableError, RuntimeError):

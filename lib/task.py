@@ -226,9 +226,21 @@ def _only_task(module: Any, name: str) -> type[Task]:
     return found[0]
 
 
-def load_config(path: str | Path, overrides: Mapping[str, object] | None = None) -> Config:
-    """Reads a configuration whose `workload:` section is checked against the settings of the task that it names."""
-    return read_config(path, overrides, workload=lambda name: _settings(find_task(name)))
+def load_config(path: str | Path, overrides: Mapping[str, object] | None = None, runs_files: bool = True) -> Config:
+    """Reads a configuration whose `workload:` section is checked against the settings of the task that it names.
+
+    Without `runs_files`, for one that may be anybody's, a task that is a Python file is refused and not imported.
+    """
+    return read_config(path, overrides, workload=lambda name: _settings(_find_task(name, runs_files)))
+
+
+def _find_task(name: str, runs_files: bool) -> type[Task]:
+    if not runs_files and ":" in name:
+        raise BadInput(
+            f"The task is a Python file, {printable(name, most=200)}, which this configuration cannot make run: it may "
+            "be anybody's. Where the task is your own, give it: --task file.py:Class."
+        )
+    return find_task(name)
 
 
 def _settings(cls: type[Task]) -> type:

@@ -12,8 +12,8 @@ from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 
 REFUSED = "refused"  # the tag of a node whose mistake has been reported
-_MOST_BYTES = 256 * 1024  # of a file; the largest here has 5,000
-_MOST_VALUES = 4_000  # of a file, those of an alias counted where they are used
+_MOST_BYTES = 2**20  # of a file; the largest here has 13,000
+_MOST_VALUES = 20_000  # of a file, those of an alias counted where they are used
 _MOST_LEVELS = 40  # of brackets, and of sections inside of sections
 
 

@@ -1,41 +1,45 @@
 """Trained models out of an archive or an output folder, applied to new data."""
 
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from lib import checkpoint
 from lib.checkpoint import weights
 from lib.config import to_yaml
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
+from lib.launch.archive import unpack
 from lib.machine import disk, memory
 from lib.report.summary import Summary
 from lib.task import Task, find_task, load_config, load_task
 from lib.text import aligned
 
+_MOST_RUNS = 1000
+_ROOM = 10**6  # numbers that a model may have beyond twice those saved: tied weights are saved once
 
-def run(archive: Path, source: Path, out: Path) -> str:
+
+def run(archive: Path, source: Path, out: Path, own_task: str = "") -> str:
     """Predicts all of `source` with the models of an archive together and writes into `out`; returns what to print.
 
-    Raises BadInput.
+    `own_task` is as in `load`. Raises BadInput.
     """
-    task, models = load(archive)
+    task, models = load(archive, own_task)
     predictions = task.predict(models, source, out)
     return f"{len(predictions)} predictions of {len(models)} models together are in {out}."
 
 
-def vote(runs: Sequence[Path], folder: Path) -> tuple[Summary, str]:
+def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
     """Lets several completed runs vote on the test set of the first.
 
-    Returns a summary, which is written into `folder` as that of a run would be, and what to print: the vote, and each
-    member alone. Raises BadInput where they do not go together.
+    `own_task` is as in `load`. Returns a summary, which is written into `folder` as that of a run would be, and what to
+    print: the vote, and each member alone. Raises BadInput where they do not go together.
     """
     if not runs:
         raise BadInput("There is no completed run that could vote. Train one to its end first.")
-    first, models = load_members(runs)
+    first, models = load_members(runs, own_task)
     task = load_task(first.config)
     disk.check_writable(folder)
     metrics, text = task.vote(models, folder)
@@ -55,40 +59,39 @@ def vote(runs: Sequence[Path], folder: Path) -> tuple[Summary, str]:
     return summary, f"{text}\n{aligned(rows)}"
 
 
-def load(archive: Path) -> tuple[Task, list[nn.Module]]:
+def load(archive: Path, own_task: str = "") -> tuple[Task, list[nn.Module]]:
     """Returns the task and the best models of every run in outputs.tar.gz, in a run's folder, or in a folder of runs.
 
-    Raises BadInput where there are none, or where they differ in task, inputs or answers.
+    They may be anybody's, so a Python file that their configuration names as task is never run: one's own is given as
+    `own_task`, file.py:Class. Raises BadInput where there are no models, or where they differ in task, inputs or
+    answers.
     """
     if not archive.exists():
         raise BadInput(f"There is no {archive}. Give outputs.tar.gz, the folder of a run, or a folder of runs.")
     if archive.is_dir():
-        return _load_folder(archive)
+        return _load_folder(archive, own_task)
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            with tarfile.open(archive) as packed:
-                packed.extractall(folder, filter="data")
-        except (tarfile.TarError, EOFError, OSError) as error:
-            raise BadInput(f"{archive} cannot be unpacked ({error}). Download it again.") from None
-        return _load_folder(Path(folder))
+        unpack(archive, Path(folder))
+        return _load_folder(Path(folder), own_task)
 
 
-def _load_folder(folder: Path) -> tuple[Task, list[nn.Module]]:
+def _load_folder(folder: Path, own_task: str) -> tuple[Task, list[nn.Module]]:
     single = (folder / "config.yaml").is_file()
-    runs = [folder] if single else sorted(path.parent for path in folder.glob("*/config.yaml"))
+    runs = [folder] if single else sorted(path.parent for path in folder.glob("*/config.yaml"))[:_MOST_RUNS]
     trained = [run for run in runs if checkpoint.steps(run / "best")]
     if not trained:
-        raise BadInput(f"{folder} holds no run with best weights. Train one to its end first.")
-    return load_members(trained)
+        raise BadInput(f"{printable(folder)} holds no run with best weights. Train one to its end first.")
+    return load_members(trained, own_task)
 
 
-def load_members(runs: Sequence[Path]) -> tuple[Task, list[nn.Module]]:
+def load_members(runs: Sequence[Path], own_task: str = "") -> tuple[Task, list[nn.Module]]:
     """Returns the task and the models of several runs' folders with their best weights, on the device.
 
-    A run from whose weights others started (`queue.before`) is left out. Raises BadInput where the rest differ in their
-    inputs or answers.
+    `own_task` is as in `load`. A run from whose weights others started (`queue.before`) is left out. Raises BadInput
+    where the rest differ in their inputs or answers.
     """
-    loaded = {run: load_config(run / "config.yaml") for run in runs}
+    own = {"task": own_task} if own_task else {}
+    loaded = {run: load_config(run / "config.yaml", own, runs_files=bool(own)) for run in runs}
     earlier = {Path(name).stem for config in loaded.values() for name in config.queue.before}
     members = {run: find_task(c.task)(c) for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
     first = next(iter(members.values()))
@@ -96,14 +99,31 @@ def load_members(runs: Sequence[Path]) -> tuple[Task, list[nn.Module]]:
     for run, task in members.items():
         if task.config.task != first.config.task or task.joined_by() != first.joined_by():
             raise BadInput(
-                f"{run.name} cannot vote together with {first.config.run.name}: their inputs or answers differ. Give "
-                "an archive or folder with runs of one kind, or the folder of a single run."
+                f"{printable(run.name)} cannot vote together with {first.config.run.name}: their inputs or "
+                "answers differ. Give an archive or folder with runs of one kind, or the folder of a single run."
             )
-        summary, steps = Summary.read(run), checkpoint.steps(run / "best")
-        best = summary.best.get("step") if summary else None
-        path = checkpoint.path_of(run / "best", best if best in steps else steps[-1])
+        saved = _best_weights(run)
+        _check_size(task, saved, run)
         model = task.model()
-        weights.put_back(model, checkpoint.load(path).tensors["model"])
+        weights.put_back(model, saved)
         models.append(model.to(memory.device()).eval())
-    print(f"Models: {', '.join(run.name for run in members)}.")
+    print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
+
+
+def _best_weights(run: Path) -> dict[str, Tensor]:
+    """Reads a run's best weights: those that its summary names, else the newest. Raises BadInput."""
+    summary, steps = Summary.read(run), checkpoint.steps(run / "best")
+    best = summary.best.get("step") if summary and isinstance(summary.best, dict) else None
+    return weights.of_checkpoint(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+
+
+def _check_size(task: Task, saved: dict[str, Tensor], run: Path) -> None:
+    """Raises BadInput where a configuration describes a far larger model than its weights are; it takes no memory."""
+    with torch.device("meta"):
+        described = sum(value.numel() for value in task.model().state_dict().values())
+    if described > 2 * sum(value.numel() for value in saved.values()) + _ROOM:
+        raise BadInput(
+            f"config.yaml of {printable(run.name)} describes a model of {described:,} numbers, and its weights have "
+            "fewer than half of them. They do not belong together."
+        )

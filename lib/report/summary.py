@@ -5,9 +5,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from lib.config.files import read_bytes
 from lib.machine import disk
 
 FILE = "summary.json"
+_MOST_BYTES = 2**22
 Reason = Literal["completed", "deadline", "interrupted", "failed"]
 
 
@@ -52,7 +54,7 @@ class Summary:
         has its default, and one that this version does not know is left out.
         """
         try:
-            values = json.loads((folder / FILE).read_text("utf-8"))
+            values = json.loads(read_bytes(folder / FILE, _MOST_BYTES))
             known = {f.name: values[f.name] for f in fields(cls) if _fits(values.get(f.name), f.type)}
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return None

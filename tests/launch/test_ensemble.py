@@ -9,12 +9,15 @@ from lib import checkpoint, launch
 from lib.checkpoint import weights
 from lib.errors import BadInput
 from lib.launch.ensemble import load, vote
+from tests.conftest import ROOT
+
+OWN = f"{ROOT / 'tests' / 'toy.py'}:Toy"
 
 
 @pytest.mark.parametrize("place", ["outputs.tar.gz", "toy", "."])
 def test_the_best_weights_come_from_wherever_the_run_is_packed(toy, tmp_path, place):
     summary = launch.train(toy({"training.evaluate_every_steps": 4, "optimizer.lr": 0.05}))
-    task, models = load(tmp_path / "runs" / place)
+    task, models = load(tmp_path / "runs" / place, OWN)
     best = checkpoint.load(checkpoint.path_of(tmp_path / "runs" / "toy" / "best", summary.best["step"]))
     assert task.config.run.name == "toy" and len(models) == 1 and not models[0].training
     assert all(torch.equal(value, best.tensors["model"][name]) for name, value in weights.of(models[0]).items())
@@ -24,7 +27,7 @@ def test_runs_that_answer_different_questions_are_not_put_together(toy, tmp_path
     launch.train(toy())
     launch.train(toy({"run.name": "noisy", "workload.noise": 0.5}))
     with pytest.raises(BadInput, match="cannot vote together with"):
-        load(tmp_path / "runs")
+        load(tmp_path / "runs", OWN)
 
 
 def test_what_holds_no_trained_run_is_refused_with_what_to_give(tmp_path):
@@ -44,4 +47,4 @@ def test_a_run_whose_best_weights_were_deleted_is_no_member(toy, tmp_path):
     launch.train(toy())
     launch.train(toy({"run.name": "other"}))
     shutil.rmtree(tmp_path / "runs" / "other" / "best")
-    assert len(load(tmp_path / "runs")[1]) == 1
+    assert len(load(tmp_path / "runs", OWN)[1]) == 1

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.errors import BadInput, check_limit
+from lib.errors import BadInput, check_limit, printable
 from lib.machine import platform
 from lib.task import Batch
 from lib.tasks.graphmer.chains import Collator, Queries, Windows
@@ -61,7 +61,7 @@ class Data:
         report = ontology.validate(graph, self.rules, strict=not self.is_graph)
         report.raise_if_bad()
         for line in [*(f"Left out {where}: {reason}" for where, reason in graph.skipped), *report.warnings]:
-            print(line)
+            print(printable(line))
         return graph
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from yaml import MappingNode
 
 from lib.config.reader import Reader, option, read_text
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
 from lib.tasks.graphmer.code.records import Graph, Triple
 
 OURS = Path(__file__).with_name("ontology.yaml")
@@ -77,7 +77,7 @@ class Report:
     def add(self, kind: str, sentence: str, count: int = 1) -> None:
         self.counts[kind] += count
         if len(self.examples[kind]) < _EXAMPLES:
-            self.examples[kind].append(sentence)
+            self.examples[kind].append(printable(sentence, most=500))
 
     @property
     def warnings(self) -> list[str]:

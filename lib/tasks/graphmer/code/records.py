@@ -1,16 +1,22 @@
 """A graph as data: triples and entities, and the JSON lines that store them."""
 
 import json
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lib.errors import BadInput, check_limit
+from lib.config.files import size_of
+from lib.errors import BadInput, check_limit, printable
 from lib.machine import disk
 
 TRIPLES, ENTITIES = "triples.jsonl", "entities.jsonl"
+_MOST_BYTES = 2**20  # of a line; decoding takes six times as much memory
+_MOST_BAD = 100_000  # lines, unless more are allowed
+_MOST_LINES = 2**31  # of a source file
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ def read(path: Path, bad_input_limit: int = 0) -> Graph:
     Up to `bad_input_limit` bad lines are left out and listed in `skipped`; with more, raises BadInput that names the
     first of them. Duplicates are dropped and counted.
     """
-    scan = _Scan()
+    scan = _Scan(max(bad_input_limit, _MOST_BAD))
     pairs = _files(path)
     for _, entities in pairs:
         scan.file(entities, scan.entity)
@@ -117,7 +123,8 @@ def _files(path: Path) -> list[tuple[Path, Path]]:
 class _Scan:
     """Collects triples and entities from JSON lines, and every bad line with its place."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bad: int) -> None:
+        self.most_bad = most_bad
         self.triples: dict[tuple[str, str, str], Triple] = {}
         self.entities: dict[str, Entity] = {}
         self.origins: dict[Any, tuple[str, int]] = {}
@@ -125,12 +132,13 @@ class _Scan:
         self.duplicates = 0
 
     def file(self, path: Path, take: Callable[[dict, tuple[str, int]], None]) -> None:
-        data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
-        if not data.strip():
-            raise BadInput(f"{path} is empty. It must hold one JSON object a line.")
         decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
-        for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), 1):
+        is_empty = True
+        for number, line in enumerate(_lines(path), 1):
+            is_empty = is_empty and not line.strip()
             try:
+                if len(line) > _MOST_BYTES:
+                    raise ValueError(f"this line has more than {_MOST_BYTES:,} bytes")
                 text = line.decode("utf-8")
                 if not text.strip():
                     raise ValueError("this line is empty")
@@ -143,14 +151,18 @@ class _Scan:
             except UnicodeDecodeError as error:
                 self.bad.append((f"{path}:{number}", f"byte {error.start + 1} is not UTF-8"))
             except (ValueError, RecursionError) as error:
-                self.bad.append((f"{path}:{number}", str(error)))
+                self.bad.append((f"{path}:{number}", printable(error, most=500)))
+            if len(self.bad) > self.most_bad:
+                break  # a file of another kind, whose bad lines alone would fill the memory
+        if is_empty:
+            raise BadInput(f"{path} is empty. It must hold one JSON object a line.")
 
     def triple(self, record: dict, origin: tuple[str, int]) -> None:
         qualifiers = record.get("qualifiers")
         if type(qualifiers) is not dict:
             raise ValueError('"qualifiers" is missing or no object')
         line = qualifiers.get("line", 0)
-        if type(line) is not int or line < 0:
+        if type(line) is not int or not 0 <= line < _MOST_LINES:
             raise ValueError(f'"line" is {line!r}, not a whole number from 0')
         head, relation, tail = _named(record, "head"), _named(record, "relation"), _named(record, "tail")
         place = [_named(qualifiers, name) for name in ("language", "file", "module")]
@@ -163,7 +175,7 @@ class _Scan:
 
     def entity(self, record: dict, origin: tuple[str, int]) -> None:
         lines = [record.get(name, 0) for name in ("first_line", "last_line")]
-        if any(type(line) is not int or line < 0 for line in lines):
+        if any(type(line) is not int or not 0 <= line < _MOST_LINES for line in lines):
             raise ValueError(f'"first_line" and "last_line" are {lines}, not whole numbers from 0')
         file = _named(record, "file") if "file" in record else ""
         entity = Entity(_named(record, "id"), _named(record, "type"), file, *lines)
@@ -175,6 +187,21 @@ class _Scan:
         self.origins.setdefault(entity.id, origin)
 
 
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yields the lines of a file without their ends, of one that is too long its beginning. Raises BadInput."""
+    try:
+        size_of(path)  # a pipe would be waited for
+        with path.open("rb") as file:
+            line = file.readline(_MOST_BYTES + 1).removeprefix(b"\xef\xbb\xbf")
+            while line:
+                yield line.removesuffix(b"\n")
+                while not line.endswith(b"\n") and (line := file.readline(_MOST_BYTES)):
+                    pass  # the rest of a line that is too long
+                line = file.readline(_MOST_BYTES + 1)
+    except OSError as error:
+        raise BadInput(f"{printable(path)} cannot be read ({error.strerror}). Give a file of JSON lines.") from None
+
+
 def _named(record: dict, name: str) -> str:
     """Returns a text that must be there. Raises ValueError."""
     value = record.get(name)
@@ -182,6 +209,8 @@ def _named(record: dict, name: str) -> str:
         raise ValueError(f'"{name}" is {value!r}, not a text' if name in record else f'"{name}" is missing')
     if not value.isascii():
         value.encode("utf-8")  # half a surrogate pair would only fail when written or split into tokens
+    if _CONTROL.search(value):
+        raise ValueError(f'"{name}" is {value!r}, which has a control character')  # the corpus has a name a line
     return value
 
 

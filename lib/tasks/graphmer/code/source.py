@@ -4,6 +4,8 @@ Nothing is looked up here: that takes the other files, and `resolve` does it.
 """
 
 import ast
+import io
+import tokenize
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +29,8 @@ from lib.tasks.graphmer.code.facts import (
 _RECEIVERS = {"self", "cls", "mcls", "mcs", "metacls"}  # without the convention, `f = staticmethod(f)` would mislead
 _TAKES_CLASS = {"__new__", "__init_subclass__", "__class_getitem__"}
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+# Encodings that Python decodes in the square of the length, or that are none of a text
+_NO_TEXT = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "utf_7", "mbcs", "oem"}
 
 
 def parse(content: bytes, file: str, module: str, taken: frozenset[str] = frozenset()) -> Facts | Unreadable:
@@ -35,6 +39,9 @@ def parse(content: bytes, file: str, module: str, taken: frozenset[str] = frozen
     `taken` are names of submodules, whose ids definitions of this module must not have.
     """
     try:
+        encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
+        if encoding.lower().replace("-", "_") in _NO_TEXT:
+            return Unreadable(file, f"its encoding is {encoding}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in other people's files
             tree = ast.parse(content)

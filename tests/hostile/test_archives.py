@@ -1,0 +1,226 @@
+"""Archives and folders of runs that `predict` is given."""
+
+import bz2
+import gzip
+import io
+import json
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from lib import launch
+from lib.launch import archive, ensemble
+from lib.launch.archive import unpack
+from lib.task import load_config
+from tests.conftest import ROOT, TOY
+from tests.hostile.conftest import FORGED
+from tests.hostile.test_checkpoints import seal
+
+OWN = f"{ROOT / 'tests' / 'toy.py'}:Toy"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a completed run toy."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "toy.yaml").write_text(TOY)
+    launch.train(load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), "training.max_steps": 4}))
+    return folder / "runs" / "toy"
+
+
+@pytest.fixture
+def mine(trained, nothing_outside):
+    """A copy of that run, to be tampered with."""
+    shutil.copytree(trained, nothing_outside.folder / "toy")
+    shutil.rmtree(nothing_outside.folder / "toy" / "checkpoints")
+    return nothing_outside.folder / "toy"
+
+
+def member(name, kind=tarfile.REGTYPE, link="", size=0, **more):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, size
+    for key, value in more.items():
+        setattr(info, key, value)
+    return info
+
+
+def archive_of(folder, *members, prefix="", opener=gzip.open):
+    """Packs a run as `predict` expects it, with further members in front: (info, content) or raw bytes."""
+    path = folder.parent / "outputs.tar.gz"
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for info, content in members:
+            tar.addfile(info, io.BytesIO(content) if content is not None else None)
+        for file in sorted(folder.rglob("*")):
+            tar.add(file, f"{prefix}toy/{file.relative_to(folder)}", recursive=False)
+    with opener(path, "wb") as out:
+        out.write(packed.getvalue())
+    return path
+
+
+def predict(path, own=OWN):
+    """Loads the models, as `predict` does first."""
+    ensemble.load(path, own)
+
+
+WRONG_MEMBERS = {
+    "a name above": (member("../planted.txt", size=1), b"x"),
+    "a name far above": (member("toy/../../../outside/target/planted", size=1), b"x"),
+    "an absolute name": (member("/tmp/planted-by-a-test", size=1), b"x"),
+    "a configuration above": (member("../config.yaml", size=1), b"x"),
+    "best weights above": (member("../best/step-00000004/model.safetensors", size=1), b"x"),
+    "a link away": (member("toy/best", tarfile.SYMTYPE, "/etc"), None),
+    "a link as configuration": (member("a/config.yaml", tarfile.SYMTYPE, "/etc/passwd"), None),
+    "a hard link": (member("a/config.yaml", tarfile.LNKTYPE, "/etc/passwd"), None),
+    "a hard link inside": (member("a/config.yaml", tarfile.LNKTYPE, "toy/config.yaml"), None),
+    "a pipe": (member("a/config.yaml", tarfile.FIFOTYPE), None),
+    "a device": (member("a/config.yaml", tarfile.CHRTYPE, devmajor=1, devminor=5), None),
+    "a folder": (member("a/config.yaml", tarfile.DIRTYPE), None),
+    "an unknown type": (member("a/config.yaml", b"z"), None),
+    "a Python file": (member("toy/evil.py", size=1), b"x"),
+    "a module of lib": (member("lib/task.py", size=1), b"x"),
+    "an escape": (member("\x1b[2J/config.yaml", size=1), b"x"),
+    "a newline": (member(f"a\n{FORGED}/config.yaml", size=1), b"x"),
+    "directions": (member("a\u202eb/config.yaml", size=1), b"x"),
+    "half a surrogate": (member("a\udcff/config.yaml", size=1), b"x"),
+    "a long name": (member("a" * 5000 + "/config.yaml", size=1), b"x"),
+    "a deep name": (member("a/" * 2000 + "config.yaml", size=1), b"x"),
+    "a negative time": (member("a/x", mtime=-1e10, size=1), b"x"),
+    "all permissions": (member("a/x", mode=0o7777, uid=0, size=1), b"x"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_MEMBERS.values(), ids=WRONG_MEMBERS)
+def test_a_member_that_no_prediction_needs_stays_packed(nothing_outside, mine, wrong):
+    path = archive_of(mine, wrong)
+    into = nothing_outside.root / "temporary" / "unpacked"
+    assert nothing_outside.attempt(unpack, path, into) == ""
+    written = {str(p.relative_to(into)) for p in into.rglob("*") if not p.is_dir()}
+    best = "toy/best/step-00000004"
+    names = ("manifest.json", "model.safetensors", "state.json")
+    assert written == {"toy/config.yaml", "toy/summary.json", *(f"{best}/{name}" for name in names)}
+    assert not Path("/tmp/planted-by-a-test").exists()
+    assert "Models: toy." in nothing_outside.attempt(predict, path)
+
+
+def giant_header(kind):
+    """A tar whose first member is a header of 2 GB, of which only the beginning is there."""
+    return member("x", kind, size=2 * 10**9).tobuf() + bytes(10_000)
+
+
+BOMBS = {
+    "4 GB of zeros": lambda: gzip.compress(member("toy/x", size=4 * 10**9).tobuf() + bytes(2**20)),
+    "a giant configuration": lambda: gzip.compress(member("toy/config.yaml", size=4 * 10**12).tobuf() + bytes(2**20)),
+    "a giant extended header": lambda: gzip.compress(giant_header(tarfile.XHDTYPE)),
+    "a giant long name": lambda: gzip.compress(giant_header(tarfile.GNUTYPE_LONGNAME)),
+    "a giant global header": lambda: gzip.compress(giant_header(tarfile.XGLTYPE)),
+    "a giant hole": lambda: gzip.compress(member("toy/config.yaml", tarfile.GNUTYPE_SPARSE, size=2**40).tobuf()),
+    "half a gzip": lambda: gzip.compress(os.urandom(5000))[:2000],
+    "no tar in a gzip": lambda: gzip.compress(b"nothing" * 1000),
+    "a wrong checksum": lambda: gzip.compress(member("toy/x", size=5).tobuf()[:-1] + bytes(9000))[:-8] + bytes(8),
+    "a text": lambda: b"no archive",
+    "nothing": lambda: b"",
+    "another packer": lambda: bz2.compress(member("toy/x").tobuf()),
+    "a zip": lambda: b"PK\x03\x04" + bytes(100),
+}
+
+
+@pytest.mark.parametrize("make", BOMBS.values(), ids=BOMBS)
+def test_a_bomb_or_no_archive_is_refused(nothing_outside, make):
+    path = nothing_outside.folder / "outputs.tar.gz"
+    path.write_bytes(make())
+    told = nothing_outside.attempt(predict, path, weighed=True)
+    assert "is not unpacked: " in told or "cannot be unpacked (" in told or "holds no run" in told
+    assert sum(p.stat().st_size for p in (nothing_outside.root / "temporary").rglob("*") if p.is_file()) == 0
+
+
+def test_many_members_and_a_name_twice_are_refused(nothing_outside, mine, monkeypatch):
+    monkeypatch.setattr(archive, "_MOST_MEMBERS", 50)
+    many = [(member(f"x{number}"), None) for number in range(51)]
+    assert "more than 50 members" in nothing_outside.attempt(predict, archive_of(mine, *many))
+    twice = [(member("toy/config.yaml", size=1), b"x")] * 2
+    assert "cannot be unpacked (File exists)" in nothing_outside.attempt(predict, archive_of(mine, *twice))
+
+
+@pytest.mark.parametrize("target", ["pipe", "/dev/zero", "outputs.tar.gz", "nowhere"])
+def test_what_is_no_file_is_refused(nothing_outside, target):
+    path = nothing_outside.folder / "outputs.tar.gz"
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to(target)
+    assert "outputs.tar.gz" in nothing_outside.attempt(predict, path)
+
+
+def config(text):
+    return lambda run, outside: (run / "config.yaml").write_text(text.format(evil=outside.evil, secret=outside.secret))
+
+
+def summary(content):
+    return lambda run, outside: (run / "summary.json").write_bytes(content)
+
+
+def wide(run, outside):
+    """A model of 2e12 numbers beside weights of 20."""
+    (run / "config.yaml").write_text(HEAD + "workload: {width: 1000000}\n")
+
+
+def renamed(run, outside):
+    run.rename(run.with_name(f"\x1b[2J\n{FORGED}"))
+
+
+def weights_named(name):
+    def tamper(run, outside):
+        best = run / "best" / "step-00000004"
+        seal(best, lambda m: m["files"].update({name: m["files"].pop("model.safetensors")}))
+
+    return tamper
+
+
+HEAD = "task: wide\ntraining: {max_steps: 4, effective_batch: 8}\n"
+RUNS = {
+    "a task elsewhere": config("task: {evil}:Evil\n"),
+    "a task in the archive": config("task: toy/evil.py:Evil\n"),
+    "a task of lib": config("task: lib/task.py:Task\n"),
+    "a known task without settings": config("task: graphmer\n"),
+    "a base elsewhere": config("base: {secret}\n"),
+    "a tag": config("task: !!python/object/apply:os.system [true]\n"),
+    "brackets": config("[" * 5_000),
+    "a name of escapes": config('task: "\\e[2J"\n'),
+    "a summary of a list": summary(b"[1]"),
+    "a summary of brackets": summary(b"[" * 100_000),
+    "a best of a list": summary(json.dumps({"reason": "completed", "best": [4]}).encode()),
+    "a best of an object": summary(json.dumps({"reason": "completed", "best": {"step": {}}}).encode()),
+    "a best of another step": summary(json.dumps({"reason": "completed", "best": {"step": 99}}).encode()),
+    "a run's name": renamed,
+    "weights above": weights_named("../model.safetensors"),
+    "weights elsewhere": weights_named("/etc/passwd"),
+    "weights of a device": weights_named("/dev/zero"),
+    "a wide model": wide,
+}
+
+
+@pytest.mark.parametrize("tamper", RUNS.values(), ids=RUNS)
+def test_a_hostile_run_in_an_archive_or_folder_runs_and_reads_nothing(nothing_outside, mine, monkeypatch, tamper):
+    monkeypatch.chdir(mine.parent)
+    (mine / "evil.py").write_text(nothing_outside.code())
+    tamper(mine, nothing_outside)
+    folder = mine if mine.is_dir() else next(mine.parent.iterdir())
+    for path in (folder.parent, archive_of(folder)):
+        nothing_outside.attempt(predict, path, "")
+
+
+def test_a_task_file_runs_only_where_it_is_given(nothing_outside, mine):
+    path = archive_of(mine)
+    assert "Where the task is your own, give it: --task file.py:Class." in nothing_outside.attempt(predict, path, "")
+    assert "Models: toy." in nothing_outside.attempt(predict, path)
+
+
+def test_a_configuration_of_a_far_larger_model_takes_no_memory(nothing_outside, mine, monkeypatch):
+    own = nothing_outside.root / "wide.py"
+    own.write_text("import torch\nfrom tests.toy import Toy\nclass Wide(Toy):\n"
+                   "    def model(self):\n        return torch.nn.Linear(10**6, 2 * 10**6)\n")  # fmt: skip
+    assert "describes a model of 2,000,002,000,000 numbers" in nothing_outside.attempt(
+        predict, archive_of(mine), f"{own}:Wide"
+    )

@@ -1,0 +1,120 @@
+"""Graphs as JSON lines."""
+
+import json
+import os
+
+import pytest
+
+from lib.tasks.graphmer.code import records
+from lib.tasks.graphmer.code.records import _MOST_BYTES
+from tests.hostile.conftest import FORGED, SECRET
+
+GOOD = {
+    "head": "a", "relation": "calls", "tail": "b",
+    "qualifiers": {"language": "python", "file": "a.py", "module": "a", "line": 1},
+}  # fmt: skip
+
+
+def line(**values):
+    return json.dumps({**GOOD, **values}).encode()
+
+
+def place(**values):
+    return line(qualifiers={**GOOD["qualifiers"], **values})
+
+
+LINES = {
+    "nothing": b"",
+    "blanks": b" \t ",
+    "null": b"null",
+    "a list": b"[1]",
+    "a text": b'"head"',
+    "a number": b"1",
+    "half an object": b'{"head": "a"',
+    "two objects": line() + line(),
+    "200,000 brackets": b"[" * 200_000,
+    "200,000 braces": b'{"a":' * 100_000,
+    "not a number": line(head=float("nan")),
+    "infinity": b'{"head": Infinity}',
+    "5,000 digits": b'{"head": ' + b"9" * 5_000 + b"}",
+    "an exponent": b'{"head": 1e999999999}',
+    "a key twice": b'{"head": "a", "head": "b"}',
+    "no UTF-8": b'{"head": "\xff"}',
+    "half a surrogate": b'{"head": "\\ud800", "relation": "x", "tail": "y", "qualifiers": {}}',
+    "NUL": b'{"head": "a\0"}',
+    "an escaped NUL": line(head="a\0b"),
+    "a newline in a name": line(head=f"a\n{FORGED}"),
+    "escapes in a name": line(tail="\x1b[2J\x1b]0;x\x07"),
+    "a line separator": line(tail="a\u2028b"),
+    "a head of null": line(head=None),
+    "a head of a list": line(head=["a"]),
+    "an empty head": line(head=""),
+    "a head of escapes as a list": line(head=[f"\x1b\n{FORGED}"]),
+    "a long head of another type": line(head=["x" * 100_000]),
+    "a relation of an object": line(relation={"a": 1}),
+    "no qualifiers": line(qualifiers=None),
+    "qualifiers as a list": line(qualifiers=[]),
+    "a line of text": place(line="1"),
+    "a negative line": place(line=-1),
+    "a fractional line": place(line=1.5),
+    "a line that is true": place(line=True),
+    "a giant line": place(line=10**30),
+    "a file of null": place(file=None),
+    "a file of a newline": place(file=f"a\n{FORGED}"),
+    "a module of a list": place(module=[]),
+    "a pickle": b"\x80\x04cos\nsystem",
+    "a tag": b'{"!!python/object/apply:os.system": ["true"]}',
+    "a comment": b"// x",
+    "single quotes": b"{'head': 'a'}",
+    "2 MB": b'{"head": "' + b"a" * (2 * _MOST_BYTES) + b'"}',
+}
+
+
+def write(folder, *lines, entities=b'{"id": "a", "type": "Function"}\n{"id": "b", "type": "Function"}\n'):
+    (folder / "triples.jsonl").write_bytes(b"\n".join([line(), *lines, line(tail="c")]) + b"\n")
+    (folder / "entities.jsonl").write_bytes(entities)
+
+
+@pytest.mark.parametrize("bad", LINES.values(), ids=LINES)
+def test_a_hostile_line_is_named_and_can_be_left_out(nothing_outside, bad):
+    write(nothing_outside.folder, bad)
+    told = nothing_outside.attempt(records.read, nothing_outside.folder)
+    wrong = 2 if bad.startswith(b"\x80") else 1  # it has a line end itself
+    assert f"Bad lines: {wrong};" in told and "triples.jsonl:2: " in told and len(told) < 2_000
+    read = []
+    nothing_outside.attempt(lambda: read.append(records.read(nothing_outside.folder, 2)))
+    assert len(read[0].triples) == 2 and len(read[0].skipped) == wrong
+
+
+ENTITIES = [b'{"id": "a\\nb", "type": "F"}', b'{"id": "x", "type": []}', b'{"id": "a", "type": "X"}', b"[" * 5_000]
+
+
+@pytest.mark.parametrize("bad", ENTITIES)
+def test_a_hostile_entity_is_named(nothing_outside, bad):
+    write(nothing_outside.folder, entities=b'{"id": "a", "type": "Function"}\n' + bad + b"\n")
+    assert "entities.jsonl:2: " in nothing_outside.attempt(records.read, nothing_outside.folder)
+
+
+def zeros(path):
+    path.touch()
+    os.truncate(path, 300_000_000)
+
+
+FILES = {
+    "a line of 300 MB": (zeros, "triples.jsonl:1: this line has more than 1,048,576 bytes"),
+    "a pipe": (lambda path: os.mkfifo(path), "it is a pipe"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "it is a device"),
+    "a folder": (lambda path: path.mkdir(), "it is a folder"),
+    "a link to itself": (lambda path: path.symlink_to(path), "cannot be read"),
+    "empty": (lambda path: path.touch(), "is empty"),
+    "a million blanks": (lambda path: path.write_bytes(b"\n" * 1_000_000), "is empty"),
+}
+
+
+@pytest.mark.parametrize(("make", "reason"), FILES.values(), ids=FILES)
+def test_what_is_no_file_of_lines_is_refused_by_name(nothing_outside, make, reason):
+    write(nothing_outside.folder)
+    (nothing_outside.folder / "triples.jsonl").unlink()
+    make(nothing_outside.folder / "triples.jsonl")
+    told = nothing_outside.attempt(records.read, nothing_outside.folder, weighed=make is zeros)
+    assert reason in told and SECRET not in told

@@ -1,0 +1,141 @@
+"""Trees of Python files, which graphmer reads and never runs."""
+
+import os
+
+import pytest
+
+from lib.tasks.graphmer.code import graph
+from tests.hostile.conftest import FORGED, SECRET
+
+DEEP = 100_000
+CONTENTS = {
+    "code that runs": "{code}",
+    "code in a decorator": "@__import__('os').system('touch {ran}')\ndef f(): pass\n",
+    "code in a default": "def f(x=open({ran!r}, 'w')): pass\n",
+    "code in an annotation": "x: open({ran!r}, 'w') = 1\n",
+    "code in a base": "class A(__import__('subprocess').Popen(['true']).__class__): pass\n",
+    "parentheses": "(" * DEEP,
+    "brackets": "x = " + "[" * DEEP + "]" * DEEP,
+    "braces": "{" * 150,
+    "minus signs": "x = " + "-" * DEEP + "1",
+    "nots": "x = " + "not " * DEEP + "1",
+    "lambdas": "x = " + "lambda: " * 20_000 + "1",
+    "attributes": "x" + ".x" * DEEP,
+    "calls": "x" + "()" * DEEP,
+    "additions": "x = " + "1+" * DEEP + "1",
+    "comparisons": "x = " + "1<" * DEEP + "1",
+    "a tuple": "x = (" + "1+1," * 20_000 + ")",
+    "ifs": "".join(f"{' ' * depth}if x:\n" for depth in range(99)) + " " * 99 + "y\n",
+    "too many ifs": "".join(f"{' ' * depth}if x:\n" for depth in range(300)),
+    "elifs": "if x: pass\n" + "elif x: pass\n" * 3_000,
+    "classes in classes": "".join(f"{' ' * depth}class A:\n" for depth in range(90)) + " " * 90 + "x = 1\n",
+    "strings": "x = " + "'a' " * DEEP,
+    "an f-string": "x = f'" + "{x:" * 50 + "'",
+    "a giant number": "x = " + "9" * DEEP,
+    "a giant hexadecimal": "x = 0x" + "f" * DEEP,
+    "a giant power": "x = 9**9**9**9\n",
+    "a giant repetition": "x = 'a' * 10**12\n",
+    "a long name": "x" * DEEP + " = 1\n",
+    "NUL": "x = 1\0\n",
+    "NUL alone": "\0" * 1000,
+    "form feeds": "\f" * 1000 + "x = 1\n",
+    "an escape": "\x1b[2J\x07\n",
+    "directions": "x = '\u202e'  # \u2066\n",
+    "a star of itself": "from a import *\nfrom . import a\nimport a\n",
+    "bases in a circle": "class A(B): pass\nclass B(A): pass\nA.x()\n",
+    "names in a circle": "a = b\nb = c\nc = a\na.x()\n",
+    "a long chain of names": "".join(f"x{n + 1} = x{n}\n" for n in range(3_000)) + "x3000()\n",
+    "a long chain of bases": "".join(f"class A{n + 1}(A{n}): pass\n" for n in range(1_000)),
+    "a diamond of bases": "class A0: pass\nclass B0: pass\n"
+    + "".join(f"class A{n + 1}(A{n}, B{n}): pass\nclass B{n + 1}(B{n}, A{n}): pass\n" for n in range(40)),
+    "returns in a circle": "def f(): return g()\ndef g(): return f()\nf().x()\n",
+    "an import above": "from ..................... import x\n",
+}  # fmt: skip
+BYTES = {
+    "UTF-16": "x = 1\n".encode("utf-16"),
+    "a declared punycode": b"# coding: punycode\n" + b"x" * DEEP,
+    "a declared idna": b"# coding: idna\n" + b"x" * DEEP,
+    "declared escapes": b"# coding: unicode_escape\n\\x78 = 1\n",
+    "a declared UTF-7": b"# coding: utf-7\n+AHg- = 1\n",
+    "a declared zip": b"# coding: zlib_codec\n",
+    "a declared path": b"# coding: ../../evil\n",
+    "a declared module": b"# coding: os.path\n",
+    "no UTF-8": b"\xff\xfe\xfa",
+    "two byte orders": b"\xef\xbb\xbf\xef\xbb\xbfx = 1\n",
+    "half a character": b"x = '\xc3'\n",
+    "carriage returns": b"x = 1\r" * 1000,
+}
+
+
+@pytest.fixture
+def tree(nothing_outside):
+    """A tree of one good file, to which a test adds."""
+    (nothing_outside.folder / "good.py").write_text("def good():\n    return 1\n")
+    return nothing_outside.folder
+
+
+def build(root, graphs):
+    graphs.append(graph.build(root))
+    for file, reason in graphs[0].skipped:
+        print(graph.printable(f"Left out {file}: {reason}"))
+
+
+def built(nothing_outside, weighed=False):
+    graphs = []
+    told = nothing_outside.attempt(build, nothing_outside.folder, graphs, weighed=weighed)
+    assert "good.good" in graphs[0].entities
+    return told, graphs[0]
+
+
+@pytest.mark.parametrize("content", [*CONTENTS.values(), *BYTES.values()], ids=[*CONTENTS, *BYTES])
+def test_a_hostile_source_is_read_or_left_out_and_never_run(nothing_outside, tree, content):
+    if isinstance(content, str):
+        content = content.replace("{code}", nothing_outside.code()).replace("{ran!r}", repr(str(nothing_outside.ran)))
+        content = content.replace("{ran}", str(nothing_outside.ran)).encode("utf-8")
+    (tree / "a.py").write_bytes(content)
+    told, made = built(nothing_outside)
+    assert "a" in made.entities or told.startswith("Left out a.py: ")
+
+
+def giant(path, outside):
+    path.write_bytes(b"x = (" + b"1+1," * 300_000 + b")")
+
+
+def sparse(path, outside):
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+FILES = {
+    "1.2 MB": (giant, "it has 1,200,006 bytes, and at most 1,048,576 are read"),
+    "a TiB": (sparse, "bytes, and at most"),
+    "a pipe": (lambda path, outside: os.mkfifo(path), "it is a pipe, not a regular file"),
+    "a device": (lambda path, outside: path.symlink_to("/dev/zero"), "it is a link out of the tree"),
+    "a link out": (lambda path, outside: path.symlink_to(outside.secret), "it is a link out of the tree"),
+    "a relative link out": (lambda path, o: path.symlink_to("../outside/secret.txt"), "it is a link out of the tree"),
+    "a password file": (lambda path, outside: path.symlink_to("/etc/passwd"), "it is a link out of the tree"),
+    "a link to itself": (lambda path, outside: path.symlink_to(path), "cannot be read"),
+    "a link to nothing": (lambda path, outside: path.symlink_to("nothing"), "No such file"),
+}
+
+
+@pytest.mark.parametrize(("make", "reason"), FILES.values(), ids=FILES)
+def test_what_is_no_source_is_left_out_by_name_with_the_reason(nothing_outside, tree, make, reason):
+    make(tree / "a.py", nothing_outside)
+    told, made = built(nothing_outside, weighed=True)
+    assert told.startswith("Left out a.py: ") and reason in told and SECRET not in told and len(made.skipped) == 1
+    assert graph.content_key(tree)
+
+
+@pytest.mark.parametrize("name", [f"a\n{FORGED}.py", "a\x1b[2J.py", "a\u202eb.py", "a\udcff.py", "\x07.py"])
+def test_a_file_name_cannot_steer_the_terminal_or_enter_the_graph(nothing_outside, tree, name):
+    (tree / os.fsencode(name).decode("utf-8", "surrogateescape")).write_text("def f(): pass\n")
+    told, made = built(nothing_outside)
+    assert told.startswith("Left out ") and not any(entity.rpartition(".")[2] == "f" for entity in made.entities)
+
+
+def test_links_to_folders_are_not_followed_and_links_inside_the_tree_are(nothing_outside, tree):
+    (tree / "loop").symlink_to(".")
+    (tree / "away").symlink_to(nothing_outside.outside)
+    (tree / "same.py").symlink_to("good.py")
+    assert "same.good" in built(nothing_outside)[1].entities
