@@ -21,7 +21,7 @@ def missing(monkeypatch, *names):
 
 def test_everything_there_installs_nothing(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("nothing should be installed"))
-    assert dependencies.ensure() == "9 packages are there."
+    assert dependencies.ensure() == "10 packages are there."
 
 
 def test_torch_is_never_installed(monkeypatch):

@@ -163,8 +163,12 @@ def naming_signals(batches: Any) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ConnectionError, EOFError) as error:
-        gone = {process.pid: process.exitcode for process in getattr(batches, "_workers", ()) if process.exitcode}
-        if not gone or _IN_WORKER in str(error):
+        processes = getattr(batches, "_workers", ())
+        if _IN_WORKER in str(error) or not processes:
+            raise
+        multiprocessing.connection.wait([process.sentinel for process in processes], timeout=1.0)
+        gone = {process.pid: process.exitcode for process in processes if process.exitcode}
+        if not gone:
             raise
         pid, code = next(iter(gone.items()))
         how = f"is killed by signal: {signal.strsignal(-code)}" if code < 0 else f"exited with code {code}"
