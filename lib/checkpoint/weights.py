@@ -25,8 +25,8 @@ def of(model: nn.Module) -> dict[str, Tensor]:
     named: dict[str, Tensor] = {}
     seen: set[tuple[int, torch.Size]] = set()
     for name, value in model.state_dict(keep_vars=True).items():
-        # A rank's part of a small tensor may be empty, so shards are known by their parameter.
-        key = (id(value) if sharding.is_shard(value) else value.data_ptr(), value.shape)
+        # A rank's part of a small tensor may be empty, and what is on `meta` has no address: known by their parameter.
+        key = (id(value) if sharding.is_shard(value) or value.is_meta else value.data_ptr(), value.shape)
         if value.numel() == 0 or key not in seen:
             named[plain(name)] = value.detach()
             seen.add(key)

@@ -33,7 +33,7 @@ _NETWORK = re.compile(r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnec
 _CODE = re.compile(r"\[HTTP (\d+)\]")  # which child.py adds to an error
 _DENIED = (403, 404)  # Kaggle does not distinguish what is another's from what does not exist
 _FINAL = (400, 401, *_DENIED)  # codes whose question has the same answer a minute later
-_CORRECT = "Correct what it names."
+_CORRECT, _LATER = "Correct what it names.", "Try again later."
 _ADVICE = (
     (r"batch GPU session count", "Two of your sessions are running already. Stop one in the browser, or wait for it."),
     (
@@ -102,7 +102,7 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
     try:
         code, out, error = _execute(arguments, seconds, hold)
     except subprocess.TimeoutExpired:
-        raise NoAnswer(f"`kaggle {' '.join(arguments)}` gave no answer in {seconds:.0f} s. Try again later.") from None
+        raise NoAnswer(f"`kaggle {' '.join(arguments)}` gave no answer in {seconds:.0f} s. {_LATER}") from None
     out, error = credentials.clean(out), credentials.clean(error)
     if code:
         raise _failure(arguments, out + error)
@@ -137,7 +137,7 @@ def _failure(arguments: tuple[str, ...], text: str) -> Refused:
     code = int((_CODE.findall(text) or [0])[-1])
     is_unanswered = code == 429 or code >= 500 or (not code and bool(_NETWORK.search(text)))
     if is_unanswered:
-        advice = "Try again later."
+        advice = _LATER
     elif code == 401 or "uthenticat" in text:
         code, reason = 401, "it is not signed in"
         advice = "Run `kaggle auth login` once, or make a token at kaggle.com/settings and follow its text."
@@ -168,7 +168,7 @@ def insist(question: Callable[[], Result], pause: float | None = None, tries: in
             if number >= most:
                 raise
             if number == 1:
-                print(f"{refusal} Asking again every {pause:g} s.", flush=True)
+                print(f"{str(refusal).removesuffix(_LATER).rstrip()} Asking again every {pause:g} s.", flush=True)
             time.sleep(pause)
     raise AssertionError("unreachable")
 

@@ -208,6 +208,7 @@ def test_without_a_plan_the_speed_is_not_known_and_that_is_bad(stub, built, grap
 @pytest.mark.parametrize("ema_decay", [0.0, 0.9])
 def test_the_bytes_that_are_counted_are_those_that_a_run_saves(toy, tmp_path, lightweight, ema_decay):
     overrides = {"training.ema_decay": ema_decay, "checkpoint.lightweight": lightweight, "training.max_steps": 3}
+    overrides["workload.batch_norm"] = True  # tensors of the same shape, which have no addresses on `meta`
     run = launch.prepare(toy(overrides))
     counted = preflight.saved_bytes(run)
     launch.train(run)
@@ -259,12 +260,14 @@ def test_all_runs_of_a_queue_are_counted(stub, capsys):
     one = of("03_glacier_finetune", {**IN_STEPS, "queue.folds": "1", "queue.before": "[]", "queue.start_from": ""})
     alone = next(finding.value for finding in one[1] if finding.name == "space")
     assert "of each of 5 runs" in found["space"].value and "of each" not in alone
-    assert kept(found["space"].value) > 4.5 * kept(alone)
+    assert kept(found["space"].value) > 3 * kept(alone)
     assert "Tracing a step of glacier_finetune for a T4." in capsys.readouterr().out  # it is not silent
 
 
 def kept(value):
-    return float(value.split("at most ")[1].split(" GB")[0])
+    """The bytes that all runs keep, from the sentence about space."""
+    number, unit = value.split("at most ")[1].split(" of ")[0].split()
+    return float(number) * {"GB": 1e9, "MB": 1e6}[unit]
 
 
 def test_a_notebook_that_trains_nothing_needs_neither_data_nor_a_plan_nor_quota(stub, monkeypatch):
