@@ -110,7 +110,8 @@ def _train(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     configs = [load_config(path, split_overrides(options.set)) for path in options.configs]
     cards = [planner.find_card(gpu) for gpu in options.gpu or ["t4"]]
-    plans = [planner.make(config, card, options.gpus, options.samples) for config in configs for card in cards]  # a process of its own
+    # No child process: this one is the command's own
+    plans = [planner.make(config, card, options.gpus, options.samples) for config in configs for card in cards]
     if options.json:
         print(json.dumps([plan.to_json() for plan in plans], indent=2))
     else:

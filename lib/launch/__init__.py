@@ -15,8 +15,8 @@ from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
 from lib.report import outputs
 from lib.report.plot import draw_metrics
-from lib.report.progress import choose_progress
-from lib.report.summary import Reason, Summary
+from lib.report.progress import choose_progress, working
+from lib.report.summary import Reason, Summary, comparison
 from lib.training import loop
 from lib.training.evaluation import evaluate
 from lib.training.session import Session, start_session
@@ -109,8 +109,9 @@ def _finish(run: Run, outcome: loop.Outcome, session: Session, number: int) -> S
     """Tests a completed run, draws, writes the summary and packs the archive."""
     scores: dict[str, float] = {}
     baseline: dict[str, float] = {}
+    report = ""
     if outcome.reason == "completed":
-        scores, baseline = test(run, outcome.state)
+        scores, baseline, report = test(run, outcome.state)
     if not ranks.is_first():
         return _summary(run, outcome.reason, outcome.state.step, number)
     plot(run, baseline)
@@ -123,6 +124,7 @@ def _finish(run: Run, outcome: loop.Outcome, session: Session, number: int) -> S
         metrics={name: scores[name] for name in baseline},
         baseline=baseline,
         test_loss=scores.get("loss"),
+        report=report,
         best=state.best,
         steps_per_second=round(outcome.steps_per_second, 4),
         **_predictions(run),
@@ -134,14 +136,19 @@ def _finish(run: Run, outcome: loop.Outcome, session: Session, number: int) -> S
         samples_seen=outcome.samples_seen,
     )
     ended.write(run.folder)
+    if baseline and not platform.in_notebook():  # there a cell of its own shows it, at every "run all"
+        print(comparison(ended.metrics, baseline), report, sep="\n\n", flush=True)
     with session.measured("package"):
         outputs.bundle(run.output_dir, platform.detect())
         outputs.package(run.output_dir)
     return ended
 
 
-def test(run: Run, state: State) -> tuple[dict[str, float], dict[str, float]]:
-    """Metrics of the best weights on the test set, and the trivial baseline's; the task writes its tables."""
+def test(run: Run, state: State) -> tuple[dict[str, float], dict[str, float], str]:
+    """Returns metrics of the best weights on the test set, the trivial baseline's, and the task's report on them.
+
+    The task writes its tables and figures.
+    """
     best = checkpoint_from_first(best_weights(run, state) if ranks.is_first() else None)
     if best:
         weights.put_back(state.model, best.tensors["model"])
@@ -151,10 +158,10 @@ def test(run: Run, state: State) -> tuple[dict[str, float], dict[str, float]]:
     scores = evaluate(state, run.task, run.config, run.task.datasets()["test"], progress)
     progress.close()
     if not ranks.is_first():
-        return scores, {}
-    baseline = run.task.baseline()
-    print(run.task.report(scores, run.folder), flush=True)
-    return scores, baseline
+        return scores, {}, ""
+    with working("Scoring the trivial baseline"):
+        baseline = run.task.baseline()
+    return scores, baseline, run.task.report(scores, run.folder)
 
 
 def best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:

@@ -12,6 +12,7 @@ from lib.checkpoint import weights
 from lib.config import to_yaml
 from lib.errors import BadInput
 from lib.machine import disk, memory
+from lib.report.progress import working
 from lib.report.summary import Summary
 from lib.task import Task, find_task, load_config, load_task
 from lib.text import aligned
@@ -39,7 +40,8 @@ def vote(runs: Sequence[Path], folder: Path) -> tuple[Summary, str]:
     task = load_task(first.config)
     disk.check_writable(folder)
     metrics, text = task.vote(models, folder)
-    baseline = task.baseline()
+    with working("Scoring the trivial baseline"):
+        baseline = task.baseline()
     summary = Summary(
         folder.name,
         first.config.task,
