@@ -107,9 +107,7 @@ def train(
                     observe(state, task, scores)
                     save_best(state, config, saver, task, scores)
 
-            progress.update(
-                state.step, training.max_steps, partial(_line, row, epoch, training.max_steps, state, meter)
-            )
+            progress.update(state.step, training.max_steps, partial(_line, row, state, config, order, meter))
             evaluates_next = _due(state.step + 1, training.evaluate_every_steps)
             stop, save = session.decide(evaluates_next, _save_due(state.step, saved_at, config), last)
             if last or stop or save:
@@ -150,15 +148,16 @@ def _validate(state: State, task: Task, config: Config, dataset: Any, progress: 
     return evaluate(state, task, config, dataset, Within(progress, state.step, config.training.max_steps))
 
 
-def _line(row: Mapping[str, float], epoch: float, total: int, state: State, meter: Meter) -> str:
+def _line(row: Mapping[str, float], state: State, config: Config, order: Order, meter: Meter) -> str:
     """Returns what the progress shows: epoch, loss and speed of the last row, and the time left at the mean speed."""
-    left, skipped = duration((total - state.step) / max(meter.pace(), 1e-9)), f"  skipped {state.skipped_steps}"
+    left = duration((config.training.max_steps - state.step) / max(meter.pace(), 1e-9))
+    skipped = f"  skipped {state.skipped_steps}" if state.skipped_steps else ""
     measured = (
         f"loss {row.get('loss', math.nan):.4f}  lr {row['lr']:.2e}  {row['samples_per_second']:.1f} samples/s  "
         if row
         else ""  # before the first row, which alone waits for the device
     )
-    return f"epoch {epoch:.2f}  {measured}{left} left{skipped if state.skipped_steps else ''}"
+    return f"epoch {order.epoch(state.step):.2f}  {measured}{left} left{skipped}"
 
 
 def _validation_line(step: int, scores: Mapping[str, float], task: Task) -> str:

@@ -19,7 +19,7 @@ from lib.tasks.glacier import losses
 from lib.tasks.glacier.augment import augment
 from lib.tasks.glacier.model import Net
 from lib.tasks.glacier.settings import Settings, Source
-from lib.text import Criterion, aligned
+from lib.text import Criterion
 
 # Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries
 # the modules above, and none of the others.
