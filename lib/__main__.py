@@ -143,7 +143,6 @@ def _plan(options: argparse.Namespace) -> int:
 
     configs = [load_config(path, split_overrides(options.set)) for path in options.configs]
     cards = [planner.find_card(gpu) for gpu in options.gpu or ["t4"]]
-    # Each is made in a process of its own.
     plans = [planner.make(config, card, options.gpus, options.samples) for config in configs for card in cards]
     if options.json:
         print(json.dumps([plan.to_json() for plan in plans], indent=2))

@@ -19,9 +19,9 @@ from lib.machine import disk, platform
 from lib.report import outputs
 from lib.report.metrics import EVENTS, METRICS
 from lib.report.plot import draw_metrics
-from lib.report.progress import choose_progress
+from lib.report.progress import choose_progress, working
 from lib.report.summary import FILE as SUMMARY
-from lib.report.summary import Reason, Summary
+from lib.report.summary import Reason, Summary, comparison
 from lib.training import identity, loop, precision
 from lib.training.evaluation import evaluate
 from lib.training.session import handling_signals, start_session
@@ -208,8 +208,9 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     missing: dict[str, str] = {}
     scores: dict[str, float] = {}
     baseline: dict[str, float] = {}
+    report = ""
     if outcome.reason == "completed":
-        scores, baseline = test(run, outcome.state, missing)
+        scores, baseline, report = test(run, outcome.state, missing)
     if not ranks.is_first():
         return _summary(run, outcome.reason, outcome.state.step, number)
     with _noting(missing, "plot"):
@@ -224,6 +225,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
         metrics={name: scores[name] for name in baseline if name in scores},
         baseline=baseline,
         test_loss=scores.get("loss"),
+        report=report,
         best=state.best,
         steps_per_second=round(outcome.steps_per_second, 4),
         **_predictions(run),
@@ -240,6 +242,8 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
             ended.write(run.folder)
         except OSError:  # once more: an error of the disk may be a passing one
             ended.write(run.folder)
+    if baseline and not platform.in_notebook():  # there a cell of its own shows it, at every "run all"
+        print(comparison(ended.metrics, baseline), report, sep="\n\n", flush=True)
     return ended
 
 
@@ -271,13 +275,14 @@ def _noting(missing: dict[str, str], name: str) -> Iterator[None]:
         )
 
 
-def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, float], dict[str, float]]:
-    """Metrics of the best weights on the test set, and the trivial baseline's; the task writes its tables.
+def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, float], dict[str, float], str]:
+    """Returns metrics of the best weights on the test set, the trivial baseline's, and the task's report on them.
 
-    What fails is noted in `missing`, and its part of the answer is empty.
+    The task writes its tables and figures. What fails is noted in `missing`, and its part of the answer is empty.
     """
     scores: dict[str, float] = {}
     baseline: dict[str, float] = {}
+    report = ""
     with _noting(missing, "test"):
         best = checkpoint_from_first(best_weights(run, state) if ranks.is_first() else None)
         if best:
@@ -288,13 +293,13 @@ def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, flo
         scores = evaluate(state, run.task, run.config, run.task.datasets()["test"], progress)
         progress.close()
     if not ranks.is_first():
-        return scores, {}
-    with _noting(missing, "baseline"):
+        return scores, {}, ""
+    with _noting(missing, "baseline"), working("Scoring the trivial baseline"):
         baseline = run.task.baseline()
     if scores:
         with _noting(missing, "report"):
-            print(run.task.report(scores, run.folder), flush=True)
-    return scores, baseline
+            report = run.task.report(scores, run.folder)
+    return scores, baseline, report
 
 
 def best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:

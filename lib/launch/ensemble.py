@@ -13,6 +13,7 @@ from lib.config import to_yaml
 from lib.errors import BadInput, printable
 from lib.launch.archive import unpack
 from lib.machine import disk, memory
+from lib.report.progress import working
 from lib.report.summary import Summary
 from lib.task import Task, find_task, load_config, load_task
 from lib.text import aligned
@@ -43,7 +44,8 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
     task = load_task(first.config)
     disk.check_writable(folder)
     metrics, text = task.vote(models, folder)
-    baseline = task.baseline()
+    with working("Scoring the trivial baseline"):
+        baseline = task.baseline()
     summary = Summary(
         folder.name,
         first.config.task,

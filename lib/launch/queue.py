@@ -95,7 +95,8 @@ def _check_overrides(config: Config) -> None:
     """Raises BadInput for an override of a key that the queue itself sets, which would have no effect."""
     queue = config.queue
     by_key = dict.fromkeys(queue.grid, "queue.grid")
-    by_key |= ({queue.fold_key: "queue.folds"} if queue.folds else {}) | ({"seed": "queue.seeds"} if queue.seeds else {})
+    by_key |= {queue.fold_key: "queue.folds"} if queue.folds else {}
+    by_key |= {"seed": "queue.seeds"} if queue.seeds else {}
     for key in sorted(by_key.keys() & config.overridden):
         none = {"queue.folds": "0", "queue.seeds": "[]", "queue.grid": "{}"}[by_key[key]]
         raise BadInput(

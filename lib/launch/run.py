@@ -15,6 +15,7 @@ from lib.planner import Plan, process
 from lib.planner.card import card_of_gpu
 from lib.planner.search import Option
 from lib.planner.trace import NotTraceable
+from lib.report.progress import working
 from lib.task import Task, checked_datasets, load_task
 from lib.training import data
 from lib.training.precision import choose_precision
@@ -65,7 +66,8 @@ def resolved(config: Config) -> tuple[Task, Config, list[str]]:
     Raises BadInput.
     """
     task = load_task(config)
-    train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
+    with working("Reading the data"):
+        train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
     config, lengths = resolve_lengths(config, len(train_set))
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
     return task, config, lengths

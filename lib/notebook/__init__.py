@@ -14,9 +14,8 @@ from lib.errors import BadInput, printable
 from lib.launch import queue
 from lib.machine import platform
 from lib.planner import file
-from lib.report.summary import Summary
+from lib.report.summary import Summary, comparison
 from lib.task import find_task, load_config
-from lib.text import aligned
 
 Parameters = Mapping[str, Any]  # the names of the parameters cell
 
@@ -101,12 +100,8 @@ def plan(run: launch.Run) -> planner.Plan | None:
 
 
 def compare(summary: Summary) -> str:
-    """Returns a table of each test metric beside the strongest trivial baseline, or why there is none yet."""
+    """Returns the test metrics beside the trivial baseline, and the task's report; or why there are none yet."""
     if summary.reason != "completed":
         left = summary.max_steps - summary.step
         return f"The run stopped ({summary.reason}) with {left:,} steps left; the test comes when it is completed."
-    rows = [("metric", "trivial", "model", "difference")]
-    for name, value in summary.metrics.items():
-        trivial = summary.baseline[name]
-        rows.append((name, f"{trivial:.3f}", f"{value:.3f}", f"{value - trivial:+.3f}"))
-    return aligned(rows)
+    return "\n\n".join(filter(None, [comparison(summary.metrics, summary.baseline), summary.report]))

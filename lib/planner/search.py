@@ -94,19 +94,12 @@ class Plan:
 def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Plan:
     """Plans a run for `count` cards of a kind (0: as many as a session has of it), reading no data.
 
-    A memory profile is applied first; `samples` turns a length in epochs into steps. The micro-batch and the recomputed layers that the configuration gives are among the options, beside the recommended
-    ones. Raises BadInput where not even one sample fits, with the cards that would hold it, and where the cards do not
-    divide the slots; NotTraceable with `training.fully_shard`.
+    A memory profile is applied first; `samples` turns a length in epochs into steps. The micro-batch and the recomputed
+    layers that the configuration gives are among the options, beside the recommended ones. Raises BadInput where not
+    even one sample fits, with the cards that would hold it, and where the cards do not divide the slots; NotTraceable
+    with `training.fully_shard`.
     """
-    if config.training.fully_shard:
-        raise NotTraceable(
-            "training.fully_shard divides weights, gradients and optimizer among the ranks during the step, which a "
-            "trace on one machine cannot follow."
-        )
-    config, changed = profiles.apply(config, has_gpu=True)
-    if samples:
-        config, lengths = resolve_lengths(config, round(samples * data.share(config.data.subset_ratio)))
-        changed += lengths
+    config, changed = _configured(config, samples)
     count = _card_count(config, target, count)
     libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
     target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
@@ -136,6 +129,20 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         epochs=config.training.epochs,
         changed=tuple(changed),
     )
+
+
+def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
+    """Returns the configuration as its profile and the number of samples make it, and a line for each change."""
+    if config.training.fully_shard:
+        raise NotTraceable(
+            "training.fully_shard divides weights, gradients and optimizer among the ranks during the step, which a "
+            "trace on one machine cannot follow."
+        )
+    config, changed = profiles.apply(config, has_gpu=True)
+    if samples:
+        config, lengths = resolve_lengths(config, round(samples * data.share(config.data.subset_ratio)))
+        changed += lengths
+    return config, changed
 
 
 def _card_count(config: Config, target: Target, count: int) -> int:

@@ -45,9 +45,9 @@ def notices(plan: Plan) -> list[str]:
         steps = plan.steps_for(1000)
         share, _ = quota(plan.seconds(steps))
         sentences.append(
-            f"The length is {plan.epochs:g} epochs, and a plan reads no data: for each 1,000 training samples they are "
-            f"{steps:,} steps and take {duration(plan.seconds(steps))} ({share} of a week). With the number of samples, "
-            "which training prints, `lib plan --samples N` gives the whole."
+            f"The length is {plan.epochs:g} epochs, and a plan reads no data: for each 1,000 training samples they "
+            f"are {steps:,} steps and take {duration(plan.seconds(steps))} ({share} of a week). `lib plan --samples N` "
+            "gives the whole; training prints the number of samples."
         )
     if 1 / plan.chosen.expected_seconds > _LOADER_DECIDES:
         sentences.append(

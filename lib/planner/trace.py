@@ -211,16 +211,16 @@ def tied(model: nn.Module) -> nn.Module:
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
     """Seeds what an example batch may draw from: its values decide shapes, and a plan is the same every time."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002  a person's code may use the global generator
+    states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         random.seed(0)
-        np.random.seed(0)  # noqa: NPY002
+        np.random.seed(0)
         try:
             yield
         finally:
             random.setstate(states[0])
-            np.random.set_state(states[1])  # noqa: NPY002
+            np.random.set_state(states[1])
 
 
 def _force_foreach(optimizer: torch.optim.Optimizer) -> None:

@@ -156,3 +156,8 @@ class Meter:
     def steps_per_second(self) -> float:
         """Returns the mean speed over all rows of this session; 0 before the first."""
         return self._timed_steps / self._seconds if self._seconds else 0.0
+
+    def pace(self) -> float:
+        """Returns the mean speed of this session so far, the unfinished row included; 0 before the first step."""
+        seconds = self._seconds + self._window_seconds
+        return (self._timed_steps + self._window_steps) / seconds if seconds else 0.0

@@ -2,22 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lib.report.figure import save
-from lib.report.metrics import read, series
+from lib.report.metrics import Row, read, series
 
 
 def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, float], shown: Sequence[str]) -> Path:
-    """Draws losses, the validation metrics in `shown` beside their baselines, and learning rate and speed.
+    """Draws losses, the validation metrics in `shown` beside the baselines that are known, speed and learning rate.
 
     Writes a PNG to `out`, whose folder it makes, and returns `out`.
     """
     from matplotlib.figure import Figure  # half a second that only a drawing needs
 
     rows = read(csv_path)
-    figure = Figure(figsize=(15, 4.2), layout="constrained")
+    figure = Figure(figsize=(18, 4.2), layout="constrained")
     figure.suptitle(title)
-    losses, metrics, speed = figure.subplots(1, 3)
+    losses, metrics, speed, rate = figure.subplots(1, 4, width_ratios=(3, 3, 2, 2))
     steps, values = series(rows, "train", "loss")
     losses.plot(steps, values, alpha=0.3, color="C0", label="train, as logged")
     losses.plot(steps, _running_mean(values), color="C0", label="train, running mean")
@@ -31,21 +32,34 @@ def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, f
         metrics.plot(*series(rows, "validation", name), "o-", color=colour, label=name)
         if name in baseline:
             metrics.axhline(baseline[name], color=colour, linestyle="--", alpha=0.7, label=f"{name}, trivial (test)")
-    metrics.set_title("validation (dashed: trivial baseline)")
+    dashed = any(name in baseline for name in shown)
+    metrics.set_title("validation (dashed: trivial baseline)" if dashed else "validation")
     if shown:
         metrics.legend(fontsize="small")
     speed.plot(*series(rows, "train", "samples_per_second"), color="C2")
-    speed.set_title("speed and learning rate")
-    speed.set_ylabel("samples per second", color="C2")
-    speed.set_ylim(bottom=0)
-    rate = speed.twinx()
+    speed.set_title("samples per second")
     rate.plot(*series(rows, "train", "lr"), color="C3")
-    rate.set_ylabel("learning rate", color="C3")
-    rate.set_ylim(bottom=0)
-    for axes in (losses, metrics, speed):
-        axes.set_xlabel("step")
+    rate.set_title("learning rate")
+    for axes in (speed, rate):
+        axes.set_ylim(bottom=0)
+    for axes in (losses, metrics, speed, rate):
         axes.grid(alpha=0.25)
+        _set_steps(axes, rows)
     return save(figure, out)
+
+
+def _set_steps(axes: Any, rows: Sequence[Row]) -> None:
+    """Gives the axis of steps the whole run, also below a single point, and one of epochs where there are several."""
+    axes.set_xlabel("step")
+    last = max((int(row["step"]) for row in rows), default=0)
+    if not last:
+        return
+    axes.set_xlim(-0.02 * last, 1.02 * last)
+    steps, epochs = series(rows, "train", "epoch")
+    if steps and epochs[-1] > 1:
+        each = steps[-1] / epochs[-1]
+        top = axes.secondary_xaxis("top", functions=(lambda step: step / each, lambda epoch: epoch * each))
+        top.set_xlabel("epoch")
 
 
 def _running_mean(values: Sequence[float]) -> list[float]:

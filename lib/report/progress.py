@@ -1,17 +1,27 @@
 """Shows progress: a bar in a terminal, one updating line in a notebook, plain lines in a batch run."""
 
+import contextlib
 import json
 import math
 import os
 import shutil
 import sys
+import threading
 import time
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from lib.config import environment
 from lib.machine import platform
+from lib.text import duration
+
+Item = TypeVar("Item")
 
 MARK = "\x1e"  # ASCII's record separator: before a line of standard output that is progress
+
+
+Text = str | Callable[[], str]  # a function is called only where its text is shown
 
 
 class Progress:
@@ -19,16 +29,18 @@ class Progress:
 
     interval = 0.2
     _last = -math.inf
-    _pending = ""  # the last line, if it was not shown
+    _ended = False
+    _pending: tuple[int, int, Text] | None = None  # the last call, if it was not shown
 
-    def update(self, done: int, total: int, text: str) -> None:
-        """Shows that `done` of `total` are done; may be called as often as you like."""
-        self._pending = f"{done:,}/{total:,} ({done / max(total, 1):.0%})  {text}"
-        now = time.monotonic()
-        if now - self._last >= self.interval or done == total:
-            self._last = now
-            self._show(self._pending, done / max(total, 1))
-            self._pending = ""
+    def update(self, done: int, total: int, text: Text) -> None:
+        """Shows that `done` of `total` (0: unknown) are done; may be called as often as you like."""
+        now, ended = time.monotonic(), bool(total) and done == total
+        if now - self._last >= self.interval or (ended and not self._ended):
+            self._last, self._pending = now, None
+            self._write(done, total, text() if callable(text) else text)
+        else:
+            self._pending = (done, total, text)
+        self._ended = ended
 
     def note(self, text: str) -> None:
         """Prints a line that stays."""
@@ -37,11 +49,68 @@ class Progress:
     def close(self) -> None:
         """Ends the updating line, which keeps its last text."""
         if self._pending:
-            self._show(self._pending, 0.0)
-        self._pending = ""
+            done, total, text = self._pending
+            self._write(done, total, text() if callable(text) else text)
+        self._pending = None
+
+    def _write(self, done: int, total: int, text: str) -> None:
+        self._show(f"{done:,}/{total:,} ({done / total:.0%})  {text}" if total else text, done / max(total, 1))
 
     def _show(self, line: str, share: float) -> None:
         raise NotImplementedError
+
+
+class Within:
+    """Progress of a part, such as a validation, shown in the line of the whole."""
+
+    def __init__(self, whole: Progress, done: int, total: int):
+        self.whole, self.done, self.total = whole, done, total
+
+    def update(self, done: int, total: int, text: Text) -> None:
+        def line() -> str:
+            return f"{done:,}/{total:,} {text() if callable(text) else text}"
+
+        self.whole.update(self.done, self.total, line)
+
+
+class Remaining:
+    """The time left of some work, from what its items have taken so far; its clock begins when it is made."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+
+    def text(self, name: str, done: int, total: int) -> str:
+        left = (time.monotonic() - self._begin) / max(done, 1) * (total - done)
+        return f"{name}, {duration(left)} left"
+
+
+def counted(items: Sequence[Item], name: str) -> Iterator[Item]:
+    """Yields the items, and shows how many of them are done and the time left."""
+    progress, remaining = choose_progress(), Remaining()
+    for number, item in enumerate(items, 1):
+        yield item
+        progress.update(number, len(items), partial(remaining.text, name, number, len(items)))
+    progress.close()
+
+
+@contextlib.contextmanager
+def working(name: str) -> Iterator[None]:
+    """Shows for how long the block has been at work, for work that has no steps to count; nothing below a second."""
+    progress, ended, begin = choose_progress(), threading.Event(), time.monotonic()
+
+    def show() -> None:
+        while not ended.wait(1.0):
+            progress.update(0, 0, f"{name}, {duration(time.monotonic() - begin)}")
+
+    thread = threading.Thread(target=show, name="working", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if time.monotonic() - begin >= 1.0:
+            progress.close()
 
 
 class Plain(Progress):
@@ -56,11 +125,8 @@ class Plain(Progress):
 class Relayed(Progress):
     """Prints marked lines for the process that started this one, which shows them in its own way."""
 
-    def update(self, done: int, total: int, text: str) -> None:
-        now = time.monotonic()
-        if now - self._last >= self.interval or done == total:
-            self._last = now
-            print(MARK + json.dumps([done, total, text]), flush=True)
+    def _write(self, done: int, total: int, text: str) -> None:
+        print(MARK + json.dumps([done, total, text]), flush=True)
 
 
 class Terminal(Progress):

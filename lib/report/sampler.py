@@ -107,11 +107,12 @@ class Sampler:
 class Advice:
     """Says what to do about rows that look bad; each sentence once a session.
 
-    `cpus` is how many of them this process may use; by default its share of those that the ranks here may use.
+    `most` returns how many loader workers this process may have; by default as many as its share of the CPUs.
     """
 
-    def __init__(self, workers: int, cpus: float | None = None):
-        self.workers, self.cpus = workers, cpus or hardware.cpus() / ranks.local_world()
+    def __init__(self, workers: int, most: Callable[[], int] | None = None):
+        self.workers = workers
+        self._most = most or (lambda: hardware.cpus_per_process(ranks.local_world()))
         self._waiting_rows = 0
         self._first = True
         self._printed: set[str] = set()
@@ -123,12 +124,13 @@ class Advice:
         self._first = False
         sentences = {}
         if self._waiting_rows >= WAIT_ROWS:
-            most = max(1, int(self.cpus) - 1)
+            most = self._most()
             advice = (
-                f"Raise data.num_workers from {self.workers} to {most} (this process may use {self.cpus:g} CPUs)."
+                f"Raise data.num_workers from {self.workers} to {most}, the most that this process may have."
                 if self.workers < most
-                else f"All {self.cpus:g} CPUs load already (data.num_workers {self.workers}): raise "
-                "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
+                else f"It has all the loader workers that CPUs and shared memory allow (data.num_workers "
+                f"{self.workers}): raise data.prefetch_factor against stretches of slow samples, or prepare samples "
+                "beforehand."
             )
             sentences["wait"] = f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}"
         if row.get("ram_share", 0.0) > RAM_LIMIT:

@@ -1,12 +1,14 @@
 """summary.json: how a run ended and what it reached, in one shape for whoever writes or reads it."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from lib.config.files import read_bytes
 from lib.machine import disk
+from lib.text import aligned
 
 FILE = "summary.json"
 _MOST_BYTES = 2**22
@@ -28,6 +30,7 @@ class Summary:
     metrics: dict[str, float] = field(default_factory=dict)  # on the test set, once completed
     baseline: dict[str, float] = field(default_factory=dict)  # the strongest trivial method's, by the same names
     test_loss: float | None = None
+    report: str = ""  # what the task says of its result: criteria, advice, where its tables are
     best: dict[str, Any] = field(default_factory=dict)  # {"step", "metric", "value"} of the best validation
     members: list[str] = field(default_factory=list)  # the runs of an ensemble
     steps_per_second: float = 0.0
@@ -42,9 +45,9 @@ class Summary:
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
 
     def write(self, folder: Path) -> None:
-        """Writes `summary.json` into a run's folder, whole or not at all. Raises OSError."""
+        """Writes `summary.json` into a run's folder, whole or not at all; metrics keep their order. Raises OSError."""
         with disk.whole(folder / FILE) as aside:
-            aside.write_text(json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
+            aside.write_text(json.dumps(asdict(self), indent=1, allow_nan=False) + "\n", "utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> "Summary | None":
@@ -70,3 +73,30 @@ def _fits(value: object, declared: Any) -> bool:
         kinds = [get_origin(declared)]
     kinds += [int] if float in kinds else []
     return value is not None and not isinstance(value, bool) and isinstance(value, tuple(kinds))
+
+
+def comparison(metrics: Mapping[str, float], trivial: Mapping[str, float]) -> str:
+    """Returns the test metrics beside the strongest trivial baseline's.
+
+    Several metrics of several groups (`hits1_masked`, `iou_lake`) are a table of their own with a row for each group.
+    """
+    groups: dict[str, dict[str, str]] = {}
+    for name in metrics:
+        metric, _, group = name.partition("_")
+        groups.setdefault(group, {})[metric] = name
+    wide = {group: names for group, names in groups.items() if group and len(names) > 1}
+    wide = wide if len(wide) > 1 else {}
+    grouped = {name for names in wide.values() for name in names.values()}
+    rows = [("metric", "trivial", "model", "difference")]
+    for name in (name for name in metrics if name not in grouped):
+        value, other = metrics[name], trivial[name]
+        rows.append((name, f"{other:.3f}", f"{value:.3f}", f"{value - other:+.3f}"))
+    tables = [aligned(rows, left={0})] * (len(rows) > 1)
+    if wide:
+        columns = dict.fromkeys(metric for names in wide.values() for metric in names)
+        cells = [["model (trivial)", *columns]]
+        for group, names in wide.items():
+            known = [names.get(metric) for metric in columns]
+            cells.append([group, *(f"{metrics[n]:.3f} ({trivial[n]:.3f})" if n else "" for n in known)])
+        tables.append(aligned(cells, left={0}))
+    return "\n\n".join(tables)

@@ -87,8 +87,7 @@ _SHARED = Path("/dev/shm")
 def limit_workers(task: Task, dataset: Any, slot_size: int, options: Data) -> tuple[Data, str]:
     """Caps `num_workers` at what CPUs and /dev/shm allow; returns the options and a sentence, empty where they fit.
 
-    Workers hand batches over in /dev/shm. Where that is full the system kills one with a bus error, in mid-run. There
-    are no workers where task or data set cannot be sent to them.
+    There are no workers where task or data set cannot be sent to them.
     """
     if not options.num_workers:
         return options, ""
@@ -99,6 +98,24 @@ def limit_workers(task: Task, dataset: Any, slot_size: int, options: Data) -> tu
             "thing where it is first used, and leave it out in __getstate__."
         )
     workers.start_server()
+    most, why = _most_workers(task, slot_size, options)
+    if most >= options.num_workers:
+        return options, ""
+    sentence = f"data.num_workers is {options.num_workers}, but {why}: {most} load data. No result changes."
+    return dataclasses.replace(options, num_workers=most), sentence
+
+
+def most_workers(task: Task, slot_size: int, options: Data) -> int:
+    """Returns the most loader workers that `limit_workers` lets a process have; draws nothing that training draws."""
+    with torch.random.fork_rng(devices=[]):
+        return _most_workers(task, slot_size, options)[0]
+
+
+def _most_workers(task: Task, slot_size: int, options: Data) -> tuple[int, str]:
+    """Returns how many workers CPUs and /dev/shm allow, and which of them is the limit.
+
+    Workers hand batches over in /dev/shm. Where that is full the system kills one with a bus error, in mid-run.
+    """
     most = hardware.cpus_per_process(ranks.local_world())
     why = f"{hardware.cpus():g} CPUs serve {ranks.local_world()} process(es)"
     if _SHARED.is_dir():
@@ -106,16 +123,13 @@ def limit_workers(task: Task, dataset: Any, slot_size: int, options: Data) -> tu
         held = sum(value.nbytes for value in batch.values()) * options.prefetch_factor  # by one worker
         free = shutil.disk_usage(_SHARED).free
         fitting = free // max(1, held * ranks.local_world())
-        if fitting < min(most, options.num_workers):
+        if fitting < most:
             most = fitting
             why = (
                 f"{_SHARED} has {free / _MIB:,.0f} MiB free, and a worker keeps up to {held / _MIB:,.0f} MiB of "
                 "batches in it (a container gets more by --shm-size; a lower data.prefetch_factor needs less)"
             )
-    if most >= options.num_workers:
-        return options, ""
-    sentence = f"data.num_workers is {options.num_workers}, but {why}: {most} load data. No result changes."
-    return dataclasses.replace(options, num_workers=most), sentence
+    return most, why
 
 
 class WorkerKilled(TrainingFailed):

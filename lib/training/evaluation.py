@@ -1,6 +1,7 @@
 """A whole data set through the model, in batches that fit."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from lib import ranks
 from lib.config import Config
 from lib.errors import TrainingFailed
 from lib.machine import memory
-from lib.report.progress import Progress
+from lib.report.progress import Progress, Remaining, Within
 from lib.task import Batch, Task, checked_scores
 from lib.text import listed
 from lib.training.data import micro_batches, to_device
@@ -57,7 +58,7 @@ class EvaluationLoader:
 
 
 def evaluate(
-    state: State, task: Task, config: Config, dataset: Any, progress: Progress | None = None
+    state: State, task: Task, config: Config, dataset: Any, progress: Progress | Within | None = None
 ) -> dict[str, float]:
     """Returns the task's metrics on a data set, without gradients and in the run's precision.
 
@@ -70,7 +71,7 @@ def evaluate(
     """
     slot = config.training.effective_batch // config.training.micro_batch_slots
     collated = min(config.training.micro_batch or slot, slot)  # whatever fits, padding and draws stay the same
-    on_batch = (lambda done, total: progress.update(done, total, "evaluation batches")) if progress else None
+    on_batch = _shown_in(progress) if progress else None
     state.model.eval()
     tried: list[int] = []
     while True:
@@ -91,6 +92,15 @@ def evaluate(
             return ranks.from_first(scores)
         tried.append(loader.most)
         _halve_evaluation_batch(state, tried)
+
+
+def _shown_in(progress: Progress | Within) -> Callable[[int, int], None]:
+    remaining = Remaining()
+
+    def show(done: int, total: int) -> None:
+        progress.update(done, total, partial(remaining.text, "batches evaluated", done, total))
+
+    return show
 
 
 def _halve_evaluation_batch(state: State, tried: list[int]) -> None:

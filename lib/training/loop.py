@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lib import ranks
 from lib.checkpoint import Checkpoint
@@ -18,7 +19,7 @@ from lib.checkpoint.saver import Saver
 from lib.config import Config
 from lib.report.meter import Meter
 from lib.report.metrics import EVENTS, METRICS, EventLog, MetricsLog, sync
-from lib.report.progress import Progress
+from lib.report.progress import Progress, Within
 from lib.report.sampler import Advice, Sampler
 from lib.task import Task
 from lib.text import duration
@@ -68,10 +69,10 @@ def train(
     saver = _saver(folder, config, session, state)
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
-    advice = Advice(loading.num_workers)
+    advice = Advice(loading.num_workers, partial(data.most_workers, task, order.slot_size, config.data))
     steps = range(state.step, training.max_steps)
     reason: Reason = "completed"
-    saved_at = time.monotonic()
+    row, saved_at = {}, time.monotonic()
 
     with (
         session.catching_signals(),
@@ -91,24 +92,24 @@ def train(
             if step == steps.start:
                 ranks.keep_pace()
                 prepare_saving(state, config, saver)
-            last = state.step == training.max_steps
+            last, epoch = state.step == training.max_steps, order.epoch(state.step)
 
             if last or _due(state.step, training.log_every_steps):
                 row = {**_worst(meter.row(training.effective_batch)), "lr": lr, "micro_batch": state.micro_batch}
                 row |= sampler.row()
-                metrics.append({"step": state.step, "split": "train", **row})
-                progress.update(state.step, training.max_steps, _line(row, state, training.max_steps, meter))
+                metrics.append({"step": state.step, "split": "train", "epoch": epoch, **row})
                 for sentence in advice.lines(row):
                     progress.note(sentence)
 
             if last or _due(state.step, training.evaluate_every_steps):
                 with session.measured("evaluate"), meter.paused():
-                    scores = evaluate(state, task, config, datasets["validation"])
-                    metrics.append({"step": state.step, "split": "validation", **scores})
+                    scores = _validate(state, task, config, datasets["validation"], progress)
+                    metrics.append({"step": state.step, "split": "validation", "epoch": epoch, **scores})
                     progress.note(_validation_line(state.step, scores, task))
                     observe(state, task, scores)
                     save_best(state, config, saver, task, scores)
 
+            progress.update(state.step, training.max_steps, partial(_line, row, state, config, order, meter))
             evaluates_next = _due(state.step + 1, training.evaluate_every_steps)
             stop, save = session.decide(evaluates_next, _save_due(state.step, saved_at, config), last)
             if last or stop or save:
@@ -152,14 +153,20 @@ def _worst(row: dict[str, float]) -> dict[str, float]:
     return {**row, "peak_memory_bytes": int(peak), "data_wait_share": waiting}
 
 
-def _line(row: Mapping[str, float], state: State, total: int, meter: Meter) -> str:
-    """Returns what the progress shows: loss, learning rate, speed, and the time left at the mean speed so far."""
-    left = duration((total - state.step) / max(meter.steps_per_second(), 1e-9))
+def _validate(state: State, task: Task, config: Config, dataset: Any, progress: Progress) -> dict[str, float]:
+    return evaluate(state, task, config, dataset, Within(progress, state.step, config.training.max_steps))
+
+
+def _line(row: Mapping[str, float], state: State, config: Config, order: Order, meter: Meter) -> str:
+    """Returns what the progress shows: epoch, loss and speed of the last row, and the time left at the mean speed."""
+    left = duration((config.training.max_steps - state.step) / max(meter.pace(), 1e-9))
     skipped = f"  skipped {state.skipped_steps}" if state.skipped_steps else ""
-    return (
+    measured = (
         f"loss {row.get('loss', math.nan):.4f}  lr {row['lr']:.2e}  {row['samples_per_second']:.1f} samples/s  "
-        f"{left} left{skipped}"
+        if row
+        else ""  # before the first row, which alone waits for the device
     )
+    return f"epoch {order.epoch(state.step):.2f}  {measured}{left} left{skipped}"
 
 
 def _validation_line(step: int, scores: Mapping[str, float], task: Task) -> str:

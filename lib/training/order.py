@@ -95,6 +95,10 @@ class Order:
     def slot_size(self) -> int:
         return self.effective_batch // self.slots
 
+    def epoch(self, step: int) -> float:
+        """Returns how often the samples have been seen before a step, to a ten-thousandth."""
+        return round(step * self.effective_batch / self.samples, 4)
+
     def share(self, rank: int, ranks: int) -> range:
         """Returns the slots of one of so many ranks: neighbours, the same number for each."""
         each = self.slots // ranks

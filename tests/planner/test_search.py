@@ -150,7 +150,9 @@ def test_what_libraries_take_is_set_aside_and_said(tall):
     assert "NCCL" not in " ".join(plain.chosen.prediction.unseen)
 
 
-@pytest.mark.parametrize("card, count, sentence", [("8 GiB", -2, "for -2 cards"), ("0.1 GiB", 0, "nothing can be planned")])
+@pytest.mark.parametrize(
+    "card, count, sentence", [("8 GiB", -2, "for -2 cards"), ("0.1 GiB", 0, "nothing can be planned")]
+)
 def test_cards_that_cannot_be_are_refused_in_a_sentence(tall, card, count, sentence):
     with pytest.raises(BadInput, match=sentence):
         make(tall(), find_card(card), count)

@@ -1,5 +1,7 @@
 """The picture of metrics.csv."""
 
+import pytest
+
 from lib.report import plot
 from lib.report.metrics import MetricsLog
 from lib.report.plot import draw_metrics
@@ -12,6 +14,47 @@ def test_the_plot_is_a_picture_even_when_little_was_logged(tmp_path):
     out = draw_metrics(path, tmp_path / "plots" / "metrics.png", "toy", {"mrr": 0.2}, ["mrr"])
     assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size > 10_000
     assert [p.name for p in out.parent.iterdir()] == ["metrics.png"]
+
+
+@pytest.fixture
+def drawn(tmp_path, monkeypatch):
+    """drawn(rows, baseline) -> the axes of the plot."""
+    figures = []
+    monkeypatch.setattr(plot, "save", lambda figure, out: figures.append(figure))
+
+    def draw(rows, baseline=None):
+        with MetricsLog(tmp_path / "metrics.csv", 0) as log:
+            for row in rows:
+                log.append(row)
+        draw_metrics(tmp_path / "metrics.csv", tmp_path / "metrics.png", "toy", baseline or {}, ["mrr"])
+        return figures[-1].axes
+
+    return draw
+
+
+ROWS = [
+    {"step": step, "split": "train", "epoch": step / 50, "loss": 1.0, "lr": 0.1, "samples_per_second": 3.0}
+    for step in (50, 100, 120)
+] + [{"step": 120, "split": "validation", "epoch": 2.4, "loss": 1.0, "mrr": 0.5}]
+
+
+def test_a_baseline_is_promised_only_where_it_is_drawn(drawn):
+    assert drawn(ROWS)[1].get_title() == "validation"
+    assert drawn(ROWS, {"mrr": 0.2})[1].get_title() == "validation (dashed: trivial baseline)"
+
+
+def test_every_panel_shows_all_steps_also_below_a_single_point(drawn):
+    axes = drawn(ROWS)
+    assert len(axes) == 4 and all(ax.get_xlim() == (-0.02 * 120, 1.02 * 120) for ax in axes)
+    assert [ax.get_title() for ax in axes[2:]] == ["samples per second", "learning rate"]
+
+
+def test_epochs_stand_above_where_there_are_several(drawn):
+    def above(axes):
+        return [inner.get_xlabel() for inner in axes.child_axes]
+
+    assert above(drawn(ROWS)[0]) == ["epoch"]
+    assert above(drawn([row | {"epoch": row["step"] / 500} for row in ROWS])[0]) == []
 
 
 def test_the_running_mean_trails_over_a_twentieth_of_the_points():

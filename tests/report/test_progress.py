@@ -5,7 +5,8 @@ import sys
 from types import SimpleNamespace
 
 from lib.machine import platform
-from lib.report.progress import Notebook, Plain, Terminal, choose_progress
+from lib.report import progress
+from lib.report.progress import Notebook, Plain, Remaining, Terminal, Within, choose_progress, counted, working
 
 
 def test_a_log_file_gets_plain_lines_and_not_one_for_each_step(capsys):
@@ -17,6 +18,48 @@ def test_a_log_file_gets_plain_lines_and_not_one_for_each_step(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("1/1,000 (0%)") and lines[-1].startswith("1,000/1,000 (100%)") and len(lines) < 5
     assert not any("\r" in line or "\x1b" in line for line in lines)
+
+
+def test_a_text_is_made_only_where_it_is_shown(capsys):
+    made = []
+    shown = Plain()
+    for step in range(1, 1001):
+        shown.update(step, 1000, lambda step=step: made.append(step) or f"step {step}")
+    assert made == [1, 1000] and "1,000/1,000 (100%)  step 1000" in capsys.readouterr().out
+
+
+def test_a_part_is_shown_in_the_line_of_the_whole_and_the_last_line_is_the_wholes(capsys):
+    shown = Plain()
+    part = Within(shown, 7, 7)
+    for batch in range(1, 4):
+        part.update(batch, 3, "batches evaluated")
+    shown.update(7, 7, "loss 1.0")
+    shown.close()
+    assert capsys.readouterr().out.splitlines() == ["7/7 (100%)  1/3 batches evaluated", "7/7 (100%)  loss 1.0"]
+
+
+def test_the_time_left_follows_from_what_the_items_took(monkeypatch):
+    now = iter([100.0, 130.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    assert Remaining().text("tiles", 2, 6) == "tiles, 0:01:00 left"
+
+
+def test_counted_items_are_the_same_items(capsys):
+    assert list(counted([3, 1, 2], "scenes")) == [3, 1, 2]
+    assert "3/3 (100%)  scenes, 0:00:00 left" in capsys.readouterr().out
+
+
+def test_work_without_steps_says_for_how_long_and_short_work_says_nothing(capsys, monkeypatch):
+    with working("The baseline"):
+        pass
+    assert capsys.readouterr().out == ""
+    waits = iter([False, True])
+    monkeypatch.setattr(progress.threading.Event, "wait", lambda self, seconds=None: next(waits, True))
+    monkeypatch.setattr(progress.threading.Thread, "start", lambda self: self.run())
+    monkeypatch.setattr(progress.threading.Thread, "join", lambda self: None)
+    with working("The baseline"):
+        pass
+    assert capsys.readouterr().out.startswith("The baseline, 0:00:0")
 
 
 def test_a_terminal_gets_one_line_that_is_written_over(capsys, monkeypatch):

@@ -15,7 +15,7 @@ from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.report.sampler import Advice, Sample, Sampler
 from lib.task import load_task
-from lib.training import loop
+from lib.training import data, loop
 from tests.conftest import VOLATILE_COLUMNS
 from tests.training.test_loop import endless, fit
 
@@ -132,22 +132,22 @@ def test_rows_say_what_the_machine_did_and_a_column_without_values_is_not_there(
 
 
 def test_waiting_for_data_is_said_once_with_what_to_do_and_not_for_one_row():
-    advice = Advice(workers=1, cpus=4)
+    advice = Advice(workers=1, most=lambda: 4)
     slow, fast = {"data_wait_share": 0.4}, {"data_wait_share": 0.1}
     assert [advice.lines(row) for row in (slow, slow, slow, fast, slow, slow)] == [[]] * 6
     (sentence,) = advice.lines(slow)
-    assert sentence.startswith("Training waits for data 40% of the time. Raise data.num_workers from 1 to 3")
+    assert sentence.startswith("Training waits for data 40% of the time. Raise data.num_workers from 1 to 4, the")
     assert advice.lines(slow) == []
 
 
 def test_where_all_processors_load_already_prefetching_is_named():
-    advice = Advice(workers=3, cpus=4)
+    advice = Advice(workers=4, most=lambda: 4)
     said = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
     assert len(said) == 1 and "data.prefetch_factor" in said[0] and "Raise data.num_workers" not in said[0]
 
 
 def test_ram_that_is_nearly_full_is_said_once():
-    advice = Advice(workers=2, cpus=4)
+    advice = Advice(workers=2)
     assert advice.lines({"ram_share": 0.8}) == []
     (sentence,) = advice.lines({"ram_share": 0.85})
     assert "RAM is 85% full" in sentence and "data.num_workers (now 2)" in sentence
@@ -166,12 +166,20 @@ def test_a_containers_limit_is_what_ram_and_cpus_are_a_share_of(small_container)
     assert sampler.Probe()().ram_share == 0.75
     advice = Advice(workers=1)
     (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
-    assert "All 1.5 CPUs load already" in sentence
+    assert "all the loader workers that CPUs and shared memory allow" in sentence
 
 
-def test_the_advice_is_for_one_of_the_ranks_that_share_the_cpus(monkeypatch):
-    monkeypatch.setattr(hardware, "cpus", lambda: 8.0)
+@pytest.mark.parametrize("cpus, free, said", [(8.0, 2**40, "Raise data.num_workers from 2 to 4, the most"),
+                                              (4.0, 2**40, "It has all the loader workers"),
+                                              (8.0, 2_000, "It has all the loader workers")])  # fmt: skip
+def test_the_advice_never_asks_for_more_workers_than_a_run_may_have(toy, monkeypatch, cpus, free, said):
+    """Two ranks share the CPUs; two slots of 8 samples of 28 bytes take 448 bytes of /dev/shm."""
+    monkeypatch.setattr(hardware, "cpus", lambda: cpus)
     monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))
-    advice = Advice(workers=2)
+    monkeypatch.setattr(data.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    task, options = load_task(toy()), toy({"data.num_workers": 8}).data
+    most = data.most_workers(task, 8, options)
+    assert most == data.limit_workers(task, 8, options)[0].num_workers
+    advice = Advice(workers=2, most=lambda: most)
     (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
-    assert "Raise data.num_workers from 2 to 3 (this process may use 4 CPUs)." in sentence
+    assert said in sentence

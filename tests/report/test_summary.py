@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lib.report.summary import FILE, Summary
+from lib.report.summary import FILE, Summary, comparison
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -32,3 +32,26 @@ def test_what_is_no_summary_is_none(tmp_path, content):
     if content is not None:
         (tmp_path / FILE).write_text(content)
     assert Summary.read(tmp_path) is None
+
+
+def test_metrics_keep_the_order_in_which_the_task_gave_them(tmp_path):
+    names = ["mrr", "mrr_masked", "hits1_masked", "hits10_masked", "hits3_masked"]
+    Summary("toy", "toy", "completed", metrics=dict.fromkeys(names, 0.5)).write(tmp_path)
+    assert list(Summary.read(tmp_path).metrics) == names
+
+
+def test_metrics_of_several_groups_are_a_table_with_a_row_for_each():
+    metrics = {"mrr": 0.5, "mrr_full_text": 0.1, "hits10_full_text": 0.2, "mrr_masked": 0.3, "hits1_masked": 0.4}
+    single, wide = comparison(metrics, dict.fromkeys(metrics, 0.25)).split("\n\n")
+    assert [line.split() for line in single.splitlines()] == [
+        ["metric", "trivial", "model", "difference"], ["mrr", "0.250", "0.500", "+0.250"],
+    ]  # fmt: skip
+    lines = wide.splitlines()
+    assert lines[0].split() == ["model", "(trivial)", "mrr", "hits10", "hits1"]
+    assert lines[1].split() == ["full_text", "0.100", "(0.250)", "0.200", "(0.250)"]
+    assert lines[2].startswith("masked") and lines[2].endswith("0.400 (0.250)")
+
+
+def test_metrics_without_groups_are_one_table():
+    metrics = {"rmse": 0.5, "mean_iou": 0.1, "mean_f1": 0.2, "top5_accuracy": 0.3}
+    assert len(comparison(metrics, metrics).splitlines()) == 5

@@ -254,3 +254,31 @@ def test_compiling_and_benchmarking_are_switches(toy, tmp_path, monkeypatch):
     switches = {"training.compile": True, "training.cudnn_benchmark": True}
     launch.train(toy({"training.max_steps": 1, "run.name": "other", **switches}))
     assert len(compiled) == 1 and torch.backends.cudnn.benchmark
+
+
+class Shown(Plain):
+    """Keeps every line that could be shown."""
+
+    def __init__(self):
+        self.lines = []
+
+    def update(self, done, total, text):
+        self.lines.append((done, text() if callable(text) else text))
+
+
+def test_every_step_and_every_batch_of_a_validation_reaches_the_progress(toy, tmp_path):
+    config, shown = toy({"training.log_every_steps": 5}), Shown()
+    (tmp_path / "run").mkdir()
+    loop.train(load_task(config), config, tmp_path / "run", endless(), shown)
+    steps = [(done, text) for done, text in shown.lines if "batches evaluated" not in text]
+    assert [done for done, _ in steps] == list(range(1, 13))
+    assert steps[0][1].startswith("epoch 0.22") and steps[0][1].endswith(" left") and "loss" not in steps[0][1]
+    losses = [text.split("loss ")[1].split()[0] for _, text in steps[4:]]
+    assert len(set(losses)) == 3, "between two logged rows the loss is that of the last one, so no step waits for it"
+    assert [done for done, text in shown.lines if "batches evaluated" in text] == [4, 8, 12]
+
+
+def test_rows_have_their_epoch(toy, tmp_path):
+    fit(toy(), tmp_path / "run")
+    rows = read(tmp_path / "run" / "metrics.csv")
+    assert all(float(row["epoch"]) == round(int(row["step"]) * 8 / 37, 4) for row in rows) and len(rows) > 3

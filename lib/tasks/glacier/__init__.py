@@ -19,7 +19,7 @@ from lib.tasks.glacier import losses
 from lib.tasks.glacier.augment import augment
 from lib.tasks.glacier.model import Net
 from lib.tasks.glacier.settings import Settings, Source
-from lib.text import Criterion, aligned
+from lib.text import Criterion
 
 # Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries
 # the modules above, and none of the others.
@@ -165,15 +165,14 @@ class Glacier(Task):
         return pixels.score(parts["test"]).scores(names)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes evaluation.csv, the confusion matrix and some predictions as figures; returns tables and a verdict.
+        """Writes evaluation.csv, the confusion matrix and some predictions as figures; returns a verdict.
 
-        Where the test was not evaluated, there is only the verdict.
+        Where the test was not evaluated, nothing is written.
         """
         names, criteria = self.settings.source.classes, self.settings.criteria
-        tables = []
         if self._test:
             self._test[0].write_csv(names, folder / "evaluation.csv")
-            tables.append(self._draw(*self._test, folder))
+            self._draw(*self._test, folder)
         judged = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
         if criteria.class_iou:
             scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
@@ -183,39 +182,40 @@ class Glacier(Task):
             "workload.sampling.target_shares, more or cleaner data, a wider model. A run with more epochs "
             "resumes from this one."
         )
-        return "\n".join([*tables, *_verdict(judged, advice)])
+        return "\n".join(_verdict(judged, advice))
 
-    def _draw(self, confusion: Confusion, examples: list[Any], folder: Path) -> str:
-        """Draws the confusion matrix and examples of predictions; returns a table of each class's scores."""
+    def _draw(self, confusion: Confusion, examples: list[Any], folder: Path) -> None:
+        """Draws the confusion matrix and examples of predictions."""
         from lib.report import figure
         from lib.tasks.glacier import figures
 
         names = self.settings.source.classes
         figure.confusion(confusion.matrix, names, folder / "plots" / "confusion.png", unit="pixels")
         figures.predictions(examples, names, folder / "plots" / "predictions.png")
-        return aligned(confusion.rows(names), left=[0])
 
     # --- prediction -----------------------------------------------------------------------------------------------
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts each tile of the test in all its flips and turns, by the mean of all models."""
+        from lib.report.progress import counted
         from lib.tasks.glacier import figures
         from lib.tasks.glacier.maps import probabilities
 
         names, least = self.settings.source.classes, self.settings.criteria.ensemble_mcc
         confusion, examples = Confusion(len(names)), []
         part = self.datasets()["test"]
-        for first in range(0, len(part), _VOTED_AT_ONCE):
+        for first in counted(range(0, len(part), _VOTED_AT_ONCE), f"batches voted on by {len(models)} models"):
             samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
             image = torch.from_numpy(np.stack([sample.image for sample in samples]))
             target = torch.from_numpy(np.stack([sample.target for sample in samples]))
             predicted = probabilities(models, image).argmax(1)
             confusion.add(predicted, target)
             examples += figures.shown({"image": image, "target": target}, predicted, _SHOWN_TILES - len(examples))
-        table, scores = self._draw(confusion, examples, folder), confusion.scores(names)
+        self._draw(confusion, examples, folder)
+        scores = confusion.scores(names)
         judged = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
-        return scores, "\n".join([table, *_verdict(judged, advice)])
+        return scores, "\n".join(_verdict(judged, advice))
 
     def joined_by(self) -> Source:
         return self.settings.source

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lib.errors import BadInput
+from lib.report.progress import counted
 from lib.tasks.glacier.augment import undo, view
 from lib.tasks.glacier.data import layout, readers
 from lib.tasks.glacier.data.readers import Opened
@@ -34,7 +35,7 @@ def masks(
     else:
         scenes, problems = layout.find(where, source, labelled=False)
     predicted: dict[str, np.ndarray] = {}
-    for scene in scenes:
+    for scene in counted(scenes, "scenes predicted"):
         try:
             with readers.opened(scene, source) as opened:
                 predicted[scene.name] = _mask(models, opened, size)

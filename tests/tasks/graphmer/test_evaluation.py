@@ -23,4 +23,4 @@ def test_the_encoders_ranks_stand_beside_the_baselines(graphmer, tmp_path):
         rows = [row for row in csv.DictReader(file) if (row["tails"], row["relations"]) == ("all", "non-structural")]
     assert {row["method"] for row in rows} == {"frequency", "trivial", "encoder"}
     assert all(float(row["mrr"]) == 1.0 for row in rows if row["method"] == "encoder")
-    assert text.count("1.000 (1.000)") >= 3
+    assert "triples of held-out files" in text

@@ -53,13 +53,9 @@ def test_the_headline_leaves_structural_relations_out_and_averages_conditions(gr
     assert scores["mrr"] == (1 + 0.5 + 0.25) / 3 and scores["mrr_masked"] == 0.5 and scores["hits3_name_only"] == 0.0
 
 
-def test_the_printed_table_has_a_row_for_each_condition():
-    place = {"relations": "non-structural", "tails": "all", "candidates": "of the relation", "triples": 1200}
-    rows = [
-        {"condition": condition, "method": method, **place, "mrr": 0.25, "hits10": 0.5}
-        for condition in CONDITIONS
-        for method in ("frequency", "trivial", "encoder")
-    ]
+def test_the_printed_sentences_say_what_was_asked_and_what_is_trivial():
+    place = {"relations": "non-structural", "tails": "all", "candidates": "of the relation"}
+    rows = [{"condition": name, **place, "triples": 1200 if name == "masked" else 7} for name in CONDITIONS]
     text = ranking.headline_text(rows)
-    assert "on 1,200 triples" in text
-    assert [line.split()[0] for line in text.splitlines()[2:5]] == list(CONDITIONS) and text.count("0.250 (0.500)") == 9
+    assert "on 1,200 triples" in text and all(condition in text for condition in CONDITIONS)
+    assert "text match in full_text" in text and "\n" not in text
