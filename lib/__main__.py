@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from lib.doctor import findings, rehearsal
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import ensemble, torchrun
 from lib.launch.queue import entries, measure, run_queue, table, verdict
+from lib.machine import disk
 from lib.report import outputs
+from lib.report.printing import safe_printing
 from lib.task import load_config
 
 
@@ -36,6 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except OSError as error:
+        if error.errno not in disk.TROUBLES:
+            raise  # a mistake in a task is best explained by its own traceback
+        where = f" at {error.filename}" if error.filename else ""
+        print(f"The disk refused{where}: {error.strerror}. Free room or mend it, and run again.", file=sys.stderr)
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -136,4 +145,9 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with safe_printing():
+        code = main()
+        if code == 130:  # a further Ctrl-C would only cut off the exit code
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tarfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from lib.launch.resume import bring_along, check_completed, describe_resume, fin
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
 from lib.report import outputs
-from lib.report.metrics import METRICS
+from lib.report.metrics import EVENTS, METRICS
 from lib.report.plot import draw_metrics
 from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
@@ -165,6 +164,9 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
         kept = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
         print(f"checkpoint.keep_last is 0, so {kept}: a session that ends early cannot be resumed.")
     disk.check_writable(run.folder)
+    for name in (CONFIG, METRICS, EVENTS, SUMMARY):
+        if (run.folder / name).is_dir():
+            raise BadInput(f"{run.folder / name} is a folder, where the run writes a file. Move it away.")
     for kind in ("checkpoints", "best"):
         checkpoint.tidy(run.folder / kind)
     if found and (earlier := bring_along(run, found)):
@@ -236,22 +238,18 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
         identity=identity.facts(run.config, run.task),
     )
     with disk.needed(run.folder / SUMMARY, "The training itself is saved, and is not repeated."):
-        ended.write(run.folder)
+        try:
+            ended.write(run.folder)
+        except OSError:  # once more: an error of the disk may be a passing one
+            ended.write(run.folder)
     return ended
 
 
 def _pack(run: Run) -> None:
-    """Packs the archive of the output folder. A failure is a warning: the run is whole, and the next call packs."""
-    try:
-        with disk.lock(run.output_dir):  # a run beside this one may be packing too
-            outputs.bundle(run.output_dir, platform.detect())
-            outputs.package(run.output_dir)
-    except (OSError, tarfile.TarError, EOFError) as error:
-        print(
-            f"Warning: {run.output_dir / outputs.ARCHIVE} could not be packed ({error}). {run.folder} itself is "
-            "whole. Free room on the disk and run again: it packs, and trains nothing anew.",
-            flush=True,
-        )
+    """Packs the archive of the output folder. A failure is a warning: the next call packs."""
+    with _noting({}, "archive"), disk.lock(run.output_dir):  # a run beside this one may be packing too
+        outputs.bundle(run.output_dir, platform.detect())
+        outputs.package(run.output_dir)
 
 
 @contextlib.contextmanager
@@ -268,7 +266,11 @@ def _noting(missing: dict[str, str], name: str) -> Iterator[None]:
             raise
         missing[name] = f"{type(error).__name__}: {error}"
         print("" if for_a_person else traceback.format_exc(), end="")
-        print(f"Warning: the {name} failed ({missing[name]}). The run itself is whole; run again: only this is made.")
+        print(
+            f"Warning: the {name} failed ({missing[name]}). The run itself is whole. Correct the cause, or free room "
+            "on the disk, and run again: only what is missing is made.",
+            flush=True,
+        )
 
 
 def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, float], dict[str, float]]:

@@ -11,7 +11,7 @@ from lib import checkpoint
 from lib.config import Config
 from lib.errors import BadInput
 from lib.launch.run import Run
-from lib.machine import inputs, platform
+from lib.machine import disk, inputs, platform
 from lib.report.metrics import EVENTS, METRICS
 from lib.report.summary import Summary
 from lib.training import identity
@@ -113,9 +113,10 @@ def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
     if origin.resolve() == run.folder.resolve():
         return None
     for name in (METRICS, EVENTS):
-        (run.folder / name).unlink(missing_ok=True)  # of a start that was killed
-        if (origin / name).is_file():
-            shutil.copyfile(origin / name, run.folder / name)
+        with disk.needed(run.folder / name, f"Nothing is lost: {origin} stays as it is."):
+            (run.folder / name).unlink(missing_ok=True)  # of a start that was killed
+            if (origin / name).is_file():
+                shutil.copyfile(origin / name, run.folder / name)
     for step in checkpoint.steps(origin / "best"):
         with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
             best = checkpoint.load(checkpoint.path_of(origin / "best", step))

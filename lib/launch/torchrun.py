@@ -34,7 +34,7 @@ from lib.machine import hardware, memory
 from lib.machine.disk import whole
 from lib.report.metrics import EventLog
 from lib.report.progress import MARK, Progress, choose_progress
-from lib.training.session import handling_signals
+from lib.training.session import handed_down, handling_signals
 
 LAUNCHES = 3  # in a row without a new checkpoint
 GRACE_SECONDS = 2.0  # in which the ranks that are left may say why, before all are killed
@@ -235,8 +235,8 @@ class _Launch:
         return {
             "OMP_NUM_THREADS": str(hardware.cpus_per_process(self.count)),
             "GLOO_SOCKET_IFNAME": "lo",  # on one machine; looking up its own name fails in some containers
-            environment.SESSION_START: str(psutil.Process().create_time()),
             **os.environ,
+            environment.SESSION_START: handed_down(),
             environment.SESSION: str(self.session),
             environment.SUMMARY: json.dumps(self.summary),
             "PYTHONPATH": os.pathsep.join(path),

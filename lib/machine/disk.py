@@ -17,6 +17,7 @@ from lib.errors import BadInput, TrainingFailed
 CHUNK = 16 * 2**20  # bytes per write; after each the thread must get the GIL back, which training can hold for 5 ms
 _PROBE_BYTES = 64 * 1024  # room for the first files of a run
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP}  # answers of mounted cloud drives, which cannot sync a folder
+TROUBLES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}  # of the disk itself, whatever was to be written
 _held: dict[int, int] = {}  # the descriptors of this process that carry a lock: how often it was taken
 
 

@@ -17,6 +17,22 @@ from lib import ranks
 from lib.config import environment
 from lib.machine import platform
 
+
+def _clock() -> float:
+    """Returns seconds that nobody sets and that go on while the machine is suspended, where the system counts these."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+# The clock on the wall is read once: set back or forward in mid-session, it moves no deadline.
+_ANCHOR = time.time() - _clock()
+_STARTED = psutil.Process().create_time()
+
+
+def now() -> float:
+    """Returns the Unix time that it would be if nobody had set the clock since this process began."""
+    return _ANCHOR + _clock()
+
+
 Reason = Literal["completed", "deadline", "interrupted"]
 _STOPS: tuple[Reason | None, ...] = (None, "deadline", "interrupted")  # the later one wins
 
@@ -40,10 +56,11 @@ class Session:
         self._longest = dict.fromkeys(_FACTOR, 0.0)
         self._signal: str | None = None
         self._signalled_at = 0.0
+        self._process = os.getpid()
 
     def remaining(self) -> float:
         """Seconds until the deadline; infinite without one."""
-        return self.deadline - time.time()
+        return self.deadline - now()
 
     @contextmanager
     def measured(self, name: str) -> Iterator[None]:
@@ -93,12 +110,16 @@ class Session:
             yield
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self._signal and not (ranks.under_torchrun() and now - self._signalled_at < _ECHO_SECONDS):
+        if os.getpid() != self._process:  # a forked loader process: Ctrl-C in a terminal reaches all of them
+            if number == signal.SIGTERM:
+                os._exit(128 + number)
+            return
+        seconds = time.monotonic()
+        if self._signal and not (ranks.under_torchrun() and seconds - self._signalled_at < _ECHO_SECONDS):
             raise KeyboardInterrupt
         if self._signal:
             return
-        self._signal, self._signalled_at = signal.Signals(number).name, now
+        self._signal, self._signalled_at = signal.Signals(number).name, seconds
         print(f"\n{self._signal}: finishing this step and saving; a second one stops at once.", flush=True)
 
 
@@ -131,16 +152,20 @@ def start_session(minutes: float, margin_seconds: float) -> Session:
     return Session(limit, margin_seconds, begun)
 
 
+def handed_down() -> str:
+    """Returns SESSION_START for a child that is started now, which reads the clock on the wall once too."""
+    return str(time.time() - (now() - _process_start()))
+
+
 def _process_start() -> float:
-    handed_down = os.environ.get(environment.SESSION_START)
-    return float(handed_down) if handed_down else psutil.Process().create_time()
+    handed = os.environ.get(environment.SESSION_START)
+    return float(handed) if handed else _STARTED
 
 
 def _container_start() -> float:
     """Returns the Unix time at which process 1 started (field 22 of its stat, in clock ticks after boot)."""
     try:
         fields = Path("/proc/1/stat").read_text().rpartition(")")[2].split()
-        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
-        return int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, StopIteration, ValueError, IndexError):
+        return _ANCHOR + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
         return _process_start()

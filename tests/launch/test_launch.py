@@ -1,7 +1,10 @@
 """A run from its configuration to its archive, on the command line and over sessions."""
 
+import fcntl
+import json
 import os
 import shutil
+import signal
 import tarfile
 
 import pytest
@@ -11,6 +14,7 @@ from lib.errors import BadInput
 from lib.report import outputs
 from lib.report.metrics import read
 from lib.report.summary import Summary
+from tests.conftest import VOLATILE_COLUMNS
 
 
 def test_a_run_leaves_everything_that_is_promised(toy, tmp_path):
@@ -128,3 +132,148 @@ def test_a_new_run_starts_from_the_weights_of_another_and_says_what_matched(toy,
     assert "Initial weights: 4 of 4 tensors match" in capsys.readouterr().out
     with pytest.raises(BadInput, match="4 of 9 tensors match.*less than 90%"):
         launch.train(toy({**first, "run.name": "third", "workload.batch_norm": True}))
+
+
+def files_of(folder):
+    """Every file of a run, but for the picture's bytes and what no two sessions share."""
+    content = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    summary = json.loads(content["summary.json"])
+    for name in ("session", "steps_per_second", "peak_memory_bytes", "samples_seen"):
+        summary.pop(name)
+    rows = [{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in read(folder / "metrics.csv")]
+    return {**content, "summary.json": summary, "metrics.csv": rows, "plots/metrics.png": True}
+
+
+class Killed(BaseException):
+    """What a kill is to the code: nothing is done any more."""
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A picture that takes no time."""
+
+    def draw(table, out, *_):
+        out.parent.mkdir(exist_ok=True)
+        out.write_bytes(b"picture")
+        return out
+
+    monkeypatch.setattr(launch, "draw_metrics", draw)
+
+
+@pytest.mark.parametrize("where", ["evaluate", "draw_metrics", "Summary.write", "outputs.bundle", "outputs.package"])
+def test_a_run_killed_at_its_end_is_completed_by_the_next_call(toy, tmp_path, monkeypatch, quick, where):
+    config = toy({"output_dir": str(tmp_path / "whole")})
+    launch.train(config)
+
+    def kill(*_):
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(launch, "_write_failure", kill)
+        patched.setattr(f"lib.launch.{where}", kill)
+        launch.train(toy())
+    again = launch.train(toy())
+    assert (again.reason, again.step, again.missing) == ("completed", 12, {})
+    whole, mended = (files_of(tmp_path / name / "toy") for name in ("whole", "runs"))
+    whole.pop("config.yaml"), mended.pop("config.yaml")  # which names the folder
+    assert mended == whole
+    assert outputs.holds(tmp_path / "runs" / outputs.ARCHIVE, tmp_path / "runs" / "toy")
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut", "of an earlier session"])
+def test_an_archive_that_is_not_that_of_the_run_is_packed_again(toy, tmp_path, quick, damage):
+    launch.train(toy({"training.max_steps": 6}))
+    archive = tmp_path / "runs" / outputs.ARCHIVE
+    earlier = archive.read_bytes()
+    launch.train(toy())
+    good = archive.read_bytes()
+    if damage == "removed":
+        archive.unlink()
+    else:
+        archive.write_bytes(good[:-20] if damage == "cut" else earlier)
+    launch.train(toy())
+    assert archive.read_bytes() == good
+    before = archive.stat().st_mtime_ns
+    launch.train(toy())
+    assert archive.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("keep_last", [0, 2])
+@pytest.mark.parametrize("what", ["test", "plot", "baseline", "report", "archive"])
+def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(
+    toy, tmp_path, monkeypatch, quick, capsys, what, keep_last
+):
+    def fail(*_):
+        raise ValueError("a mistake in it")
+
+    run = launch.prepare(toy({"checkpoint.keep_last": keep_last}))
+    places = {"test": (launch, "evaluate"), "plot": (launch, "draw_metrics"), "archive": (outputs, "package")}
+    with monkeypatch.context() as patched:
+        patched.setattr(*places.get(what, (type(run.task), what)), fail, raising=False)
+        summary = launch.train(run)
+    assert summary.reason == "completed" and Summary.read(run.folder) == summary
+    assert summary.missing == ({} if what == "archive" else {what: "ValueError: a mistake in it"})
+    out = capsys.readouterr().out
+    assert f"Warning: the {what} failed" in out and "Traceback" in out
+    rows = (run.folder / "metrics.csv").read_bytes()
+    mended = launch.train(run)
+    assert mended.missing == {} and mended.metrics and mended.baseline and mended.session == 1
+    assert mended.samples_seen == [96] and (run.folder / "metrics.csv").read_bytes() == rows  # nothing was trained
+    assert launch.picture(run).is_file() and outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder)
+
+
+def test_a_second_interrupt_is_an_interruption_and_no_failure(toy, tmp_path, monkeypatch):
+    def impatient(*_):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(launch.loop, "train", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        launch.train(toy())
+    assert Summary.read(tmp_path / "runs" / "toy").reason == "interrupted"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_signal_during_packing_leaves_the_summary(toy, tmp_path, monkeypatch, quick):
+    monkeypatch.setattr(outputs, "package", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        launch.train(toy())
+    assert Summary.read(tmp_path / "runs" / "toy").reason == "completed"
+
+
+def test_a_run_whose_folder_another_process_holds_is_refused_and_changes_nothing(toy, tmp_path):
+    folder = tmp_path / "runs" / "toy"
+    folder.mkdir(parents=True)
+    other = os.open(folder, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(BadInput, match=f"Another process is training in {folder}"):
+        launch.train(toy())
+    assert not list(folder.iterdir()) and [path.name for path in folder.parent.iterdir()] == ["toy"]
+    os.close(other)
+    assert launch.train(toy({"training.max_steps": 1})).reason == "completed"
+
+
+@pytest.mark.parametrize("key, value", [("seed", 1), ("training.effective_batch", 4), ("workload.samples", 36)])
+def test_a_completed_run_does_not_answer_for_another_one(toy, tmp_path, key, value):
+    launch.train(toy())
+    shutil.rmtree(tmp_path / "runs" / "toy" / "checkpoints")  # its summary knows what it was
+    with pytest.raises(BadInput, match=r"(?s)was completed with another configuration:\n +saved +now\n"):
+        launch.train(toy({key: value}))
+
+
+def test_a_completed_run_says_what_else_differs(toy, tmp_path, capsys):
+    launch.train(toy())
+    capsys.readouterr()
+    assert launch.train(toy()).step == 12
+    assert "these differ" not in capsys.readouterr().out
+    assert launch.train(toy({"optimizer.lr": 0.02, "workload.dropout": 0.5})).step == 12
+    out = capsys.readouterr().out
+    assert "was completed at step 12" in out
+    assert "was completed with other settings" in out and "optimizer.lr" in out and "workload.dropout" in out
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(toy, tmp_path):
+    for name in ("metrics.csv", "summary.json", "config.yaml"):
+        (tmp_path / "runs" / "toy" / name).mkdir(parents=True)
+        with pytest.raises(BadInput, match=f"{name} is a folder"):
+            launch.train(toy())
+        (tmp_path / "runs" / "toy" / name).rmdir()

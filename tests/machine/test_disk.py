@@ -1,6 +1,11 @@
 """Files and folders that are written whole or not at all."""
 
 import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -70,3 +75,72 @@ def test_failing_to_delete_only_warns(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(disk, "calls", FailingAt("remove", errno.EIO))
     disk.discard(path)
     assert "Could not delete" in capsys.readouterr().out and checkpoint.steps(tmp_path) == []
+
+
+HOLD = """
+import fcntl, os, sys, time
+handle = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(handle, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_lock_is_held_against_others_and_given_back_by_a_kill(tmp_path):
+    other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
+    assert other.stdout.readline() == b"held\n"
+    with pytest.raises(disk.Busy, match="in use"), disk.lock(tmp_path, "in use"):
+        pass
+    other.kill()
+    other.wait()
+    with disk.lock(tmp_path, "in use"):
+        with disk.lock(tmp_path, "in use"):  # the same process may take it again
+            pass
+        with pytest.raises(BlockingIOError):
+            flock(tmp_path)
+    flock(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def flock(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(handle)
+
+
+def test_a_forked_child_such_as_a_loader_process_does_not_keep_a_lock(tmp_path):
+    here, there = os.pipe()
+    with disk.lock(tmp_path, "in use"):
+        if not (child := os.fork()):
+            os.write(there, b"x")
+            signal.pause()
+        os.read(here, 1)
+    try:
+        flock(tmp_path)  # the child still lives
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_folder_that_a_lock_made_is_gone_again_if_it_stays_empty(tmp_path):
+    with disk.lock(tmp_path / "a" / "b", "in use"):
+        assert (tmp_path / "a" / "b").is_dir()
+    assert not list(tmp_path.iterdir())
+    with disk.lock(tmp_path / "a" / "b", "in use"):
+        (tmp_path / "a" / "b" / "file").touch()
+    assert (tmp_path / "a" / "b" / "file").is_file()
+
+
+def test_where_folders_cannot_be_locked_a_line_says_so(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(disk.fcntl, "flock", refuse)
+    with disk.lock(tmp_path, "in use") as handle:
+        assert handle is None
+    assert "cannot be locked (No locks available)" in capsys.readouterr().out
+    monkeypatch.setattr(disk, "fcntl", None)  # on Windows
+    with disk.lock(tmp_path, "in use") as handle:
+        assert handle is None

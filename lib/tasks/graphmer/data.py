@@ -63,18 +63,23 @@ class Data:
     def corpus(self) -> Corpus:
         """The arrays, from the cache where the same data and settings made them before. Raises BadInput."""
         path = self.cache / f"corpus-{self._corpus_key()}.npz"
-        if path.is_file():
-            try:
+        try:
+            if path.is_file():
                 return Corpus.load(path)
-            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-                print(f"The cached corpus {path} is damaged ({error}); it is built again.")
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            print(f"The cached corpus {path} is damaged ({error}); it is built again.")
         built = build(self.graph, None if self.is_graph else self.root, self.settings.chain, self.settings.split)
         if len(built.relations) > self.settings.model.relations:
             raise BadInput(
                 f"The data has {len(built.relations)} relations and workload.model.relations is "
                 f"{self.settings.model.relations}. Set it to at least {len(built.relations)}."
             )
-        built.save(path)
+        try:
+            built.save(path)
+        except OSError as error:
+            print(
+                f"The corpus is not kept for the next run, because {path} cannot be written ({error.strerror or error})."
+            )
         return built
 
     def _corpus_key(self) -> str:

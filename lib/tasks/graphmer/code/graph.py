@@ -146,17 +146,18 @@ def build_cached(root: Path, cache: Path) -> Graph:
     if graph is not None:
         return graph
     graph = build(root)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
         with disk.whole(folder, cache=True) as aside:
             write(graph, aside)
             hashes = {name: hashlib.sha256((aside / name).read_bytes()).hexdigest() for name in (TRIPLES, ENTITIES)}
             manifest = {"key": key, "sha256": hashes, "skipped": graph.skipped, "duplicates": graph.duplicates}
             (aside / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    except OSError:
+    except OSError as error:
         if not folder.is_dir():  # else another process was first, with the same content
-            raise
+            why = error.strerror or error
+            print(f"The graph is not kept for the next run, because {folder} cannot be written ({why}).")
     return graph
 
 
