@@ -136,25 +136,46 @@ def one_fault(folder: Path, fault: str, number: int, expected: dict, counts: Cou
     return operation
 
 
-def random_kills(base: Path, runs: int, seed: int = 0, steps: int = 100) -> dict:
-    """Runs with two loader processes, killed at random moments until they end; three kills at most for each."""
-    overrides = {"data.num_workers": 2, "training.max_steps": steps, "checkpoint.every_steps": 2}
+def random_kills(base: Path, runs: int, seed: int = 0, steps: int = 100, workers: int = 2) -> dict:
+    """Runs, with loader processes or without, killed at random moments until they end; three kills at most for each."""
+    overrides = {"data.num_workers": workers, "training.max_steps": steps, "checkpoint.every_steps": 2}
     assert wait(fork(base / "warm", overrides)) == 0
     begin = time.perf_counter()
-    assert wait(fork(base / "whole", overrides)) == 0
-    seconds = time.perf_counter() - begin
+    process = fork(base / "whole", overrides)
+    assert _saves(base / "whole", process, than=0)
+    to_first = time.perf_counter() - begin
+    assert wait(process) == 0
+    from_first = time.perf_counter() - begin - to_first
     expected = result(base / "whole", steps)
     draw, counts = random.Random(seed), Counter(runs=runs)
     for _ in range(runs):
         folder = base / "run"
         shutil.rmtree(folder, ignore_errors=True)
         for _ in range(3):
+            before = _newest(folder)
             process = fork(folder, overrides)
-            time.sleep(draw.uniform(0.1, 0.7) * seconds)
-            os.kill(process, signal.SIGKILL)
+            if draw.random() < 0.25:  # while it starts, which takes longer than all of its steps
+                time.sleep(draw.uniform(0.1, 1) * to_first)
+            elif _saves(folder, process, than=before):
+                time.sleep(draw.uniform(0, 0.7) * from_first)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
             counts["kills"] += wait(process) == -signal.SIGKILL
             counts["kills that left a half-written checkpoint"] += any((folder / "runs").glob("toy/*/step-*.tmp"))
         finish(folder, overrides)
         assert result(folder, steps) == expected, "another end"
         counts["equal"] += 1
     return {"random kills": dict(counts)}
+
+
+def _newest(folder: Path) -> int:
+    return max(checkpoint.steps(folder / "runs" / "toy" / "checkpoints"), default=0)
+
+
+def _saves(folder: Path, process: int, than: int) -> bool:
+    """Waits for a checkpoint that is newer; False where the run ends before."""
+    while os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if _newest(folder) > than:
+            return True
+        time.sleep(0.002)
+    return _newest(folder) > than
