@@ -215,26 +215,18 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
         return _summary(run, outcome.reason, outcome.state.step, number)
     with _noting(missing, "plot"):
         plot(run, baseline)
-    state = outcome.state
     ended = _summary(
         run,
         outcome.reason,
-        state.step,
+        outcome.state.step,
         number,
         missing=missing if outcome.reason == "completed" else {},
         metrics={name: scores[name] for name in baseline if name in scores},
         baseline=baseline,
         test_loss=scores.get("loss"),
         report=report,
-        best=state.best,
-        steps_per_second=round(outcome.steps_per_second, 4),
         **_predictions(run),
-        peak_memory_bytes=outcome.peak_bytes,
-        micro_batch=state.micro_batch,
-        precision=state.precision,
-        skipped_steps=state.skipped_steps,
-        world_size=ranks.world(),
-        samples_seen=outcome.samples_seen,
+        **_measured(outcome),
         identity=identity.facts(run.config, run.task),
     )
     with disk.needed(run.folder / SUMMARY, "The training itself is saved, and is not repeated."):
@@ -242,9 +234,24 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
             ended.write(run.folder)
         except OSError:  # once more: an error of the disk may be a passing one
             ended.write(run.folder)
-    if baseline and not platform.in_notebook():  # there a cell of its own shows it, at every "run all"
-        print(comparison(ended.metrics, baseline), report, sep="\n\n", flush=True)
+    if not platform.in_notebook():  # there a cell of its own shows it, at every "run all"
+        print(*filter(None, (baseline and comparison(ended.metrics, baseline), report)), sep="\n\n", flush=True)
     return ended
+
+
+def _measured(outcome: loop.Outcome) -> dict[str, Any]:
+    """Returns what the summary says of the training itself."""
+    state = outcome.state
+    return {
+        "best": state.best,
+        "steps_per_second": round(outcome.steps_per_second, 4),
+        "peak_memory_bytes": outcome.peak_bytes,
+        "micro_batch": state.micro_batch,
+        "precision": state.precision,
+        "skipped_steps": state.skipped_steps,
+        "world_size": ranks.world(),
+        "samples_seen": outcome.samples_seen,
+    }
 
 
 def _pack(run: Run) -> None:

@@ -208,7 +208,7 @@ def test_a_batch_with_something_that_has_no_samples_is_refused_before_it_is_cut(
 
 
 def test_loss_terms_that_nobody_counts_are_named(toy, tmp_path, monkeypatch):
-    with pytest.raises(BadInput, match="loss term 'squared', and Task.count has no such name; it has other"):
+    with pytest.raises(BadInput, match="loss term 'squared', and Toy.count has no such term. It has: 'other'"):
         run_in(tmp_path / "run", toy(), monkeypatch, count=lambda self, batch: {"other": 1})
 
 
