@@ -171,8 +171,8 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
         checkpoint.tidy(run.folder / kind)
     if found and (earlier := bring_along(run, found)):
         number = earlier.session + 1
-    with disk.needed(run.folder / CONFIG, "Nothing was trained yet."), disk.whole(run.folder / CONFIG) as aside:
-        aside.write_text(to_yaml(run.config), "utf-8")
+    with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
+        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(run.config)))
     return found, number
 
 
@@ -238,10 +238,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
         identity=identity.facts(run.config, run.task),
     )
     with disk.needed(run.folder / SUMMARY, "The training itself is saved, and is not repeated."):
-        try:
-            ended.write(run.folder)
-        except OSError:  # once more: an error of the disk may be a passing one
-            ended.write(run.folder)
+        disk.twice(lambda: ended.write(run.folder))
     return ended
 
 
