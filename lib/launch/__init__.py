@@ -10,6 +10,7 @@ from typing import Any
 
 from lib import checkpoint, ranks
 from lib.checkpoint import weights
+from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import smaller, torchrun
@@ -62,10 +63,12 @@ def _train(run: Run) -> Summary:
         outcome = _outcome_of(run, earlier, found) if is_completed else smaller.train(run, session, found)
         ended = _end(run, outcome, number)
     except BaseException as error:
-        if ranks.is_first() or isinstance(error, OutOfMemory):  # the other ranks know the smaller size alone
+        # A completed run's summary is there and says what is missing; of a smaller size another rank knows alone.
+        if not is_completed and (ranks.is_first() or isinstance(error, OutOfMemory)):
             _write_failure(run, error, number)
         raise
     if ranks.is_first():
+        _tidy(run, outcome.state)
         with session.measured("package"):
             _pack(run)
     return ended
@@ -83,9 +86,10 @@ def _alone(folder: Path) -> Iterator[None]:
             if ranks.is_first() and not torchrun.is_watched():
                 try:
                     stack.enter_context(disk.lock(folder, busy))
-                except OSError:
-                    disk.check_writable(folder)  # says what is wrong with it
-                    raise
+                except OSError:  # a passing one, or the folder cannot be used, which the check says
+                    disk.check_writable(folder)
+                    with disk.needed(folder, "Nothing was trained yet."):
+                        stack.enter_context(disk.lock(folder, busy))
         yield
 
 
@@ -119,9 +123,9 @@ def _mend_files(run: Run, earlier: Summary) -> Summary:
     """Draws and packs again what a kill or a full disk kept from a completed run; returns its summary."""
     if not ranks.is_first():
         return earlier
+    _tidy(run)
     if not picture(run).is_file():
-        missing: dict[str, str] = {}
-        with _noting(missing, "plot"):
+        with _noting({}, "plot"):
             plot(run, earlier.baseline)
     if not outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder):
         _pack(run)
@@ -164,13 +168,21 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
     for name in (CONFIG, METRICS, EVENTS, SUMMARY):
         if (run.folder / name).is_dir():
             raise BadInput(f"{run.folder / name} is a folder, where the run writes a file. Move it away.")
-    for kind in ("checkpoints", "best"):
-        checkpoint.tidy(run.folder / kind)
+    _tidy(run)
     if found and (earlier := bring_along(run, found)):
         number = earlier.session + 1
-    with disk.needed(run.folder / CONFIG, "Nothing was trained yet."), disk.whole(run.folder / CONFIG) as aside:
-        aside.write_text(to_yaml(run.config), "utf-8")
+    with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
+        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(run.config)))
     return found, number
+
+
+def _tidy(run: Run, state: State | None = None) -> None:
+    """Removes what killed saves and deletions left; with the state of a run's end also what retention could not."""
+    for kind in ("checkpoints", "best"):
+        checkpoint.tidy(run.folder / kind)
+    if state and run.config.checkpoint.keep_last:
+        retention = Retention(run.folder, run.config.checkpoint)
+        retention.after_checkpoint(state.step, [best["step"] for best in state.kept_best])
 
 
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
@@ -230,10 +242,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
         identity=identity.facts(run.config, run.task),
     )
     with disk.needed(run.folder / SUMMARY, "The training itself is saved, and is not repeated."):
-        try:
-            ended.write(run.folder)
-        except OSError:  # once more: an error of the disk may be a passing one
-            ended.write(run.folder)
+        disk.twice(lambda: ended.write(run.folder))
     if not platform.in_notebook():  # there a cell of its own shows it, at every "run all"
         print(*filter(None, (baseline and comparison(ended.metrics, baseline), report)), sep="\n\n", flush=True)
     return ended

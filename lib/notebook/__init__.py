@@ -104,4 +104,7 @@ def compare(summary: Summary) -> str:
     if summary.reason != "completed":
         left = summary.max_steps - summary.step
         return f"The run stopped ({summary.reason}) with {left:,} steps left; the test comes when it is completed."
+    if summary.missing and not summary.metrics:
+        why = "; ".join(f"{name} failed ({error})" for name, error in summary.missing.items())
+        return f"The run is completed, but {why}. Correct it and run again: only what is missing is made."
     return "\n\n".join(filter(None, [comparison(summary.metrics, summary.baseline), summary.report]))
