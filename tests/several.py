@@ -81,6 +81,24 @@ class Tight(Toy):
         return super().loss(model, batch)
 
 
+class TightUpdate(Toy):
+    """Memory runs out on the second rank in the update of the weights, once, where micro-batches have four samples."""
+
+    def count(self, batch):
+        update = torch.optim.AdamW.step
+        if ranks.rank() == 1 and self.config.training.micro_batch != 2 and update.__name__ != "tight":
+            calls = []
+
+            def tight(optimizer, closure=None):
+                calls.append(optimizer)
+                update(optimizer, closure)
+                if len(calls) == 5:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+
+            torch.optim.AdamW.step = tight
+        return super().count(batch)
+
+
 class CumulativeNorm(Toy):
     """Batch statistics are the mean over all batches so far."""
 

@@ -2,7 +2,7 @@
 
 from lib import checkpoint, ranks
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch.resume import find_checkpoint
+from lib.launch.resume import find_checkpoint, resume_folders
 from lib.launch.run import Run
 from lib.machine import memory
 from lib.report.metrics import EVENTS, EventLog
@@ -19,7 +19,7 @@ def train(run: Run, session: Session, found: checkpoint.Checkpoint | None) -> lo
 
     Raises OutOfMemory where that does not help, or where there are other ranks: the launching process starts all again.
     """
-    most = ranks.from_first(_size_of_last_session(run, found))
+    most = ranks.from_first(_size_of_last_session(run) if ranks.is_first() else 0)
     training = run.config.training
     if 0 < most < (training.micro_batch or training.effective_batch // training.micro_batch_slots):
         print(f"Memory ran out in an earlier session: a micro-batch has at most {most} samples.")
@@ -53,9 +53,9 @@ def next_size(run: Run, error: BaseException) -> int:
     return getattr(error, "micro_batch", 0) or (earlier.micro_batch if earlier else 0)
 
 
-def _size_of_last_session(run: Run, found: checkpoint.Checkpoint | None) -> int:
-    """Returns the micro-batch that a failed session left for the next one; 0 where none did."""
-    folders = [run.folder, *([found.path.parent.parent] if found else [])]
+def _size_of_last_session(run: Run) -> int:
+    """Returns the micro-batch that a failed session left for the next one, here or in an input; 0 where none did."""
+    folders = [run.folder, *(folder.parent for folder in resume_folders(run))]
     earlier = next(filter(None, map(Summary.read, folders)), None)
     return earlier.micro_batch if earlier and earlier.reason == "failed" else 0
 

@@ -245,6 +245,17 @@ def shards(base: Path, fast: bool) -> dict:
     return {"launches": 2, "micro_batch": [4, 2], "completed": True}
 
 
+def update(base: Path, fast: bool) -> dict:
+    """Memory runs out on the second of two ranks after it changed its weights: a fresh launch with half the size."""
+    run = Run(base / "update", 12, **{"task": f"{several.__file__}:TightUpdate"})
+    run.end()
+    folder = run.folder / "runs" / "slow"
+    assert "oom_sharded,4,2" in (folder / "events.csv").read_text(), run.log()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["reason"], summary["micro_batch"]) == ("completed", 2) and "Traceback" not in run.log()
+    return {"launches": 2, "micro_batch": [4, 2], "completed": True}
+
+
 class Agents:
     """Two torchrun agents on one machine, which meet at a port as two machines would."""
 
@@ -316,7 +327,7 @@ def main() -> None:
     parser.add_argument("--fast", action="store_true", help="fewer of each, no hang, no record")
     parser.add_argument("parts", nargs="*", help="some parts only; the others keep their figures in the record")
     options = parser.parse_args()
-    parts = {part.__name__: part for part in (deaths, two_machines, orphans, interrupt, notebook, shards, hang)}
+    parts = {part.__name__: part for part in (deaths, two_machines, orphans, interrupt, notebook, shards, update, hang)}
     chosen = options.parts or [name for name in parts if not (options.fast and name == "hang")]
     record = {
         "date": datetime.date.today().isoformat(),

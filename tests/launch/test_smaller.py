@@ -1,10 +1,13 @@
 """A run that overflows where a step cannot be repeated goes on from its newest checkpoint, and the next start knows."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from lib import checkpoint, launch
 from lib.errors import OutOfMemory
+from lib.machine import inputs
 from lib.report.metrics import read
 from lib.report.summary import Summary
 from tests import several
@@ -74,3 +77,11 @@ def test_a_model_that_does_not_fit_at_all_says_so(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(several.Toy, "model", model)
     with pytest.raises(OutOfMemory, match="the model and its states alone do not fit. Make the model smaller"):
         launch.train(toy({"task": f"{several.__file__}:Slow"}))
+
+
+def test_the_size_is_kept_where_the_failed_session_is_an_input_without_a_checkpoint(toy, tmp_path, full, monkeypatch):
+    Path("earlier/toy").mkdir(parents=True)
+    Summary("toy", "toy", "failed", micro_batch=2).write(Path("earlier/toy"))
+    monkeypatch.setattr(inputs, "earlier_runs", lambda name, here: [Path("earlier") / name])
+    full()
+    assert launch.train(toy()).micro_batch == 2
