@@ -45,7 +45,11 @@ CONTENTS = {
     "bases in a circle": "class A(B): pass\nclass B(A): pass\nA.x()\n",
     "names in a circle": "a = b\nb = c\nc = a\na.x()\n",
     "a long chain of names": "".join(f"x{n + 1} = x{n}\n" for n in range(3_000)) + "x3000()\n",
-    "a long chain of bases": "".join(f"class A{n + 1}(A{n}): pass\n" for n in range(1_000)),
+    "a long chain of bases": "".join(f"class A{n}(A{n + 1}):\n def f(self): pass\n" for n in range(500)),
+    "a name defined often": "class B: pass\n" + "class A(B):\n def f(self): return self.g()\n" * 500,
+    "a thousand bases": "".join(f"class B{n}: pass\n" for n in range(1_000))
+    + f"class A({','.join(f'B{n}' for n in range(1_000))}):\n def f(self): pass\n",
+    "an attribute set often": "class A:\n def f(self):\n" + "  self.x = self.x.y\n" * 500 + "  self.x.z()\n" * 500,
     "a diamond of bases": "class A0: pass\nclass B0: pass\n"
     + "".join(f"class A{n + 1}(A{n}, B{n}): pass\nclass B{n + 1}(B{n}, A{n}): pass\n" for n in range(40)),
     "returns in a circle": "def f(): return g()\ndef g(): return f()\nf().x()\n",

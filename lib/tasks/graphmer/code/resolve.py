@@ -12,6 +12,7 @@ from lib.tasks.graphmer.code.facts import CALL, ENTER, INSTANCE, UNKNOWN, Bindin
 _DEPTH = 60  # nested look-ups; chains of assignments longer than this are in generated code only
 _NONE = "NoneType"
 _OPAQUE = "?"  # a base that is not in the tree: what it has is not known
+_MOST = 200  # bases of a class, and bindings of a name, that are looked at; more are in files that want to cost time
 # Bases outside of the tree that give their subclasses no methods worth finding
 _MARKERS = {"abc.ABC", "typing.Generic", "typing.Protocol", "typing.NamedTuple", "typing_extensions.Protocol"}
 _ENUMS = {"enum.Enum", "enum.IntEnum", "enum.StrEnum", "enum.Flag", "enum.IntFlag"}
@@ -55,6 +56,7 @@ class Resolver:
         self._paths: dict[tuple[str, int, Path, str, str], Target | None] = {}
         self._names: dict[tuple[str, str], Target | None] = {}
         self._orders: dict[str, list[str]] = {}
+        self._depth = 0  # of `order` within itself
         self._depth = 0
 
     def path(self, facts: Facts, scope: int, path: Path, receiver: str = "", excluded: str = "") -> Target | None:
@@ -122,7 +124,7 @@ class Resolver:
         """
         named: list[Target | None] = []
         values: list[Target | None] = []
-        for binding in bindings:
+        for binding in bindings if len(bindings) <= _MOST else ():
             target = self._bound(facts, binding)
             if target is not None and target.id == excluded:
                 continue
@@ -299,7 +301,7 @@ class Resolver:
         facts = self.home[owner]
         bindings = [
             binding
-            for definition in self.definitions[owner]
+            for definition in self.definitions[owner][:_MOST]
             for binding in facts.scopes[definition.inner].bindings.get(name, [])
         ]
         return bindings + facts.attributes.get(owner, {}).get(name, [])
@@ -327,7 +329,7 @@ class Resolver:
         facts = self.home[owner]
         return [
             (self.path(facts, definition.outer, path, excluded=owner), path, line)
-            for definition in self.definitions[owner]
+            for definition in self.definitions[owner][:_MOST]
             for path, line in definition.bases
         ]
 
@@ -348,10 +350,10 @@ class Resolver:
         return self._member(Target("instance", owner), name)
 
     def ancestors(self, owner: str) -> set[str]:
-        """Returns all classes of the tree that `owner` inherits from; `owner` itself only in a circle."""
+        """Returns the classes of the tree that `owner` inherits from; `owner` itself only in a circle."""
         ancestors: set[str] = set()
         rest = [owner]
-        while rest:
+        while rest and len(ancestors) < _MOST:
             for target, _, _ in self.bases(rest.pop()):
                 if target is not None and target.kind == "class" and target.id not in ancestors:
                     ancestors.add(target.id)
@@ -364,7 +366,11 @@ class Resolver:
             return self._orders[owner]
         self._orders[owner] = [owner]  # cuts circular inheritance
         lines: list[list[str]] = []
-        for target, _, _ in self.bases(owner):
+        bases = self.bases(owner)
+        if len(bases) > _MOST or self._depth >= _MOST // 4:  # four frames of Python each
+            bases = [(None, (), 0)]
+        self._depth += 1
+        for target, _, _ in bases:
             if target is None or (target.kind == "external" and target.id not in _MARKERS | _ENUMS):
                 lines.append([_OPAQUE])
             elif target.kind == "class":
@@ -373,7 +379,9 @@ class Resolver:
                 lines.append([f"builtins.{target.id}"] if target.id != "object" else [])
             elif target.kind != "external":
                 lines.append([_OPAQUE])
-        self._orders[owner] = [owner, *_merge([*lines, [line[0] for line in lines if line]])]
+        self._depth -= 1
+        merged = _merge([*lines, [line[0] for line in lines if line]])
+        self._orders[owner] = [owner, *merged[:_MOST], *([_OPAQUE] if len(merged) > _MOST else [])]
         return self._orders[owner]
 
 
