@@ -68,11 +68,11 @@ class Data:
     def corpus(self) -> Corpus:
         """The arrays, from the cache where the same data and settings made them before. Raises BadInput."""
         path = self.cache / f"corpus-{self._corpus_key()}.npz"
-        if path.is_file():
-            try:
+        try:
+            if path.is_file():
                 return Corpus.load(path)
-            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-                print(f"The cached corpus {path} is damaged ({error}); it is built again.")
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            print(f"The cached corpus {path} is damaged ({error}); it is built again.")
         built = build(self.graph, None if self.is_graph else self.root, self.settings.chain, self.settings.split)
         if len(built.relations) > self.settings.model.relations:
             raise BadInput(
@@ -81,10 +81,11 @@ class Data:
             )
         try:
             built.save(path)
-            return Corpus.load(path)
+            return Corpus.load(path)  # mapped, as in every later run
         except OSError as error:
-            print(f"The corpus cannot be kept in {path} ({error}): each loader worker has a copy of its own in memory.")
-            return built
+            why = error.strerror or error
+            print(f"The corpus is not kept for the next run, because {path} cannot be written ({why}).")
+        return built
 
     def _corpus_key(self) -> str:
         """Hashes the data, the code that makes the arrays, and the settings that they depend on."""
