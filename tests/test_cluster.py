@@ -45,7 +45,7 @@ def test_the_slurm_example_trains_on_two_nodes_stops_before_the_jobs_end_and_req
         "PROCESSES": "1", "SLOTS": "2", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
     command = ["bash", str(CLUSTER / "slurm.sh")]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((tmp_path / "shared" / "toy" / "summary.json").read_text())
     assert (summary["reason"], summary["world_size"]) == ("deadline", 2)

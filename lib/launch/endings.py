@@ -52,6 +52,12 @@ def error_of(words: Mapping[str, Any]) -> Exception:
     return RankFailed(f"Rank {words['rank']} failed:\n{words['traceback']}")
 
 
+def failed(place: Path) -> set[int]:
+    """Returns the ranks that torchrun saw fail, without those that it ended itself because of the others."""
+    codes = {int(path.stem.partition("-")[2]): path.read_text("utf-8") for path in place.glob("ended-*")}
+    return {number for number, code in codes.items() if code and int(code) not in (0, -signal.SIGTERM)}
+
+
 def ending_of(place: Path, number: int) -> str:
     """Returns a sentence on how a rank ended, by the exit code that torchrun saw."""
     path = place / f"ended-{number}"

@@ -297,7 +297,9 @@ class _Launch:
         spoke = {
             int(path.stem.partition("-")[2]) for kind in ("done", "failed") for path in place.glob(f"{kind}-*.json")
         }
-        self._gone = gone - spoke
+        assert self._agent
+        if self._agent.poll() is None:  # else they went because it did
+            self._gone = gone - spoke
         return bool(self._gone)
 
     def _look_for_ranks(self) -> None:
@@ -343,7 +345,8 @@ class _Launch:
         causes = sorted((error for error in words if not error["lost"]), key=lambda error: error["time"])
         done = {int(path.stem.partition("-")[2]) for path in place.glob("done-*.json")}
         # Without any words a rank was seen to be gone before the others noticed.
-        silent = set(range(self.count)) - {error["rank"] for error in words} - done if words else self._gone
+        unseen = self._gone or endings.failed(place)
+        silent = set(range(self.count)) - {error["rank"] for error in words} - done if words else unseen
         if causes:
             return endings.error_of(causes[0])
         if self._hung:

@@ -29,6 +29,7 @@ import torch
 from jupyter_client.manager import start_new_kernel
 
 from lib import checkpoint
+from lib.ranks import boot
 from tests import several
 from tests.conftest import ROOT, TOY
 
@@ -77,6 +78,19 @@ class Run:
     def rank(self, number: int) -> psutil.Process:
         found = {int(child.environ()["RANK"]): child for child in self.agent().children()}
         return found[number]
+
+    def ranks(self) -> set[int]:
+        """The numbers of the ranks that are there."""
+        with contextlib.suppress(psutil.Error, KeyError, ValueError):
+            return {int(child.environ()["RANK"]) for child in self.agent().children()}
+        return set()
+
+    def worker(self, number: int) -> psutil.Process | None:
+        """A loader worker of a rank."""
+        with contextlib.suppress(psutil.Error, KeyError, ValueError):
+            below = self.rank(number).children(recursive=True)
+            return next((process for process in below if process.name() == "pt_data_worker"), None)
+        return None
 
     def log(self) -> str:
         return (self.folder / "log.txt").read_text("utf-8", "replace")
@@ -149,6 +163,53 @@ def hang(base: Path, fast: bool) -> dict:
     assert found < HANG_GOAL_SECONDS
     return {"found after seconds": round(found, 1), "newer checkpoint after seconds": round(back, 1),
             "goal_seconds": HANG_GOAL_SECONDS}  # fmt: skip
+
+
+def stopped_start(base: Path, fast: bool) -> dict:
+    """Stops a rank while it starts: before its first line, in its imports, and once the data are being read."""
+    moments = {"first line": "", "imports": "importing", "data": "reading the data"}
+    seconds = {}
+    for name, stage in list(moments.items())[: 1 if fast else None]:
+        run = Run(base / name.replace(" ", "_"), steps=20)
+        wait(lambda: 1 in run.ranks(), 120, run)  # noqa: B023
+        victim = run.rank(1)
+        place = Path(victim.environ()["TRAINBOOK_RANK_FOLDER"])
+        wait(lambda: boot.read_stage(place, 1) == stage or not stage, 120, run)  # noqa: B023
+        victim.suspend()
+        begin = time.perf_counter()
+        wait(lambda: "Rank 1 hung while it started" in run.log(), 300, run)  # noqa: B023
+        seconds[name] = round(time.perf_counter() - begin, 1)
+        assert is_gone(victim), "the stopped rank is left over"
+        run.end()
+        run.check_bytes()
+        assert seconds[name] < HANG_GOAL_SECONDS
+    return {"found after seconds": seconds, "relaunched and completed": True, "left over": 0,
+            "goal_seconds": HANG_GOAL_SECONDS}  # fmt: skip
+
+
+def killed_worker(base: Path, fast: bool) -> dict:
+    """Kills a loader worker of a rank: one fresh launch; twice without a checkpoint in between: the sentence on RAM."""
+    run = Run(base / "killed_worker", steps=60, **{"data.num_workers": 1})
+    run.next_save()
+    run.worker(1).kill()  # type: ignore[union-attr]
+    begin = time.perf_counter()
+    wait(lambda: "RAM was full" in run.log(), 120, run)
+    found = time.perf_counter() - begin
+    run.next_save()
+    run.end()
+    run.check_bytes()
+    again = Run(base / "killed_again", steps=2000, **{"data.num_workers": 1, "checkpoint.every_steps": 0})
+    for _ in range(2):
+        wait(lambda: again.ranks() and again.worker(1), 120, again)
+        victim = again.worker(1)
+        assert victim
+        victim.kill()
+        launches = again.log().count("RAM was full")
+        wait(lambda: again.log().count("RAM was full") > launches, 120, again)  # noqa: B023
+    again.end(1)
+    assert again.log().count("Starting again from step 0") == 1 and again.log().count("RAM was full") == 2
+    return {"found after seconds": round(found, 1), "relaunched and completed": True,
+            "killed twice without a checkpoint": "ended with the sentence about RAM after 2 launches"}  # fmt: skip
 
 
 def orphans(base: Path, fast: bool) -> dict:
@@ -322,12 +383,15 @@ def _spread(seconds: list[float]) -> dict:
     }  # fmt: skip
 
 
+PARTS = (deaths, two_machines, orphans, interrupt, notebook, shards, update, killed_worker, stopped_start, hang)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true", help="fewer of each, no hang, no record")
     parser.add_argument("parts", nargs="*", help="some parts only; the others keep their figures in the record")
     options = parser.parse_args()
-    parts = {part.__name__: part for part in (deaths, two_machines, orphans, interrupt, notebook, shards, update, hang)}
+    parts = {part.__name__: part for part in PARTS}
     chosen = options.parts or [name for name in parts if not (options.fast and name == "hang")]
     record = {
         "date": datetime.date.today().isoformat(),

@@ -1,7 +1,7 @@
 """The commands: options in, sentences and exit codes out."""
 
 import json
-import time
+import threading
 
 import pytest
 
@@ -21,10 +21,12 @@ def test_every_command_explains_its_options(capsys, name):
 
 
 def test_the_status_and_the_log_of_a_running_session_are_readable(stub, capsys):
+    seen = threading.Event()
+
     def runner(session):
         session.say("step 1\n")
         session.say('{"a": 1} é\n')
-        time.sleep(3)
+        seen.wait(600)
         raise RuntimeError("ValueError: no data")
 
     stub.runner = runner
@@ -32,6 +34,7 @@ def test_the_status_and_the_log_of_a_running_session_are_readable(stub, capsys):
     stub.wait_for(lambda: len(stub.sessions[0].log) == 2)
     assert main(["kaggle", "status", "graphmer", "--log"]) == 0
     assert capsys.readouterr().out.endswith(f'{NAME}: running\nstep 1\n{{"a": 1}} é\n\n')
+    seen.set()
     stub.settled()
     assert main(["kaggle", "status", NAME]) == 0
     assert f"{NAME}: error (ValueError: no data)" in capsys.readouterr().out

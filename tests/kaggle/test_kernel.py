@@ -5,7 +5,7 @@ import io
 import json
 import sys
 import tarfile
-import time
+import threading
 import zlib
 from types import SimpleNamespace
 
@@ -68,9 +68,11 @@ def test_a_push_says_everything_and_carries_the_parameters(stub, capsys):
 
 
 def test_nothing_is_pushed_while_a_session_is_active(stub, capsys):
-    stub.runner = lambda session: time.sleep(5)
+    pushed = threading.Event()
+    stub.runner = lambda session: pushed.wait(600)
     assert main(["kaggle", "push", "graphmer"]) == 0
     assert main(["kaggle", "push", "graphmer"]) == 2
+    pushed.set()
     assert "second run at once" in capsys.readouterr().err and len(stub.sessions) == 1
 
 

@@ -150,6 +150,9 @@ def ended(toy):
     class Agent:
         returncode = 1
 
+        def poll(self):
+            return None
+
     launched._agent = Agent()
     return launched
 
@@ -188,6 +191,13 @@ def test_a_rank_that_is_gone_before_the_others_notice_is_named(ended, tmp_path):
     sleeper.wait()
     assert ended._is_settled(tmp_path)
     assert str(ended._verdict(tmp_path)).startswith("Rank 1 was ended by signal 9 (SIGKILL).")
+
+
+def test_a_rank_whose_end_only_torchrun_saw_is_named_and_not_those_that_torchrun_ended(ended, tmp_path):
+    assert str(ended._verdict(tmp_path)) == "torchrun ended."
+    (tmp_path / "ended-0").write_text("-15")
+    (tmp_path / "ended-1").write_text("-6")
+    assert str(ended._verdict(tmp_path)) == "Rank 1 was ended by signal 6 (SIGABRT)."
 
 
 @pytest.mark.parametrize(

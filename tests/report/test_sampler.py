@@ -34,7 +34,7 @@ def test_a_row_has_the_mean_use_and_the_highest_memory_since_the_row_before():
     readings = iter([Sample(0.3, 0.2, 100), Sample(0.5, 0.4, 300), Sample(0.4, 0.9, 200)])
     watch = Sampler(lambda: next(readings), wait=times(2))
     with watch:
-        watch._thread.join(5)
+        watch._thread.join(600)
         assert watch.row() == {"ram_share": 0.5, "gpu_use": 0.3, "gpu_memory_bytes": 300}
     watch.sample()
     assert watch.row() == {"ram_share": 0.4, "gpu_use": 0.9, "gpu_memory_bytes": 200}
@@ -104,7 +104,7 @@ def test_a_machine_that_cannot_be_read_costs_columns_and_never_the_run(monkeypat
     monkeypatch.setattr(torch.cuda, "mem_get_info", fails)
     assert sampler.Probe()().gpu_memory_bytes is None
     with Sampler(fails, wait=times(3)) as watch:
-        watch._thread.join(5)
+        watch._thread.join(600)
         assert watch.row() == {}
 
 

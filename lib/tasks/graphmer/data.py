@@ -81,7 +81,7 @@ class Data:
             )
         try:
             built.save(path)
-            return Corpus.load(path)
+            return Corpus.load(path)  # mapped, as in every later run
         except OSError as error:
             print(
                 f"The corpus is not kept for the next run, because {path} cannot be written "

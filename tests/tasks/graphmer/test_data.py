@@ -1,12 +1,15 @@
 """Where the data comes from, what is cached of it, and what is refused."""
 
 import json
+import pickle
+import zipfile
 
 import numpy as np
 import pytest
 import torch
 
 from lib.errors import BadInput
+from lib.training import workers
 from tests.conftest import SAMPLES
 from tests.tasks.graphmer.conftest import generator
 
@@ -23,12 +26,36 @@ def test_two_builds_give_the_same_corpus_and_the_cache_is_the_same(graphmer, tmp
     assert first.fingerprint() == fresh.fingerprint()
 
 
-def test_a_damaged_cache_is_built_again(graphmer, tmp_path, capsys):
+@pytest.mark.parametrize("damage", ["cut off", "a bit in the data", "a bit in the last array", "empty"])
+def test_a_damaged_cache_is_built_again(graphmer, tmp_path, capsys, damage):
     want = graphmer().data.corpus.fingerprint()
     (path,) = (tmp_path / "cache").rglob("*.npz")
-    path.write_bytes(path.read_bytes()[:1000])
+    whole = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        member = archive.infolist()[-1 if "last" in damage else 3]
+    if "bit" in damage:
+        whole[member.header_offset + 300] ^= 8
+    path.unlink()  # what is mapped from it stays as it was
+    path.write_bytes(bytes(whole[: {"cut off": 1000, "empty": 0}.get(damage)]))
     assert graphmer().data.corpus.fingerprint() == want
     assert "is damaged" in capsys.readouterr().out
+
+
+def test_the_corpus_is_mapped_and_workers_get_its_place_alone(graphmer):
+    task = graphmer()
+    train = task.datasets()["train"]
+    task.evaluator.baselines  # noqa: B018  what has been computed for the evaluation is not sent
+    arrays = {name: value for name, value in vars(task.data.corpus).items() if isinstance(value, np.ndarray)}
+    for name in ("text", "leaves", "relation", "words"):
+        assert workers._place_of(arrays[name]), name
+        assert arrays[name].flags.aligned
+    large = []
+    sent = workers._pickled((task, train), large)
+    assert not large and len(sent) < 20_000 and b"graph.Graph" not in sent
+    again, their_train = pickle.loads(sent)
+    ours = task.collate([train[0]], generator())
+    theirs = again.collate([their_train[0]], generator())
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
 @pytest.mark.skipif(not (SAMPLES / "graphmer_kg").is_dir(), reason="the sample graph is not there")
