@@ -157,26 +157,33 @@ def _status(options: argparse.Namespace) -> int:
     """Prints the status; with --follow returns how the session ended: 0 complete, 130 stopped by hand, else 1."""
     name = kernel.kernel_of(options.name, options.owner)
     status = client.insist(lambda: client.status(name))
-    print(_described(name, status), flush=True)
-    if options.follow and status.active:
-        try:
-            client.wait(name, ["QUEUED"])
-            client.follow(name)
-            status = client.wait(name, client.ACTIVE, client.SETTLING_POLLS)
-        except KeyboardInterrupt:
-            print("\nStopped here. The session on Kaggle continues by itself.")
-            return 130
-        print(_described(name, status))
-    elif options.log or options.follow:
-        print(client.log(name))
     if not options.follow:
+        print(_described(name, status))
+        if options.log:
+            print(client.log(name))
         return 0
-    if status.word == "COMPLETE":
-        print(f"The results: python -m lib kaggle fetch {name}")
-        return 0
+    if not status.active:
+        print(client.log(name))
+        return _end(name, status)
+    print(_described(name, status), flush=True)
+    try:
+        client.wait(name, ["QUEUED"])
+        client.follow(name)
+        return _end(name, client.wait(name, client.ACTIVE, client.SETTLING_POLLS))
+    except KeyboardInterrupt:
+        print("\nStopped here. The session on Kaggle continues by itself.")
+        return 130
+
+
+def _end(name: str, status: client.Status) -> int:
+    """Prints how a followed session ended and the next command; returns the exit code."""
+    print(_described(name, status))
     if status.active:
         print("Its log has ended, but not the session. The same command follows it again.")
         return 1
+    if status.word == "COMPLETE":
+        print(f"The results: python -m lib kaggle fetch {name}")
+        return 0
     print(f"The whole log: python -m lib kaggle status {name} --log")
     return 130 if status.word.startswith("CANCEL") else 1
 

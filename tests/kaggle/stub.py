@@ -111,6 +111,7 @@ class Stub:
         self.fail_uploads = 0  # uploads that are answered with an error that is not to be repeated
         self.quota_hours: tuple[float, float] | None = (0.0, 30.0)  # used, total
         self.stray_file = ""  # a name that an output claims to hold, leading out of the folder
+        self.streams = 0  # requests for a log that grows
         self.nested = False  # whether an error comes as {"error": {"code", "message"}}, else as {"code", "message"}
         self.failures: dict[str, list[int]] = {}  # method -> HTTP codes of its next answers; 200 is an answer
         self.lock = threading.RLock()
@@ -292,6 +293,7 @@ class Handler(BaseHTTPRequestHandler):
             data = file.read_bytes() if file.is_file() else b"outside"
             self.answer(200, data)
         elif path.startswith("/api/v1/kernels/logs/stream/"):
+            self.stub.streams += 1
             session = self.stub.newest()
             lines = "".join(f"data: {json.dumps(event)}\n\n" for event in session.log)
             self.answer(200, (lines + "data: END_OF_LOG\n\n").encode(), "text/event-stream")

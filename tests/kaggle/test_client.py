@@ -1,7 +1,5 @@
 """The real client: what it prints is understood, its refusals are errors, and it is ended when it hangs."""
 
-import time
-
 import pytest
 
 from lib.__main__ import main
@@ -24,7 +22,12 @@ def test_a_push_without_its_data_is_an_error_although_the_client_says_successful
 
 
 def test_a_log_is_followed_until_the_session_ends(real_client, capsys):
-    real_client.runner = lambda session: [session.say("one\n"), session.say("two\n"), time.sleep(3)]
+    def runner(session):
+        session.say("one\n")
+        session.say("two\n")
+        real_client.wait_for(lambda: real_client.streams)
+
+    real_client.runner = runner
     main(["kaggle", "push", "graphmer"])
     real_client.wait_for(lambda: len(real_client.sessions[0].log) == 2)
     assert main(["kaggle", "status", "graphmer", "--follow"]) == 0
@@ -37,8 +40,10 @@ def test_following_a_session_that_has_ended_says_how(stub, capsys, status, code)
     stub.ended(lambda session: session.say("one\n")).status = status
     assert main(["kaggle", "status", "graphmer"]) == 0
     assert main(["kaggle", "status", "graphmer", "--follow"]) == code
-    wanted = f"kaggle fetch {NAME}" if status == "COMPLETE" else f"kaggle status {NAME} --log"
-    assert capsys.readouterr().out.endswith(f"python -m lib {wanted}\n")
+    wanted = f"results: python -m lib kaggle fetch {NAME}"
+    if status != "COMPLETE":
+        wanted = f"whole log: python -m lib kaggle status {NAME} --log"
+    assert capsys.readouterr().out.endswith(f"one\n\n{NAME}: {status.lower()}\nThe {wanted}\n")
 
 
 @pytest.mark.parametrize(
