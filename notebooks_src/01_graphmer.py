@@ -103,7 +103,7 @@ memory.clear_memory()
 # The checkpoint that the run resumes from, and how many steps are left.
 
 # %%
-print(resume.describe_resume(run, resume.find_checkpoint(run)))
+found = resume.announce(run)
 
 # %% [markdown]
 # ## Full run
@@ -111,16 +111,15 @@ print(resume.describe_resume(run, resume.find_checkpoint(run)))
 
 # %%
 summary = launch.train(run)
-print(f"{summary.reason} at step {summary.step:,} of {run.config.training.max_steps:,}")
+print(notebook.ended(summary))
 
 # %% [markdown]
 # ## Metrics
-# Losses, validation metrics beside the trivial baseline (dashed), learning rate and speed, from `metrics.csv`.
+# Losses, validation metrics (once the run is completed, beside the trivial baseline), speed and learning rate, from
+# `metrics.csv`.
 
 # %%
-from IPython.display import Image
-
-Image(filename=str(run.folder / "plots" / "metrics.png"))
+notebook.picture(run.folder / "plots" / "metrics.png")
 
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
