@@ -82,8 +82,8 @@ print(*run.lengths, sep="\n")
 # %% [markdown]
 # ## Memory check and plan
 # The card's memory that the run will take, by a trace of its real training step, and what is in use now. The plan splits
-# the effective batch into *micro-batches* that fit, and never changes its size. *Use this plan* puts it into `OVERRIDES`;
-# the other buttons measure again and free unused memory.
+# the effective batch into *micro-batches* that fit, and never changes its size. With a GPU, *Use this plan* puts it into
+# `OVERRIDES`; the other buttons measure again and free unused memory.
 
 # %%
 widgets.plan_panel(notebook.plan(run), OVERRIDES)
