@@ -54,11 +54,9 @@ OUTPUT_DIR: str = ""  # where "Use this plan" writes its file; empty: the platfo
 
 # %%
 from lib import doctor, planner
-from lib.doctor import findings
-from lib.notebook import panel, widgets
+from lib.notebook import panel
 
-print(findings.table(doctor.examine()))
-widgets.memory_panel()
+print(doctor.in_short(doctor.examine(trains=False)))
 
 # %% [markdown]
 # ## The panel

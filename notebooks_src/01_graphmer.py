@@ -82,8 +82,8 @@ print(*run.lengths, sep="\n")
 # %% [markdown]
 # ## Memory check and plan
 # The card's memory that the run will take, by a trace of its real training step, and what is in use now. The plan splits
-# the effective batch into *micro-batches* that fit, and never changes its size. *Use this plan* puts it into `OVERRIDES`;
-# the other buttons measure again and free unused memory.
+# the effective batch into *micro-batches* that fit, and never changes its size. With a GPU, *Use this plan* puts it into
+# `OVERRIDES`; the other buttons measure again and free unused memory.
 
 # %%
 widgets.plan_panel(notebook.plan(run), OVERRIDES)
@@ -103,7 +103,7 @@ memory.clear_memory()
 # The checkpoint that the run resumes from, and how many steps are left.
 
 # %%
-print(resume.describe_resume(run, resume.find_checkpoint(run)))
+found = resume.announce(run)
 
 # %% [markdown]
 # ## Full run
@@ -111,16 +111,15 @@ print(resume.describe_resume(run, resume.find_checkpoint(run)))
 
 # %%
 summary = launch.train(run)
-print(f"{summary.reason} at step {summary.step:,} of {run.config.training.max_steps:,}")
+print(notebook.ended(summary))
 
 # %% [markdown]
 # ## Metrics
-# Losses, validation metrics beside the trivial baseline (dashed), learning rate and speed, from `metrics.csv`.
+# Losses, validation metrics (once the run is completed, beside the trivial baseline), speed and learning rate, from
+# `metrics.csv`.
 
 # %%
-from IPython.display import Image
-
-Image(filename=str(run.folder / "plots" / "metrics.png"))
+notebook.picture(run.folder / "plots" / "metrics.png")
 
 # %% [markdown]
 # ## Evaluation beside the trivial baseline

@@ -113,13 +113,13 @@ print(queue.table(runs))
 
 # %% [markdown]
 # ## Metrics
-# For each run of the queue: losses, validation metrics beside the trivial baseline, learning rate and speed.
+# For each run of the queue: losses, validation metrics beside the trivial baseline, speed and learning rate.
 
 # %%
-from IPython.display import Image, display
+from IPython.display import display
 
 drawn = [entry.folder / "plots" / "metrics.png" for entry in runs]
-display(*(Image(filename=str(path)) for path in drawn if path.is_file()))
+display(*(notebook.picture(path) for path in drawn if path.is_file()))
 
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
@@ -138,9 +138,9 @@ for entry in runs:
 # %%
 if scores:
     kinds = ("validation", "test")
-    display(Image(filename=str(figures.runs(scores, kinds, runs[-1].folder / "plots" / "folds.png"))))
+    display(notebook.picture(figures.runs(scores, kinds, runs[-1].folder / "plots" / "folds.png")))
     last = [entry.folder for entry in runs if entry.name in scores][-1]
-    display(*(Image(filename=str(last / "plots" / f"{name}.png")) for name in ("predictions", "confusion")))
+    display(*(notebook.picture(last / "plots" / f"{name}.png") for name in ("predictions", "confusion")))
 
 # %% [markdown]
 # ## Packaging

@@ -111,13 +111,13 @@ print(queue.table(runs))
 
 # %% [markdown]
 # ## Metrics
-# For each run of the queue: losses, validation metrics beside the trivial baseline, learning rate and speed.
+# For each run of the queue: losses, validation metrics beside the trivial baseline, speed and learning rate.
 
 # %%
-from IPython.display import Image, display
+from IPython.display import display
 
 drawn = [entry.folder / "plots" / "metrics.png" for entry in runs]
-display(*(Image(filename=str(path)) for path in drawn if path.is_file()))
+display(*(notebook.picture(path) for path in drawn if path.is_file()))
 
 # %% [markdown]
 # ## Ensemble beside its members and the trivial baseline
@@ -128,7 +128,7 @@ members, voted = queue.members(runs, folds_of="glacier_finetune"), run.output_di
 if members:
     summary, text = ensemble.vote(members, voted)
     print(text, notebook.compare(summary), sep="\n")
-    display(*(Image(filename=str(voted / "plots" / f"{name}.png")) for name in ("predictions", "confusion")))
+    display(*(notebook.picture(voted / "plots" / f"{name}.png") for name in ("predictions", "confusion")))
 
 # %% [markdown]
 # ## Maps

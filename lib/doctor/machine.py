@@ -41,8 +41,11 @@ _SHORT_SESSION_SECONDS = 3600.0
 _INTERNET_SECONDS = 2.0
 
 
-def check_machine(config: Config | None = None) -> list[Finding]:
-    """Checks any machine, quickly and without running a kernel. Raises BadInput on a TPU runtime."""
+def check_machine(config: Config | None = None, trains: bool = True) -> list[Finding]:
+    """Checks any machine, quickly and without running a kernel. Raises BadInput on a TPU runtime.
+
+    `trains`: whether it is to train; a machine that only plans needs neither GPU nor data.
+    """
     here = platform.detect()
     hardware.refuse_tpu()
     output = platform.output_dir(config) if config else here.output_dir
@@ -52,7 +55,7 @@ def check_machine(config: Config | None = None) -> list[Finding]:
     kernels = [("kernels", check_kernels), ("bf16", check_bf16), ("driver", check_driver)] if cards else []
     checks: list[tuple[str, Callable[[], Finding]]] = [
         ("platform", lambda: check_platform(here)),
-        ("GPU", lambda: check_gpu(here)),
+        ("GPU", lambda: check_gpu(here, trains)),
         *kernels,
         *((f"GPU {index} memory", partial(check_gpu_memory, index)) for index in range(cards)),
         ("RAM", check_ram),
@@ -62,8 +65,8 @@ def check_machine(config: Config | None = None) -> list[Finding]:
         ("scratch folder", lambda: check_folder("scratch folder", here.scratch_dir, _SCRATCH_BYTES)),
         ("output budget", lambda: check_budget(here)),
         ("internet", lambda: check_internet(here)),
-        ("inputs", lambda: check_inputs(here)),
-        ("session", lambda: check_session(config)),
+        ("inputs", lambda: check_inputs(here, trains)),
+        ("session", lambda: check_session(config, trains)),
     ]
     return [run_check(name, check) for name, check in checks]
 
@@ -74,11 +77,13 @@ def check_platform(here: Platform) -> Finding:
     return Finding("platform", f"{here.name}{' (batch run)' if here.batch else ''}, {limit}")
 
 
-def check_gpu(here: Platform) -> Finding:
+def check_gpu(here: Platform, trains: bool = True) -> Finding:
     """Checks which GPUs torch can use, or why it can use none although the driver sees some."""
     if gpus := hardware.gpus():
         counts = Counter(map(str, gpus))
         return Finding("GPU", ", ".join(f"{number} x {gpu}" for gpu, number in counts.items()))
+    if not trains:
+        return Finding("GPU", "none, and none is needed here")
     driver = hardware.driver()
     if not (driver and driver.names):
         steps = {
@@ -249,29 +254,33 @@ def check_internet(here: Platform) -> Finding:
         advice = "Nothing here needs it. To install packages, switch it on: Settings > Internet."
         return Finding("internet", "off", "ok", advice)
     if hardware.has_route():
-        return Finding("internet", "there is a way out; no host was asked")
+        return Finding("internet", "there is a route; no host was contacted")
     return Finding(
         "internet", "no way out of this machine", "ok", "Nothing here needs it. Packages cannot be installed."
     )
 
 
-def check_inputs(here: Platform) -> Finding:
+def check_inputs(here: Platform, trains: bool = True) -> Finding:
     """Lists the names of the mounted inputs."""
     if here.input_dir is None:
-        return Finding("inputs", f"nothing is mounted on {here.name}; data.dir names the data")
+        return Finding("inputs", "nothing is mounted here" + ("; data.dir names the data" if trains else ""))
     names = [str(path.relative_to(here.input_dir)) for path in inputs.mounted(here)]
+    if not names and not trains:
+        return Finding("inputs", "none, and none are needed here")
     if not names:
         return Finding("inputs", "none: the embedded data is trained on", "ok", "Add Input mounts data of your own.")
     return Finding("inputs", f"{len(names)}: {', '.join(names)}")
 
 
-def check_session(config: Config | None) -> Finding:
+def check_session(config: Config | None, trains: bool = True) -> Finding:
     """Checks the time that is left, by the clock that ends the run."""
     options = config.session if config else Session()
     session = start_session(options.minutes, options.margin_seconds)
     left = session.remaining()
     if left == math.inf:
-        return Finding("session", "has no end")
+        return Finding("session", "no time limit")
+    if not trains:
+        return Finding("session", f"{duration(max(0.0, left))} left")
     value = f"{duration(max(0.0, left))} left; {options.margin_seconds:.0f} s of it are kept for the last save"
     advice = "Start a new session (restart the machine, not only the kernel); a run resumes where it stopped."
     return Finding("session", value, *_short_of(left, (options.margin_seconds, _SHORT_SESSION_SECONDS), advice))

@@ -14,7 +14,7 @@ from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import smaller, torchrun
-from lib.launch.resume import bring_along, check_completed, describe_resume, find_checkpoint
+from lib.launch.resume import announce, bring_along, check_completed
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
 from lib.report import outputs
@@ -159,8 +159,7 @@ def _predictions(run: Run) -> dict[str, Any]:
 
 def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
     """Finds the checkpoint to resume from, and makes the folder; returns it with the number of the session."""
-    found = find_checkpoint(run)
-    print(describe_resume(run, found))
+    found = announce(run)
     if not run.config.checkpoint.keep_last:
         kept = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
         print(f"checkpoint.keep_last is 0, so {kept}: a session that ends early cannot be resumed.")

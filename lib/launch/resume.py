@@ -33,6 +33,19 @@ def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
     return found
 
 
+_announced: dict[Path, str] = {}  # by the folder of a run
+
+
+def announce(run: Run) -> checkpoint.Checkpoint | None:
+    """Does what `find_checkpoint` does, and prints what a run resumes from; what it printed last is not repeated."""
+    found, sentences = look_for_checkpoint(run, quarantine=True)
+    text = "\n".join([*sentences, describe_resume(run, found)])
+    if not (platform.in_notebook() and _announced.get(run.folder) == text):
+        print(text, flush=True)
+    _announced[run.folder] = text
+    return found
+
+
 def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.Checkpoint | None, list[str]]:
     """Does what `find_checkpoint` does, and returns its lines too; without `quarantine` nothing is renamed."""
     damaged: list[str] = []

@@ -1,5 +1,6 @@
 """What every training notebook does with its parameters, its plan and its result."""
 
+import io
 import shlex
 import sys
 from collections.abc import Mapping
@@ -97,6 +98,36 @@ def plan(run: launch.Run) -> planner.Plan | None:
         return None
     print("There is no GPU here to plan for. On Kaggle's T4s this run would be:\n")
     return kaggle_plan
+
+
+def ended(summary: Summary) -> str:
+    """Returns how a run ended, and how to continue it."""
+    said = f"{summary.reason} at step {summary.step:,} of {summary.max_steps:,}"
+    ways = {
+        "interrupted": ": everything is saved. Run this cell again to continue.",
+        "deadline": ": everything is saved. Run again in a new session, with this run's output as an input.",
+    }
+    return said + ways.get(summary.reason, ".")
+
+
+_LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it
+
+
+def picture(path: Path) -> Any:
+    """Returns a picture to show, small enough for a saved notebook, of which Kaggle takes 1 MB; the file stays whole.
+
+    Large ones become JPEGs of half the size, others PNGs of 256 colours.
+    """
+    import PIL.Image  # which matplotlib brings along
+    from IPython import display
+
+    drawn, small = PIL.Image.open(path).convert("RGB"), io.BytesIO()
+    if path.stat().st_size > _LARGE_PICTURE:
+        half = drawn.resize((drawn.width // 2, drawn.height // 2), PIL.Image.Resampling.LANCZOS)
+        half.save(small, "JPEG", quality=80, optimize=True)
+        return display.Image(data=small.getvalue(), format="jpeg", width=drawn.width)
+    drawn.quantize(256).save(small, "PNG", optimize=True)
+    return display.Image(data=small.getvalue(), format="png")
 
 
 def compare(summary: Summary) -> str:

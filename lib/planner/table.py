@@ -12,9 +12,9 @@ from lib.text import aligned, computed, duration
 QUOTA_HOURS = float(FACTS["kaggle_gpu_quota_hours"].value)
 _RUN_MINUTES = float(FACTS["kaggle_run_minutes"].value)
 _LOADER_DECIDES = 200  # steps a second
-# The loader alone with the toy of the tests, batches of 8 on two 2.8 GHz Xeon cores that were also at other work,
-# 2026-11: 150 to 180 with two workers and with one, 1,270 in the training process (tests/bench/bench_loader.py)
-_LOADER_RATES = "150 to 1,300"
+# The loader alone with the toy of the tests, batches of 8, on two 2.8 GHz Xeon cores that were busy with other work too
+# (2026-11, tests/bench/bench_loader.py): 90 to 180 through one worker or two, 600 to 1,300 in the training process.
+_LOADER_RATES = "90 to 1,300"
 
 
 def of_plan(plan: Plan) -> str:
@@ -51,9 +51,9 @@ def notices(plan: Plan) -> list[str]:
         )
     if 1 / plan.chosen.expected_seconds > _LOADER_DECIDES:
         sentences.append(
-            f"Above some {_LOADER_DECIDES} steps a second the loader decides and not the card: with samples of a few "
-            f"numbers it hands over {_LOADER_RATES} batches a second, and samples that are read and decoded come more "
-            "slowly."
+            f"Above some {_LOADER_DECIDES} steps a second the loader decides, not the card: on two busy CPU cores it "
+            f"hands over {_LOADER_RATES} batches a second of samples of a few numbers, and samples that are read and "
+            "decoded come more slowly."
         )
     return sentences
 

@@ -120,7 +120,8 @@ class Session:
         if self._signal:
             return
         self._signal, self._signalled_at = signal.Signals(number).name, seconds
-        print(f"\n{self._signal}: finishing this step and saving; a second one stops at once.", flush=True)
+        asked = "Interrupted" if number == signal.SIGINT else "Asked to end (SIGTERM)"
+        print(f"{asked}: finishing this step and saving; a second one stops at once.", flush=True)
 
 
 @contextmanager

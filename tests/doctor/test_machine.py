@@ -157,7 +157,7 @@ def test_inputs_are_shown_by_name(monkeypatch, tmp_path):
 
 
 def test_a_session_that_is_over_is_bad_and_a_short_one_a_warning(toy, monkeypatch):
-    assert machine.check_session(None) == Finding("session", "has no end")
+    assert machine.check_session(None) == Finding("session", "no time limit")
     monkeypatch.setattr(session, "_process_start", lambda: time.time() - 600)
     assert machine.check_session(toy({"session.minutes": 300})).verdict == "ok"
     assert machine.check_session(toy({"session.minutes": 20})).verdict == "warning"
@@ -194,3 +194,16 @@ def test_ram_and_cpus_are_those_of_the_container(small_container, toy, monkeypat
 def test_too_little_ram_for_a_run_is_bad(container):
     container("0::/\n", {"memory.max": memory.GIB, "memory.current": memory.GIB // 2})
     assert machine.check_ram().verdict == "bad"
+
+
+def test_a_machine_that_only_plans_is_asked_for_neither_gpu_nor_data(nothing_of_this_machine, tmp_path, monkeypatch):
+    (tmp_path / "input").mkdir()
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
+    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path))
+    for trains, advised in ((True, True), (False, False)):
+        found = {finding.name: finding for finding in machine.check_machine(trains=trains)}
+        texts = [found[name].value + found[name].advice for name in ("GPU", "inputs", "session")]
+        assert any("Accelerator" in text for text in texts) == advised
+        assert any("embedded data is trained on" in text for text in texts) == advised
+        assert any("last save" in text for text in texts) == advised
+        assert (found["GPU"].verdict == "ok") != advised

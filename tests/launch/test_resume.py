@@ -4,7 +4,8 @@ import pytest
 
 from lib import checkpoint, launch
 from lib.errors import BadInput
-from lib.launch.resume import find_checkpoint
+from lib.launch.resume import announce, find_checkpoint
+from lib.machine import platform
 
 
 def test_a_run_whose_every_checkpoint_is_damaged_never_starts_from_0_in_silence(toy, tmp_path):
@@ -34,3 +35,16 @@ def test_leftovers_are_cleaned_when_a_run_starts(toy, tmp_path):
     (folder / "step-00000003.tmp").mkdir(parents=True)
     launch.train(toy())
     assert [p.name for p in sorted(folder.iterdir())] == ["step-00000009", "step-00000012"]
+
+
+def test_what_a_run_resumes_from_is_printed_once_in_a_notebook_and_again_where_it_changed(toy, monkeypatch, capsys):
+    monkeypatch.setattr(platform, "in_notebook", lambda: True)
+    monkeypatch.setattr(launch, "plot", lambda run, baseline: run.folder)
+    run = launch.prepare(toy())
+    assert announce(run) is None  # the cell "Resume"
+    launch.train(run)  # the cell "Full run"
+    assert capsys.readouterr().out.count("No earlier checkpoint of toy") == 1
+    assert announce(run).step == 12 and "step 12: 0 of 12 steps left" in capsys.readouterr().out
+    monkeypatch.setattr(platform, "in_notebook", lambda: False)
+    announce(run), announce(run)
+    assert capsys.readouterr().out.count("step 12: 0 of 12 steps left") == 2

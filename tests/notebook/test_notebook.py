@@ -1,5 +1,7 @@
 """The parameters cell of a training notebook, and the comparison at its end."""
 
+import numpy as np
+import PIL.Image
 import pytest
 import torch
 
@@ -44,3 +46,28 @@ def test_an_unfinished_run_says_what_is_left_and_a_finished_one_compares():
     assert "60 steps left" in text
     text = notebook.compare(Summary("toy", "toy", "completed", metrics={"mrr": 0.5}, baseline={"mrr": 0.25}))
     assert text.splitlines()[1].split() == ["mrr", "0.250", "0.500", "+0.250"]
+
+
+def test_a_run_that_stopped_says_how_to_continue():
+    said = {reason: notebook.ended(Summary("toy", "toy", reason, 4, 600)) for reason in ("completed", "interrupted")}
+    assert said["completed"] == "completed at step 4 of 600."
+    assert said["interrupted"] == "interrupted at step 4 of 600: everything is saved. Run this cell again to continue."
+
+
+def test_what_the_task_reports_stands_below_the_table_at_every_run_all(tmp_path):
+    scores, trivial = {"b": 1.0, "a": 2.0}, {"b": 0.5, "a": 0.5}
+    summary = Summary("toy", "toy", "completed", metrics=scores, baseline=trivial, report="Ok.")
+    summary.write(tmp_path)
+    assert notebook.compare(Summary.read(tmp_path)) == notebook.compare(summary)
+    assert notebook.compare(summary).endswith("\n\nOk.") and notebook.compare(summary).index("b") < 80
+
+
+@pytest.mark.parametrize("size, form", [((1200, 1000), "jpeg"), ((60, 40), "png")])
+def test_a_picture_is_shown_small_and_its_file_stays(tmp_path, size, form):
+    noise = np.random.default_rng(0).integers(0, 255, (*size, 3), np.uint8)
+    noise[:, size[1] // 2 :] //= 64  # half of it is smooth
+    PIL.Image.fromarray(noise).save(tmp_path / "tiles.png")
+    whole = (tmp_path / "tiles.png").read_bytes()
+    shown = notebook.picture(tmp_path / "tiles.png")
+    assert shown.format == form and len(shown.data) < len(whole) / (4 if form == "jpeg" else 1)
+    assert (tmp_path / "tiles.png").read_bytes() == whole
