@@ -69,6 +69,7 @@ def _train(run: Run) -> Summary:
             _write_failure(run, error, number)
         raise
     if ranks.is_first():
+        _tidy(run)
         with session.measured("package"):
             _pack(run)
     return ended
@@ -86,9 +87,10 @@ def _alone(folder: Path) -> Iterator[None]:
             if ranks.is_first() and not torchrun.is_watched():
                 try:
                     stack.enter_context(disk.lock(folder, busy))
-                except OSError:
-                    disk.check_writable(folder)  # says what is wrong with it
-                    raise
+                except OSError:  # a passing one, or the folder cannot be used, which the check says
+                    disk.check_writable(folder)
+                    with disk.needed(folder, "Nothing was trained yet."):
+                        stack.enter_context(disk.lock(folder, busy))
         yield
 
 
@@ -122,6 +124,7 @@ def _mend_files(run: Run, earlier: Summary) -> Summary:
     """Draws and packs again what a kill or a full disk kept from a completed run; returns its summary."""
     if not ranks.is_first():
         return earlier
+    _tidy(run)
     if not picture(run).is_file():
         missing: dict[str, str] = {}
         with _noting(missing, "plot"):
@@ -167,13 +170,17 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
     for name in (CONFIG, METRICS, EVENTS, SUMMARY):
         if (run.folder / name).is_dir():
             raise BadInput(f"{run.folder / name} is a folder, where the run writes a file. Move it away.")
-    for kind in ("checkpoints", "best"):
-        checkpoint.tidy(run.folder / kind)
+    _tidy(run)
     if found and (earlier := bring_along(run, found)):
         number = earlier.session + 1
-    with disk.needed(run.folder / CONFIG, "Nothing was trained yet."), disk.whole(run.folder / CONFIG) as aside:
-        aside.write_text(to_yaml(run.config), "utf-8")
+    with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
+        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(run.config)))
     return found, number
+
+
+def _tidy(run: Run) -> None:
+    for kind in ("checkpoints", "best"):
+        checkpoint.tidy(run.folder / kind)
 
 
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
@@ -238,10 +245,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
         identity=identity.facts(run.config, run.task),
     )
     with disk.needed(run.folder / SUMMARY, "The training itself is saved, and is not repeated."):
-        try:
-            ended.write(run.folder)
-        except OSError:  # once more: an error of the disk may be a passing one
-            ended.write(run.folder)
+        disk.twice(lambda: ended.write(run.folder))
     return ended
 
 

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 try:
@@ -219,6 +219,20 @@ def held(folder: Path) -> tuple[int, int]:
                 size += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118  thousands of names
                 number += 1
     return size, number
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file of text, whole or not at all. Raises OSError."""
+    with whole(path) as aside:
+        aside.write_text(text, "utf-8")
+
+
+def twice(write: Callable[[], None]) -> None:
+    """Calls `write`, and once more after an error of the disk, which may be a passing one."""
+    try:
+        write()
+    except OSError:
+        write()
 
 
 @contextlib.contextmanager

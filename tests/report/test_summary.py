@@ -27,8 +27,16 @@ def test_an_ensemble_has_members_and_no_step(tmp_path):
     assert Summary.read(tmp_path).step == 0 and Summary.read(tmp_path).members == ["a", "b"]
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[1]", '"text"', "{}"])
+@pytest.mark.parametrize("content", [None, "", "{", "[1]", '"text"', "{}", "[" * 100_000, '{"reason": "lost"}'])
 def test_what_is_no_summary_is_none(tmp_path, content):
     if content is not None:
         (tmp_path / FILE).write_text(content)
     assert Summary.read(tmp_path) is None
+
+
+def test_a_value_of_another_type_has_its_default(tmp_path):
+    wrong = {"session": "two", "step": True, "best": [1], "metrics": None, "error": 5, "test_loss": "low"}
+    (tmp_path / FILE).write_text(json.dumps({"reason": "completed", "max_steps": 12, "test_loss": 1, **wrong}))
+    assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "completed", max_steps=12)
+    (tmp_path / FILE).write_text(json.dumps({"reason": "completed", "test_loss": 1, "predicted_peak_bytes": 7}))
+    assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "completed", test_loss=1, predicted_peak_bytes=7)

@@ -97,3 +97,34 @@ def test_the_save_that_went_on_in_the_background_is_reserved_for_at_the_end():
     clock = Session(None, 0, 0)
     clock.record("save", 10.0)
     assert clock.reserve("save") == 20.0
+
+
+@pytest.mark.parametrize("hours", [-1, 87_600, -87_600])
+def test_a_clock_that_is_set_in_mid_session_moves_no_deadline(monkeypatch, hours):
+    monkeypatch.delenv("TRAINBOOK_SESSION_START", raising=False)
+    one = start_session(30, 0)
+    before, wall = one.remaining(), time.time
+    monkeypatch.setattr(session.time, "time", lambda: wall() + 3600 * hours)
+    monkeypatch.setattr(psutil, "Process", lambda: 1 / 0)  # whose start follows the clock that was set
+    assert before - 60 < one.remaining() <= before
+    assert before - 60 < start_session(30, 0).remaining() <= before  # the next run of a queue
+    assert float(session.handed_down()) == pytest.approx(one.deadline - 1800 + 3600 * hours, abs=60)
+
+
+def test_time_in_which_the_machine_is_suspended_counts(monkeypatch):
+    one = Session(60, 0, session.now())
+    clock = session._clock
+    monkeypatch.setattr(session, "_clock", lambda: clock() + 1800)
+    assert one.remaining() == pytest.approx(1800, abs=60)
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        assert clock() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=60)
+
+
+def test_a_forked_loader_process_prints_nothing_at_an_interrupt_and_ends_at_a_sigterm(capfd):
+    with Session(None, 0, 0).catching_signals():
+        if not (child := os.fork()):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGTERM
+    assert capfd.readouterr().out == ""

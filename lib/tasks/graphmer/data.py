@@ -77,9 +77,8 @@ class Data:
         try:
             built.save(path)
         except OSError as error:
-            print(
-                f"The corpus is not kept for the next run, because {path} cannot be written ({error.strerror or error})."
-            )
+            why = error.strerror or error
+            print(f"The corpus is not kept for the next run, because {path} cannot be written ({why}).")
         return built
 
     def _corpus_key(self) -> str:

@@ -67,3 +67,22 @@ def test_a_malformed_line_of_given_triples_is_named(graphmer, tmp_path):
 def test_the_description_names_the_source_and_the_splits(graphmer, tmp_path):
     text = graphmer().describe_data()
     assert text.startswith(f"Data: {tmp_path / 'tree'}.") and " train, " in text and text.endswith(" test).")
+
+
+@pytest.mark.parametrize("how", ["read-only system", "a file in its place", "a full disk"])
+def test_a_cache_that_cannot_be_written_is_said_and_ends_nothing(graphmer, tmp_path, monkeypatch, capsys, how):
+    want = graphmer().data.corpus.fingerprint()
+    cache = tmp_path / "elsewhere"
+    if how == "a full disk":
+
+        def full(*_, **__):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("lib.machine.disk.whole", full)
+    elif how == "a file in its place":
+        cache.write_text("")
+    monkeypatch.setenv("TRAINBOOK_CACHE", "/proc/nowhere" if how == "read-only system" else str(cache))
+    capsys.readouterr()
+    assert graphmer().data.corpus.fingerprint() == want
+    out = capsys.readouterr().out
+    assert "The graph is not kept for the next run" in out and "The corpus is not kept for the next run" in out
