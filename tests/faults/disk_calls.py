@@ -20,6 +20,7 @@ import platform
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,6 +49,7 @@ Choice = tuple[str, str, int]  # run, mode, number of the operation
 
 def main() -> int:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes below end too
     with tempfile.TemporaryDirectory(prefix="disk-calls-") as temporary:
         library = Path(temporary, "disk_calls.so")
         if missing := build(library):
@@ -66,7 +68,7 @@ def main() -> int:
     print(json.dumps(figures, indent=1))
     if not (options.fast or options.run or options.mode or options.stride > 1):
         write(RECORD, _head() | figures)
-        shutil.rmtree(kept)
+        shutil.rmtree(KEPT)
     return 1 if figures["not borne"] else 0
 
 
