@@ -250,7 +250,7 @@ def _chain(options: argparse.Namespace) -> int:
 
 _PREFLIGHT: Options = {
     "name": {"help": "a workload or notebook such as graphmer"},
-    "--data": {"default": "", "help": "the data's folder, to be validated"},
+    "--data": {"default": "", "help": "the data's folder, or embedded; it is read and counted"},
     **_SET,
     "--steps-per-second": {"type": float, "default": 0.0, "help": "measured speed, such as the smoke test's"},
     "--url": {"action": "append", "default": [], "help": "an address that the run downloads from"},

@@ -53,9 +53,9 @@ def check(
 ) -> dict[str, list[Finding]]:
     """Checks a built notebook, the configuration that it trains on Kaggle, addresses, the account, and at last data.
 
-    `folder` has the data, `measured` is in steps/s. Quick checks come first, and nothing is downloaded. A finding is
-    `bad` where a push would spend quota for nothing, a `warning` where that cannot be decided from here. Prints what it
-    is doing.
+    `folder` has the data, or is "embedded"; `measured` is in steps/s. Quick checks come first, and nothing is
+    downloaded. A finding is `bad` where a push would spend quota for nothing, a `warning` where that cannot be decided
+    from here. Prints what it is doing.
     """
     _say("Checking the notebook, its configuration, its addresses and the account.")
     notebook = json.loads(path.read_text("utf-8"))
@@ -217,13 +217,14 @@ def _runs(training: Training, folder: str, measured: float) -> list[Finding]:
 
 
 def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Part]:
-    """Returns what is known of the data of runs that are alike, and these runs. Raises BadInput."""
+    """Returns what is known of the data of runs that are alike, and these runs. Raises BadInput.
+
+    Data is only read where `folder` names some: the embedded data takes minutes to make.
+    """
     config, _ = profiles.apply(entries[0].config, has_gpu=True)
-    place, in_epochs = config.data.dir, bool(config.training.epochs)
-    is_here = bool(folder) if place not in ("", "embedded") else in_epochs and not remote(config)
-    task = find_task(config.task)(config)
+    task, in_epochs = find_task(config.task)(config), bool(config.training.epochs)
     sizes, samples = "", 0
-    if is_here:
+    if folder and not remote(config):
         _say(f"Reading the data of {kind}; the first time takes minutes where it is large.")
         task = load_task(config)
         parts = task.datasets()
@@ -267,7 +268,7 @@ def _speed(parts: Sequence[Part], measured: float) -> list[Finding]:
     origin = "as you measured" if measured else "as the planner expects"
     session, total = float(FACTS["kaggle_run_minutes"].value) / 60, sum(part.count * part.steps for part in parts)
     if not all(part.steps for part in parts):
-        advice = "Give the data with --data: the length is in epochs."
+        advice = "The length is in epochs: give the data with --data, or --data embedded, which takes minutes to make."
         return [*findings, Finding("time", "the number of steps is not known without the data", "warning", advice)]
     if not all(speeds):
         value = f"{total:,} steps fit one session from {total / session / 3600:.2f} steps/s on; the speed is not known"

@@ -124,8 +124,8 @@ def test_a_notebook_that_lib_was_edited_after_is_only_pushed_on_purpose(stalenes
     stale = json.loads((ROOT / "notebooks" / "01_graphmer.ipynb").read_text("utf-8"))
     stale["cells"].append({**stale["cells"][0], "id": "more"})
     (tmp_path / "01_graphmer.ipynb").write_text(json.dumps(stale))
-    for command in (["push"], ["push", "--dry-run"], ["chain", "--max-sessions", "1"]):
-        assert main(["kaggle", command[0], str(tmp_path / "01_graphmer.ipynb"), *command[1:]]) == 2
+    for command in ("push", "chain"):
+        assert main(["kaggle", command, str(tmp_path / "01_graphmer.ipynb")]) == 2
         assert "make notebooks" in (error := capsys.readouterr().err) and "--stale" in error
     assert stub.calls == []
     assert main(["kaggle", "push", str(tmp_path / "01_graphmer.ipynb"), "--stale"]) == 0

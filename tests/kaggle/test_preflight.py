@@ -1,6 +1,7 @@
 """What is checked before quota is spent; every finding that is not ok says what to do."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -257,10 +258,9 @@ def test_all_runs_of_a_queue_are_counted(stub, capsys):
         "720 steps at 2 steps/s and 5 runs of 3,600 steps at 2 steps/s, as the planner expects, take 2.6 h: "
         "1 session, 1 week of quota"
     )
-    one = of("03_glacier_finetune", {**IN_STEPS, "queue.folds": "1", "queue.before": "[]", "queue.start_from": ""})
-    alone = next(finding.value for finding in one[1] if finding.name == "space")
-    assert "of each of 5 runs" in found["space"].value and "of each" not in alone
-    assert kept(found["space"].value) > 3 * kept(alone)
+    space = found["space"].value
+    each, weights = (float(number) for number in re.findall(r"([\d.]+) MB", space.split("; ")[1])[:2])
+    assert "of each of 5 runs" in space and kept(space) > 5e6 * (each + 2 * weights)
     assert "Tracing a step of glacier_finetune for a T4." in capsys.readouterr().out  # it is not silent
 
 
@@ -279,19 +279,31 @@ def test_a_notebook_that_trains_nothing_needs_neither_data_nor_a_plan_nor_quota(
     assert any("it trains nothing" in finding.value for finding in findings)
 
 
-def test_a_length_in_epochs_of_data_that_only_a_session_sees_is_not_guessed(stub):
-    _, findings = of("02_glacier_pretrain", {"data.dir": "ada/scenes"})
+def test_a_length_in_epochs_is_not_guessed_and_no_data_is_made_to_count_it(stub, monkeypatch):
+    monkeypatch.setattr(preflight, "load_task", lambda config: pytest.fail("data was read"))
+    _, findings = of("02_glacier_pretrain", {})
     found = {finding.name: finding for finding in findings}
     assert found["time"].verdict == "warning" and "not known without the data" in found["time"].value
-    assert found["data"].value == "data.dir is ada/scenes, which only a session sees"
+    assert found["data"].value == "none is given: the embedded data is used"
+    downloads = [finding.value for finding in findings if finding.name == "download"]
+    assert downloads == ["nothing is downloaded from an address"]  # the page has one in an example
+
+
+def test_data_is_counted_where_it_is_given(stub, graph, monkeypatch):
+    def counted(config):
+        task = preflight.find_task(config.task)(config)
+        task.datasets = lambda: {"train": range(80)}
+        return task
+
+    monkeypatch.setattr(preflight, "load_task", counted)
+    settings = {**KEYS, "training.max_steps": "0", "training.epochs": "4"}
+    for folder in (graph, "embedded"):
+        _, findings = of("01_graphmer", settings, folder)
+        assert any("(80 train)" in finding.value for finding in findings)
+        assert any("40 steps at 2 steps/s" in finding.value for finding in findings)
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------
-
-
-def test_an_address_in_an_example_is_not_the_notebooks_data(stub):
-    _, findings = of("02_glacier_pretrain", {"data.dir": "ada/scenes"})
-    assert [f.value for f in findings if f.name == "download"] == ["nothing is downloaded from an address"]
 
 
 def test_what_a_session_downloads_is_asked_for_its_size_and_not_downloaded(address):
