@@ -1,6 +1,6 @@
 # make train   sets everything up and trains the small GraphMER encoder (5 minutes on 2 cores)
 # make test    sets everything up, then lint, notebook freshness, unit tests, every notebook run headlessly
-# make faults  kills, tears, full disks, bit flips and loss of power against checkpoints; ranks that die (20 minutes)
+# make faults  kills, tears, full disks, bit flips and loss of power against checkpoints; ranks that die (25 minutes)
 PYTHON ?= python3
 PY := .venv/bin/python
 
