@@ -3,7 +3,7 @@
     python -m tests.faults.ranks [--fast]
 
 Each part is a run of the toy task with steps of 50 ms under the launcher or under torchrun; its end must have the bytes
-of the undisturbed run. Figures go to tests/bench/records/ranks.json. It takes about ten minutes.
+of the undisturbed run. Figures go to tests/bench/records/ranks.json. It takes about fifteen minutes.
 """
 
 import argparse
@@ -399,16 +399,16 @@ def main() -> None:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "load_average_before": round(os.getloadavg()[0], 2),
     }
+    if options.parts and RECORD.exists():
+        record = {**json.loads(RECORD.read_text("utf-8")), **record}
     for name in chosen:
         with tempfile.TemporaryDirectory() as folder:
             begin = time.perf_counter()
             figures = parts[name](Path(folder), options.fast)
             record[name] = {**figures, "seconds": round(time.perf_counter() - begin, 1)}
         print(json.dumps({name: record[name]}), flush=True)
-    if not options.fast:
-        if options.parts and RECORD.exists():
-            record = {**json.loads(RECORD.read_text("utf-8")), **record}
-        RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        if not options.fast:  # after each part, so that one that fails costs no other's figures
+            RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
