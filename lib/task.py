@@ -28,10 +28,11 @@ class Task:
     """One workload. Subclass it in one file, name it in a configuration as `task: my_task.py:MyTask`, and it trains.
 
     `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob patterns by which a
-    mounted data folder is recognised. `selection` names the validation metric that decides which weights are best,
-    and whether "max" or "min" of it is better; `shown` names those that the plot draws. A model whose recomputation
-    can be switched has its layers in an attribute `blocks`. `dials` are the dotted keys that set the size of a sample
-    (a sequence, an image), each with the values that the memory panel offers beside the configuration's own.
+    mounted data folder is recognised: of files in it ("*.tif"), or of files below it ("train/*/*.png"). `selection`
+    names the validation metric that decides which weights are best, and whether "max" or "min" of it is better; `shown`
+    names those that the plot draws. A model whose recomputation can be switched has its layers in an attribute
+    `blocks`. `dials` are the dotted keys that set the size of a sample (a sequence, an image), each with the values
+    that the memory panel offers beside the configuration's own.
     """
 
     Settings: ClassVar[type] = NoSettings
@@ -286,8 +287,9 @@ def locate_data(
 
 def _first(found: list[Path], where: str) -> Path | None:
     if len(found) > 1:
-        others = ", ".join(map(str, found[1:6]))
-        print(f"{where}: data lies in {len(found)} folders; {found[0]} is taken, not {others}. data.dir names another.")
+        taken, others = printable(found[0]), ", ".join(map(printable, found[1:6]))
+        choice = f"{taken} is taken, not {others}. data.dir names another."
+        print(f"{printable(where)}: data lies in {len(found)} folders; {choice}")
     return found[0] if found else None
 
 

@@ -6,11 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib.errors import BadInput
+from lib.config.files import read_bytes
+from lib.errors import BadInput, printable
 from lib.machine.platform import Platform
 
 # Folders between /kaggle/input/<kind> and the input itself, e.g. datasets/<owner>/<slug>
 _NEW_LAYOUT = {"datasets": 2, "notebooks": 2, "competitions": 1, "models": 5}
+
+_MOST_BYTES = 2**22  # of a summary
 
 
 def mounted(platform: Platform) -> list[Path]:
@@ -39,9 +42,13 @@ def find_input(name: str, platform: Platform) -> Path:
 
     Raises BadInput, which lists what is mounted, if there is no such input or more than one.
     """
-    path = Path(name).expanduser()
-    if path.exists():
-        return path
+    try:
+        path = Path(name).expanduser()
+        if path.exists():
+            return path
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL, nobody's home
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"There is no input {printable(name, most=200)} ({why}). Give a path that exists.") from None
     mounts = mounted(platform)
     matches: list[Path] = []
     if platform.input_dir:
@@ -50,7 +57,8 @@ def find_input(name: str, platform: Platform) -> Path:
         matches = [mount for mount in mounts if _is_named(mount.relative_to(platform.input_dir).parts, path.parts)]
     if len(matches) == 1:
         return matches[0]
-    listed = [str(m.relative_to(platform.input_dir)) for m in matches or mounts if platform.input_dir]
+    name = printable(name, most=200)
+    listed = [printable(m.relative_to(platform.input_dir)) for m in matches or mounts if platform.input_dir]
     names = ", ".join(listed) or "nothing"
     if matches:
         raise BadInput(f"The name {name} stands for {len(matches)} mounted inputs: {names}. Give one of these.")
@@ -78,7 +86,7 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
         folders += [mount / name, *(inner / name for inner in _folders(mount))]
         if (mount / "checkpoints").is_dir():
             try:  # not by report.Summary, which stands above the machine
-                is_run = json.loads((mount / "summary.json").read_text("utf-8"))["run"] == name
+                is_run = json.loads(read_bytes(mount / "summary.json", _MOST_BYTES))["run"] == name
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 is_run = False
             folders += [mount] if is_run else []
@@ -88,25 +96,54 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
 def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -> list[Path]:
     """Lists the folders, among these and below them, that hold a file matching a glob pattern, shallow ones first.
 
-    It follows no links to folders, opens no further folder after `limit` entries, and then prints a line about it.
+    In a pattern with folders, train/*/*.png, the matching folder is the one that holds train. What lies below a
+    matching folder belongs to it, and what a run has written is no data. The search follows no links to folders, opens
+    no further folder after `limit` entries, and then prints a line about it.
     """
-    level, matches, count = folders, [], 0
+    patterns = [tuple(pattern.split("/")) for pattern in sentinels]
+    highest, deepest = max(map(len, patterns), default=1) - 1, _DEEPEST + 1
+    matches: dict[Path, int] = {}  # with their depths
+    level, count = [(folder, ()) for folder in folders], 0
     while level:
-        below: list[Path] = []
-        for folder in level:
+        below: list[tuple[Path, tuple[str, ...]]] = []
+        for folder, inside in level:
+            if any(matches.get(above, deepest) <= len(inside) - highest for above in folder.parents[: len(inside)]):
+                continue  # whatever would be found here lies in what was found
             if count >= limit:
                 print(f"Only {count:,} entries of the mounted inputs were searched. Name the folder in data.dir.")
-                return matches
-            try:
-                with os.scandir(folder) as listing:
-                    entries = sorted(listing, key=lambda entry: entry.name)
-            except OSError:
-                entries = []
-            inner = [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-            files = [entry.name for entry in entries if not entry.is_dir()]
+                return _outermost(matches)
+            inner, files = _listed(folder)
             count += len(files) + len(inner)
-            if any(fnmatch.fnmatchcase(name, pattern) for name in files for pattern in sentinels):
-                matches.append(folder)
-            below += inner
+            if any(names.issubset(files) for names in _WRITTEN_BY_A_RUN):
+                continue
+            for pattern in patterns:
+                up = len(pattern) - 1
+                if up <= len(inside) and any(_matches((*inside[len(inside) - up :], name), pattern) for name in files):
+                    matches[(folder, *folder.parents)[up]] = len(inside) - up
+            below += [(folder / name, (*inside, name)) for name in inner if len(inside) < _DEEPEST]
         level = below
-    return matches
+    return _outermost(matches)
+
+
+_DEEPEST = 12  # folders below an input
+_WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
+
+
+def _outermost(matches: dict[Path, int]) -> list[Path]:
+    outer = [folder for folder in matches if matches.keys().isdisjoint(folder.parents)]
+    return sorted(outer, key=matches.__getitem__)
+
+
+def _listed(folder: Path) -> tuple[list[str], list[str]]:
+    """Returns the names of the folders and of the files in a folder, sorted; none where it cannot be read."""
+    try:
+        with os.scandir(folder) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+    except OSError:
+        return [], []
+    inner = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return inner, [entry.name for entry in entries if not entry.is_dir()]
+
+
+def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    return all(fnmatch.fnmatchcase(name, part) for name, part in zip(names, pattern, strict=True))

@@ -69,7 +69,7 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
         print(f"CONFIG is empty: taking configs/{path.name}, because {why}.")
     overrides = {key: parameters[name] for name, key in KEYS.items() if parameters[name]} | parameters["OVERRIDES"]
     for key, value in overrides.items():
-        print(f"Override: {key} = {value!r}")
+        print(f"Override: {printable(key)} = {value!r}")
     config = load_config(path, overrides)
     saved = file.find(platform.output_dir(config), path.stem, config, find_task(config.task).dials)
     if saved is None:

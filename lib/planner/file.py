@@ -74,15 +74,23 @@ def find(folder: Path, name: str, config: Config, dials: Mapping[str, Sequence[i
             try:
                 plan = read(path)
                 if plan.config != name:
-                    raise BadInput(f"it was made for {_shown(plan.config)}, and this is {name}")
+                    raise BadInput(f"it was made for {printable(plan.config, most=60)}, and this is {name}")
                 if place != folder or "task" in plan.overrides:
                     _check_keys(plan, dials)
-                with_changes(config, {k: v for k, v in plan.overrides.items() if k not in config.overridden})
+                _check_fit(plan, config)
             except BadInput as reason:
                 print(f"{printable(path)} is ignored: {str(reason).rstrip('.')}.")
                 continue
             return plan
     return None
+
+
+def _check_fit(plan: PlanFile, config: Config) -> None:
+    """Raises BadInput where a configuration cannot have the values of a plan, its own overrides aside."""
+    try:
+        with_changes(config, {key: value for key, value in plan.overrides.items() if key not in config.overridden})
+    except BadInput as error:
+        raise BadInput(f"it does not fit this configuration:\n{error}") from None
 
 
 def _check_keys(plan: PlanFile, dials: Mapping[str, Sequence[int]]) -> None:

@@ -1,5 +1,6 @@
 """Mounted inputs in both of Kaggle's layouts, found by name or by what lies in them."""
 
+import os
 import re
 
 import pytest
@@ -84,6 +85,60 @@ def test_folders_with_a_sentinel_are_found_shallow_ones_first(monkeypatch, tmp_p
     assert inputs.search(inputs.mounted(here), ["graph-*.jsonl"]) == [tmp_path / "input" / "old", deep]
     assert inputs.search(inputs.mounted(here), ["*.tif", "data.jsonl"]) == inputs.mounted(here)
     assert inputs.search(inputs.mounted(here), ["*.png"]) == []
+
+
+def files(root, *names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+
+
+def test_a_pattern_with_folders_finds_the_folder_above_them_once(monkeypatch, tmp_path):
+    here = kaggle(monkeypatch, tmp_path, ["datasets/ada/pets", "flat"])
+    pets, flat = tmp_path / "input" / "datasets" / "ada" / "pets", tmp_path / "input" / "flat"
+    files(pets / "v1", "train/cat/1.png", "train/dog/1.png", "train/dog/2.png", "test/cat/9.png")
+    files(flat, "train/cat/1.png", "train/1.png", "other/train/cat/1.png")
+    assert inputs.search(inputs.mounted(here), ["train/*/*.png"]) == [flat, pets / "v1"]
+    assert inputs.search(inputs.mounted(here), ["train/*/*.png", "*.png"]) == [flat, pets / "v1"]
+    assert inputs.search([pets / "v1" / "train"], ["train/*/*.png"]) == [], "nothing above a named folder"
+    assert inputs.search(inputs.mounted(here), ["val/*/*.png", "train/*/*/*.png", "Train/*/*.png"]) == []
+
+
+def test_what_lies_below_a_data_folder_belongs_to_it(monkeypatch, tmp_path):
+    here = kaggle(monkeypatch, tmp_path, ["a"])
+    files(tmp_path / "input" / "a", "x.tif", "more/y.tif")
+    assert inputs.search(inputs.mounted(here), ["*.tif"]) == [tmp_path / "input" / "a"]
+
+
+def test_what_a_run_has_written_is_no_data(monkeypatch, tmp_path):
+    here = kaggle(monkeypatch, tmp_path, ["notebooks/ada/earlier", "unpacked", "scenes"])
+    places = tmp_path / "input"
+    files(places / "notebooks" / "ada" / "earlier", "outputs.tar.gz", "masks/x.tif", "toy/config.yaml")
+    files(places / "unpacked", "toy/config.yaml", "toy/summary.json", "toy/maps/x.tif")
+    assert inputs.search(inputs.mounted(here), ["*.tif"]) == []
+    files(places / "scenes", "config.yaml", "x.tif")
+    assert inputs.search(inputs.mounted(here), ["*.tif"]) == [places / "scenes"]
+
+
+def test_a_search_is_over_where_all_was_found_and_says_nothing(monkeypatch, tmp_path, capsys):
+    here = kaggle(monkeypatch, tmp_path, ["a"])
+    files(tmp_path / "input" / "a", *(f"train/c{number}/{image}.png" for number in range(20) for image in range(5)))
+    assert inputs.search(inputs.mounted(here), ["train/*/*.png"], limit=30) == [tmp_path / "input" / "a"]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "~nobody-like-this/x", "a\x1b[2J\nb"])
+def test_a_name_that_no_file_can_have_is_a_sentence(monkeypatch, tmp_path, name):
+    with pytest.raises(BadInput, match="There is no input") as error:
+        inputs.find_input(name, kaggle(monkeypatch, tmp_path, NEW))
+    assert str(error.value).isprintable()
+
+
+def test_an_earlier_run_whose_summary_is_no_file_is_none(monkeypatch, tmp_path):
+    here = kaggle(monkeypatch, tmp_path, ["a"])
+    (tmp_path / "input" / "a" / "checkpoints").mkdir()
+    os.mkfifo(tmp_path / "input" / "a" / "summary.json")
+    assert tmp_path / "input" / "a" not in inputs.earlier_runs("toy", here)
 
 
 def test_the_search_is_bounded_and_says_so(monkeypatch, tmp_path, capsys):
