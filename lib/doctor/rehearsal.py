@@ -15,7 +15,7 @@ from lib.doctor import findings, machine
 from lib.doctor.findings import Finding
 from lib.errors import BadInput
 from lib.launch import Run
-from lib.launch.resume import describe_resume, look_for_checkpoint
+from lib.launch.resume import check_completed, describe_resume, look_for_checkpoint
 from lib.machine import disk, hardware, memory
 from lib.report.summary import Summary
 from lib.text import amount
@@ -87,7 +87,12 @@ def check_resume(run: Run) -> Finding:
     total = run.config.training.max_steps
     if summary and summary.reason == "completed" and summary.step >= total:
         value = f"completed at step {summary.step:,}: there is nothing left to do"
-        return Finding("resume", value, "ok", "A larger training.max_steps continues; another run.name starts afresh.")
+        advice = "A larger training.max_steps continues; another run.name starts afresh."
+        try:
+            different = check_completed(run, summary)
+        except BadInput as refused:
+            return Finding("resume", "another run of this name was completed", "bad", str(refused))
+        return Finding("resume", value, "warning" if different else "ok", f"{different}\n{advice}".strip())
     try:
         newest, sentences = look_for_checkpoint(run)
     except BadInput as refused:

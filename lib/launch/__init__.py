@@ -10,6 +10,7 @@ from typing import Any
 
 from lib import checkpoint, ranks
 from lib.checkpoint import weights
+from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import torchrun
@@ -65,11 +66,11 @@ def _train(run: Run) -> Summary:
             outcome = loop.train(run.task, run.config, run.folder, session, choose_progress(), found)
         ended = _end(run, outcome, number)
     except BaseException as error:
-        if ranks.is_first():
+        if ranks.is_first() and not is_completed:  # else the summary is there and says what is missing
             _write_failure(run, error, number)
         raise
     if ranks.is_first():
-        _tidy(run)
+        _tidy(run, outcome.state)
         with session.measured("package"):
             _pack(run)
     return ended
@@ -126,8 +127,7 @@ def _mend_files(run: Run, earlier: Summary) -> Summary:
         return earlier
     _tidy(run)
     if not picture(run).is_file():
-        missing: dict[str, str] = {}
-        with _noting(missing, "plot"):
+        with _noting({}, "plot"):
             plot(run, earlier.baseline)
     if not outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder):
         _pack(run)
@@ -178,9 +178,13 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
     return found, number
 
 
-def _tidy(run: Run) -> None:
+def _tidy(run: Run, state: State | None = None) -> None:
+    """Removes what killed saves and deletions left; with the state of a run's end also what retention could not."""
     for kind in ("checkpoints", "best"):
         checkpoint.tidy(run.folder / kind)
+    if state and run.config.checkpoint.keep_last:
+        retention = Retention(run.folder, run.config.checkpoint)
+        retention.after_checkpoint(state.step, [best["step"] for best in state.kept_best])
 
 
 def _write_failure(run: Run, error: BaseException, number: int) -> None:

@@ -17,6 +17,7 @@ from lib import checkpoint, launch
 from lib.config import Config, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import smoke, torchrun
+from lib.launch.resume import check_settings
 from lib.launch.run import prepare
 from lib.machine import disk, inputs, memory, platform
 from lib.report.summary import Summary
@@ -94,7 +95,7 @@ def _before(path: Path, config: Config) -> list[Entry]:
     shared = {"output_dir": config.output_dir, "session.minutes": config.session.minutes}
     shared = {key: value for key, value in shared.items() if value}
     whole = load_config(path, shared)
-    if folder := find_completed(whole.run.name, platform.output_dir(config)):
+    if folder := find_completed(whole.run.name, platform.output_dir(config), whole):
         print(f"{whole.run.name} was completed earlier: {folder}.")
         return []
     if not config.queue.before_overrides:
@@ -123,7 +124,7 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
     output. Returns none, and prints so, while a run of this queue is not completed.
     """
     output_dir = platform.output_dir(queue[-1].config)
-    own = [find_completed(entry.name, output_dir) for entry in queue if not entry.is_earlier]
+    own = [find_completed(entry.name, output_dir, entry.config) for entry in queue if not entry.is_earlier]
     if not all(own):
         print("Not every run of the queue is completed. They vote once all of them are.")
         return []
@@ -136,12 +137,17 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
     return [*folds, *own]
 
 
-def find_completed(name: str, output_dir: Path) -> Path | None:
-    """Returns the folder of a completed run with its best weights, here or in a mounted earlier output."""
+def find_completed(name: str, output_dir: Path, config: Config | None = None) -> Path | None:
+    """Returns the folder of a completed run with its best weights, here or in a mounted earlier output.
+
+    With `config` it raises BadInput for one that was completed with another seed, batch or task.
+    """
     places = [output_dir, *inputs.mounted(platform.detect())]
     for folder in (place / name for place in places):
         summary = Summary.read(folder)
         if summary and summary.reason == "completed" and checkpoint.steps(folder / "best"):
+            if config:
+                check_settings(summary, config, folder)
             return folder
     return None
 

@@ -79,7 +79,7 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
         if (mount / "checkpoints").is_dir():
             try:  # not by report.Summary, which stands above the machine
                 is_run = json.loads((mount / "summary.json").read_text("utf-8"))["run"] == name
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 is_run = False
             folders += [mount] if is_run else []
     return folders

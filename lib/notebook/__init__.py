@@ -97,6 +97,9 @@ def compare(summary: Summary) -> str:
     if summary.reason != "completed":
         left = summary.max_steps - summary.step
         return f"The run stopped ({summary.reason}) with {left:,} steps left; the test comes when it is completed."
+    if summary.missing and not summary.metrics:
+        why = "; ".join(f"{name} failed ({error})" for name, error in summary.missing.items())
+        return f"The run is completed, but {why}. Correct it and run again: only what is missing is made."
     rows = [("metric", "trivial", "model", "difference")]
     for name, value in summary.metrics.items():
         trivial = summary.baseline[name]

@@ -34,3 +34,27 @@ def test_leftovers_are_cleaned_when_a_run_starts(toy, tmp_path):
     (folder / "step-00000003.tmp").mkdir(parents=True)
     launch.train(toy())
     assert [p.name for p in sorted(folder.iterdir())] == ["step-00000009", "step-00000012"]
+
+
+def test_metrics_and_events_come_along_from_elsewhere_and_replace_those_of_a_killed_start(toy, tmp_path, cut):
+    plateau = {"scheduler.name": "plateau", "scheduler.patience": 0, "optimizer.lr": 0.3}
+    config = {**plateau, "training.evaluate_every_steps": 1}
+    whole = tmp_path / "whole"
+    launch.train(toy({**config, "output_dir": str(whole)}))
+    cut(7)
+    launch.train(toy(config))
+    (tmp_path / "runs").rename(tmp_path / "earlier")
+    (tmp_path / "runs" / "toy").mkdir(parents=True)
+    left = "step,kind,before,after,text\n1,plateau,9,8,Of another start.\n"
+    (tmp_path / "runs" / "toy" / "events.csv").write_text(left)
+    cut(None)
+    launch.train(toy({**config, "run.resume_from": str(tmp_path / "earlier")}))
+    assert (whole / "toy" / "events.csv").read_bytes().count(b"plateau") > 2
+    assert (tmp_path / "runs" / "toy" / "events.csv").read_bytes() == (whole / "toy" / "events.csv").read_bytes()
+
+
+def test_a_folder_name_that_no_disk_takes_is_bad_input(toy, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for overrides in ({"run.name": "x" * 5000}, {"output_dir": str(tmp_path / "loop")}):
+        with pytest.raises(BadInput, match="cannot be written to"):
+            launch.train(toy(overrides))

@@ -103,3 +103,31 @@ def test_too_much_is_said(here, run):
 def test_each_platform_has_its_way_home(here, run, tmp_path, name, batch, drive, words):
     there = dataclasses.replace(here, name=name, batch=batch, input_dir=tmp_path if drive else None)
     assert words in outputs.table(here.output_dir, there).splitlines()[-1]
+
+
+def test_an_archive_holds_a_run_only_as_it_is_now(here, run):
+    final = outputs.package(here.output_dir)
+    assert outputs.holds(final, run)
+    (run / "checkpoints" / "step-00000001" / "state.json").write_text("of which there are none in it")
+    (here.output_dir / "other").mkdir()
+    (here.output_dir / "other" / "config.yaml").write_text("task: other")
+    assert outputs.holds(final, run) and not outputs.holds(final, here.output_dir / "other")
+    good = final.read_bytes()
+    for damaged in (good[:-1], good[: len(good) // 2], b"", good[:-8] + bytes(8)):
+        final.write_bytes(damaged)
+        assert not outputs.holds(final, run)
+    final.write_bytes(good)
+    text = (run / "config.yaml").read_text()
+    for change in (lambda path: path.write_text(text.upper()), lambda path: path.write_text("longer" + text)):
+        change(run / "config.yaml")
+        assert not outputs.holds(final, run)
+        (run / "config.yaml").write_text(text)
+    (run / "new.txt").write_text("")
+    assert not outputs.holds(final, run)
+    (run / "new.txt").unlink()
+    assert outputs.holds(final, run)
+    (run / "maps" / "deep" / "00.txt").unlink()
+    assert not outputs.holds(final, run)
+    final.unlink()
+    final.mkdir()
+    assert not outputs.holds(final, run)

@@ -8,6 +8,8 @@ import torch
 from lib import checkpoint, launch
 from lib.config import with_changes
 from lib.errors import TrainingFailed
+from lib.machine import disk
+from lib.machine.disk import Disk
 from lib.ranks.sums import add_counts
 from lib.report.meter import Meter
 from lib.report.metrics import read
@@ -254,3 +256,33 @@ def test_compiling_and_benchmarking_are_switches(toy, tmp_path, monkeypatch):
     switches = {"training.compile": True, "training.cudnn_benchmark": True}
     launch.train(toy({"training.max_steps": 1, "run.name": "other", **switches}))
     assert len(compiled) == 1 and torch.backends.cudnn.benchmark
+
+
+def test_tables_are_synced_before_the_checkpoint_that_relies_on_them(toy, tmp_path, monkeypatch):
+    config, synced, at_commit = toy({"checkpoint.every_steps": 4, "training.log_every_steps": 4}), [], {}
+
+    class Watched(Disk):
+        def sync(self, handle, path):
+            if path.name == "metrics.csv":
+                synced[:] = [row["step"] for row in read(path)]
+            super().sync(handle, path)
+
+        def rename(self, old, new):
+            if new.parent.name == "checkpoints" and not new.suffix:
+                at_commit[new.name] = [*synced]
+            super().rename(old, new)
+
+    monkeypatch.setattr(disk, "calls", Watched())
+    fit(config, tmp_path / "run")
+    for step in (4, 8, 12):
+        assert str(step) in at_commit[f"step-{step:08d}"]
+
+
+def test_events_of_a_repeated_piece_of_a_run_stand_once(toy, tmp_path):
+    config = toy({"scheduler.name": "plateau", "scheduler.patience": 0, "optimizer.lr": 0.3,
+                  "training.evaluate_every_steps": 1})  # fmt: skip
+    fit(config, tmp_path / "run")
+    events = (tmp_path / "run" / "events.csv").read_bytes()
+    older = checkpoint.load(checkpoint.path_of(tmp_path / "run" / "checkpoints", 9))
+    fit(config, tmp_path / "run", resume=older)
+    assert events.count(b"\n") > 3 and (tmp_path / "run" / "events.csv").read_bytes() == events
