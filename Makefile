@@ -47,9 +47,9 @@ bench: .venv/ready
 
 faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.campaign
-	OMP_NUM_THREADS=1 $(PY) -m tests.faults.ranks
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.memory
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.disk_calls
+	OMP_NUM_THREADS=1 $(PY) -m tests.faults.ranks
 
 kaggle-image: $(KAGGLE_IMAGE)/ready
 	$(KAGGLE_IMAGE)/bin/python -m tests.notebooks.kaggle_image $(TESTS)

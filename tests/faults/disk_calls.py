@@ -12,6 +12,7 @@ complete, so that one that was interrupted goes on; other code begins anew.
 """
 
 import argparse
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -180,19 +181,19 @@ def run(kept: Path, library: Path, chosen: list[Choice], processes: int) -> list
     begin = shown = time.monotonic()
     print(f"{len(chosen):,} faults, {before:,} of them tried before.", flush=True)
     workers = [_start(kept, library, "trials", part, processes) for part in range(processes)]
-    said = 0
+    said: set[str] = set()
     try:
         while any(worker.poll() is None for worker in workers):
             time.sleep(1)
             made = found()
-            bad = [each for each in made if each["why"]]
-            for each in bad[said:]:
-                print(f"NOT BORNE: {_describe(each)}", flush=True)
-            said = len(bad)
+            for each in sorted({_describe(each) for each in made if each["why"]} - said):
+                print(f"NOT BORNE: {each}", flush=True)
+                said.add(each)
             if time.monotonic() - shown > 30 and len(made) > before:
                 shown = time.monotonic()
-                left = (shown - begin) / (len(made) - before) * (len(chosen) - len(made)) / 60
-                print(f"{len(made):,} of {len(chosen):,} tried, {said} not borne; {left:.0f} min left.", flush=True)
+                minutes = (shown - begin) / (len(made) - before) * (len(chosen) - len(made)) / 60
+                print(f"{len(made):,} of {len(chosen):,} tried, {len(said)} not borne.", end=" ")
+                print(f"{minutes:.0f} minutes left.", flush=True)
     finally:
         for worker in workers:
             worker.terminate()
@@ -203,9 +204,13 @@ def run(kept: Path, library: Path, chosen: list[Choice], processes: int) -> list
 
 
 def results(kept: Path) -> list[dict]:
-    """The results so far, in the order in which they came; a half-written line is none."""
-    lines = [line for path in kept.glob("results-*.jsonl") for line in path.read_text("utf-8").splitlines(True)]
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """The results so far; a line that a process was killed in is none."""
+    found = []
+    for path in kept.glob("results-*.jsonl"):
+        for line in path.read_text("utf-8").splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+    return found
 
 
 def _describe(each: dict) -> str:

@@ -359,6 +359,7 @@ def _trials(place: Path, folder: Path, todo: list[Choice], name: str) -> None:
     done = {(each["run"], each["mode"], each["number"]) for each in results(folder)}
     import_all([module for each in wholes.values() for module in each.modules])
     with (folder / name).open("a", encoding="utf-8") as file:
+        file.write("\n")  # ends a line that an earlier process was killed in
         for run, mode, number in todo:
             if (run, mode, number) not in done:
                 print(json.dumps(asdict(trial(place, run, mode, number, wholes[run]))), file=file, flush=True)
