@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lib import __main__
+from lib import __main__, launch
 from tests.conftest import ROOT, TOY
 
 
@@ -76,3 +76,19 @@ def imported_by(arguments):
     modules = set(done.stdout.split("MODULES")[1].split())
     assert "lib.kaggle.commands" in modules, done.stderr
     return modules
+
+
+def test_a_disk_that_refuses_is_a_sentence_and_a_mistake_of_a_task_its_traceback(tmp_path, capsys, monkeypatch):
+    (tmp_path / "toy.yaml").write_text(TOY)
+    for error in (OSError(28, "No space left on device", "/dev/shm/x"), FileNotFoundError(2, "No such file", "mine")):
+
+        def refuse(config, error=error):
+            raise error
+
+        monkeypatch.setattr(launch, "prepare", refuse)
+        if error.errno == 28:
+            assert __main__.main(["train", "toy.yaml"]) == 1
+            assert "The disk refused at /dev/shm/x: No space left on device." in capsys.readouterr().err
+        else:
+            with pytest.raises(FileNotFoundError):
+                __main__.main(["train", "toy.yaml"])

@@ -51,7 +51,7 @@ def notices(plan: Plan) -> list[str]:
         )
     if 1 / plan.chosen.expected_seconds > _LOADER_DECIDES:
         sentences.append(
-            f"Above some {_LOADER_DECIDES} steps a second the loader decides not the card: on two busy CPUs "
+            f"Above some {_LOADER_DECIDES} steps a second the loader decides, not the card: on two busy CPUs "
             f"it hands over {_LOADER_RATES} batches a second of samples of a few numbers; samples that are read and "
             "decoded come more slowly."
         )
