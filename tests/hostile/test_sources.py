@@ -7,7 +7,7 @@ import pytest
 from lib.tasks.graphmer.code import graph
 from tests.hostile.conftest import FORGED, SECRET
 
-DEEP = 100_000
+DEEP = 20_000
 CONTENTS = {
     "code that runs": "{code}",
     "code in a decorator": "@__import__('os').system('touch {ran}')\ndef f(): pass\n",
