@@ -310,7 +310,7 @@ class _Launch:
                     self._ranks[int(child.environ()["RANK"])] = child
 
     def _wait_for_codes(self, place: Path) -> None:
-        """Gives torchrun a moment to say how the ranks that are gone ended, or to be seen gone, and they because of it."""
+        """Gives torchrun a moment to say how ranks ended, or to be seen gone itself, which is then what ended them."""
         assert self._agent
         until = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < until and self._agent.poll() is None:
