@@ -297,9 +297,7 @@ class _Launch:
         spoke = {
             int(path.stem.partition("-")[2]) for kind in ("done", "failed") for path in place.glob(f"{kind}-*.json")
         }
-        assert self._agent
-        if self._agent.poll() is None:  # else they went because it did
-            self._gone = gone - spoke
+        self._gone = gone - spoke
         return bool(self._gone)
 
     def _look_for_ranks(self) -> None:
@@ -312,10 +310,15 @@ class _Launch:
                     self._ranks[int(child.environ()["RANK"])] = child
 
     def _wait_for_codes(self, place: Path) -> None:
-        """Gives torchrun a moment to say how the ranks that are gone ended."""
+        """Gives torchrun a moment to say how ranks ended, or to be seen gone itself, which is then what ended them."""
+        assert self._agent
         until = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < until and not all((place / f"ended-{number}").exists() for number in self._gone):
+        while time.monotonic() < until and self._agent.poll() is None:
+            if all((place / f"ended-{number}").exists() for number in self._gone):
+                return
             time.sleep(0.01)
+        if self._agent.poll() is not None:
+            self._gone &= endings.failed(place)
 
     def _end(self) -> None:
         """Kills what is left: torchrun, and the ranks also where torchrun can no longer be their parent.

@@ -13,8 +13,11 @@ from lib.config import environment
 
 
 def _prepare(starter: int) -> None:
-    """Ends this process with the one that started it, and each worker with this one; an interrupt is for neither."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process decides what an interrupt means
+    """Ends this process with the one that started it, and each worker with this one; an interrupt is for neither.
+
+    To Linux the starter is a thread: where that ends before its process, the next training starts another server.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     from lib import ranks
 

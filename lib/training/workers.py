@@ -31,6 +31,7 @@ import torch
 from lib.config import environment
 from lib.errors import BadInput, TrainingFailed
 from lib.task import find_task
+from lib.training import fork_server
 
 _LIBRARY = Path(__file__).resolve().parents[2]
 _LARGE = 2**16  # bytes from which an array is mapped and not copied
@@ -67,7 +68,7 @@ def start_server() -> None:
     """Starts the server that workers are forked from, unless it runs; returns at once, while it imports torch."""
     if _METHOD != "forkserver":
         return
-    context.set_forkserver_preload(["lib.training.fork_server"])
+    context.set_forkserver_preload([fork_server.__name__])
     path = [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
     changes = {"PYTHONPATH": os.pathsep.join(path), environment.FORK_SERVER: str(os.getpid())}
     former = {name: os.environ.get(name) for name in changes}
@@ -146,7 +147,11 @@ class _Lost:
 
 
 def end_with_parent(worker: int) -> None:
-    """Ends this worker as soon as the training process is gone, on every system and even by kill -9."""
+    """Ends this worker as soon as the training process is gone, on every system and even by kill -9.
+
+    An interrupt is not for it: the training process decides what that means.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent
 

@@ -229,7 +229,7 @@ def orphans(base: Path, fast: bool) -> dict:
     run.process = run.start()
     run.next_save()
     run.agent().kill()
-    wait(lambda: "torchrun ended. Starting again" in run.log(), 30, run)
+    wait(lambda: "torchrun ended. Starting again" in run.log(), 300, run)
     run.end()
     run.check_bytes()
     return {"launchers killed": len(counts), "processes below": min(counts), "left over": 0,

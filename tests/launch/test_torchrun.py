@@ -193,6 +193,15 @@ def test_a_rank_that_is_gone_before_the_others_notice_is_named(ended, tmp_path):
     assert str(ended._verdict(tmp_path)).startswith("Rank 1 was ended by signal 9 (SIGKILL).")
 
 
+def test_ranks_that_went_with_their_torchrun_are_not_taken_for_its_cause(ended, tmp_path):
+    """The system ends the ranks while torchrun itself, which was killed, is not yet seen to be gone."""
+    answers = iter([None, None])
+    ended._agent.poll = lambda: next(answers, -9)
+    ended._gone = {0, 1}
+    ended._wait_for_codes(tmp_path)
+    assert str(ended._verdict(tmp_path)) == "torchrun ended."
+
+
 def test_a_rank_whose_end_only_torchrun_saw_is_named_and_not_those_that_torchrun_ended(ended, tmp_path):
     assert str(ended._verdict(tmp_path)) == "torchrun ended."
     (tmp_path / "ended-0").write_text("-15")
