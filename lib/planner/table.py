@@ -52,7 +52,7 @@ def notices(plan: Plan) -> list[str]:
     if 1 / plan.chosen.expected_seconds > _LOADER_DECIDES:
         sentences.append(
             f"Above some {_LOADER_DECIDES} steps a second the loader decides, not the card: on two busy CPUs "
-            f"it hands over {_LOADER_RATES} batches a second of samples of a few numbers; samples that are read and "
+            f"it hands over {_LOADER_RATES} batches a second of a few numbers, and samples that are read and "
             "decoded come more slowly."
         )
     return sentences
