@@ -48,3 +48,19 @@ def test_bad_input_exits_with_2_a_sentence_and_nothing_written(tmp_path, argumen
     assert __main__.main(arguments) == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_disk_that_refuses_is_a_sentence_and_a_mistake_of_a_task_its_traceback(tmp_path, capsys, monkeypatch):
+    (tmp_path / "toy.yaml").write_text(TOY)
+    for error in (OSError(28, "No space left on device", "/dev/shm/x"), FileNotFoundError(2, "No such file", "mine")):
+
+        def refuse(config, error=error):
+            raise error
+
+        monkeypatch.setattr(__main__.launch, "prepare", refuse)
+        if error.errno == 28:
+            assert __main__.main(["train", "toy.yaml"]) == 1
+            assert "The disk refused at /dev/shm/x: No space left on device." in capsys.readouterr().err
+        else:
+            with pytest.raises(FileNotFoundError):
+                __main__.main(["train", "toy.yaml"])

@@ -1,16 +1,19 @@
 """A run from its configuration to its archive, on the command line and over sessions."""
 
+import errno
 import fcntl
 import json
 import os
 import shutil
 import signal
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from lib import checkpoint, launch
-from lib.errors import BadInput
+from lib.errors import BadInput, TrainingFailed
+from lib.launch import queue
 from lib.report import outputs
 from lib.report.metrics import read
 from lib.report.summary import Summary
@@ -277,3 +280,40 @@ def test_a_folder_in_the_place_of_a_file_is_named(toy, tmp_path):
         with pytest.raises(BadInput, match=f"{name} is a folder"):
             launch.train(toy())
         (tmp_path / "runs" / "toy" / name).rmdir()
+
+
+@pytest.mark.parametrize("where", ["config.yaml", "summary.json"])
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_full_disk_at_a_file_of_the_run_is_a_sentence_and_a_passing_error_nothing(
+    toy, tmp_path, monkeypatch, quick, where, times
+):
+    left, replace = [times], Path.replace
+
+    def full(self, target):
+        if target.name == where and left[0]:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        if times == 1:
+            assert launch.train(toy()).reason == "completed"
+        else:
+            with pytest.raises(TrainingFailed, match=rf"{where} cannot be written \(No space left.*Free room"):
+                launch.train(toy())
+    assert launch.train(toy()).reason == "completed"
+    assert outputs.holds(tmp_path / "runs" / outputs.ARCHIVE, tmp_path / "runs" / "toy")
+
+
+def test_a_second_call_of_a_queue_ends_and_does_not_take_the_next_run(toy, tmp_path):
+    toy()
+    overrides = {"queue.seeds": [1, 2], "output_dir": str(tmp_path / "runs"), "training.max_steps": 1}
+    runs = queue.entries(tmp_path / "toy.yaml", overrides)
+    runs[0].folder.mkdir(parents=True)
+    other = os.open(runs[0].folder, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(BadInput, match="Another process is training"):
+        queue.run_queue(runs)
+    assert not runs[1].folder.exists()
+    os.close(other)

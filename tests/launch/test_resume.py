@@ -1,9 +1,12 @@
 """The checkpoint that a run resumes from: damaged ones are set aside, and a run never starts from 0 in silence."""
 
+import shutil
+
 import pytest
 
 from lib import checkpoint, launch
 from lib.errors import BadInput
+from lib.launch.queue import find_completed
 from lib.launch.resume import find_checkpoint
 
 
@@ -58,3 +61,14 @@ def test_a_folder_name_that_no_disk_takes_is_bad_input(toy, tmp_path):
     for overrides in ({"run.name": "x" * 5000}, {"output_dir": str(tmp_path / "loop")}):
         with pytest.raises(BadInput, match="cannot be written to"):
             launch.train(toy(overrides))
+
+
+def test_a_queue_takes_no_completed_run_of_another_seed_for_its_own(toy, tmp_path):
+    launch.train(toy({"training.max_steps": 4}))
+    shutil.rmtree(tmp_path / "runs" / "toy" / "checkpoints")
+    folder = tmp_path / "runs" / "toy"
+    assert find_completed("toy", tmp_path / "runs", toy({"optimizer.lr": 0.5, "training.max_steps": 4})) == folder
+    assert find_completed("toy", tmp_path / "runs") == folder
+    for key in ("seed", "training.micro_batch_slots"):
+        with pytest.raises(BadInput, match=f"(?s)was completed with another configuration.*{key}"):
+            find_completed("toy", tmp_path / "runs", toy({key: 2}))

@@ -123,8 +123,10 @@ def test_time_in_which_the_machine_is_suspended_counts(monkeypatch):
 def test_a_forked_loader_process_prints_nothing_at_an_interrupt_and_ends_at_a_sigterm(capfd):
     with Session(None, 0, 0).catching_signals():
         if not (child := os.fork()):
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGTERM)
-            os._exit(0)
+            try:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGTERM
     assert capfd.readouterr().out == ""
