@@ -14,27 +14,25 @@ import hashlib
 import json
 import multiprocessing
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import psutil
-import torch
 
 from lib.task import Task, load_config, load_task
 from lib.training import data, workers
 from lib.training.order import Order
+from tests.bench.record import RECORDS, head, write
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORD = Path(__file__).with_name("records") / "workers.json"
+RECORD = RECORDS / "workers.json"
 CONFIGS = ("graphmer_small", "glacier_pretrain_small")
 WAYS = {"in the training process": 0, "1 from the server": 1, "2 from the server": 2, "2 forked": 2}
 STEPS, REPEATS = 12, 3
@@ -46,9 +44,7 @@ def main() -> None:
         print(json.dumps(measure(*sys.argv[1:])))
         return
     record: dict[str, Any] = {
-        "date": date.today().isoformat(),
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "processor": platform.machine()},
-        "torch": torch.__version__,
+        **head("torch"),
         "load_average_before": round(os.getloadavg()[0], 2),
     }
     for name in CONFIGS:
@@ -61,7 +57,7 @@ def main() -> None:
         }
         record[name] = {"the same bytes in all ways": True, **medians}
         print(json.dumps({name: record[name]}, indent=1), flush=True)
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    write(RECORD, record)
 
 
 def start(name: str, way: str) -> dict[str, Any]:

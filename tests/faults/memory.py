@@ -10,11 +10,9 @@ in 12 steps up to some 1e-5 of a weight. A step that is lost, doubled or done in
 """
 
 import argparse
-import datetime
 import gc
 import json
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -33,10 +31,11 @@ from lib.report.metrics import read
 from lib.report.summary import Summary
 from lib.task import load_config
 from lib.training import optimization, step
+from tests.bench.record import RECORDS, head, write
 from tests.conftest import TOY, VOLATILE_COLUMNS
 from tests.toy import Net, Toy
 
-RECORD = Path(__file__).parents[1] / "bench" / "records" / "out_of_memory.json"
+RECORD = RECORDS / "out_of_memory.json"
 TOLERANCE = 1e-4  # of a number, or of 0.01 where it is smaller
 STEPS, MICRO_BATCH = 12, 4  # of an effective batch of 8
 
@@ -299,13 +298,11 @@ def main():
     print(json.dumps(figures), flush=True)
     if not fast:
         record = {
-            "date": datetime.date.today().isoformat(),
-            "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "platform": platform.system()},
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            **head("torch"),
             **figures,
             "seconds": round(time.perf_counter() - begin, 1),
         }
-        RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        write(RECORD, record)
     raise SystemExit(bool(figures["NOT"]))
 
 
