@@ -113,7 +113,8 @@ print(queue.table(runs))
 
 # %% [markdown]
 # ## Metrics
-# For each run of the queue: losses, validation metrics beside the trivial baseline, speed and learning rate.
+# For each run of the queue: losses, validation metrics (beside the trivial baseline once the run is completed), speed and
+# learning rate.
 
 # %%
 from IPython.display import display

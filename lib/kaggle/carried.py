@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout
 _TYPES = {kind.__name__: kind for kind in (bool, int, float, str, dict, list)}
+_CONFIG = re.compile(r"configs/[\w-]+\.yaml")
 _KAGGLE = "/kaggle/"  # the folder of files that only a session sees
 
 
@@ -171,7 +172,13 @@ def training(notebook: Mapping[str, Any], values: Mapping[str, object], has_gpu:
             if is_queue:
                 entries = queue.entries(home / file, overrides | nowhere)
             else:
-                entries = [queue.Entry(load_config(home / file, overrides), kind=name)]
+                config = load_config(home / file, overrides)
+                if queue.is_for(home / file, config):
+                    raise BadInput(
+                        f"The notebook trains one run, and {file} with the values given asks for a queue of several. "
+                        "Take queue.* out, or push a notebook that trains a queue."
+                    )
+                entries = [queue.Entry(config, kind=name)]
     return Training(file, overrides, entries)
 
 
@@ -180,7 +187,7 @@ def _configs(notebook: Mapping[str, Any]) -> Iterator[Path]:
     """Yields a folder with the carried configurations; a refusal inside names them as the notebook does."""
     with tempfile.TemporaryDirectory() as home:
         for name, text in carried_files(notebook).items():
-            if name.startswith("configs/"):
+            if _CONFIG.fullmatch(name):  # another name could lie outside of the folder
                 path = Path(home) / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, "utf-8")

@@ -4,6 +4,8 @@ Kaggle also answers `{"code": 503, "message": ...}`, of which the client prints 
 imports nothing of lib, which the child cannot see.
 """
 
+import contextlib
+
 from requests.exceptions import HTTPError
 
 
@@ -14,7 +16,8 @@ def _text(error: HTTPError) -> str:
         return text
     code = response.status_code
     if code < 400:  # the answer was delivered, and its body is the error
-        code = response.json()["code"]
+        with contextlib.suppress(ValueError, AttributeError):  # of a body that is no mapping
+            code = response.json().get("code", code)
     return f"{text} [HTTP {code}]"
 
 

@@ -29,6 +29,7 @@ PACKAGES: dict[str, Package] = {
     "albumentations": Package("", _SURVEY),
     "rasterio": Package("", _SURVEY),
     "scipy": Package("", "a dependency of scikit-learn"),
+    "cloudpickle": Package("", _BASE),
     "jinja2": Package("", "a dependency of torch"),
     "PIL": Package("", _BASE),
     "pandas": Package("", _BASE),

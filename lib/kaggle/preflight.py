@@ -224,7 +224,7 @@ def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Pa
     config, _ = profiles.apply(entries[0].config, has_gpu=True)
     task, in_epochs = find_task(config.task)(config), bool(config.training.epochs)
     sizes, samples = "", 0
-    if folder and not remote(config):
+    if folder and not remote(config) and (folder == "embedded" or config.data.dir != "embedded"):
         _say(f"Reading the data of {kind}; the first time takes minutes where it is large.")
         task = load_task(config)
         parts = task.datasets()

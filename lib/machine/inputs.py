@@ -114,7 +114,7 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
                 return _outermost(matches)
             inner, files = _listed(folder)
             count += len(files) + len(inner)
-            if any(names.issubset(files) for names in _WRITTEN_BY_A_RUN):
+            if any(names.issubset(files) for names in WRITTEN_BY_A_RUN):
                 continue
             for pattern in patterns:
                 up = len(pattern) - 1
@@ -126,7 +126,7 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
 
 
 _DEEPEST = 12  # folders below an input
-_WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
+WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
 
 
 def _outermost(matches: dict[Path, int]) -> list[Path]:

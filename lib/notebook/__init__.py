@@ -40,7 +40,8 @@ def configure(workload: str, home: Path, parameters: Parameters) -> Config:
     path, overrides = _file_and_overrides(workload, home, parameters)
     config = load_config(path, overrides)
     if queue.is_for(path, config):
-        train = [sys.executable, "-m", "lib", "train", str(path), *(f"--set={k}={v}" for k, v in overrides.items())]
+        values = [f"--set={key}={value}" for key, value in overrides.items()]
+        train = [sys.executable, "-m", "lib", "train", str(path.absolute()), *values]
         raise BadInput(
             "This notebook trains one run, and its parameters ask for a queue of several (the queue: section of "
             f"{path.name}, or queue.* in OVERRIDES). Take queue.* out, or train the queue from a cell:\n"

@@ -65,6 +65,7 @@ class Plan:
     options: tuple[Option, ...]
     chosen: Option
     epochs: float = 0.0  # the length, where `max_steps` is 0
+    share: float = 1.0  # of the training samples that an epoch has
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
 
     @property
@@ -85,7 +86,7 @@ class Plan:
 
     def steps_for(self, samples: int) -> int:
         """Returns the steps of `epochs` over so many training samples."""
-        return math.ceil(self.epochs * samples / self.effective_batch)
+        return math.ceil(self.epochs * round(samples * self.share) / self.effective_batch)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"overrides": self.overrides}
@@ -127,6 +128,7 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         options=tuple(option for _, option in shown),
         chosen=chosen,
         epochs=config.training.epochs,
+        share=data.share(config.data.subset_ratio),
         changed=tuple(changed),
     )
 

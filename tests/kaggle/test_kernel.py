@@ -96,6 +96,7 @@ def test_going_on_mounts_its_own_output_but_not_at_the_first_push(stub, capsys):
         (["--set", "training.max_stps=10"], "Did you mean max_steps?"),
         (["--set", "training.max_steps=10.5"], "training.max_steps must be a whole number; found 10.5"),
         (["--param", "CONFIG=configs/graphmer_small.yaml", "--set", "optimiser.lr=1"], "Did you mean optimizer?"),
+        (["--set", "queue.seeds=[1,2]"], "trains one run, and configs/graphmer.yaml with the values given asks for a"),
         (["--set", "seed"], "--set takes key=value"),
         (["--dataset", "graphs"], "not owner/slug"),
         (["--slug", "abc"], "fewer than 5 characters"),

@@ -172,6 +172,8 @@ def test_a_length_in_epochs_has_hours_for_1000_samples_or_for_those_that_are_giv
     config = tall({"training.epochs": 3})
     open_ended, known = (make(config, find_card("t4"), 0, samples) for samples in (0, 5000))
     assert (open_ended.max_steps, open_ended.steps_for(1000)) == (0, 188)  # 3 * 1000 / 16
+    tenth = make(tall({"training.epochs": 3, "data.subset_ratio": 0.1}), find_card("t4"))
+    assert tenth.steps_for(1000) == 19  # 3 * 100 / 16
     time = duration(open_ended.seconds(188))
     assert f"for each 1,000 training samples they are 188 steps and take {time}" in planner.of_plan(open_ended)
     assert known.max_steps == 938 and "each 1,000" not in planner.of_plan(known)
@@ -179,7 +181,7 @@ def test_a_length_in_epochs_has_hours_for_1000_samples_or_for_those_that_are_giv
 
 
 def test_above_200_steps_a_second_the_loader_is_named(tall, toy):
-    assert "the loader decides and not the card" in planner.of_plan(make(toy(), find_card("t4")))
+    assert "the loader decides, not the card" in planner.of_plan(make(toy(), find_card("t4")))
     slow = make(tall({"training.effective_batch": 256}), find_card("t4"))
     assert slow.chosen.expected_seconds > 0.005 and "the loader decides" not in planner.of_plan(slow)
 

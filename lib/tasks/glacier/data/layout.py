@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.errors import BadInput
+from lib.machine import inputs
 from lib.tasks.glacier.settings import Source
 
 _MASK_FOLDERS = ("label", "labels", "mask", "masks", "Label", "Labels", "Mask", "Masks")
@@ -22,7 +23,6 @@ _DEPTH = 3  # folders below the data's root that are searched for a layout
 _TIFFS = (".tif", ".tiff", ".TIF", ".TIFF")
 _BAND = re.compile(r"Band\d+")
 _PARTS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")  # folders of a fixed split
-_WRITTEN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # by a run into its folder, or the one above
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _is_part(folder: Path) -> bool:
 def _is_written_by_a_run(folder: Path) -> bool:
     """Says whether a folder lies in the output of this program, which has masks and figures but no data."""
     above = (folder, *folder.parents[:3])
-    return any(all((place / name).is_file() for name in names) for place in above for names in _WRITTEN)
+    return any(all((place / name).is_file() for name in names) for place in above for names in inputs.WRITTEN_BY_A_RUN)
 
 
 def home(folder: Path) -> Path:
