@@ -189,7 +189,8 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    with safe_printing():
+    # A rank whose launcher is gone must not go on printing into the void: it ends (lib.launch.torchrun).
+    with contextlib.nullcontext() if environment.RANK_FOLDER in os.environ else safe_printing():
         code = main()
         if code == 130:  # a further Ctrl-C would only cut off the exit code
             for number in (signal.SIGINT, signal.SIGTERM):

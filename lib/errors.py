@@ -59,9 +59,9 @@ class TrainingFailed(PrintableError, RuntimeError):
 class OutOfMemory(TrainingFailed):
     """Memory ran out where the step cannot be repeated; a fresh launch may resume in `micro_batch` (0: no smaller).
 
-    `advice` is for whoever has to start it.
+    `advice` is for whoever has to start it; `before` is the micro-batch that was too large.
     """
 
-    def __init__(self, text: str, micro_batch: int, advice: str = ""):
+    def __init__(self, text: str, micro_batch: int, advice: str = "", before: int = 0):
         super().__init__(f"{text} {advice}".strip())
-        self.text, self.micro_batch, self.advice = text, micro_batch, advice
+        self.text, self.micro_batch, self.advice, self.before = text, micro_batch, advice, before

@@ -324,19 +324,26 @@ def checked_datasets(task: Task) -> dict[str, Any]:
 
 def checked_scores(task: Task, scores: Any) -> dict[str, float]:
     """Returns what `evaluate` of a task has returned. Raises BadInput unless it has the metric of `selection`."""
-    name = type(task).__name__
-    if not isinstance(scores, Mapping) or not scores:
-        raise BadInput(f"{name}.evaluate returned {printable(repr(scores), most=60)} instead of metrics by name.")
-    for metric, value in scores.items():
-        if not isinstance(value, int | float) and getattr(value, "numel", lambda: 0)() != 1:
-            raise BadInput(f"{name}.evaluate returned {metric!r} as a {type(value).__name__}. Return a number.")
+    name, numbers = type(task).__name__, checked_numbers(task, "evaluate", scores)
     metric, direction = task.selection
     if metric not in scores or direction not in ("max", "min"):
         raise BadInput(
             f"{name}.selection is {task.selection!r}. Name a metric that {name}.evaluate returns "
             f'({", ".join(map(str, scores))}), and whether "max" or "min" of it is better.'
         )
-    return {name: value if isinstance(value, int | float) else float(value) for name, value in scores.items()}
+    return numbers
+
+
+def checked_numbers(task: Task, method: str, values: Any) -> dict[str, float]:
+    """Returns what a method of a task has returned as metrics. Raises BadInput unless they are numbers by name."""
+    name = f"{type(task).__name__}.{method}"
+    if not isinstance(values, Mapping) or not (values or method == "baseline"):  # which may have none
+        raise BadInput(f"{name} returned {printable(repr(values), most=60)} instead of metrics by name.")
+    for metric, value in values.items():
+        numbers = value.numel() if hasattr(value, "numel") else getattr(value, "size", 0)  # of torch or NumPy
+        if not isinstance(value, int | float) and numbers != 1:
+            raise BadInput(f"{name} returned {metric!r} as a {type(value).__name__}. Return a number.")
+    return {metric: value if isinstance(value, int | float) else float(value) for metric, value in values.items()}
 
 
 def check_terms(task: Task, counts: Mapping[str, float], weights: Iterable[str], summed: Iterable[str]) -> None:

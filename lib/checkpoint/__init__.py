@@ -86,6 +86,11 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(m[1]) for p in folder.iterdir() if p.is_dir() and (m := _NAME.fullmatch(p.name)))
 
 
+def newest_step(folder: Path) -> int:
+    """Returns the newest committed step in `folder`, 0 where there is none."""
+    return max(steps(folder), default=0)
+
+
 def path_of(folder: Path, step: int) -> Path:
     """Returns the folder of a step's checkpoint."""
     return folder / f"step-{step:08d}"

@@ -20,6 +20,7 @@ def check(found: Checkpoint) -> None:
     state = found.state
     for name, kind in _TYPES.items():
         _expect(_is(state.get(name), kind), f"{name} in state.json is {_shown(state.get(name))}")
+    _expect(_is(state.get("rows", 0), int), f"rows in state.json is {_shown(state.get('rows'))}")
     _expect(state["micro_batch"] > 0, f"micro_batch in state.json is {state['micro_batch']}")
     for best in state["kept_best"]:
         fits = isinstance(best, dict) and all(_is(best.get(name), kind) for name, kind in _BEST.items())

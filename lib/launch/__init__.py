@@ -1,6 +1,7 @@
 """A run from its configuration to its archive: data, resume, training, test, plot, summary."""
 
 import contextlib
+import dataclasses
 import os
 import traceback
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import smaller, torchrun
-from lib.launch.resume import announce, bring_along, check_completed
+from lib.launch.resume import announce, bring_along, check_completed, look_for_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
 from lib.report import outputs
@@ -23,6 +24,7 @@ from lib.report.plot import draw_metrics
 from lib.report.progress import choose_progress, working
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, comparison
+from lib.task import checked_numbers
 from lib.training import identity, loop, precision
 from lib.training.evaluation import evaluate
 from lib.training.session import handling_signals, start_session
@@ -46,13 +48,10 @@ def train(config: Config | Run) -> Summary:
 
 def _train(run: Run) -> Summary:
     earlier = ranks.from_first(Summary.read(run.folder))
-    is_completed = earlier and earlier.reason == "completed" and earlier.step >= run.config.training.max_steps
-    if is_completed:
-        _print_completed(run, earlier)
-        if not earlier.missing:
-            return _mend_files(run, earlier)
+    if earlier and earlier.reason == "completed" and earlier.step >= run.config.training.max_steps:
+        return _complete(run, earlier)
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
-    number = int(os.environ.get(environment.SESSION, 0)) or (earlier.session if earlier else 0) + (not is_completed)
+    number = int(os.environ.get(environment.SESSION, 0)) or (earlier.session if earlier else 0) + 1
     if (count := torchrun.processes(run.config)) > 1:
         return _train_below(run, count, number)
     found = None
@@ -60,11 +59,10 @@ def _train(run: Run) -> Summary:
         if ranks.is_first():
             found, number = _begin(run, number)
     try:
-        outcome = _outcome_of(run, earlier, found) if is_completed else smaller.train(run, session, found)
+        outcome = smaller.train(run, session, found)
         ended = _end(run, outcome, number)
     except BaseException as error:
-        # A completed run's summary is there and says what is missing; of a smaller size another rank knows alone.
-        if not is_completed and (ranks.is_first() or isinstance(error, OutOfMemory)):
+        if ranks.is_first() or isinstance(error, OutOfMemory):  # of a smaller size another rank may know alone
             _write_failure(run, error, number)
         raise
     if ranks.is_first():
@@ -107,10 +105,21 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _complete(run: Run, earlier: Summary) -> Summary:
+    """Makes what a run lacks that was completed before; all else stays as it is. Raises BadInput for another run."""
+    _print_completed(run, earlier)
+    if earlier.missing.keys() - {"plot"}:
+        if (count := torchrun.processes(run.config)) > 1:
+            torchrun.train(run.config, run.folder, count, earlier.session, {})
+            return Summary.read(run.folder) or earlier
+        earlier = _test_again(run, earlier)
+    return _mend_files(run, earlier)
+
+
 def _print_completed(run: Run, earlier: Summary) -> None:
     """Says that a run was completed before. Raises BadInput where that was another one."""
     with ranks.together():
-        if ranks.is_first():
+        if ranks.is_first() and not torchrun.is_watched():  # else the process above has said it
             warning = check_completed(run, earlier)
             print(f"{run.folder} was completed at step {earlier.step:,}. A larger training.max_steps continues it.")
             if warning:
@@ -124,9 +133,13 @@ def _mend_files(run: Run, earlier: Summary) -> Summary:
     if not ranks.is_first():
         return earlier
     _tidy(run)
-    if not picture(run).is_file():
-        with _noting({}, "plot"):
+    if "plot" in earlier.missing or not picture(run).is_file():
+        missing = {name: error for name, error in earlier.missing.items() if name != "plot"}
+        with _noting(missing, "plot"):
             plot(run, earlier.baseline)
+        if missing != earlier.missing:
+            earlier = dataclasses.replace(earlier, missing=missing)
+            _write(run, earlier)
     if not outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder):
         _pack(run)
     return earlier
@@ -186,11 +199,11 @@ def _tidy(run: Run, state: State | None = None) -> None:
 
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
     """Writes the summary of a run that ends with an error, or was stopped in a hurry and goes on the next time."""
-    step = max(checkpoint.steps(run.folder / "checkpoints"), default=0)
+    step = checkpoint.newest_step(run.folder / "checkpoints")
     reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-        size = smaller.next_size(run, error)
-        _summary(run, reason, step, number, error=str(error), micro_batch=size).write(run.folder)
+        limit = smaller.limit_for_next_session(run, error)
+        _summary(run, reason, step, number, error=str(error), limit=limit).write(run.folder)
 
 
 def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> Summary:
@@ -198,17 +211,30 @@ def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> S
     return Summary(config.run.name, config.task, reason, step, config.training.max_steps, number, **more)
 
 
-def _outcome_of(run: Run, earlier: Summary, found: checkpoint.Checkpoint | None) -> loop.Outcome:
-    """Returns the outcome of a completed run as it was, for what comes after training; without a checkpoint
-    (`checkpoint.keep_last` 0) with its best weights alone.
+def _test_again(run: Run, earlier: Summary) -> Summary:
+    """Tests the weights of a completed run whose test, baseline or report failed; returns its summary with them.
+
+    They are those of its last checkpoint; without one (`checkpoint.keep_last` 0) its best weights alone.
     """
+    found = None
+    with ranks.together():
+        if ranks.is_first():
+            found, _ = look_for_checkpoint(run)
     precision.set_determinism(run.config.training)
     state = first_state(run.task, run.config, found, print)
     if ranks.from_first(found is None):
         state.step, state.kept_best = earlier.step, [earlier.best] if earlier.best else []
-        state.skipped_steps = earlier.skipped_steps
-    speed, peak = earlier.steps_per_second, earlier.peak_memory_bytes
-    return loop.Outcome("completed", state, speed, peak, {}, earlier.samples_seen)
+        if not ranks.from_first(ranks.is_first() and best_weights(run, state) is not None):
+            print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
+            return earlier
+    tested = _tested(run, state)
+    if not ranks.is_first():
+        return earlier
+    plots = {name: error for name, error in earlier.missing.items() if name == "plot"}
+    ended = dataclasses.replace(earlier, **{**tested, "missing": tested["missing"] | plots})
+    _write(run, ended)
+    _print_result(ended)
+    return ended
 
 
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
@@ -216,35 +242,39 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
 
     A kill before the summary is there leaves a run that resumes at its last step, and comes here again.
     """
-    missing: dict[str, str] = {}
-    scores: dict[str, float] = {}
-    baseline: dict[str, float] = {}
-    report = ""
-    if outcome.reason == "completed":
-        scores, baseline, report = test(run, outcome.state, missing)
+    is_completed = outcome.reason == "completed"
+    tested = _tested(run, outcome.state) if is_completed else {}
     if not ranks.is_first():
         return _summary(run, outcome.reason, outcome.state.step, number)
-    with _noting(missing, "plot"):
-        plot(run, baseline)
-    ended = _summary(
-        run,
-        outcome.reason,
-        outcome.state.step,
-        number,
-        missing=missing if outcome.reason == "completed" else {},
-        metrics={name: scores[name] for name in baseline if name in scores},
-        baseline=baseline,
-        test_loss=scores.get("loss"),
-        report=report,
-        **_predictions(run),
-        **_measured(outcome),
-        identity=identity.facts(run.config, run.task),
-    )
-    with disk.needed(run.folder / SUMMARY, "The training itself is saved, and is not repeated."):
-        disk.twice(lambda: ended.write(run.folder))
-    if not platform.in_notebook():  # there a cell of its own shows it, at every "run all"
-        print(*filter(None, (baseline and comparison(ended.metrics, baseline), report)), sep="\n\n", flush=True)
+    missing = tested.get("missing", {})
+    with _noting(missing if is_completed else {}, "plot"):
+        plot(run, tested.get("baseline", {}))
+    facts = {"identity": identity.facts(run.config, run.task)} | _predictions(run) | _measured(outcome)
+    ended = _summary(run, outcome.reason, outcome.state.step, number, **tested, **facts)
+    _write(run, ended)
+    _print_result(ended)
     return ended
+
+
+def _tested(run: Run, state: State) -> dict[str, Any]:
+    """Returns what the summary says of the test: metrics, baseline, report, and under `missing` what of it failed."""
+    missing: dict[str, str] = {}
+    scores, baseline, report = test(run, state, missing)
+    metrics = {name: scores[name] for name in baseline if name in scores}
+    loss = scores.get("loss")
+    return {"missing": missing, "metrics": metrics, "baseline": baseline, "test_loss": loss, "report": report}
+
+
+def _write(run: Run, summary: Summary) -> None:
+    with disk.needed(run.folder / SUMMARY, "The training itself is saved, and is not repeated."):
+        disk.twice(lambda: summary.write(run.folder))
+
+
+def _print_result(summary: Summary) -> None:
+    """Prints the test beside the baseline; not in a notebook, where a cell shows it at every "run all"."""
+    if not platform.in_notebook():
+        table = comparison(summary.metrics, summary.baseline) if summary.metrics else ""
+        print(*filter(None, (table, summary.report)), sep="\n\n", flush=True)
 
 
 def _measured(outcome: loop.Outcome) -> dict[str, Any]:
@@ -285,7 +315,7 @@ def _noting(missing: dict[str, str], name: str) -> Iterator[None]:
         print("" if for_a_person else traceback.format_exc(), end="")
         print(
             f"Warning: the {name} failed ({missing[name]}). The run itself is whole. Correct the cause, or free room "
-            "on the disk, and run again: only what is missing is made.",
+            "on the disk, and run again: what is missing is made, and nothing is trained again.",
             flush=True,
         )
 
@@ -310,10 +340,13 @@ def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, flo
     if not ranks.is_first():
         return scores, {}, ""
     with _noting(missing, "baseline"), working("Scoring the trivial baseline"):
-        baseline = run.task.baseline()
+        baseline = checked_numbers(run.task, "baseline", run.task.baseline())
     if scores:
         with _noting(missing, "report"):
             report = run.task.report(scores, run.folder)
+            if not isinstance(report, str):
+                kind, report = type(report).__name__, ""
+                raise BadInput(f"{type(run.task).__name__}.report returned a {kind}. Return the text to print.")
     return scores, baseline, report
 
 

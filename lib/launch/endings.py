@@ -29,6 +29,7 @@ def write_last_words(folder: Path, number: int, error: BaseException) -> None:
         "kind": type(error).__name__,
         "text": str(error),
         "micro_batch": getattr(error, "micro_batch", 0),
+        "before": getattr(error, "before", 0),
         "lost": isinstance(error, RuntimeError) and not for_a_person and bool(_LOST.search(str(error))),
         "traceback": "".join(traceback.format_exception(error)),
         "time": time.time(),
@@ -45,7 +46,7 @@ def read_words(place: Path) -> list[dict[str, Any]]:
 def error_of(words: Mapping[str, Any]) -> Exception:
     """Returns the exception that a rank left."""
     if words["kind"] == "OutOfMemory":
-        return OutOfMemory(words["text"], words["micro_batch"])
+        return OutOfMemory(words["text"], words["micro_batch"], before=words["before"])
     kinds = {"BadInput": BadInput, "TrainingFailed": TrainingFailed, "WorkerKilled": WorkerKilled}
     if kind := kinds.get(words["kind"]):
         return kind(words["text"])

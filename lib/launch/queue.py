@@ -203,7 +203,6 @@ def run_queue(runs: Sequence[Entry]) -> int:
     """
     failures: list[str] = []
     for number, entry in enumerate(runs, 1):
-        _copy_completed(entry)
         options = entry.config.session
         if start_session(options.minutes, options.margin_seconds).stop_reason():
             print(f"The session ends: {entry.name} and the runs after it are left for the next one.")
@@ -214,6 +213,7 @@ def run_queue(runs: Sequence[Entry]) -> int:
             return launch.EXIT_CODES["deadline"]
         print(f"\n--- {number} of {len(runs)}: {entry.name}", flush=True)
         try:
+            _copy_completed(entry)
             summary = launch.train(prepare(_with_weights(entry)))
         except disk.Busy:  # a second call of this queue, which would only get in the way of the first
             raise
@@ -235,7 +235,7 @@ def _copy_completed(entry: Entry) -> None:
 
     So this session's output holds the whole queue, and the next one may mount nothing else.
     """
-    origin = find_completed(entry.name, platform.output_dir(entry.config))
+    origin = find_completed(entry.name, platform.output_dir(entry.config), entry.config)
     if origin and not entry.folder.exists():
         with disk.whole(entry.folder) as aside:
             shutil.copytree(origin, aside, ignore=shutil.ignore_patterns("checkpoints", "*.tmp", "*.del", "*.old"))

@@ -9,10 +9,11 @@ from typing import Any
 
 from lib import checkpoint
 from lib.checkpoint import contents
-from lib.config import Config
+from lib.config import Config, profiles
+from lib.config.files import read_bytes
 from lib.errors import BadInput
 from lib.launch.run import Run
-from lib.machine import disk, inputs, platform
+from lib.machine import disk, inputs, memory, platform
 from lib.report.metrics import EVENTS, METRICS
 from lib.report.summary import Summary
 from lib.training import identity
@@ -76,6 +77,9 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
     return None, []
 
 
+_MOST_BYTES = 2**24  # of a state.json
+
+
 def check_completed(run: Run, summary: Summary) -> str:
     """Returns a warning about what differs between a completed run and this configuration, empty where nothing does.
 
@@ -88,6 +92,7 @@ def check_completed(run: Run, summary: Summary) -> str:
 def check_settings(summary: Summary, config: Config, folder: Path) -> None:
     """Raises BadInput where a completed run in `folder` had another seed, batch or task; it reads no data for that."""
     if summary.identity:
+        config, _ = profiles.apply(config, memory.device().type != "cpu")  # as the run itself did
         identity.check_settings(summary.identity, config, folder)
 
 
@@ -95,7 +100,9 @@ def _identity_of_newest(folder: Path) -> dict[str, Any]:
     """Returns what the newest checkpoint is recognised by, for a summary of an earlier version, which has none."""
     for step in reversed(checkpoint.steps(folder)):
         try:
-            return dict(json.loads((checkpoint.path_of(folder, step) / "state.json").read_text("utf-8"))["identity"])
+            return dict(
+                json.loads(read_bytes(checkpoint.path_of(folder, step) / "state.json", _MOST_BYTES))["identity"]
+            )
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
     return {}

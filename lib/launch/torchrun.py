@@ -33,7 +33,7 @@ from lib.launch import endings
 from lib.launch.starting import Signs
 from lib.machine import hardware, memory
 from lib.ranks import boot
-from lib.report.metrics import EventLog
+from lib.report.metrics import EVENTS, EventLog
 from lib.report.progress import MARK, Progress, choose_progress
 from lib.training.data import WorkerKilled
 from lib.training.session import handed_down, handling_signals
@@ -146,9 +146,9 @@ def train(config: Config, folder: Path, count: int, session: int, summary: Mappi
     LAUNCHES deaths without a new checkpoint, or two of a loader worker; KeyboardInterrupt when a second signal came.
     """
     progress = choose_progress()
-    events = EventLog(folder / "events.csv", progress.note)
+    events = EventLog(folder / EVENTS, progress.note)
     memory.clear_memory()  # what a smoke test left on this process's GPU is a rank's now
-    left, reached = LAUNCHES, _step(folder)
+    left, reached = LAUNCHES, checkpoint.newest_step(folder / "checkpoints")
     while True:
         launched = _Launch(config, count, session, summary, progress)
         failure = launched.run()
@@ -158,13 +158,13 @@ def train(config: Config, folder: Path, count: int, session: int, summary: Mappi
         if isinstance(failure, OutOfMemory) and failure.micro_batch:
             config = with_changes(config, {"training.micro_batch": failure.micro_batch})
             events.record(
-                _step(folder), "oom_sharded", 2 * failure.micro_batch, failure.micro_batch,
+                checkpoint.newest_step(folder / "checkpoints"), "oom_sharded", failure.before, failure.micro_batch,
                 f"Memory ran out on a rank: starting again in micro-batches of {failure.micro_batch}.",
             )  # fmt: skip
             continue
         if not isinstance(failure, _Died | WorkerKilled):
             raise failure
-        now = _step(folder)
+        now = checkpoint.newest_step(folder / "checkpoints")
         left, reached = (LAUNCHES if now > reached else left) - 1, max(now, reached)
         left -= isinstance(failure, WorkerKilled)  # memory that is full will be full again: one more launch, not two
         if left <= 0 and isinstance(failure, WorkerKilled):
@@ -178,10 +178,6 @@ def train(config: Config, folder: Path, count: int, session: int, summary: Mappi
             now, "relaunch", count, count,
             f"{failure} Starting again from step {now:,} ({left} more without a new checkpoint).",
         )  # fmt: skip
-
-
-def _step(folder: Path) -> int:
-    return max(checkpoint.steps(folder / "checkpoints"), default=0)
 
 
 class _Died(Exception):

@@ -138,5 +138,5 @@ def compare(summary: Summary) -> str:
         return f"The run stopped ({summary.reason}) with {left:,} steps left; the test comes when it is completed."
     if summary.missing and not summary.metrics:
         why = "; ".join(f"{name} failed ({error})" for name, error in summary.missing.items())
-        return f"The run is completed, but {why}. Correct it and run again: only what is missing is made."
+        return f"The run is completed, but {why}. Correct it and run again: nothing is trained again."
     return "\n\n".join(filter(None, [comparison(summary.metrics, summary.baseline), summary.report]))

@@ -1,6 +1,7 @@
 """summary.json: how a run ended and what it reached, in one shape for whoever writes or reads it."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -42,12 +43,13 @@ class Summary:
     skipped_steps: int = 0
     world_size: int = 1
     samples_seen: list[int] = field(default_factory=list)  # by each rank, in this session
+    limit: dict[str, Any] = field(default_factory=dict)  # of the next session's micro-batch: see launch.smaller
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
 
     def write(self, folder: Path) -> None:
         """Writes `summary.json` into a run's folder, whole or not at all; metrics keep their order. Raises OSError."""
         with disk.whole(folder / FILE) as aside:
-            aside.write_text(json.dumps(asdict(self), indent=1, allow_nan=False) + "\n", "utf-8")
+            aside.write_text(json.dumps(_finite(asdict(self)), indent=1, allow_nan=False) + "\n", "utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> "Summary | None":
@@ -61,7 +63,18 @@ class Summary:
             known = {f.name: values[f.name] for f in fields(cls) if _fits(values.get(f.name), f.type)}
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return None
+        for name in {"metrics", "baseline"} & known.keys():
+            known[name] = {metric: math.nan if value is None else value for metric, value in known[name].items()}
         return cls(**{"run": folder.name, "task": "", **known}) if "reason" in known else None
+
+
+def _finite(value: Any) -> Any:
+    """Returns a value with null for every number that is not finite, which JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _fits(value: object, declared: Any) -> bool:

@@ -105,8 +105,10 @@ def limit_workers(task: Task, dataset: Any, slot_size: int, options: Data) -> tu
     return dataclasses.replace(options, num_workers=most), sentence
 
 
-def most_workers(task: Task, slot_size: int, options: Data) -> int:
+def most_workers(task: Task, dataset: Any, slot_size: int, options: Data) -> int:
     """Returns the most loader workers that `limit_workers` lets a process have; draws nothing that training draws."""
+    if workers.unsendable(task, "the task") or workers.unsendable(dataset, "the data set"):
+        return 0
     with torch.random.fork_rng(devices=[]):
         return _most_workers(task, slot_size, options)[0]
 
@@ -264,8 +266,7 @@ def check_samples(batch: Batch) -> None:
 
 
 def micro_batches(batch: Batch, most: int) -> Iterator[Batch]:
-    """Yields slices of at most `most` samples. Raises BadInput for a tensor that has no samples to slice."""
-    check_samples(batch)
+    """Yields slices of at most `most` samples."""
     if size_of(batch) <= most:
         yield batch
         return

@@ -13,7 +13,7 @@ from lib.machine import memory
 from lib.report.progress import Progress, Remaining, Within
 from lib.task import Batch, Task, checked_scores
 from lib.text import listed
-from lib.training.data import micro_batches, to_device
+from lib.training.data import check_samples, micro_batches, to_device
 from lib.training.order import EVALUATE, mix
 from lib.training.precision import autocast
 from lib.training.state import State
@@ -50,7 +50,9 @@ class EvaluationLoader:
         for first in range(0, len(self.dataset), self.batch_size):
             samples = [self.dataset[i] for i in range(first, min(first + self.batch_size, len(self.dataset)))]
             generator = torch.Generator().manual_seed(mix(EVALUATE, self.seed, first))
-            for part in micro_batches(self.task.collate(samples, generator), self.most):
+            batch = self.task.collate(samples, generator)
+            check_samples(batch)
+            for part in micro_batches(batch, self.most):
                 yield to_device(part, self.device)
                 done += 1
                 if self.on_batch:

@@ -69,7 +69,7 @@ def train(
     saver = _saver(folder, config, session, state)
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
-    advice = Advice(loading.num_workers, partial(data.most_workers, task, order.slot_size, config.data))
+    advice = Advice(loading.num_workers, partial(data.most_workers, task, train_set, order.slot_size, config.data))
     steps = range(state.step, training.max_steps)
     reason: Reason = "completed"
     row, saved_at = {}, time.monotonic()

@@ -29,6 +29,8 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
 
     They have the bits of torch's own. Each parameter has all of its states or none.
     """
+    if len(optimizer.state) == sum(len(group["params"]) for group in optimizer.param_groups):
+        return
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None and parameter not in optimizer.state:

@@ -156,7 +156,8 @@ def memory_for_next_launch(state: State) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
+        in_worker = "DataLoader worker process" in str(error)  # which a smaller micro-batch does not help
+        if in_worker or isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
             raise
         raise out_of_memory(state) from error
 
@@ -179,6 +180,7 @@ def out_of_memory(state: State) -> OutOfMemory:
         f"{why}.",
         smaller if state.micro_batch > 1 else 0,
         advice,
+        state.micro_batch,
     )
 
 

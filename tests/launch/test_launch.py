@@ -1,8 +1,10 @@
 """A run from its configuration to its archive, on the command line and over sessions."""
 
+import dataclasses
 import errno
 import fcntl
 import json
+import math
 import os
 import shutil
 import signal
@@ -223,6 +225,64 @@ def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(
     assert mended.missing == {} and mended.metrics and mended.baseline and mended.session == 1
     assert mended.samples_seen == [96] and (run.folder / "metrics.csv").read_bytes() == rows  # nothing was trained
     assert launch.picture(run).is_file() and outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder)
+
+
+def failing_once(monkeypatch, run, method="report"):
+    """Trains a run whose report fails; returns its summary."""
+
+    def fail(*_):
+        raise ValueError("a mistake in it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(run.task), method, fail, raising=False)
+        return launch.train(run)
+
+
+def test_a_run_that_kept_no_weights_is_not_tested_with_others(toy, monkeypatch, quick, capsys):
+    run = launch.prepare(toy({"checkpoint.keep_last": 0, "checkpoint.keep_best": 0}))
+    first = failing_once(monkeypatch, run)
+    assert first.missing.keys() == {"report"} and first.metrics
+    assert launch.train(run) == first and "keeps no weights of this run" in capsys.readouterr().out
+
+
+def test_making_up_for_a_report_leaves_the_settings_of_the_run_as_they_were(toy, monkeypatch, quick, capsys):
+    run = launch.prepare(toy())
+    first = failing_once(monkeypatch, run)
+    config = (run.folder / launch.CONFIG).read_bytes()
+    mended = launch.train(launch.prepare(toy({"optimizer.lr": 0.5})))
+    assert mended == dataclasses.replace(first, missing={}, report=mended.report)
+    assert (run.folder / launch.CONFIG).read_bytes() == config
+    capsys.readouterr()
+    launch.train(launch.prepare(toy({"optimizer.lr": 0.5})))
+    assert "optimizer.lr" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_costs_no_summary(toy, monkeypatch, quick, value):
+    run = launch.prepare(toy())
+    names = run.task.baseline()
+    monkeypatch.setattr(type(run.task), "baseline", lambda self: dict.fromkeys(names, value))
+    assert launch.train(run).missing == {}
+    saved = Summary.read(run.folder)
+    assert saved.baseline.keys() == names.keys() and all(map(math.isnan, saved.baseline.values()))
+    assert outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder)
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "sentence"),
+    [
+        ("report", Path("x"), "report returned a PosixPath. Return the text to print."),
+        ("baseline", None, "baseline returned None instead of metrics by name."),
+        ("baseline", {"rmse": "low"}, "baseline returned 'rmse' as a str. Return a number."),
+    ],
+)
+def test_what_a_task_should_not_return_at_the_end_is_named_and_costs_no_summary(
+    toy, monkeypatch, quick, method, value, sentence
+):
+    run = launch.prepare(toy())
+    monkeypatch.setattr(type(run.task), method, lambda *_: value, raising=False)
+    assert sentence in launch.train(run).missing[method]
+    assert outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder)
 
 
 def test_a_second_interrupt_is_an_interruption_and_no_failure(toy, tmp_path, monkeypatch):

@@ -72,9 +72,15 @@ def test_metrics_and_events_come_along_from_elsewhere_and_replace_those_of_a_kil
 
 def test_a_folder_name_that_no_disk_takes_is_bad_input(toy, tmp_path):
     (tmp_path / "loop").symlink_to("loop")
-    for overrides in ({"run.name": "x" * 5000}, {"output_dir": str(tmp_path / "loop")}):
-        with pytest.raises(BadInput, match="cannot be written to"):
+    for overrides, why in (({"run.name": "x" * 5000}, "200 bytes"), ({"output_dir": str(tmp_path / "loop")}, "loop")):
+        with pytest.raises(BadInput, match=why):
             launch.train(toy(overrides))
+
+
+def test_a_queue_knows_its_completed_run_with_a_memory_profile_too(toy, tmp_path):
+    overrides = {"training.max_steps": 2, "memory.profile": "optimized"}  # which sets the effective batch
+    launch.train(toy(overrides))
+    assert find_completed("toy", tmp_path / "runs", toy(overrides)) == tmp_path / "runs" / "toy"
 
 
 def test_a_queue_takes_no_completed_run_of_another_seed_for_its_own(toy, tmp_path):

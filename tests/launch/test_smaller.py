@@ -1,5 +1,6 @@
 """A run that overflows where a step cannot be repeated goes on from its newest checkpoint, and the next start knows."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_without_progress_a_run_ends_after_three_attempts_and_the_next_start_kee
     with pytest.raises(OutOfMemory, match="Set training.micro_batch to 2 and run again"):
         launch.train(config)
     failed = Summary.read(tmp_path / "runs" / "toy")
-    assert (failed.reason, failed.micro_batch) == ("failed", 2)
+    assert (failed.reason, failed.limit["samples"]) == ("failed", 2)
     assert launch.train(config).micro_batch == 2
     assert {row["micro_batch"] for row in read(tmp_path / "runs" / "toy" / "metrics.csv")} == {"2", ""}
 
@@ -63,11 +64,31 @@ def test_without_progress_a_run_ends_after_three_attempts_and_the_next_start_kee
 def test_another_failure_does_not_forget_the_smaller_size(toy, tmp_path, full, monkeypatch):
     folder = tmp_path / "runs" / "toy"
     folder.mkdir(parents=True)
-    Summary("toy", "toy", "failed", micro_batch=2).write(folder)
+    Summary("toy", "toy", "failed", limit=LIMIT).write(folder)
     monkeypatch.setattr(several.Toy, "count", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         launch.train(toy({"task": f"{several.__file__}:Slow"}))
-    assert Summary.read(folder).micro_batch == 2
+    assert Summary.read(folder).limit == LIMIT
+
+
+LIMIT = {"samples": 2, "micro_batch": 0, "gradient_checkpointing": 0}
+
+
+def test_the_size_is_not_kept_for_a_run_that_asks_for_another_micro_batch_or_recomputation(toy, tmp_path, full):
+    full()
+    for asked in ({"micro_batch": 4}, {"gradient_checkpointing": 1}):
+        folder = tmp_path / "runs" / "toy"
+        folder.mkdir(parents=True, exist_ok=True)
+        Summary("toy", "toy", "failed", limit={**LIMIT, **asked}).write(folder)
+        assert launch.train(toy()).micro_batch == 8
+        shutil.rmtree(folder)
+
+
+def test_an_ordinary_failure_notes_no_size(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(several.Toy, "count", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        launch.train(toy({"task": f"{several.__file__}:Slow"}))
+    assert Summary.read(tmp_path / "runs" / "toy").limit == {}
 
 
 def test_a_model_that_does_not_fit_at_all_says_so(toy, tmp_path, monkeypatch):
@@ -81,7 +102,7 @@ def test_a_model_that_does_not_fit_at_all_says_so(toy, tmp_path, monkeypatch):
 
 def test_the_size_is_kept_where_the_failed_session_is_an_input_without_a_checkpoint(toy, tmp_path, full, monkeypatch):
     Path("earlier/toy").mkdir(parents=True)
-    Summary("toy", "toy", "failed", micro_batch=2).write(Path("earlier/toy"))
+    Summary("toy", "toy", "failed", limit=LIMIT).write(Path("earlier/toy"))
     monkeypatch.setattr(inputs, "earlier_runs", lambda name, here: [Path("earlier") / name])
     full()
     assert launch.train(toy()).micro_batch == 2
