@@ -14,7 +14,7 @@ from lib.checkpoint import weights
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import smaller, torchrun
+from lib.launch import limits, smaller, torchrun
 from lib.launch.resume import announce, bring_along, check_completed, look_for_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
@@ -202,7 +202,7 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
     step = checkpoint.newest_step(run.folder / "checkpoints")
     reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-        limit = smaller.limit_for_next_session(run, error)
+        limit = limits.after(run.folder, run.config, error)
         _summary(run, reason, step, number, error=str(error), limit=limit).write(run.folder)
 
 

@@ -51,13 +51,14 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
         first.config.task,
         "completed",
         members=[run.name for run in runs],
-        metrics={name: metrics[name] for name in baseline},
+        metrics={name: metrics[name] for name in baseline if name in metrics},
         baseline=baseline,
     )
     (folder / "config.yaml").write_text(to_yaml(first.config), "utf-8")
     summary.write(folder)
     name = task.selection[0]
-    rows = [(run.name, f"test {name}", f"{Summary.read(run).metrics[name]:.4f}") for run in runs]
+    tests = [(run.name, Summary.read(run).metrics.get(name)) for run in runs]  # none where a run's test failed
+    rows = [(run, f"test {name}", "not tested" if score is None else f"{score:.4f}") for run, score in tests]
     return summary, f"{text}\n{aligned(rows)}"
 
 

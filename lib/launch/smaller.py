@@ -1,15 +1,13 @@
 """Trains on in smaller micro-batches where memory ran out at a place from which a step cannot be repeated."""
 
-from typing import Any
-
 from lib import checkpoint, ranks
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
+from lib.launch import limits
 from lib.launch.resume import find_checkpoint, resume_folders
 from lib.launch.run import Run
 from lib.machine import memory
 from lib.report.metrics import EVENTS, EventLog
 from lib.report.progress import choose_progress
-from lib.report.summary import Summary
 from lib.training import loop
 from lib.training.session import Session
 
@@ -21,7 +19,8 @@ def train(run: Run, session: Session, found: checkpoint.Checkpoint | None) -> lo
 
     Raises OutOfMemory where that does not help, or where there are other ranks: the launching process starts all again.
     """
-    most = ranks.from_first(_limit_of_last_session(run) if ranks.is_first() else 0)
+    places = [run.folder, *(folder.parent for folder in resume_folders(run))] if ranks.is_first() else []
+    most = ranks.from_first(limits.newest(places, run.config))
     training, folder = run.config.training, run.folder / "checkpoints"
     if 0 < most < (training.micro_batch or training.effective_batch // training.micro_batch_slots):
         print(
@@ -48,31 +47,6 @@ def train(run: Run, session: Session, found: checkpoint.Checkpoint | None) -> lo
             f"micro-batches of {failure.micro_batch}.",
         )  # fmt: skip
         most = failure.micro_batch
-
-
-def limit_for_next_session(run: Run, error: BaseException) -> dict[str, Any]:
-    """Returns what a summary notes: the smaller size of an OutOfMemory, or the one noted before, and what it is for."""
-    if size := getattr(error, "micro_batch", 0):
-        return {"samples": size, **_asked_for(run)}
-    earlier = Summary.read(run.folder)
-    return earlier.limit if earlier else {}
-
-
-def _limit_of_last_session(run: Run) -> int:
-    """Returns the most samples of a micro-batch that an earlier session noted, here or in an input; 0 for none.
-
-    It holds as long as the configuration asks for the same micro-batch and recomputation.
-    """
-    folders = [run.folder, *(folder.parent for folder in resume_folders(run))]
-    earlier = next(filter(None, map(Summary.read, folders)), None)
-    limit = dict(earlier.limit) if earlier else {}
-    samples = limit.pop("samples", 0)
-    return max(0, samples) if isinstance(samples, int) and limit == _asked_for(run) else 0
-
-
-def _asked_for(run: Run) -> dict[str, Any]:
-    training = run.config.training
-    return {"micro_batch": training.micro_batch, "gradient_checkpointing": training.gradient_checkpointing}
 
 
 def _without_traceback(error: Exception) -> OutOfMemory | None:

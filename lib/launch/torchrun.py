@@ -27,9 +27,9 @@ from typing import Any
 import psutil
 
 from lib import checkpoint, ranks
-from lib.config import Config, environment, to_yaml, with_changes
+from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import endings
+from lib.launch import endings, limits
 from lib.launch.starting import Signs
 from lib.machine import hardware, memory
 from lib.ranks import boot
@@ -156,7 +156,7 @@ def train(config: Config, folder: Path, count: int, session: int, summary: Mappi
         if failure is None:
             return
         if isinstance(failure, OutOfMemory) and failure.micro_batch:
-            config = with_changes(config, {"training.micro_batch": failure.micro_batch})
+            limits.keep(folder, config, failure)  # the ranks read it; the configuration stays, and with it the draws
             events.record(
                 checkpoint.newest_step(folder / "checkpoints"), "oom_sharded", failure.before, failure.micro_batch,
                 f"Memory ran out on a rank: starting again in micro-batches of {failure.micro_batch}.",

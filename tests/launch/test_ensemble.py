@@ -1,5 +1,6 @@
 """Trained models out of an archive, a run's folder or a folder of runs."""
 
+import dataclasses
 import shutil
 
 import pytest
@@ -9,6 +10,8 @@ from lib import checkpoint, launch
 from lib.checkpoint import weights
 from lib.errors import BadInput
 from lib.launch.ensemble import load, vote
+from lib.report.summary import Summary
+from lib.task import Task
 from tests.conftest import ROOT
 
 OWN = f"{ROOT / 'tests' / 'toy.py'}:Toy"
@@ -48,3 +51,14 @@ def test_a_run_whose_best_weights_were_deleted_is_no_member(toy, tmp_path):
     launch.train(toy({"run.name": "other"}))
     shutil.rmtree(tmp_path / "runs" / "other" / "best")
     assert len(load(tmp_path / "runs", OWN)[1]) == 1
+
+
+def test_a_member_whose_test_failed_votes_and_is_named(toy, tmp_path, monkeypatch):
+    run = launch.prepare(toy())
+    launch.train(run)
+    summary = dataclasses.replace(Summary.read(run.folder), metrics={}, missing={"test": "ValueError"})
+    summary.write(run.folder)
+    monkeypatch.setattr(Task, "vote", lambda self, models, folder: ({"rmse": 0.25, "loss": 1.0}, "Voted."))
+    (tmp_path / "vote").mkdir()
+    voted, text = vote([run.folder], tmp_path / "vote", OWN)
+    assert voted.metrics == {"rmse": 0.25} and text.splitlines()[0] == "Voted." and "not tested" in text

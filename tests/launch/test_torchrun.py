@@ -372,11 +372,12 @@ def test_memory_that_runs_out_under_shards_starts_again_with_half_the_micro_batc
 
     class Tight(torchrun._Launch):
         def run(self):
-            launches.append(self.config.training.micro_batch)
+            before = Summary.read(tmp_path / "runs" / "toy")
+            launches.append((self.config.training.micro_batch, before.limit.get("samples") if before else None))
             Summary("toy", self.config.task, "completed", 12, 12).write(tmp_path / "runs" / "toy")
-            return OutOfMemory("Memory ran out.", 2) if len(launches) == 1 else None
+            return OutOfMemory("Memory ran out.", 2, before=4) if len(launches) == 1 else None
 
     monkeypatch.setattr(torchrun, "_Launch", Tight)
     launch.train(toy({"device.processes": 2, **SLOTS, "training.micro_batch": 4}))
-    assert launches == [4, 2]
+    assert launches == [(4, None), (4, 2)]
     assert "oom_sharded,4,2" in (tmp_path / "runs" / "toy" / "events.csv").read_text()
