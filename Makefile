@@ -16,7 +16,7 @@ train: .venv/ready
 
 # two at a time with a thread each: two cores with two threads in each test would only wait for one another
 test: lint check
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/ready
 	$(PY) -m ruff check .

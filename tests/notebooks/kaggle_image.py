@@ -53,7 +53,8 @@ def _head() -> dict:
 
 def _test(report: Path, chosen: list[str], alone: bool) -> int:
     """Runs the tests, two files at a time with a thread each; returns the exit code of pytest."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", f"--junitxml={report}", *chosen]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder",
+               f"--junitxml={report}", *chosen]  # fmt: skip
     if alone:
         command = [*_unshare(), sys.executable, "-m", "tests.notebooks.kaggle_image", INSIDE, *command]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode

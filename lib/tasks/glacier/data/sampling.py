@@ -44,11 +44,13 @@ def tilt(shares: np.ndarray, goal: Sequence[float], most: float) -> np.ndarray:
         centred = shares - weight @ shares
         return (centred * weight[:, None]).T @ centred + ridge * np.eye(len(c))
 
-    goal = np.asarray(goal, np.float64)
+    present = shares.any(0)  # no weight moves the share of a class that no tile has
+    shares, goal = shares[:, present], np.asarray(goal, np.float64)[present]
     coefficients, best = np.zeros(len(goal)), np.ones(len(shares))
     for ridge in _RIDGES:
-        options = {"args": (ridge,), "jac": True, "hess": curvature, "options": {"gtol": 1e-10}}
-        coefficients = minimize(dual, coefficients, method="trust-ncg", **options).x
+        # Out of reach coefficients grow as 1 / ridge, and steps are bounded by the radius, 1,000 unless it is given.
+        how = {"method": "trust-exact", "options": {"gtol": 1e-10, "max_trust_radius": 1e12}}
+        coefficients = minimize(dual, coefficients, (ridge,), jac=True, hess=curvature, **how).x
         weight = softmax(shares @ coefficients) * len(shares)
         if weight.max() > most:
             break

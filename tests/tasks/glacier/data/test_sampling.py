@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from scipy import special
+from scipy.optimize import nnls
 
 from lib.tasks.glacier.data import sampling
 from lib.tasks.glacier.settings import Sampling
@@ -47,6 +49,19 @@ def test_shares_out_of_reach_are_approached_within_the_cap():
     weight = sampling.tile_weights(counts, Sampling(target_shares=(0.1, 0.35, 0.4, 0.15), most_often=5))
     assert weight.max() <= 5 * (1 + 1e-6) and np.allclose(weight.mean(), 1)
     assert sampling.reached(counts, weight)[3] > 3 * sampling.reached(counts, None)[3]
+
+
+def test_shares_that_no_weights_reach_are_approached_as_closely_as_can_be(monkeypatch):
+    """As the ridge vanishes the shares come to the point of the tiles' hull that is nearest to the goal: here by NNLS."""
+    calls, softmax = [], special.softmax
+    monkeypatch.setattr(special, "softmax", lambda scores: calls.append(1) or softmax(scores))
+    shares = np.random.default_rng(3).dirichlet((6, 2.5, 1, 0.1), 18)
+    goal = np.array([0.1, 0.35, 0.4, 0.15])
+    nearest, _ = nnls(np.vstack([shares.T, np.full(18, 1e4)]), np.append(goal, 1e4))
+    weight = sampling.tilt(shares, goal, 20) / 18
+    assert np.abs(goal - nearest @ shares).max() > 0.02
+    assert np.allclose(weight @ shares, nearest @ shares, atol=1e-3)
+    assert len(calls) < 10_000
 
 
 def test_rare_classes_come_more_often():
