@@ -36,7 +36,7 @@ checkpoint: {{every_steps: 3, every_minutes: 0}}
 """
 
 
-_LONGEST = ("tests/notebooks/", "tests/launch/", "tests/tasks/glacier/", "tests/ranks/", "tests/planner/", "tests/faults/")
+_LONGEST = tuple(f"tests/{name}/" for name in ("notebooks", "launch", "tasks/glacier", "ranks", "planner", "faults"))
 
 
 def pytest_collection_modifyitems(items):

@@ -52,7 +52,7 @@ def test_shares_out_of_reach_are_approached_within_the_cap():
 
 
 def test_shares_that_no_weights_reach_are_approached_as_closely_as_can_be(monkeypatch):
-    """As the ridge vanishes the shares come to the point of the tiles' hull that is nearest to the goal: here by NNLS."""
+    """As the ridge vanishes the shares come to the point of the tiles' hull nearest to the goal, here by NNLS."""
     calls, softmax = [], special.softmax
     monkeypatch.setattr(special, "softmax", lambda scores: calls.append(1) or softmax(scores))
     shares = np.random.default_rng(3).dirichlet((6, 2.5, 1, 0.1), 18)
