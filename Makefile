@@ -1,7 +1,7 @@
 # make train   sets everything up and trains the small GraphMER encoder (5 minutes on 2 cores)
 # make test    sets everything up, then lint, notebook freshness, unit tests, every notebook run headlessly
 # make faults  kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
-#              Python; ranks that die (two hours on 2 cores; one that was interrupted goes on)
+#              Python; ranks that die (about two hours on 2 cores, an estimate; one that was interrupted goes on)
 # make kaggle-image   suite and notebooks with the versions of Kaggle's image, without network (8 GB, an hour):
 #              PYTHON312=path/to/python3.12, KAGGLE_IMAGE=folder of the environment, TESTS=some of the suite
 PYTHON ?= python3
