@@ -32,7 +32,7 @@ class Summary:
     baseline: dict[str, float] = field(default_factory=dict)  # the strongest trivial method's, by the same names
     test_loss: float | None = None
     report: str = ""  # what the task says of its result: criteria, advice, where its tables are
-    best: dict[str, Any] = field(default_factory=dict)  # {"step", "metric", "value"} of the best validation
+    best: dict[str, Any] = field(default_factory=dict)  # {"metric", "step", "value"} of the best validation
     members: list[str] = field(default_factory=list)  # the runs of an ensemble
     steps_per_second: float = 0.0
     predicted_steps_per_second: float | None = None

@@ -39,7 +39,7 @@ class State:
     micro_batch: int
     sharded: bool = False  # among the ranks, by FSDP2
     step: int = 0
-    kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"step", "metric", "value"}, the best one first
+    kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"metric", "step", "value"}, the best one first
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
     pending: dict[str, Any] = field(default_factory=dict)  # losses of the row that is not yet written
@@ -64,7 +64,7 @@ class State:
 
     @property
     def best(self) -> dict[str, Any]:
-        """{"step", "metric", "value"} of the best validation so far; empty before the first."""
+        """{"metric", "step", "value"} of the best validation so far; empty before the first."""
         return self.kept_best[0] if self.kept_best else {}
 
 
@@ -219,7 +219,7 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
     name, direction = task.selection
     if not math.isfinite(scores[name]):
         return
-    new = {"step": state.step, "metric": name, "value": scores[name]}
+    new = {"metric": name, "step": state.step, "value": scores[name]}  # in the order in which state.json has them
     others = [best for best in state.kept_best if best["metric"] == name]
     sign = -1 if direction == "max" else 1
     ranked = sorted([*others, new], key=lambda best: sign * best["value"])[: config.checkpoint.keep_best]

@@ -146,7 +146,7 @@ def files_of(folder):
     for name in ("session", "steps_per_second", "peak_memory_bytes", "samples_seen"):
         summary.pop(name)
     rows = [{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in read(folder / "metrics.csv")]
-    return {**content, "summary.json": summary, "metrics.csv": rows, "plots/metrics.png": True}
+    return {**content, "summary.json": json.dumps(summary), "metrics.csv": rows, "plots/metrics.png": True}
 
 
 class Killed(BaseException):
