@@ -29,7 +29,7 @@ _HARMLESS = (
 # Of the machine: it changes bits, and nothing that a person chose.
 _MACHINE = ("version of torch", "version of Python", "device", "CPU threads", "ranks")
 _CODE = ("code of lib", "code of the task")  # none in what an earlier version saved
-_TRAINS = ("task.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run
+_TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run
 
 
 def facts(config: Config, task: Task) -> dict[str, Any]:

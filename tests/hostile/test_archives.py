@@ -81,7 +81,7 @@ WRONG_MEMBERS = {
     "a folder": (member("a/config.yaml", tarfile.DIRTYPE), None),
     "an unknown type": (member("a/config.yaml", b"z"), None),
     "a Python file": (member("toy/evil.py", size=1), b"x"),
-    "a module of lib": (member("lib/task.py", size=1), b"x"),
+    "a module of lib": (member("lib/task/contract.py", size=1), b"x"),
     "an escape": (member("\x1b[2J/config.yaml", size=1), b"x"),
     "a newline": (member(f"a\n{FORGED}/config.yaml", size=1), b"x"),
     "directions": (member("a\u202eb/config.yaml", size=1), b"x"),
@@ -182,7 +182,7 @@ HEAD = "task: wide\ntraining: {max_steps: 4, effective_batch: 8}\n"
 RUNS = {
     "a task elsewhere": config("task: {evil}:Evil\n"),
     "a task in the archive": config("task: toy/evil.py:Evil\n"),
-    "a task of lib": config("task: lib/task.py:Task\n"),
+    "a task of lib": config("task: lib/task/contract.py:Task\n"),
     "a known task without settings": config("task: graphmer\n"),
     "a base elsewhere": config("base: {secret}\n"),
     "a tag": config("task: !!python/object/apply:os.system [true]\n"),

@@ -1,0 +1,17 @@
+"""Workloads: the contract that each keeps, how one is found, and the checks of what it returns."""
+
+from lib.task.checks import (
+    SPLITS,
+    check_loss_terms,
+    check_terms,
+    checked_datasets,
+    checked_numbers,
+    checked_scores,
+)
+from lib.task.contract import Batch, Task
+from lib.task.loading import find_task, load_config, load_task, locate_data
+
+__all__ = [
+    "SPLITS", "Batch", "Task", "check_loss_terms", "check_terms", "checked_datasets", "checked_numbers",
+    "checked_scores", "find_task", "load_config", "load_task", "locate_data",
+]  # fmt: skip

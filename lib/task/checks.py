@@ -1,0 +1,84 @@
+"""What a task has returned, checked against the contract where the trainer takes it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from lib.errors import BadInput, printable
+from lib.task.contract import Task
+
+SPLITS = ("train", "validation", "test")
+
+
+def checked_datasets(task: Task) -> dict[str, Any]:
+    """Returns `datasets()` of a task. Raises BadInput where it is not three map-style data sets with samples."""
+    name, sets = f"{type(task).__name__}.datasets()", task.datasets()
+    if not isinstance(sets, Mapping) or any(split not in sets for split in SPLITS):
+        has = ", ".join(map(repr, sets)) if isinstance(sets, Mapping) else f"a {type(sets).__name__}"
+        raise BadInput(
+            f'{name} returns {has or "nothing"}. It must return {{"train": ..., "validation": ..., "test": ...}}.'
+        )
+    for split in SPLITS:
+        kind = f"{name} returns a {type(sets[split]).__name__} as {split!r}"
+        if isinstance(sets[split], IterableDataset) or not hasattr(sets[split], "__getitem__"):
+            raise BadInput(
+                f"{kind}, whose samples come one after another. Return one with __getitem__ and __len__: a run is "
+                "resumed at any sample."
+            )
+        try:
+            count = len(sets[split])
+        except TypeError:
+            raise BadInput(f"{kind}, which has no __len__. Define it: the number of its samples.") from None
+        if not count:
+            raise BadInput(f"{kind} without samples. Look at data.dir, and at how the splits are made.")
+    return dict(sets)
+
+
+def checked_scores(task: Task, scores: Any) -> dict[str, float]:
+    """Returns what `evaluate` of a task has returned. Raises BadInput unless it has the metric of `selection`."""
+    name, numbers = type(task).__name__, checked_numbers(task, "evaluate", scores)
+    metric, direction = task.selection
+    if metric not in scores or direction not in ("max", "min"):
+        raise BadInput(
+            f"{name}.selection is {task.selection!r}. Name a metric that {name}.evaluate returns "
+            f'({", ".join(map(str, scores))}), and whether "max" or "min" of it is better.'
+        )
+    return numbers
+
+
+def checked_numbers(task: Task, method: str, values: Any) -> dict[str, float]:
+    """Returns what a method of a task has returned as metrics. Raises BadInput unless they are numbers by name."""
+    name = f"{type(task).__name__}.{method}"
+    if not isinstance(values, Mapping) or not (values or method == "baseline"):  # which may have none
+        raise BadInput(f"{name} returned {printable(repr(values), most=60)} instead of metrics by name.")
+    for metric, value in values.items():
+        numbers = value.numel() if hasattr(value, "numel") else getattr(value, "size", 0)  # of torch or NumPy
+        if not isinstance(value, int | float) and numbers != 1:
+            raise BadInput(f"{name} returned {metric!r} as a {type(value).__name__}. Return a number.")
+    return {metric: value if isinstance(value, int | float) else float(value) for metric, value in values.items()}
+
+
+def check_terms(task: Task, counts: Mapping[str, float], weights: Iterable[str], summed: Iterable[str]) -> None:
+    """Raises BadInput where `term_weights` and `count` name other terms than `loss`, which has `summed` those there."""
+    name = type(task).__name__
+    if unknown := sorted(set(weights) - counts.keys()):
+        raise BadInput(
+            f"{name}.term_weights weighs {unknown[0]!r}, which is no loss term. {name}.count has: "
+            f"{', '.join(map(repr, counts))}."
+        )
+    if missing := sorted({term for term, count in counts.items() if count} - set(summed)):
+        raise BadInput(
+            f"{name}.count has {counts[missing[0]]} targets of the term {missing[0]!r}, and {name}.loss returned no "
+            "such term. Both must name the same terms."
+        )
+
+
+def check_loss_terms(task: Task, counts: Mapping[str, float], sums: Iterable[str]) -> None:
+    """Raises BadInput where `loss` returned a term that `count` does not have."""
+    name = type(task).__name__
+    if unknown := sorted(set(sums) - counts.keys()):
+        raise BadInput(
+            f"{name}.loss returned the loss term {unknown[0]!r}, and {name}.count has no such term. It has: "
+            f"{', '.join(map(repr, counts)) or 'none'}. Both must name the same terms."
+        )

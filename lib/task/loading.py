@@ -1,0 +1,184 @@
+"""From the name in a configuration to a task with its data located: under lib/tasks, or in a file of anybody's."""
+
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from lib.config import Config, read_config
+from lib.config.files import size_of
+from lib.errors import BadInput, printable
+from lib.machine import inputs, platform
+from lib.task.contract import Task
+
+
+def find_task(name: str) -> type[Task]:
+    """Returns the class behind a configuration's `task:`: a name under `lib/tasks`, or `file.py:Class`.
+
+    Raises BadInput where there is no such task.
+    """
+    if ":" in name:
+        return _from_file(*name.rsplit(":", 1))
+    known = sorted(p.stem for p in (Path(__file__).parents[1] / "tasks").iterdir() if not p.name.startswith("_"))
+    if name not in known:
+        shown = printable(repr(name), most=100)
+        raise BadInput(
+            f"There is no task {shown}. Known tasks: {', '.join(known)}. Your own is named as file.py:Class."
+        )
+    return _only_task(importlib.import_module(f"lib.tasks.{name}"), name)
+
+
+_MOST_SOURCE_BYTES = 10 * 2**20  # of a task file
+_beside: list[str] = []  # the folders of task files, at the end of sys.path
+_loaded: dict[Path, tuple[tuple[int, int], types.ModuleType]] = {}  # by path: time and size, and the module
+
+
+def _from_file(file: str, class_name: str) -> type[Task]:
+    try:
+        path = Path(file).resolve()
+        size = size_of(path)
+    except (OSError, RuntimeError, ValueError) as error:
+        why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({_reason(error)})"
+        advice = "Give the path from the folder that you start in."
+        raise BadInput(f"The task file {printable(file, most=200)} {why}. {advice}") from None
+    if size > _MOST_SOURCE_BYTES:
+        raise BadInput(f"The task file {printable(file)} has {size:,} bytes, which is no source of a task.")
+    found = getattr(_module(path), class_name, None)
+    if not (inspect.isclass(found) and issubclass(found, Task)):
+        name = f"{printable(file)} has no class {printable(class_name)}"
+        raise BadInput(f"{name} that derives from lib.task.Task. Define it there.")
+    return found
+
+
+def _reason(error: Exception) -> str:
+    return printable(getattr(error, "strerror", None) or error, most=200)
+
+
+def _module(path: Path) -> types.ModuleType:
+    """Imports a task file, once until it changes. Raises BadInput with the line where it fails.
+
+    It is known to `sys.modules`, where dataclasses and pickle look for it. Files beside it can be imported, behind all
+    other modules, so that none of them stands for one of Python's or of this program's.
+    """
+    state = path.stat()
+    version = (state.st_mtime_ns, state.st_size)
+    if path in _loaded and _loaded[path][0] == version:
+        return _loaded[path][1]
+    name = f"trainbook_task_{path.stem}_{hashlib.sha256(str(path).encode('utf-8', 'replace')).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"The task file {printable(path)} is no Python file. Give its name an ending of .py.")
+    module = importlib.util.module_from_spec(spec)
+    _prefer(path.parent)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise BadInput(_why_not_imported(path, error)) from error
+    _loaded[path] = version, module
+    return module
+
+
+def _prefer(folder: Path) -> None:
+    """Lets files of a folder be imported, before those beside other task files, of which namesakes are forgotten."""
+    others = [entry for entry in _beside if entry != str(folder)]
+    for name, module in list(sys.modules.items()):
+        origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
+        if str(Path(origin).parent) in others and (folder / f"{name}.py").is_file():
+            del sys.modules[name]
+    sys.path[:] = [entry for entry in sys.path if entry not in _beside]
+    _beside[:] = [*([] if str(folder) in sys.path else [str(folder)]), *others]
+    sys.path += _beside
+    importlib.invalidate_caches()
+
+
+def _why_not_imported(path: Path, error: BaseException) -> str:
+    """Returns the sentence about a task file that raises: the line of it, or of a file that it imports."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
+    inner = [frame for frame in frames if Path(frame.filename).parent == path.parent] or frames[-1:]
+    where = f"{inner[-1].filename}:{inner[-1].lineno}" if inner else str(path)
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename}:{error.lineno}"
+    what = printable(f"{type(error).__name__}: {error}", most=300)
+    return f"{printable(where)}: The task file cannot be imported ({what}). Mend it there."
+
+
+def _only_task(module: Any, name: str) -> type[Task]:
+    found = [c for _, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, Task) and c is not Task]
+    if len(found) != 1:
+        raise BadInput(f"lib/tasks/{name} must hold exactly one Task class in its namespace; it holds {len(found)}.")
+    return found[0]
+
+
+def load_config(path: str | Path, overrides: Mapping[str, object] | None = None, runs_files: bool = True) -> Config:
+    """Reads a configuration whose `workload:` section is checked against the settings of the task that it names.
+
+    Without `runs_files`, for one that may be anybody's, a task that is a Python file is refused and not imported.
+    """
+    return read_config(path, overrides, workload=lambda name: _settings(_find_task(name, runs_files)))
+
+
+def _find_task(name: str, runs_files: bool) -> type[Task]:
+    if not runs_files and ":" in name:
+        raise BadInput(
+            f"The task is a Python file, {printable(name, most=200)}, which this configuration cannot make run: it may "
+            "be anybody's. Where the task is your own, give it: --task file.py:Class."
+        )
+    return find_task(name)
+
+
+def _settings(cls: type[Task]) -> type:
+    """Returns the dataclass of a task's settings. Raises BadInput where it is none that a configuration can fill."""
+    why = "it is no dataclass" if not dataclasses.is_dataclass(cls.Settings) else ""
+    try:
+        get_type_hints(cls.Settings)
+    except (NameError, TypeError) as error:  # a name that only a type checker imports
+        why = f"its types cannot be read: {error}"
+    if why:
+        raise BadInput(f"{cls.__name__}.Settings cannot be filled ({why}). See lib/tasks/graphmer/settings.py.")
+    return cls.Settings
+
+
+def load_task(config: Config) -> Task:
+    """Returns the task of a configuration with its data located.
+
+    An empty `data.dir` means a mounted input that holds one of the task's sentinels, or the task's embedded default
+    where there is none; `describe_data` says which.
+    """
+    cls = find_task(config.task)
+    return cls(config, locate_data(config.data.dir, cls.sentinels, cls.homes))
+
+
+def locate_data(
+    data_dir: str, sentinels: tuple[str, ...], homes: Callable[[list[Path]], list[Path]] = Task.homes
+) -> Path | None:
+    """Returns the folder of `data.dir`, else the first mounted one with a sentinel, else None (the embedded data).
+
+    "embedded" means the embedded default, whatever is mounted. In a mounted input it is the folder with the sentinel:
+    Kaggle unpacks an archive to a folder of its own.
+    """
+    if data_dir == "embedded":
+        return None
+    here = platform.detect()
+    if data_dir:
+        folder = inputs.find_input(data_dir, here)
+        is_mounted = here.input_dir is not None and here.input_dir in folder.parents
+        found = inputs.search([folder], sentinels) if is_mounted and folder.is_dir() else []
+        return _first(homes(found), data_dir) or folder
+    return _first(homes(inputs.search(inputs.mounted(here), sentinels)) if sentinels else [], "the mounted inputs")
+
+
+def _first(found: list[Path], where: str) -> Path | None:
+    if len(found) > 1:
+        taken, others = printable(found[0]), ", ".join(map(printable, found[1:6]))
+        choice = f"{taken} is taken, not {others}. data.dir names another."
+        print(f"{printable(where)}: data lies in {len(found)} folders; {choice}")
+    return found[0] if found else None
