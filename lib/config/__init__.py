@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import yaml
 
+from lib.config import words
 from lib.config.nodes import REFUSED, child, read_text
 from lib.config.reader import BAD, Reader, length_pairs, option, sentences
 from lib.errors import BadInput, printable
@@ -340,6 +341,7 @@ def _read(
     text: str, path: Path, run_name: str, overrides: Mapping[str, object], workload: Callable[[str], type]
 ) -> Config:
     reader = Reader(REMOVED)
+    reader.about, reader.synonyms = words.about, words.VALUES
     root = reader.root(
         text, str(path), "Give at least task, training.effective_batch and training.max_steps or training.epochs."
     )

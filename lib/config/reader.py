@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING
 from operator import ge, gt, le, lt
 from pathlib import Path, PurePath
@@ -85,8 +85,10 @@ class Reader:
     """Checks YAML nodes against types and collects every mistake with its place.
 
     `removed` maps dotted keys of earlier versions to a sentence, which is printed where one is given. `types` gives the
-    types of dotted keys that their class leaves open; `known` are all dotted keys, for advice. A section's class may
-    have a static method `mistakes(values)` that yields (field, sentence) for values that contradict each other.
+    types of dotted keys that their class leaves open; `known` are all dotted keys, for advice. `about` returns a
+    sentence on an unknown key that other programs have, and `synonyms` has their words for values, by dotted key. A
+    section's class may have a static method `mistakes(values)` that yields (field, sentence) for values that contradict
+    each other.
     """
 
     def __init__(self, removed: Mapping[str, str]) -> None:
@@ -94,6 +96,8 @@ class Reader:
         self.mistakes: list[tuple[Mark, str]] = []
         self.types: dict[str, Any] = {}
         self.known: list[str] = []
+        self.about: Callable[[str], str] = lambda name: ""
+        self.synonyms: Mapping[str, Mapping[str, str]] = {}
 
     def report(self, at: Any, sentence: str) -> Any:
         """Adds a mistake at a mark, or where a node or an event begins; returns BAD."""
@@ -225,17 +229,17 @@ class Reader:
             return self.report(node, f"{key}: {error}")
 
     def unknown(self, section: str, name: str, names: list[str]) -> str:
-        """Returns the sentence about an unknown key: the section that has that name, or the nearest name."""
+        """Returns the sentence about an unknown key: the section that has that name, its name here, or the nearest."""
         if len(self.mistakes) >= _MOST_MISTAKES:
             return f"There is no key {cut(name)}."
         elsewhere = [key for key in self.known if name in (key, key.rpartition(".")[2])]
-        name = cut(name)
-        near = difflib.get_close_matches(name, names, 1)
-        if not near and not elsewhere:
+        name, foreign = cut(name), self.about(name)
+        near = [] if foreign else difflib.get_close_matches(name, names, 1)
+        if not near and not elsewhere and not foreign:
             tails = {key.rpartition(".")[2]: key for key in reversed(self.known)}
             near = [tails[tail] for tail in difflib.get_close_matches(name, tails, 1, 0.75)]
         advice = f" It belongs elsewhere, as {' or '.join(elsewhere)}." if elsewhere else ""
-        advice += f" Did you mean {near[0]}?" if near else ""
+        advice += f" {foreign}" if foreign else f" Did you mean {near[0]}?" if near else ""
         advice = advice or f" Known here: {', '.join(names) or 'no key'}."
         return f"There is no key {name} {f'in {section}' if section else 'at the top'}.{advice}"
 
@@ -258,7 +262,10 @@ class Reader:
             if isinstance(node, ScalarNode) and (value := convert(option, node)) is not BAD:
                 is_path = option is str and bounds.get("path")
                 return self.path(value, node, key) if is_path else self.bounded(value, node, key, bounds)
-        return self.report(node, f"{key} must be {described(expected)}; found {shown(node)}. {hint(options, node)}")
+        ours = self.synonyms.get(key, {}).get(node.value, "") if isinstance(node, ScalarNode) else ""
+        takes = any(convert(option, ScalarNode("", ours)) is not BAD for option in options)
+        advice = f"It is called {ours} here." if takes else hint(options, node)
+        return self.report(node, f"{key} must be {described(expected)}; found {shown(node)}. {advice}")
 
     def items(self, expected: Any, node: SequenceNode, key: str, bounds: Mapping[str, Any]) -> Any:
         """Returns a list as a tuple, or BAD."""

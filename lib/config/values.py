@@ -43,6 +43,8 @@ def hint(options: tuple[Any, ...], node: Node) -> str:
     """Returns what to write instead, where the text shows it."""
     if not isinstance(node, ScalarNode) or not node.value:
         return "Give a value, or delete the line." if isinstance(node, ScalarNode) else ""
+    if any("name" in getattr(option, "__dataclass_fields__", ()) for option in options):
+        return f"Write it as {{name: {cut(node.value)}}}."
     if node.style is not None:
         bare = ScalarNode("", node.value, node.start_mark)
         return "Write it without quotes." if any(convert(option, bare) is not BAD for option in options) else ""
