@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
 from lib.report import result
-from lib.report.progress import working
-from lib.supervised import prediction, scoring
+from lib.supervised import prediction, scoring, targets
 from lib.supervised.samples import (
     IGNORED,
     Item,
@@ -33,8 +32,6 @@ from lib.task.contract import to_write
 from lib.task.fingerprint import canonical, fingerprint
 
 Kind = Literal["classes", "numbers", "tokens", "next_tokens"]
-_AT_ONCE = 64  # samples that are batched to look at their targets
-_PROBED = 16  # samples on which a target is compared with its label
 _MOST_NAMES = 100_000
 
 
@@ -133,7 +130,7 @@ class Supervised(Task):
         if not self._has_data():
             where = f" with {', '.join(self.sentinels)}" if type(self).sentinels != Supervised.sentinels else ""
             raise BadInput(f"data.dir is empty, and there is no mounted input{where}. Give the folder of the data.")
-        with working("Reading the data"), reading(self.source):
+        with reading(self.source):
             found = of_source(self.read, self.source, f"{name}.read")
             found = found if isinstance(found, Mapping) else split(found)
         read = {part: in_order(samples, self.source) for part, samples in found.items() if samples is not None}
@@ -248,7 +245,7 @@ class Supervised(Task):
     # --- training -----------------------------------------------------------------------------------------------------
 
     def count(self, batch: Batch) -> Mapping[str, float]:
-        labels = self._placed(batch["labels"])
+        labels = self.placed(batch["labels"])
         if self._width and self.kind != "numbers":
             self._check_classes(labels)
         return {"loss": int(self._known(labels).sum())}
@@ -274,7 +271,7 @@ class Supervised(Task):
 
     def _matched(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Returns outputs in fp32 and labels in shapes that fit. Raises BadInput where they cannot."""
-        labels, name = self._placed(labels), f"{type(self).__name__}.outputs"
+        labels, name = self.placed(labels), f"{type(self).__name__}.outputs"
         outputs = outputs[:, :-1] if self.kind == "next_tokens" else outputs
         shapes = f"{name} has the shape {tuple(outputs.shape)}, and the labels {tuple(labels.shape)}"
         if self.kind == "numbers":
@@ -290,7 +287,8 @@ class Supervised(Task):
             self._check_classes(labels)
         return outputs.float(), labels
 
-    def _placed(self, labels: Tensor) -> Tensor:
+    def placed(self, labels: Tensor) -> Tensor:
+        """Returns those labels that the outputs are for."""
         return labels[:, 1:] if self.kind == "next_tokens" else labels
 
     def _known(self, labels: Tensor) -> Tensor:
@@ -310,37 +308,12 @@ class Supervised(Task):
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
     def targets(self, part: str) -> np.ndarray:
-        """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers).
-
-        Where a sample's target is its label, which is tried on some, nothing is decoded for it.
-        """
+        """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
         if part not in self._seen:
-            samples = self.parts[part]
-            chosen = sorted({round(i) for i in np.linspace(0, len(samples) - 1, _PROBED)})
-            shortcut = self._plain_targets([samples[i].sample for i in chosen])
-            if shortcut is not None and np.array_equal(shortcut, self._batched_targets(samples, chosen)):
-                found = self._plain_targets([samples[i].sample for i in range(len(samples))])
-            else:
-                with working(f"Looking at the targets of {part}"):
-                    found = self._batched_targets(samples, range(len(samples)))
-            self._seen[part] = found
+            self._seen[part] = targets.known(self, self.parts[part])
         return self._seen[part]
 
-    def _plain_targets(self, samples: list[Any]) -> np.ndarray | None:
-        """Returns the targets as they stand in the samples; None where they are no numbers."""
-        found = [target_of(sample) for sample in samples]
-        if self.kind not in ("classes", "numbers") or not all(isinstance(t, int | float | np.number) for t in found):
-            return None
-        return np.array(found, dtype=np.float32 if self.kind == "numbers" else np.int64)
-
-    def _batched_targets(self, samples: Part, chosen: Sequence[int]) -> np.ndarray:
-        found = []
-        for first in range(0, len(chosen), _AT_ONCE):
-            labels = self.labelled([samples[i].sample for i in chosen[first : first + _AT_ONCE]])["labels"]
-            found.append(self._judged(self._placed(labels)))
-        return torch.cat(found).numpy()
-
-    def _judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
+    def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
         """Returns what belongs to known labels, of `values` or of themselves; rows of numbers where all are known."""
         values, known = labels if values is None else values, self._known(labels)
         if self.kind == "numbers" and labels.dim() > 1:
@@ -357,8 +330,8 @@ class Supervised(Task):
             sums = self.loss(model, batch)[0] if own_loss else {"loss": self.summed_loss(outputs, batch["labels"])}
             total, count = total + float(sum(sums.values())), count + sum(self.count(batch).values())
             outputs, labels = self._matched(outputs, batch["labels"])
-            true.append(self._judged(labels).cpu())
-            guess.append(self._judged(labels, outputs if self.kind == "numbers" else outputs.argmax(-1)).cpu())
+            true.append(self.judged(labels).cpu())
+            guess.append(self.judged(labels, outputs if self.kind == "numbers" else outputs.argmax(-1)).cpu())
             if scoring.needs_probabilities(self.metrics):
                 shares.append(outputs[self._known(labels)].softmax(-1).cpu())
         if not count:
@@ -411,7 +384,7 @@ class Supervised(Task):
 
 def _asks(read: Any) -> bool:
     """Says whether `read` cannot do without a source."""
-    return any(p.default is p.empty and p.name != "self" for p in inspect.signature(read).parameters.values())
+    return any(parameter.default is parameter.empty for parameter in inspect.signature(read).parameters.values())
 
 
 def _as_json(values: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -419,6 +392,4 @@ def _as_json(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     try:
         return json.loads(json.dumps(values, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise BadInput(
-            f"{name}.learn returned what JSON does not have ({error}). Return numbers, text, lists."
-        ) from None
+        raise BadInput(f"{name}.learn returned no JSON ({error}). Return numbers, text, or lists of them.") from None

@@ -1,4 +1,4 @@
-"""A number from a row of a table: CSV files with a column for each feature and one for the target."""
+"""A number from a row of a table: CSV files with a column for each feature and one for what is predicted."""
 
 from dataclasses import dataclass
 
@@ -13,28 +13,31 @@ from lib.supervised import Supervised, records, split
 class Settings:
     features: tuple[str, ...] = option(("rooms", "area", "age"), "The columns that are given.")
     target: str = option("price", "The column that is predicted.")
-    width: int = option(32, "The width of the hidden layers.", minimum=1)
+    width: int = option(32, "The width of the hidden layer.", minimum=1)
 
 
 class Tabular(Supervised):
     Settings, sentinels, kind, metrics = Settings, ("*.csv",), "numbers", ("rmse", "mae", "r2")
 
     def model(self):
-        width = self.settings.width
-        layers = nn.Linear(len(self.settings.features), width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
-        return nn.Sequential(*layers, nn.Linear(width, 1))
+        inputs, width = len(self.settings.features), self.settings.width
+        return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, 1))
 
     def read(self, source):
-        rows = records(source, "*.csv")
-        return split([([float(row[name]) for name in self.settings.features], row.get(self.settings.target)) for row in rows])
+        rows = ([row.get(name) for name in (*self.settings.features, self.settings.target)] for row in records(source))
+        return split([None if value is None else float(value) for value in row] for row in rows)
 
     def learn(self, samples):
-        x = torch.tensor([features for features, _ in samples])
-        return {"mean": x.mean(0).tolist(), "deviation": x.std(0).tolist()}
+        table = torch.tensor(samples)
+        return {"mean": table.mean(0).tolist(), "deviation": table.std(0).tolist()}
 
     def example(self):
-        return [0.0] * len(self.settings.features), 0.0
+        return [0.0] * (len(self.settings.features) + 1)
 
     def batch(self, samples, training):
-        x = torch.tensor([features for features, _ in samples])
-        ...
+        mean, deviation = (torch.tensor(self.learned()[name]) for name in ("mean", "deviation"))
+        table = torch.tensor(samples)
+        return {"x": ((table - mean) / deviation)[:, :-1], "labels": table[:, -1]}
+
+    def outputs(self, model, batch):
+        return model(batch["x"]) * self.learned()["deviation"][-1] + self.learned()["mean"][-1]
