@@ -17,7 +17,7 @@ FLOORS = (
     ("config", "dependencies"),
     ("machine", "ranks"),
     ("task", "checkpoint", "report"),
-    ("training",),
+    ("training", "supervised"),
     ("planner", "tasks"),
     ("launch",),
     ("doctor", "notebook"),
