@@ -57,7 +57,7 @@ def _as_rank() -> AbstractContextManager[None]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m lib", description="Trainbook's command line.")
+    parser = argparse.ArgumentParser(prog=environment.command(), description="Trainbook's command line.")
     commands = parser.add_subparsers(required=True, metavar="command")
     train = commands.add_parser("train", help="train a configuration or its queue, or resume it")
     train.add_argument("config", help="a YAML file such as configs/graphmer_small.yaml")

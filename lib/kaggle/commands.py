@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.config import split_overrides
+from lib.config.environment import command
 from lib.doctor import findings
 from lib.errors import BadInput
 from lib.kaggle import browser, carried, chain, client, dataset, kernel
@@ -123,7 +124,7 @@ def _push(options: argparse.Namespace) -> int:
         return 0
     pushed = kernel.push(notebook, values, options.own_output)
     print(f"Version {pushed.version} of {notebook.kernel} was pushed and starts: {pushed.url}")
-    print(f"Follow it: python -m lib kaggle status {notebook.kernel} --follow")
+    print(f"Follow it: {command(f'kaggle status {notebook.kernel} --follow')}")
     return 0
 
 
@@ -182,9 +183,9 @@ def _end(name: str, status: client.Status) -> int:
         print("Its log has ended, but not the session. The same command follows it again.")
         return 1
     if status.word == "COMPLETE":
-        print(f"The results: python -m lib kaggle fetch {name}")
+        print(f"The results: {command(f'kaggle fetch {name}')}")
         return 0
-    print(f"The whole log: python -m lib kaggle status {name} --log")
+    print(f"The whole log: {command(f'kaggle status {name} --log')}")
     return 130 if status.word.startswith("CANCEL") else 1
 
 

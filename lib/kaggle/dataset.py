@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.config import Config
+from lib.config.environment import command
 from lib.errors import BadInput
 from lib.kaggle import browser, client, credentials
 from lib.kaggle.kernel import HOME, notebook_for
@@ -262,7 +263,7 @@ def describe(package: Package) -> str:
 
 def steps(package: Package, uploaded: bool) -> str:
     """Returns what to do next, in the browser and on the command line."""
-    push = f"On the command line: python -m lib kaggle push {package.notebook} --dataset {package.dataset}"
+    push = f"On the command line: {command(f'kaggle push {package.notebook} --dataset {package.dataset}')}"
     lines = [browser.mount_by_hand(package.dataset), push]
     if not uploaded:
         lines.insert(0, browser.upload_by_hand(package.archive, package.title, package.dataset))

@@ -15,6 +15,7 @@ import torch
 
 from lib import launch, planner
 from lib.config import Config, profiles, resolve_lengths
+from lib.config.environment import command
 from lib.doctor.addresses import ADDRESS, check_addresses, remote
 from lib.doctor.findings import Finding
 from lib.errors import BadInput, TrainingFailed
@@ -283,7 +284,7 @@ def _speed(parts: Sequence[Part], measured: float) -> list[Finding]:
     takes = "take" if total > 1 else "takes"
     value = f"{each}, {origin}, {takes} {hours:.1f} h: {_count(sessions, 'session')}, {_count(weeks, 'week')} of quota"
     if sessions > 1:
-        advice = "`python -m lib kaggle chain` runs one session after another."
+        advice = f"`{command('kaggle chain')}` runs one session after another."
         return [*findings, Finding("time", value, "warning", advice)]
     return [*findings, Finding("time", value)]
 
@@ -301,7 +302,7 @@ def _memory(part: Part) -> tuple[Finding, float]:
         return Finding("memory", f"the step does not fit a T4: {refusal}", "bad", advice), 0.0
     except TrainingFailed as failure:
         value = f"a training step fails: {str(failure).splitlines()[-1]}"
-        return Finding("memory", value, "bad", "See `python -m lib plan` with the same keys."), 0.0
+        return Finding("memory", value, "bad", f"See `{command('plan')}` with the same keys."), 0.0
     peak, usable = plan.chosen.prediction.peak_bytes / 2**30, plan.usable_bytes / 2**30
     value = f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a T4"
     return Finding("memory", value), 1 / plan.chosen.expected_seconds
