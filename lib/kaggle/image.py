@@ -6,7 +6,9 @@ _SURVEY = "the project's survey of the image"
 _REQUIREMENTS = "github.com/Kaggle/docker-python, kaggle_requirements.txt"
 _BASE = "Colab's base image, on which Kaggle builds (docker-python #1433, #1466)"
 _LISTED = f"{_REQUIREMENTS}, a version of late 2025"
-_FROZEN = "Colab's base image, on which Kaggle builds: github.com/googlecolab/backend-info, pip-freeze.gpu.txt of 2026-06"
+_FROZEN = (
+    "Colab's base image, on which Kaggle builds: github.com/googlecolab/backend-info, pip-freeze.gpu.txt of 2026-06"
+)
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,12 @@ class Own:
     """What a notebook is built from.
 
     `name` is the configuration's below `configs` in the notebook, without an ending. `files` are texts by their paths
-    below the folder with `configs`. `packages` are those that the task's own files import.
+    below the folder with `configs`, which stands for the folder `root` here. `packages` are those that the task's own
+    files import.
     """
 
     path: Path
+    root: Path
     name: str
     config: Config
     task: type[Task]
@@ -68,19 +70,19 @@ def read(path: Path) -> Own:
         files |= _with_bases(one, _below(root, home / f"{one.stem}.yaml"))
     name = _below(root, home / path.stem).removeprefix("configs/")
     task = find_task(configs[0].task)
-    return Own(path, name, configs[0], task, dict(sorted(files.items())), tuple(sorted(packages)), len(paths) > 1)
+    return Own(path, root, name, configs[0], task, dict(sorted(files.items())), tuple(sorted(packages)), len(paths) > 1)
 
 
 def _checked(path: Path) -> Config:
     """Returns the configuration of a file that a notebook can carry and train. Raises BadInput."""
-    if not _NAME.fullmatch(path.stem) or path.suffix not in (".yaml", ".yml"):
+    if not _NAME.fullmatch(path.stem) or path.suffix != ".yaml":
         what = "letters, digits, points, spaces and hyphens"
         raise BadInput(f"A notebook carries a configuration whose name has {what}, and .yaml at its end: not {path}.")
     config = load_config(path)
     if queue.is_for(path, config):
         raise BadInput(
-            f"{path} asks for a queue of several runs (its queue: section), and a notebook of one's own trains one run. "
-            "Take queue out of the file, or train it here: " + command(f"queue {path}")
+            f"{path} asks for a queue of several runs (its queue: section), and such a notebook trains one run. Take "
+            f"queue out of the file, or train it here: {command(f'queue {path}')}"
         )
     return config
 
@@ -168,7 +170,9 @@ def _values(own: Own) -> dict[str, str]:
     """Returns what stands in the cells for each placeholder of the template."""
     title, about = _title(own)
     small = f"{own.path.stem}_small.yaml"
-    sizes = f"{own.path.stem}.yaml where there is a GPU, otherwise {small}" if own.has_small else f"{own.path.stem}.yaml"
+    sizes = (
+        f"{own.path.stem}.yaml where there is a GPU, otherwise {small}" if own.has_small else f"{own.path.stem}.yaml"
+    )
     file = file_of(own.config)
     class_name = own.task.__name__ if file else own.config.task
     build_again = command(f"notebook {own.path.name}")

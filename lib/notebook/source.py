@@ -67,7 +67,8 @@ def libraries() -> tuple[Any, Any]:
         import nbformat
     except ImportError as error:
         raise BadInput(
-            f"Building a notebook needs {error.name}, which is not installed here: pip install jupytext nbformat"
+            f"Building a notebook needs {error.name}, which is not installed here: pip install jupytext nbformat "
+            "(in the package: trainbook[notebook])"
         ) from None
     return jupytext, nbformat
 

@@ -27,12 +27,20 @@ class OwnFiles:
 
 
 @dataclass(frozen=True)
-class _Import:
-    """An import of one name: `dotted` from the top, or for `level` above 0 from the package around the file."""
+class Import:
+    """An import of one name: `dotted` from the top, or for `level` above 0 from the package around the file.
+
+    `is_optional` is one whose failure a `try` catches.
+    """
 
     dotted: str
     level: int
     is_optional: bool
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the import names a module from the top, and the code fails without it."""
+        return not (self.level or self.is_optional)
 
 
 def own_files(path: Path) -> OwnFiles:
@@ -40,19 +48,19 @@ def own_files(path: Path) -> OwnFiles:
     folder, waiting, files, packages = path.parent, [path], [path], set()
     while waiting:
         here = waiting.pop()
-        for one in _imports(here):
+        for one in _read(here):
             dotted = _absolute(one, here, folder)
             beside = _beside(folder, dotted)
             new = [file for file in beside if file not in files]
             files += new
             waiting += new
             top = dotted.split(".")[0]
-            if not (beside or one.level or one.is_optional or top in _NOT_BESIDE):
+            if one.is_needed and not beside and top not in _NOT_BESIDE:
                 packages.add(top)
     return OwnFiles(folder, (path, *sorted(files[1:])), tuple(sorted(packages)))
 
 
-def _absolute(one: _Import, here: Path, folder: Path) -> str:
+def _absolute(one: Import, here: Path, folder: Path) -> str:
     """Returns the dotted name of an import in the file `here`, counted from the task's folder."""
     if not one.level:
         return one.dotted
@@ -73,25 +81,29 @@ def _beside(folder: Path, dotted: str) -> list[Path]:
     return found
 
 
-def _imports(path: Path) -> list[_Import]:
-    """Returns the imports of a file, those for type checkers and of its use as a program aside. Raises BadInput."""
+def _read(path: Path) -> list[Import]:
+    """Returns the imports of a file. Raises BadInput where it is no Python."""
     try:
-        tree = ast.parse(path.read_bytes())
+        return list(imports(path.read_bytes()))
     except (SyntaxError, ValueError) as error:
         where = f"{path}:{getattr(error, 'lineno', None) or 1}"
         raise BadInput(
             f"{printable(where)}: This is no Python ({printable(error, most=200)}). Mend it there."
         ) from None
-    return list(_below(tree, False))
 
 
-def _below(node: ast.AST, is_optional: bool) -> Iterator[_Import]:
+def imports(code: str | bytes) -> Iterator[Import]:
+    """Yields the imports of some code, except those for type checkers and of its use as a program."""
+    return _below(ast.parse(code), False)
+
+
+def _below(node: ast.AST, is_optional: bool) -> Iterator[Import]:
     if isinstance(node, ast.Import):
-        yield from (_Import(alias.name, 0, is_optional) for alias in node.names)
+        yield from (Import(alias.name, 0, is_optional) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
         base = [node.module] if node.module else []
         names = [".".join([*base, alias.name]) for alias in node.names if alias.name != "*"] or base
-        yield from (_Import(name, node.level, is_optional) for name in names)
+        yield from (Import(name, node.level, is_optional) for name in names)
     elif isinstance(node, ast.Try):
         caught = is_optional or any(map(_catches_missing, node.handlers))
         for child in node.body:
@@ -102,7 +114,7 @@ def _below(node: ast.AST, is_optional: bool) -> Iterator[_Import]:
         for child in node.orelse:
             yield from _below(child, is_optional)
     elif isinstance(node, ast.Call) and (name := _named_module(node)):
-        yield _Import(name, 0, is_optional)
+        yield Import(name, 0, is_optional)
     else:
         for child in ast.iter_child_nodes(node):
             yield from _below(child, is_optional)
