@@ -12,7 +12,7 @@ from lib.planner import process
 from lib.ranks import boot
 from tests.conftest import ROOT, TOY
 
-pytest.importorskip("setuptools", minversion="77", reason="it builds the wheel; torch brings it from Python 3.12 on")
+pytest.importorskip("setuptools", minversion="77", reason="it builds the wheel; torch 2.13 brings it")
 
 
 @pytest.fixture(scope="module")
