@@ -20,7 +20,7 @@ FLOORS = (
     ("training", "supervised"),
     ("planner", "tasks"),
     ("launch",),
-    ("doctor", "notebook"),
+    ("doctor", "notebook", "new"),
     ("kaggle",),
     ("__main__",),
 )

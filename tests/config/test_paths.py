@@ -1,4 +1,4 @@
-"""Paths in a configuration count from its folder; those on a command line, and what is written, from the working one."""
+"""Paths in a configuration count from its folder; those on a command line and output_dir from the working one."""
 
 import shutil
 from dataclasses import dataclass
