@@ -1,5 +1,6 @@
 """`new`: files that run at once, on generated data."""
 
+import runpy
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from lib import __main__, new
 from lib.config.reader import flat
+from lib.errors import BadInput
 from lib.task import load_config
 from tests.conftest import ROOT
 
@@ -41,6 +43,18 @@ def test_what_is_written_is_sound_and_trains_at_once(written, kind, capsys):
     assert __main__.main(["train", "my.yaml", *FEW]) == 0
     said = capsys.readouterr().out
     assert "completed at step 3" in said and "my_data" in said
+
+
+def test_the_test_that_is_written_passes_and_fails_where_the_task_breaks_its_contract(written):
+    if not find_spec("lib.contract"):
+        pytest.skip("the test that is written calls lib.contract, which is not there")
+    written("tabular")
+    check = runpy.run_path("test_my_task.py")["test_the_task_keeps_its_contract"]
+    check()
+    task = Path("my_task.py")
+    task.write_text(task.read_text() + "\n    def loss(self, model, batch):\n        return {}, {}\n")
+    with pytest.raises(BadInput, match="Tabular"):
+        check()
 
 
 @pytest.mark.parametrize("kind", new.KINDS)
