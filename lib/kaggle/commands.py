@@ -226,7 +226,8 @@ def _fetch(options: argparse.Namespace) -> int:
         members = f", a vote of {len(summary.members)} runs" if summary.members else f" at step {summary.step:,}"
         print(f"{run}: {summary.reason}{members}")
         for metric, value in summary.metrics.items():
-            print(f"  {metric}: {value:.4f}, the trivial baseline {summary.baseline[metric]:.4f}")
+            beside = f", the trivial baseline {summary.baseline[metric]:.4f}" if metric in summary.baseline else ""
+            print(f"  {metric}: {value:.4f}{beside}")
     print(f"{fetched.folder}: {fetched.files:,} files, {fetched.size / 1e6:,.1f} MB")
     for plot in fetched.plots:
         print(f"Plot: {plot}")

@@ -15,7 +15,7 @@ from lib.errors import BadInput, printable
 from lib.launch import queue
 from lib.machine import platform
 from lib.planner import file
-from lib.report.summary import Summary, comparison
+from lib.report.summary import Summary, results
 from lib.task import find_task, load_config
 
 Parameters = Mapping[str, Any]  # the names of the parameters cell
@@ -152,4 +152,4 @@ def compare(summary: Summary) -> str:
     if summary.missing and not summary.metrics:
         why = "; ".join(f"{name} failed ({error})" for name, error in summary.missing.items())
         return f"The run is completed, but {why}. Correct it and run again: nothing is trained again."
-    return "\n\n".join(filter(None, [comparison(summary.metrics, summary.baseline), summary.report]))
+    return results(summary)

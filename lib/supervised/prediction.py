@@ -1,26 +1,22 @@
-"""New data, read without targets, and what models answer, as predictions.csv."""
+"""New data, read without targets, and what models answer, as predictions.csv. Each `task` is a `Supervised`."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from lib.errors import BadInput, printable
-from lib.machine import memory
 from lib.report.progress import counted
 from lib.report.result import write_table
 from lib.supervised.samples import IGNORED, in_order, path_of, reading, target_of, with_target
 
-if TYPE_CHECKING:
-    from lib.supervised.task import Supervised
-
 FILE = "predictions.csv"
-_AT_ONCE = 32  # samples, where no micro-batch is set
+_AT_ONCE = 32  # samples, where no micro-batch is set: training, which fits, takes more memory
 
 
-def read(task: "Supervised", source: Path) -> list[Any]:
+def read(task: Any, source: Path) -> list[Any]:
     """Returns new samples: all files like those of the training, or what `read` of the task finds. Raises BadInput."""
     suffixes, name = set(task.learned().get("suffixes", [])), type(task).__name__
     advice = f"Give data laid out as the training data, targets aside, or write read_new(source) in {name}."
@@ -43,7 +39,7 @@ def read(task: "Supervised", source: Path) -> list[Any]:
     return in_order(found, source)
 
 
-def predict(task: "Supervised", models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
+def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
     """Returns the answers by sample, and writes them into `out`. Raises BadInput where there are no new samples."""
     if not isinstance(source, Path):
         raise BadInput(f"Give one folder or file to predict, not a {type(source).__name__}.")
@@ -59,25 +55,15 @@ def predict(task: "Supervised", models: list[nn.Module], source: Any, out: Path 
     return answers
 
 
-def _rows(task: "Supervised", models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
-    """Answers some samples, in halves where memory runs out."""
-    try:
-        with torch.inference_mode():
-            found = task.answers(models, [_without_target(task, sample) for sample in samples])
-    except Exception as error:
-        if not memory.is_oom(error) or len(samples) == 1:
-            raise
-        found = None
-    if found is None:  # outside the except block, where the traceback no longer pins the activations
-        memory.clear_memory()
-        half = len(samples) // 2
-        return _rows(task, models, samples[:half]) + _rows(task, models, samples[half:])
+def _rows(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
+    with torch.inference_mode():
+        found = task.answers(models, [_without_target(task, sample) for sample in samples])
     if len(found) != len(samples):
         raise BadInput(f"{type(task).__name__}.answers returned {len(found)} rows for {len(samples)} samples.")
     return [row if isinstance(row, Mapping) else {"prediction": row} for row in found]
 
 
-def _without_target(task: "Supervised", sample: Any) -> Any:
+def _without_target(task: Any, sample: Any) -> Any:
     """Returns a new sample with the example's target in the place of its own: nobody knows it, and it may be None."""
     if task.kind in ("tokens", "next_tokens") and target_of(sample) is not None:
         return sample  # its length belongs to the sample
@@ -85,7 +71,7 @@ def _without_target(task: "Supervised", sample: Any) -> Any:
     return with_target(sample, 0 if task.kind == "classes" and isinstance(target, str) else target)
 
 
-def answers(task: "Supervised", models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
+def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
     """Returns a row for each sample by the mean of all models. Raises BadInput where that says nothing."""
     if task.kind == "next_tokens":
         raise BadInput(
@@ -107,7 +93,7 @@ def answers(task: "Supervised", models: list[nn.Module], samples: list[Any]) -> 
     return [{"prediction": _name(task, k), "probability": round(share, 6)} for k, share in pairs]
 
 
-def _name(task: "Supervised", number: int) -> str:
+def _name(task: Any, number: int) -> str:
     return task.names[number] if number < len(task.names) else str(number)
 
 

@@ -1,7 +1,7 @@
 """The targets of a part, for whoever counts them: as the batches have them, and cheaply where the samples say it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,15 +9,12 @@ import torch
 from lib.report.progress import working
 from lib.supervised.samples import Part, target_of
 
-if TYPE_CHECKING:
-    from lib.supervised.task import Supervised
-
 _AT_ONCE = 64  # samples that are batched to look at their targets
 _PROBED = 16  # samples on which a target is compared with its label
 
 
-def known(task: "Supervised", part: Part) -> np.ndarray:
-    """Returns the known targets of a part: (targets,), or (samples, numbers).
+def known(task: Any, part: Part) -> np.ndarray:
+    """Returns the known targets of a part of a `Supervised` task: (targets,), or (samples, numbers).
 
     Where a sample's target is its label, which is tried on some, nothing is decoded for it.
     """
@@ -29,7 +26,7 @@ def known(task: "Supervised", part: Part) -> np.ndarray:
         return _batched(task, part, range(len(part)))
 
 
-def _plain(task: "Supervised", samples: list[Any]) -> np.ndarray | None:
+def _plain(task: Any, samples: list[Any]) -> np.ndarray | None:
     """Returns the targets as they stand in the samples; None where they are not one number each."""
     found = [target_of(sample) for sample in samples]
     is_number = all(isinstance(target, int | float | np.number) for target in found)
@@ -38,7 +35,7 @@ def _plain(task: "Supervised", samples: list[Any]) -> np.ndarray | None:
     return np.array(found, dtype=np.float32 if task.kind == "numbers" else np.int64)
 
 
-def _batched(task: "Supervised", part: Part, chosen: Sequence[int]) -> np.ndarray:
+def _batched(task: Any, part: Part, chosen: Sequence[int]) -> np.ndarray:
     found = []
     for first in range(0, len(chosen), _AT_ONCE):
         labels = task.labelled([part[index].sample for index in chosen[first : first + _AT_ONCE]])["labels"]

@@ -220,14 +220,14 @@ class Supervised(Task):
     def learned(self) -> dict[str, Any]:
         if self._learned is None and self._has_data():
             train, found = self.parts["train"].samples, {}
-            first = target_of(train[0]) if len(train) else None
-            if self.kind == "classes" and isinstance(first, str) and not self._given_names():
-                found["classes"] = sorted({str(target_of(sample)) for sample in train})
+            if self.kind == "classes" and len(train) and not self._given_names():
+                is_named = isinstance(target_of(train[0]), str)
+                found = {"classes": sorted({str(target_of(sample)) for sample in train})} if is_named else {}
             if isinstance(train, list) and train and len(train[0]) == 2 and path_of(train[0]):
                 found["suffixes"] = sorted({path_of(sample).suffix for sample in train})
             self._learned = _as_json({**found, **self.learn(train)}, type(self).__name__)
         if self._learned is None:  # a plan, which is made where there is no data: shapes count, and not values
-            return _as_json(self.learn([self.example()]), type(self).__name__)
+            return dict(self.learn([self.example()] * 2))
         return self._learned
 
     def _has_data(self) -> bool:
@@ -322,6 +322,7 @@ class Supervised(Task):
             return values[known] if values.shape[1] > 1 else values[known][:, 0]
         return values[known]
 
+    @torch.no_grad()
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         total, count, true, guess, shares = 0.0, 0.0, [], [], []
         own_loss = type(self).loss is not Supervised.loss
