@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import yaml
 
+from lib.config import words
 from lib.config.nodes import REFUSED, child, read_text
 from lib.config.reader import BAD, Reader, length_pairs, option, sentences
 from lib.errors import BadInput, printable
@@ -45,11 +46,15 @@ class Run:
     """The run's name, and what it starts from."""
 
     name: str = option("", "The name of the run and of its folder; empty: the name of the configuration file.")
-    initial_weights: str = option("", "Weights that a new run starts from: a .safetensors file, or a run's folder.")
+    initial_weights: str = option(
+        "", "Weights that a new run starts from: a .safetensors file, or a run's folder.", path=True
+    )
     initial_weights_share: float = option(
         0.9, "The least share of the model's tensors that must match in name and shape.", minimum=0, maximum=1
     )
-    resume_from: str = option("", "A folder or mounted input with an earlier output; empty: wherever one is found.")
+    resume_from: str = option(
+        "", "A folder or mounted input with an earlier output; empty: wherever one is found.", path=True
+    )
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -61,8 +66,10 @@ class Run:
 class Data:
     """The data, and how it is loaded."""
 
-    dir: str = option(
-        "", "The data: a path, a mounted input as slug or owner/slug, or embedded; empty: found, else embedded."
+    dir: str | Literal["embedded"] = option(
+        "",
+        "The data: a path, a mounted input as slug or owner/slug, or embedded; empty: found, else embedded.",
+        path=True,
     )
     num_workers: int = option(
         2, "Processes that load data, for each rank; 0 loads in the training process.", minimum=0, limit=1024
@@ -230,9 +237,9 @@ class Queue:
 class Config:
     """The whole configuration; `workload` holds the task's own settings, a dataclass that the task defines."""
 
-    task: str = option(MISSING, "A name under lib/tasks, or file.py:Class.")
+    task: str = option(MISSING, "A name under lib/tasks, or file.py:Class, from the folder of this configuration.")
     seed: int = option(0, "Everything random follows from it.", minimum=0)
-    output_dir: str = option("", "The folder that runs are written to; empty: the platform's.")
+    output_dir: str = option("", "The folder that runs are written to, from the working folder; empty: the platform's.")
     run: Run = Run()
     data: Data = Data()
     training: Training
@@ -334,6 +341,7 @@ def _read(
     text: str, path: Path, run_name: str, overrides: Mapping[str, object], workload: Callable[[str], type]
 ) -> Config:
     reader = Reader(REMOVED)
+    reader.about, reader.synonyms = words.about, words.VALUES
     root = reader.root(
         text, str(path), "Give at least task, training.effective_batch and training.max_steps or training.epochs."
     )
@@ -342,6 +350,8 @@ def _read(
         reader.override(root, str(key), value)
     task, settings = child(root, "task"), Any  # an unknown task is reported once, and its settings are not checked
     if isinstance(task, yaml.ScalarNode) and task.value and task.tag != REFUSED:
+        file, colon, name = task.value.rpartition(":")
+        task.value = f"{reader.path(file, task, 'task')}:{name}" if colon else name
         try:
             settings = workload(task.value)
         except BadInput as error:

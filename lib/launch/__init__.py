@@ -23,9 +23,9 @@ from lib.report.metrics import EVENTS, METRICS
 from lib.report.plot import draw_metrics
 from lib.report.progress import choose_progress, working
 from lib.report.summary import FILE as SUMMARY
-from lib.report.summary import Reason, Summary, comparison
+from lib.report.summary import Reason, Summary, results, with_all
 from lib.task import checked_numbers
-from lib.training import identity, loop, precision
+from lib.training import identity, learned, loop, precision
 from lib.training.evaluation import evaluate
 from lib.training.session import handling_signals, start_session
 from lib.training.state import State, checkpoint_from_first, first_state
@@ -126,6 +126,8 @@ def _print_completed(run: Run, earlier: Summary) -> None:
                 print(f"{warning}\nFor a run with these settings choose another run.name.")
             if earlier.missing:
                 print(f"It lacks: {', '.join(earlier.missing)}. That is made now.")
+            if not earlier.missing.keys() - {"plot"}:
+                _print_result(earlier)
 
 
 def _mend_files(run: Run, earlier: Summary) -> Summary:
@@ -221,6 +223,7 @@ def _test_again(run: Run, earlier: Summary) -> Summary:
         if ranks.is_first():
             found, _ = look_for_checkpoint(run)
     precision.set_determinism(run.config.training)
+    learned.take(run.task, found, print)
     state = first_state(run.task, run.config, found, print)
     if ranks.from_first(found is None):
         state.step, state.kept_best = earlier.step, [earlier.best] if earlier.best else []
@@ -260,9 +263,14 @@ def _tested(run: Run, state: State) -> dict[str, Any]:
     """Returns what the summary says of the test: metrics, baseline, report, and under `missing` what of it failed."""
     missing: dict[str, str] = {}
     scores, baseline, report = test(run, state, missing)
-    metrics = {name: scores[name] for name in baseline if name in scores}
     loss = scores.get("loss")
-    return {"missing": missing, "metrics": metrics, "baseline": baseline, "test_loss": loss, "report": report}
+    return {
+        "missing": missing,
+        "metrics": with_all(scores, baseline),
+        "baseline": baseline,
+        "test_loss": loss,
+        "report": report,
+    }
 
 
 def _write(run: Run, summary: Summary) -> None:
@@ -272,9 +280,8 @@ def _write(run: Run, summary: Summary) -> None:
 
 def _print_result(summary: Summary) -> None:
     """Prints the test beside the baseline; not in a notebook, where a cell shows it at every "run all"."""
-    if not platform.in_notebook():
-        table = comparison(summary.metrics, summary.baseline) if summary.metrics else ""
-        print(*filter(None, (table, summary.report)), sep="\n\n", flush=True)
+    if not platform.in_notebook() and (text := results(summary)):
+        print(text, flush=True)
 
 
 def _measured(outcome: loop.Outcome) -> dict[str, Any]:

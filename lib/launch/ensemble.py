@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from lib.errors import BadInput, printable
 from lib.launch.archive import unpack
 from lib.machine import disk, memory
 from lib.report.progress import working
-from lib.report.summary import Summary
+from lib.report.summary import Summary, with_all
 from lib.task import Task, find_task, load_config, load_task
 from lib.text import aligned
 
@@ -42,6 +43,7 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
         raise BadInput("There is no completed run that could vote. Train one to its end first.")
     first, models = load_members(runs, own_task)
     task = load_task(first.config)
+    task.take_learned(first.learned())
     disk.check_writable(folder)
     metrics, text = task.vote(models, folder)
     with working("Scoring the trivial baseline"):
@@ -51,7 +53,7 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
         first.config.task,
         "completed",
         members=[run.name for run in runs],
-        metrics={name: metrics[name] for name in baseline if name in metrics},
+        metrics=with_all(metrics, baseline),
         baseline=baseline,
     )
     (folder / "config.yaml").write_text(to_yaml(first.config), "utf-8")
@@ -98,14 +100,17 @@ def load_members(runs: Sequence[Path], own_task: str = "") -> tuple[Task, list[n
     earlier = {Path(name).stem for config in loaded.values() for name in config.queue.before}
     members = {run: find_task(c.task)(c) for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
     first = next(iter(members.values()))
-    models = []
+    models, taken = [], None
     for run, task in members.items():
-        if task.config.task != first.config.task or task.joined_by() != first.joined_by():
+        saved, learned = _best_weights(run)
+        taken = learned if taken is None else taken
+        if task.config.task != first.config.task or task.joined_by() != first.joined_by() or learned != taken:
             raise BadInput(
                 f"{printable(run.name)} cannot vote together with {first.config.run.name}: their inputs or "
-                "answers differ. Give an archive or folder with runs of one kind, or the folder of a single run."
+                "answers differ, or what they learned from data. Give an archive or folder with runs of one kind, or "
+                "the folder of a single run."
             )
-        saved = _best_weights(run)
+        task.take_learned(learned)
         _check_size(task, saved, run)
         model = task.model()
         weights.put_back(model, saved)
@@ -114,11 +119,15 @@ def load_members(runs: Sequence[Path], own_task: str = "") -> tuple[Task, list[n
     return first, models
 
 
-def _best_weights(run: Path) -> dict[str, Tensor]:
-    """Reads a run's best weights: those that its summary names, else the newest. Raises BadInput."""
+def _best_weights(run: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Reads a run's best weights, those that its summary names, else the newest, and what was learned from its data.
+
+    Raises BadInput.
+    """
     summary, steps = Summary.read(run), checkpoint.steps(run / "best")
     best = summary.best.get("step") if summary and isinstance(summary.best, dict) else None
-    return weights.of_checkpoint(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+    found = weights.load(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+    return found.tensors["model"], found.state.get("learned", {})
 
 
 def _check_size(task: Task, saved: dict[str, Tensor], run: Path) -> None:

@@ -46,7 +46,7 @@ def _from_file(file: str, class_name: str) -> type[Task]:
         size = size_of(path)
     except (OSError, RuntimeError, ValueError) as error:
         why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({_reason(error)})"
-        advice = "Give the path from the folder that you start in."
+        advice = "Give its path from the folder of the configuration, or from the one that you start in."
         raise BadInput(f"The task file {printable(file, most=200)} {why}. {advice}") from None
     if size > _MOST_SOURCE_BYTES:
         raise BadInput(f"The task file {printable(file)} has {size:,} bytes, which is no source of a task.")

@@ -81,6 +81,7 @@ def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object, is_co
     what differs decides which samples a step sees.
     """
     left_out = {*REMOVED, *(_MACHINE if is_completed else ()), *(key for key in _CODE if key not in saved)}
+    saved, now = _named(saved), _named(now)
     keys = [key for key in {**saved, **now} if key not in left_out]
     different = [key for key in keys if saved.get(key) != now.get(key)]
     refused = [key for key in _REFUSED if key in different]
@@ -94,6 +95,12 @@ def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object, is_co
         return ""
     outcome = "was completed with other settings" if is_completed else "resumes, but not bit for bit"
     return f"The run {outcome}, because these differ:\n{_table(different, saved, now)}"
+
+
+def _named(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the facts with a task's own file by its name: elsewhere, and from elsewhere, it has another path."""
+    file, colon, name = str(facts.get("task", "")).rpartition(":")
+    return {**facts, "task": f"{Path(file).name}:{name}"} if colon else dict(facts)
 
 
 def check_settings(saved: Mapping[str, Any], config: Config, where: object) -> None:

@@ -23,7 +23,7 @@ from lib.report.progress import Progress, Within
 from lib.report.sampler import Advice, Sampler
 from lib.task import Task
 from lib.text import duration
-from lib.training import data, optimization
+from lib.training import data, learned, optimization
 from lib.training.evaluation import evaluate
 from lib.training.order import Order
 from lib.training.precision import set_determinism
@@ -58,7 +58,7 @@ def train(
     """
     training = config.training
     set_determinism(training)
-    datasets = task.datasets()
+    datasets = learned.take(task, resume, progress.note).datasets()
     train_set = data.subset(datasets["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)
     loading, fewer = data.limit_workers(task, train_set, order.slot_size, config.data)

@@ -21,7 +21,7 @@ from lib.ranks import sharding
 from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
 from lib.task import Task
-from lib.training import identity, layers, optimization
+from lib.training import identity, layers, learned, optimization
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
 from lib.training.precision import Precision, allow_tf32, choose_precision, recompute
@@ -179,6 +179,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         "plateau": state.plateau.facts() if state.plateau else None,
         "scaler": state.scaler.state_dict(),
         "micro_batch": state.micro_batch,
+        **learned.facts(task),
     }
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
     groups = state_tensors(state, config)  # all ranks take part where it is sharded
@@ -230,7 +231,7 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
         with state.averaged():
             groups = {"model": sharding.on_first(weights.of(state.model))}
             if ranks.is_first():
-                saver.save("best", state.step, groups, {"best": new}, then)
+                saver.save("best", state.step, groups, {"best": new, **learned.facts(task)}, then)
 
 
 def restore_state(state: State, saved: checkpoint.Checkpoint) -> None:

@@ -1,6 +1,5 @@
 """Every built notebook runs headlessly from an empty folder, as Kaggle would run it, in both input layouts."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -9,6 +8,7 @@ import nbformat
 import papermill
 import pytest
 
+from lib.notebook.source import parameters as known_parameters
 from tests.conftest import ROOT
 from tests.tasks.glacier.files import write_scenes
 
@@ -79,13 +79,6 @@ RUNS = {  # what each leaves behind
 }
 
 
-def builder():
-    spec = importlib.util.spec_from_file_location("build_notebooks", ROOT / "build_notebooks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def kaggle(tmp_path, monkeypatch):
     """An imitated Kaggle batch session: empty working folder, no checkout in sight, its environment variables."""
@@ -120,7 +113,7 @@ def small_graph(folder: Path) -> None:
 
 def execute(name: str, folder: Path, parameters: dict) -> tuple[nbformat.NotebookNode, str]:
     """Runs a notebook in `folder`; returns it with all its text output."""
-    known = builder().parameters(ROOT / "notebooks_src" / f"{name}.py")
+    known = known_parameters(ROOT / "notebooks_src" / f"{name}.py")
     assert set(parameters) <= set(known), "papermill injects a misspelt parameter without a word"
     out = folder.parent / "executed.ipynb"
     papermill.execute_notebook(
