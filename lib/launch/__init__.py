@@ -14,7 +14,7 @@ from lib.checkpoint import weights
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import limits, smaller, torchrun
+from lib.launch import code, limits, smaller, torchrun
 from lib.launch.resume import announce, bring_along, check_completed, look_for_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
@@ -186,7 +186,7 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
     if found and (earlier := bring_along(run, found)):
         number = earlier.session + 1
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
-        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(run.config)))
+        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
     return found, number
 
 
