@@ -19,7 +19,7 @@ from lib.machine import memory
 from lib.task import Task, load_config, load_task
 from lib.training.data import subset
 
-__all__ = ["Findings", "baseline_of", "check", "examine", "explained", "findings", "place_of", "require"]
+__all__ = ["Asked", "Findings", "baseline_of", "check", "examine", "explained", "findings", "place_of", "require"]
 
 
 @dataclasses.dataclass(frozen=True)

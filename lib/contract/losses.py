@@ -239,8 +239,8 @@ def _check_sums(asked: Asked, sums: Sums, counts: Mapping[str, float]) -> None:
             raise BadInput(f"{name} returns {term!r} of shape {tuple(value.shape)}. Return one number: .sum().")
         if counts.get(term) and not bool(torch.isfinite(value)):
             raise BadInput(
-                f"{name} gives {float(value)} as {term!r} of real samples and new weights. Look for a division by "
-                "zero, a logarithm of zero, and NaN in the data."
+                f"{name} gives {float(value.detach())} as {term!r} of real samples and new weights. Look for a "
+                "division by zero, a logarithm of zero, and NaN in the data."
             )
 
 
