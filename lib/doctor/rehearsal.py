@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lib import checkpoint, launch
+from lib import checkpoint, contract, launch
 from lib.checkpoint.retention import Retention
 from lib.checkpoint.saver import Saver
 from lib.config import Config, profiles
@@ -47,12 +47,17 @@ def check_run(config: Config) -> list[Finding]:
         run = launch.prepare(config)
     except BadInput as refused:
         return [*first, Finding("configuration", "refused", "bad", str(refused))]
+    except Exception as error:
+        if not contract.place_of(error):
+            raise
+        return [*first, Finding("data", "could not be read", "bad", contract.explained(config.task, error))]
     checks = [
         ("data", lambda: Finding("data", run.task.describe_data())),
         ("length", lambda: Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths]))),
         ("accumulation", lambda: check_accumulation(run.config)),
         ("save interval", lambda: check_save_interval(run.config)),
         ("resume", lambda: check_resume(run)),
+        ("contract", lambda: check_contract(run)),
     ]
     return [*first, *(findings.run_check(name, check) for name, check in checks), *_state_checks(run)]
 
@@ -119,6 +124,17 @@ def check_resume(run: Run) -> Finding:
     return Finding("resume", describe_resume(run, newest), "warning" if sentences else "ok", "\n".join(sentences))
 
 
+def check_contract(run: Run) -> Finding:
+    """Asks the task what a run would find out after hours: see lib/contract."""
+    found = contract.examine(run.task, run.config)
+    both = "\n".join([*found.wrong, *found.doubts])
+    if found.wrong:
+        many = f"{len(found.wrong)} places" if len(found.wrong) > 1 else "one place"
+        return Finding("contract", f"{type(run.task).__name__} breaks it in {many}", "bad", both)
+    value = f"{type(run.task).__name__} keeps it, by some samples of each data set"
+    return Finding("contract", value, "warning" if found.doubts else "ok", both)
+
+
 def check_output(folder: Path) -> Finding:
     """Checks that the run's folder can be written to."""
     existing = next(path for path in (folder, *folder.absolute().parents) if disk.exists(path))
@@ -146,7 +162,9 @@ def _state_checks(run: Run) -> list[Finding]:
         return [Finding("model", f"could not be made ({error})", "bad", advice)]
     except Exception as error:
         if not memory.is_oom(error):
-            raise  # a mistake in the task is best explained by its own traceback
+            if not contract.place_of(error):
+                raise
+            return [Finding("model", "could not be made", "bad", contract.explained(run.config.task, error))]
         advice = "Make the model smaller, or use a machine with more memory. Activations need more on top."
         return [Finding("model", "its weights and the optimizer's states do not fit into memory", "bad", advice)]
     return [

@@ -13,6 +13,7 @@ from lib import checkpoint, ranks
 from lib.checkpoint import weights
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
+from lib.contract import baseline_of
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import code, limits, smaller, torchrun
 from lib.launch.resume import announce, bring_along, check_completed, look_for_checkpoint
@@ -21,10 +22,9 @@ from lib.machine import disk, platform
 from lib.report import outputs
 from lib.report.metrics import EVENTS, METRICS
 from lib.report.plot import draw_metrics
-from lib.report.progress import choose_progress, working
+from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all
-from lib.task import checked_numbers
 from lib.training import identity, learned, loop, precision
 from lib.training.evaluation import evaluate
 from lib.training.session import handling_signals, start_session
@@ -346,8 +346,8 @@ def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, flo
         progress.close()
     if not ranks.is_first():
         return scores, {}, ""
-    with _noting(missing, "baseline"), working("Scoring the trivial baseline"):
-        baseline = checked_numbers(run.task, "baseline", run.task.baseline())
+    with _noting(missing, "baseline"):
+        baseline = baseline_of(run.task)
     if scores:
         with _noting(missing, "report"):
             report = run.task.report(scores, run.folder)

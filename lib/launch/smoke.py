@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+from lib import contract
 from lib.config import with_changes
 from lib.errors import TrainingFailed
 from lib.launch import torchrun
@@ -20,9 +21,12 @@ from lib.training.session import start_session
 def test(run: Run) -> str:
     """Trains `training.smoke_steps` in a folder that is thrown away; returns memory after each phase, and speed.
 
-    On a GPU the prediction stands beside what was measured. Raises TrainingFailed where the peak is above 92 % of the
-    card: a longer batch or the evaluation would run out of memory hours later.
+    On a GPU the prediction stands beside what was measured. Raises BadInput before that for a task that breaks its
+    contract, and TrainingFailed where the peak is above 92 % of the card: a longer batch or the evaluation would run
+    out of memory hours later.
     """
+    for doubt in contract.require(run.task, run.config):
+        print(f"Warning: {doubt}", flush=True)
     outcome = few_steps(run)
     card = memory.card_bytes()
     if card and outcome.peak_bytes > FITS * card:

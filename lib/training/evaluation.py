@@ -14,6 +14,7 @@ from lib.report.progress import Progress, Remaining, Within
 from lib.task import Batch, Task, checked_scores
 from lib.text import listed
 from lib.training.data import check_samples, micro_batches, to_device
+from lib.training.draws import seeded_draws
 from lib.training.order import EVALUATE, mix
 from lib.training.precision import autocast
 from lib.training.state import State
@@ -24,7 +25,8 @@ class EvaluationLoader:
     """Iterates over all samples of a data set in their order, in batches on the device; `Task.evaluate` gets one.
 
     `collate` is called for `batch_size` samples, and its batch comes in slices of at most `most` samples: memory that
-    runs out makes the slices smaller and changes neither padding nor random draws.
+    runs out makes the slices smaller and changes neither padding nor random draws, also those from the generators of
+    torch, NumPy and Python.
     """
 
     def __init__(
@@ -48,9 +50,10 @@ class EvaluationLoader:
     def __iter__(self) -> Iterator[Batch]:
         done = 0
         for first in range(0, len(self.dataset), self.batch_size):
-            samples = [self.dataset[i] for i in range(first, min(first + self.batch_size, len(self.dataset)))]
-            generator = torch.Generator().manual_seed(mix(EVALUATE, self.seed, first))
-            batch = self.task.collate(samples, generator)
+            seed = mix(EVALUATE, self.seed, first)
+            with seeded_draws(seed):
+                samples = [self.dataset[i] for i in range(first, min(first + self.batch_size, len(self.dataset)))]
+                batch = self.task.collate(samples, torch.Generator().manual_seed(seed))
             check_samples(batch)
             for part in micro_batches(batch, self.most):
                 yield to_device(part, self.device)
