@@ -15,9 +15,9 @@ from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
 from lib.planner.trace import NotTraceable, Prediction, predict_task
-from lib.task import Task, find_task
+from lib.task import Task, checked_blocks, find_task
 from lib.training import data
-from lib.training.precision import precision_on_card
+from lib.training.precision import precision_on_card, recomputable, recomputed_layers
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
 _LINK_GB_S = (5.0, 11.0)
@@ -169,14 +169,15 @@ class _Search:
         self.slot = config.training.effective_batch // config.training.micro_batch_slots
         self.slots_each = config.training.micro_batch_slots // count
         with torch.device("meta"):
-            self.layers = len(getattr(task.model(), "blocks", ()))
+            model = task.model()
+        blocks = recomputable(model, checked_blocks(task, model))
+        self.layers, self.least = len(blocks), recomputed_layers(config.training.gradient_checkpointing, blocks)
         self.precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
         self._traced: dict[tuple[int, int], Prediction] = {}
 
     def options(self) -> Iterator[Option]:
         """Yields the configured option, then the largest micro-batch as recomputed layers increase, until all fits."""
-        training = self.config.training
-        least = self.layers if training.gradient_checkpointing == "all" else int(training.gradient_checkpointing)
+        training, least = self.config.training, self.least
         if training.micro_batch:
             yield self._option(min(training.micro_batch, self.slot), least)
         for recomputed in [least, *(n for n in (-(-self.layers // 2), self.layers) if n > least)]:

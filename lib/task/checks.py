@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torch import nn
 from torch.utils.data import IterableDataset
 
 from lib.errors import BadInput, printable
@@ -33,6 +34,18 @@ def checked_datasets(task: Task) -> dict[str, Any]:
         if not count:
             raise BadInput(f"{kind} without samples. Look at data.dir, and at how the splits are made.")
     return dict(sets)
+
+
+def checked_blocks(task: Task, model: nn.Module) -> list[nn.Module]:
+    """Returns `blocks` of a task, each once. Raises BadInput where one is no module of the model."""
+    blocks = list(dict.fromkeys(task.blocks(model)))
+    own = set(model.modules())
+    if strange := [block for block in blocks if block not in own]:
+        raise BadInput(
+            f"{type(task).__name__}.blocks returned a {type(strange[0]).__name__} that is no module of the model. "
+            "Return modules that the model calls, such as list(model.layers)."
+        )
+    return blocks
 
 
 def checked_scores(task: Task, scores: Any) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The contract of a workload: what the trainer needs to know about a model and its data, and nothing else."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lib.config import Config, NoSettings
 from lib.errors import BadInput
+from lib.task.blocks import find_blocks
 
 Batch = dict[str, Tensor]
 
@@ -19,9 +20,8 @@ class Task:
     `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob patterns by which a
     mounted data folder is recognised: of files in it ("*.tif"), or of files below it ("train/*/*.png"). `selection`
     names the validation metric that decides which weights are best, and whether "max" or "min" of it is better; `shown`
-    names those that the plot draws. A model whose recomputation can be switched has its layers in an attribute
-    `blocks`. `dials` are the dotted keys that set the size of a sample (a sequence, an image), each with the values
-    that the memory panel offers beside the configuration's own.
+    names those that the plot draws. `dials` are the dotted keys that set the size of a sample (a sequence, an image),
+    each with the values that the memory panel offers beside the configuration's own.
     """
 
     Settings: ClassVar[type] = NoSettings
@@ -80,6 +80,14 @@ class Task:
         It is a function of the step alone, so that a resumed run has the same ones.
         """
         return {}
+
+    def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
+        """Returns the layers of `model` that can be recomputed and that FSDP2 divides, in the forward pass's order.
+
+        By default its attribute `blocks`, else its repeated layers, found in models of transformers, timm, peft and
+        others. Each must be called as a module; how, and what it returns, does not matter.
+        """
+        return find_blocks(model)
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
         """Fits `run.initial_weights` to the shapes of `model` (bands, words); returns them and a sentence on how.

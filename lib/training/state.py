@@ -20,7 +20,7 @@ from lib.machine import inputs, memory, platform
 from lib.ranks import sharding
 from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
-from lib.task import Task
+from lib.task import Task, checked_blocks
 from lib.training import identity, layers, optimization
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
@@ -114,11 +114,12 @@ def new_state(
         # The same weights on all ranks, also where a task draws them in a way that the seed does not reach.
         mine = {"model": weights.of(model)}
         weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
+    blocks = checked_blocks(task, model)
     sharded = config.training.fully_shard and ranks.world() > 1
     if sharded:
-        sharding.shard(model, device)
+        sharding.shard(model, device, blocks)
     model.to(device)
-    recompute(model, config.training.gradient_checkpointing)
+    recompute(model, config.training.gradient_checkpointing, blocks)
     if config.training.compile and device.type != "meta":
         model.compile()
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
