@@ -15,7 +15,7 @@ from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
 from lib.planner.trace import NotTraceable, Prediction, predict_task
-from lib.task import Task, checked_blocks, find_task
+from lib.task import Task, check_together, checked_blocks, find_task
 from lib.training import data
 from lib.training.precision import precision_on_card, recomputable, recomputed_layers
 
@@ -165,6 +165,7 @@ class _Search:
     """Predictions for pairs of micro-batch and recomputed layers, each traced once."""
 
     def __init__(self, task: Task, config: Config, target: Target, count: int):
+        check_together(task, config)
         self.task, self.config, self.target, self.count = task, config, target, count
         self.slot = config.training.effective_batch // config.training.micro_batch_slots
         self.slots_each = config.training.micro_batch_slots // count
@@ -187,11 +188,12 @@ class _Search:
                 return
 
     def _largest(self, recomputed: int) -> int:
-        """Returns the largest micro-batch that fits, of those that divide a slot most evenly; 1 where none does.
+        """Returns the largest micro-batch that fits, of those that divide a slot most evenly; else the smallest.
 
         Memory grows with the micro-batch nearly on a line, so a few traces are enough; the answer is always traced.
+        Samples that the task keeps together are one.
         """
-        sizes = _even_sizes(self.slot)
+        sizes = [groups * self.task.together for groups in _even_sizes(self.slot // self.task.together)]
         fits, fails = -1, len(sizes)
         while fails - fits > 1:
             middle = len(sizes) - 1 if fails == len(sizes) else self._guess(sizes, fits, fails, recomputed)

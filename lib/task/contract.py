@@ -21,7 +21,9 @@ class Task:
     mounted data folder is recognised: of files in it ("*.tif"), or of files below it ("train/*/*.png"). `selection`
     names the validation metric that decides which weights are best, and whether "max" or "min" of it is better; `shown`
     names those that the plot draws. `dials` are the dotted keys that set the size of a sample (a sequence, an image),
-    each with the values that the memory panel offers beside the configuration's own.
+    each with the values that the memory panel offers beside the configuration's own. `together` is the number of
+    neighbouring samples that a loss compares with each other (negatives within the batch): no slot or micro-batch parts
+    them, neither of training nor of an evaluation, whose last batch has the remainder.
     """
 
     Settings: ClassVar[type] = NoSettings
@@ -29,6 +31,7 @@ class Task:
     selection: ClassVar[tuple[str, str]] = ("loss", "min")
     shown: ClassVar[tuple[str, ...]] = ()
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+    together: ClassVar[int] = 1
 
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:

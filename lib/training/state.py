@@ -22,6 +22,7 @@ from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
 from lib.task import Task, checked_blocks
 from lib.training import identity, layers, optimization
+from lib.training.data import whole_groups
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
 from lib.training.precision import Precision, allow_tf32, choose_precision, recompute
@@ -47,6 +48,7 @@ class State:
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
     # Of this session alone, in no checkpoint:
+    together: int = 1  # samples that no micro-batch parts
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: the micro-batch
     events: EventLog = field(default_factory=EventLog)
     resumed_from: Path | None = None
@@ -77,7 +79,7 @@ def first_state(
     unless that is 0. Raises BadInput where `saved` does not fit.
     """
     state = new_state(task, config)
-    state.micro_batch = min(state.micro_batch, most or state.micro_batch)
+    state.micro_batch = min(state.micro_batch, whole_groups(most or state.micro_batch, state.together))
     if saved := checkpoint_from_first(saved):
         restore_state(state, saved)
     elif config.run.initial_weights:
@@ -126,6 +128,7 @@ def new_state(
     slot = config.training.effective_batch // config.training.micro_batch_slots
     micro_batch = min(config.training.micro_batch or slot, slot)
     state = State(model, optimization.build(model, config), scaler, device, precision, micro_batch, sharded)
+    state.together = task.together
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
     if config.training.ema_decay:
@@ -257,7 +260,7 @@ def restore_state(state: State, saved: checkpoint.Checkpoint) -> None:
     state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
     state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
     state.rows = saved.state.get("rows", 0)  # none in a checkpoint of an earlier version
-    state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
+    state.micro_batch = min(state.micro_batch, whole_groups(saved.state["micro_batch"], state.together))
     if state.plateau and saved.state.get("plateau"):  # a run that began with another schedule has none
         state.plateau.load(saved.state["plateau"])
 
