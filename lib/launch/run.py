@@ -18,6 +18,7 @@ from lib.planner.trace import NotTraceable
 from lib.report.progress import working
 from lib.task import Task, checked_datasets, load_task
 from lib.training import data
+from lib.training.order import Order
 from lib.training.precision import choose_precision
 
 
@@ -68,7 +69,9 @@ def resolved(config: Config) -> tuple[Task, Config, list[str]]:
     task = load_task(config)
     with working("Reading the data"):
         train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
-    config, lengths = resolve_lengths(config, len(train_set))
+    order = Order.of(train_set, config)
+    config, lengths = resolve_lengths(config, order.samples)
+    lengths += [order.left_out] if order.left_out else []
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
     return task, config, lengths
 

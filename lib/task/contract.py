@@ -58,7 +58,9 @@ class Task:
     def datasets(self) -> dict[str, Any]:
         """Returns map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
 
-        Training samples come once an epoch each, or in proportion to an attribute `weights` of that data set.
+        Training samples come once an epoch each, or in proportion to an attribute `weights` of that data set, or as its
+        method `order(seed, epoch)` says. That returns the indices of an epoch, as many in every one, and is a function
+        of its arguments alone; an index may come several times or not at all. `data.buckets` needs its `lengths`.
         """
         raise NotImplementedError
 
