@@ -75,6 +75,7 @@ class Data:
     buckets: int = option(
         0, "Batches of a pool in which training samples are sorted by length; 0: not sorted.", minimum=0, limit=10**6
     )
+    evaluation_batch: int = option(0, "Samples of an evaluation at once; 0: the micro-batch.", minimum=0, limit=10**6)
 
 
 @dataclass(frozen=True, kw_only=True)

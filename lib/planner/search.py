@@ -14,7 +14,7 @@ from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
-from lib.planner.trace import NotTraceable, Prediction, predict_task
+from lib.planner.trace import NotTraceable, Prediction, predict_evaluation, predict_task
 from lib.task import Task, check_together, checked_blocks, find_task
 from lib.training import data
 from lib.training.precision import precision_on_card, recomputable, recomputed_layers
@@ -47,6 +47,15 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """Whether evaluations of `data.evaluation_batch` samples fit."""
+
+    samples: int
+    peak_bytes: int
+    fitting: int  # half of the samples, or half of that, and so on; 0 where none of them fits
+
+
+@dataclass(frozen=True)
 class Plan:
     """The options of one run on one kind of card, and the recommended one."""
 
@@ -66,6 +75,7 @@ class Plan:
     chosen: Option
     epochs: float = 0.0  # the length, where `max_steps` is 0
     share: float = 1.0  # of the training samples that an epoch has
+    evaluation: Evaluation | None = None  # of a size of its own
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
 
     @property
@@ -129,6 +139,7 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         chosen=chosen,
         epochs=config.training.epochs,
         share=data.share(config.data.subset_ratio),
+        evaluation=search.evaluation(chosen),
         changed=tuple(changed),
     )
 
@@ -223,6 +234,21 @@ class _Search:
             traced = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
             self._traced[micro_batch, recomputed] = traced
         return self._traced[micro_batch, recomputed]
+
+    def evaluation(self, option: Option) -> Evaluation | None:
+        """Returns what an evaluation of a size of its own takes between the steps of an option."""
+        if not (size := self.config.data.evaluation_batch):
+            return None
+        changed = {
+            "training.gradient_checkpointing": option.recomputed, "training.micro_batch": option.micro_batch,
+        }  # fmt: skip
+        config = with_changes(self.config, changed)
+        whole, fits = predict_evaluation(self.task, config, self.target, size, option.micro_batch)
+        fitting = size
+        while not fits and fitting > self.task.together:
+            fitting = data.half(fitting, self.task.together)
+            _, fits = predict_evaluation(self.task, config, self.target, fitting, option.micro_batch)
+        return Evaluation(size, whole, fitting if fits else 0)
 
     def _passes(self, micro_batch: int) -> int:
         return self.slots_each * -(-self.slot // micro_batch)

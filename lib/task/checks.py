@@ -63,11 +63,12 @@ def check_together(task: Task, config: Config) -> None:
             f"training.effective_batch {training.effective_batch} ({dealt}) would part samples: {name}.together keeps "
             f"{together} in one slot. Write {f'{less} or ' if less else ''}{less + each}, or other slots."
         )
-    for key, size in {"training.micro_batch": training.micro_batch}.items():
+    sizes = {"training.micro_batch": training.micro_batch, "data.evaluation_batch": config.data.evaluation_batch}
+    for key, size in sizes.items():
         if size % together:
             less = size // together * together
             raise BadInput(
-                f"{key} {size} would part samples: {name}.together keeps {together} in one micro-batch. Write "
+                f"{key} {size} would part samples: {name}.together keeps {together} in one piece. Write "
                 f"{f'{less} or ' if less else ''}{less + together}."
             )
 

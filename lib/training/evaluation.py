@@ -72,12 +72,13 @@ def evaluate(
     TrainingFailed where a single sample, or those that are kept together, does not fit.
     """
     slot = config.training.effective_batch // config.training.micro_batch_slots
-    collated = min(config.training.micro_batch or slot, slot)  # whatever fits, padding and draws stay the same
+    own = config.data.evaluation_batch
+    collated = own or min(config.training.micro_batch or slot, slot)  # whatever fits, padding and draws stay the same
     on_batch = _shown_in(progress) if progress else None
     state.model.eval()
     tried: list[int] = []
     while True:
-        most = state.evaluation_batch or state.micro_batch
+        most = state.evaluation_batch or own or state.micro_batch
         loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, on_batch, most)
         scores = None
         try:

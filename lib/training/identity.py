@@ -22,7 +22,7 @@ from lib.text import aligned
 _REFUSED = (
     "task", "data fingerprint", "seed", "training.effective_batch", "training.micro_batch_slots", "data.buckets",
 )  # fmt: skip
-_LATER = ("data.buckets",)  # not in what an earlier version saved, which did without
+_LATER = ("data.buckets", "data.evaluation_batch")  # not in what an earlier version saved, which did without
 # May differ without a warning: it changes neither samples nor arithmetic.
 _HARMLESS = (
     "output_dir", "run.", "session.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",

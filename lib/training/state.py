@@ -49,7 +49,7 @@ class State:
     plateau: optimization.Plateau | None = None
     # Of this session alone, in no checkpoint:
     together: int = 1  # samples that no micro-batch parts
-    evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: the micro-batch
+    evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
     events: EventLog = field(default_factory=EventLog)
     resumed_from: Path | None = None
     # Found once, because a walk over a large model takes milliseconds:

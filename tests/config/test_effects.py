@@ -57,6 +57,7 @@ EFFECTS = {
     "data.num_workers": (1, "loader", {}),
     "data.prefetch_factor": (3, "loader", {"data.num_workers": 1}),
     "data.subset_ratio": (0.5, "weights", {}),
+    "data.evaluation_batch": (3, "rows", {}),
     "data.buckets": (2, "weights", {"task": "{home}/own.py:Lengthy"}),
     "training.max_steps": (5, "step", {}),
     "training.epochs": (1.0, "step", {}),

@@ -103,8 +103,9 @@ def test_the_gradient_of_in_batch_negatives_does_not_depend_on_the_micro_batch(c
 @pytest.mark.parametrize(
     "overrides, sentence",
     [
-        ({"training.micro_batch": 12}, "training.micro_batch 12 would part .* 8 in one micro-batch. Write 8 or 16"),
+        ({"training.micro_batch": 12}, "training.micro_batch 12 would part .* 8 in one piece. Write 8 or 16"),
         ({"training.micro_batch": 4}, "training.micro_batch 4 would part .*. Write 8."),
+        ({"data.evaluation_batch": 20}, "data.evaluation_batch 20 would part .* 8 in one piece. Write 16 or 24"),
         ({"training.effective_batch": 20}, "effective_batch 20 .one slot. would part .* 8 in one slot. Write 16 or 24"),
         (
             {"training.micro_batch_slots": 8},
