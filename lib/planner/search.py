@@ -17,7 +17,7 @@ from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
 from lib.planner.trace import NotTraceable, Prediction, predict_evaluation, predict_task
 from lib.task import Task, check_together, checked_blocks, find_task
 from lib.training import data
-from lib.training.precision import precision_on_card, recomputable, recomputed_layers
+from lib.training.precision import NotRecomputable, precision_on_card, recomputable, recomputed_layers
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
 _LINK_GB_S = (5.0, 11.0)
@@ -188,12 +188,20 @@ class _Search:
         self._traced: dict[tuple[int, int], Prediction] = {}
 
     def options(self) -> Iterator[Option]:
-        """Yields the configured option, then the largest micro-batch as recomputed layers increase, until all fits."""
+        """Yields the configured option, then the largest micro-batch as recomputed layers increase, until all fits.
+
+        Layers that cannot be recomputed are an error only where the configuration asks for it.
+        """
         training, least = self.config.training, self.least
         if training.micro_batch:
             yield self._option(min(training.micro_batch, self.slot), least)
         for recomputed in [least, *(n for n in (-(-self.layers // 2), self.layers) if n > least)]:
-            option = self._option(self._largest(recomputed), recomputed)
+            try:
+                option = self._option(self._largest(recomputed), recomputed)
+            except NotRecomputable:
+                if recomputed == least:  # which the configuration asks for
+                    raise
+                return
             yield option
             if option.fits and option.micro_batch == self.slot:
                 return

@@ -90,6 +90,10 @@ def recomputed_layers(asked: int | str, blocks: Sequence[nn.Module]) -> int:
     return count
 
 
+class NotRecomputable(BadInput):
+    """A layer whose second pass would not repeat the first one."""
+
+
 def recompute(model: nn.Module, layers: int | str, blocks: Sequence[nn.Module] | None = None) -> int:
     """Makes the first `layers` ("all" for every one) of the model's blocks recompute their activations in backward.
 
@@ -119,10 +123,26 @@ def _recomputing(block: nn.Module) -> Callable[..., Any]:
         def run(*values):
             return forward(*values[:first], **dict(zip(keys, values[first:], strict=True)))
 
+        values = (*args, *kwargs.values())
+        before = _versions(values)
         # Tensors by position: torch keeps the random state of the devices that it sees there, and of no others.
-        return recomputed(run, *args, *kwargs.values(), use_reentrant=False, **more)
+        out = recomputed(run, *values, use_reentrant=False, **more)
+        if _versions(values) != before:
+            raise NotRecomputable(
+                f"A {type(block).__name__} that is to be recomputed changes its input in place, and a second pass "
+                "would read what it left. Write inplace=False in its first layer, let blocks(model) of the task leave "
+                "it out, or set training.gradient_checkpointing to 0."
+            )
+        return out
 
     return wrapped
+
+
+def _versions(values: tuple) -> list[int]:
+    """Returns how often each tensor among the values was changed in place; none while a compiler looks on."""
+    if torch.compiler.is_compiling():
+        return []
+    return [value._version for value in values if isinstance(value, torch.Tensor) and not value.is_inference()]
 
 
 def _names(function: Callable[..., Any]) -> list[str]:
@@ -138,14 +158,14 @@ _NO_CACHE: dict[str, Any] = {"use_cache": False, **dict.fromkeys(_CACHES)}
 def _without_cache(block: nn.Module, names: list[str], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Returns a layer's arguments without the cache for generating text, which a second pass would fill once more.
 
-    Raises BadInput where something is in it already, which the layer reads.
+    Raises NotRecomputable where something is in it already, which the layer reads.
     """
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     if not given.get("use_cache") and all(given.get(name) is None for name in _CACHES):
         return args, kwargs
     for past in (given[name] for name in _CACHES if given.get(name) is not None):
         if not hasattr(past, "get_seq_length") or past.get_seq_length():
-            raise BadInput(
+            raise NotRecomputable(
                 f"A {type(block).__name__} that is to be recomputed reads keys and values from a cache (a prefix, or "
                 "those of layers before it), which a second pass would change. Call the model with use_cache=False "
                 "and without a prefix, or set training.gradient_checkpointing to 0."

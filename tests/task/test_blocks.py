@@ -10,7 +10,7 @@ from lib import planner, ranks
 from lib.config import with_changes
 from lib.errors import BadInput
 from lib.planner import make
-from lib.planner.card import find_card
+from lib.planner.card import FITS, find_card
 from lib.task import checked_blocks, load_config, load_task
 from lib.task.blocks import find_blocks
 from lib.training.precision import recompute
@@ -209,7 +209,7 @@ from tests.toy import Toy
 
 class Learner(Toy):
     def model(self):
-        sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=64, vocab_size=11, num_hidden_layers=4)
+        sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=64, vocab_size=11, num_hidden_layers=2)
         return transformers.BertForSequenceClassification(transformers.BertConfig(**sizes))
 
     def count(self, batch):
@@ -224,6 +224,14 @@ class Learner(Toy):
 class Flat(Learner):
     def model(self):
         return torch.nn.Sequential(torch.nn.Embedding(11, 8), torch.nn.Linear(8, 1))
+
+    def loss(self, model, batch):
+        return {"loss": model(batch["ids"]).square().sum()}, {}
+
+class InPlace(Learner):
+    def model(self):
+        layers = [torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 8)) for _ in range(3)]
+        return torch.nn.Sequential(torch.nn.Embedding(11, 8), torch.nn.Linear(8, 8), *layers)
 
     def loss(self, model, batch):
         return {"loss": model(batch["ids"]).square().sum()}, {}
@@ -252,10 +260,10 @@ def learner(tmp_path):
 
 def test_a_plan_counts_found_layers_and_has_a_lower_peak_with_them(learner):
     plain, every = (make(learner(**{"training.gradient_checkpointing": n}), find_card("t4")) for n in (0, "all"))
-    assert plain.layers == every.layers == 4 and (plain.chosen.recomputed, every.chosen.recomputed) == (0, 4)
+    assert plain.layers == every.layers == 2 and (plain.chosen.recomputed, every.chosen.recomputed) == (0, 2)
     one, other = (plan.chosen.prediction for plan in (every, plain))
-    assert one.by_category["activations"] < 0.5 * other.by_category["activations"] and one.peak_bytes < other.peak_bytes
-    assert "4 of 4" in planner.of_plan(every) and planner.of_plan(every) != planner.of_plan(plain)
+    assert one.by_category["activations"] < 0.7 * other.by_category["activations"] and one.peak_bytes < other.peak_bytes
+    assert "2 of 2" in planner.of_plan(every) and planner.of_plan(every) != planner.of_plan(plain)
 
 
 def test_a_plan_with_recomputation_of_a_model_without_layers_is_refused(learner):
@@ -263,8 +271,24 @@ def test_a_plan_with_recomputation_of_a_model_without_layers_is_refused(learner)
     for asked in ("all", 2):
         with pytest.raises(BadInput, match=f"gradient_checkpointing is {asked}, but this model has no `blocks`"):
             make(learner("Flat", **{"training.gradient_checkpointing": asked}), find_card("t4"))
-    with pytest.raises(BadInput, match="is 9, but the model has 4 blocks"):
+    with pytest.raises(BadInput, match="is 9, but the model has 2 blocks"):
         make(learner(**{"training.gradient_checkpointing": 9}), find_card("t4"))
+
+
+def test_layers_that_change_their_input_are_refused_where_asked_for_and_else_not_recomputed(learner):
+    """A second pass would read what the first one left."""
+    config = learner("InPlace", **{"training.gradient_checkpointing": "all"})
+    sentence = "A Sequential that is to be recomputed changes its input in place"
+    with pytest.raises(BadInput, match=sentence):
+        make(config, find_card("t4"))
+    state, task = new_state(load_task(config), config), load_task(config)
+    with pytest.raises(BadInput, match=sentence):
+        task.loss(state.model, task.example_batch(2, state.device))
+    config = learner("InPlace", **{"training.effective_batch": 4096})
+    plain = make(config, find_card("t4"))
+    tight = 200 * 2**20 + 0.9 * plain.chosen.prediction.peak_bytes / FITS
+    plan = make(config, find_card(f"{tight / 2**30:.6f} GiB"))
+    assert plan.layers == 3 and plan.chosen.micro_batch < 4096 and {o.recomputed for o in plan.options} == {0}
 
 
 def test_a_task_names_its_layers_itself_and_each_counts_once(learner):
