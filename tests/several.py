@@ -99,6 +99,14 @@ class TightUpdate(Toy):
         return super().count(batch)
 
 
+class Listed(Toy):
+    """Layers that no attribute `blocks` names."""
+
+    def model(self):
+        layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(2)]
+        return torch.nn.Sequential(torch.nn.Linear(3, 4), *layers, torch.nn.Linear(4, 1))
+
+
 class CumulativeNorm(Toy):
     """Batch statistics are the mean over all batches so far."""
 

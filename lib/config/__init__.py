@@ -79,6 +79,10 @@ class Data:
     subset_ratio: float | Literal["quick", "validate", "full"] = option(
         1.0, "The share of the training samples that is used; quick is 0.05, validate 0.2, full 1.", above=0, maximum=1
     )
+    buckets: int = option(
+        0, "Batches of a pool in which training samples are sorted by length; 0: not sorted.", minimum=0, limit=10**6
+    )
+    evaluation_batch: int = option(0, "Samples of an evaluation at once; 0: the micro-batch.", minimum=0, limit=10**6)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.tracker import Tracker
 from lib.ranks import sums
 from lib.task import Batch, Task
+from lib.training.data import to_device
 from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step
@@ -142,11 +143,48 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
 
     `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.
     """
-    tracker = Tracker(target, target.usable_bytes)
-    precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     traced = min(passes, _PASSES)
     with _seeded():
         batch = task.example_batch(micro_batch, torch.device("cpu"))
+    with _followed(task, config, target, micro_batch) as (state, tracker, semantics):
+        _trainers_steps(tracker, state, task, config, [batch] * traced, count)
+    unseen = []
+    if count > 1:
+        unseen.append(f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption.")
+    if config.training.cudnn_benchmark:
+        size = f"{BENCHMARK_BYTES // MIB} MiB are set aside, which is an assumption."
+        unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
+    if config.training.compile:
+        unseen.append("what torch.compile saves or adds: the step was traced without it.")
+    return _result(tracker, semantics, traced, unseen)
+
+
+def predict_evaluation(task: Task, config: Config, target: Target, size: int, micro_batch: int) -> tuple[int, bool]:
+    """Predicts the peak bytes of an evaluation of `size` samples at once, and whether they fit.
+
+    It is the forward pass with its loss, beside weights and optimizer after a step in micro-batches of `micro_batch`
+    samples; what `Task.evaluate` keeps on the card is not seen.
+    """
+    with _seeded():
+        step, batch = (task.example_batch(samples, torch.device("cpu")) for samples in (micro_batch, size))
+    with _followed(task, config, target, micro_batch) as (state, tracker, _):
+        _trainers_steps(tracker, state, task, config, [step], 1)
+        allocator = tracker.allocator
+        allocator.peak_allocated, allocator.overflowed = allocator.allocated, False
+        state.model.eval()
+        with torch.no_grad(), autocast(state.precision, _META), tracker.users_code():
+            task.loss(state.model, to_device(batch, _META))
+    peak = allocator.peak_allocated
+    return peak, not allocator.overflowed and peak <= target.limit_bytes
+
+
+@contextlib.contextmanager
+def _followed(
+    task: Task, config: Config, target: Target, micro_batch: int
+) -> Iterator[tuple[State, Tracker, CudaSemantics]]:
+    """Yields the trainer's state on the simulated card, and what follows its memory inside the block."""
+    tracker = Tracker(target, target.usable_bytes)
+    precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     on_meta = copy.copy(task)
     on_meta.model = lambda: tied(task.model())
     with simulated_cuda(target) as semantics, _OwnTraceback():
@@ -158,16 +196,7 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
         if state.ema:
             tracker.adopt_state(state.ema.average.values())
         with tracker:
-            _trainers_steps(tracker, state, task, config, [batch] * traced, count)
-    unseen = []
-    if count > 1:
-        unseen.append(f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption.")
-    if config.training.cudnn_benchmark:
-        size = f"{BENCHMARK_BYTES // MIB} MiB are set aside, which is an assumption."
-        unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
-    if config.training.compile:
-        unseen.append("what torch.compile saves or adds: the step was traced without it.")
-    return _result(tracker, semantics, traced, unseen)
+            yield state, tracker, semantics
 
 
 def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, slots: list[Batch], count: int) -> None:

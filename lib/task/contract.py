@@ -1,7 +1,7 @@
 """The contract of a workload: what the trainer needs to know about a model and its data, and nothing else."""
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lib.config import Config, NoSettings
 from lib.errors import BadInput, printable
+from lib.task.blocks import find_blocks
 from lib.task.fingerprint import fingerprint
 
 Batch = dict[str, Tensor]
@@ -28,9 +29,10 @@ class Task:
     `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob patterns by which a
     mounted data folder is recognised: of files in it ("*.tif"), or of files below it ("train/*/*.png"). `selection`
     names the validation metric that decides which weights are best, and whether "max" or "min" of it is better; `shown`
-    names those that the plot draws. A model whose recomputation can be switched has its layers in an attribute
-    `blocks`. `dials` are the dotted keys that set the size of a sample (a sequence, an image), each with the values
-    that the memory panel offers beside the configuration's own.
+    names those that the plot draws. `dials` are the dotted keys that set the size of a sample (a sequence, an image),
+    each with the values that the memory panel offers beside the configuration's own. `together` is the number of
+    neighbouring samples that a loss compares with each other (negatives within the batch): no slot or micro-batch parts
+    them, neither of training nor of an evaluation, whose last batch has the remainder.
     """
 
     Settings: ClassVar[type] = NoSettings
@@ -38,6 +40,7 @@ class Task:
     selection: ClassVar[tuple[str, str]] = ("loss", "min")
     shown: ClassVar[tuple[str, ...]] = ()
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+    together: ClassVar[int] = 1
 
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:
@@ -74,7 +77,9 @@ class Task:
     def datasets(self) -> dict[str, Any]:
         """Returns map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
 
-        Training samples come once an epoch each, or in proportion to an attribute `weights` of that data set.
+        Training samples come once an epoch each, or in proportion to an attribute `weights` of that data set, or as its
+        method `order(seed, epoch)` says. That returns the indices of an epoch, as many in every one, and is a function
+        of its arguments alone; an index may come several times or not at all. `data.buckets` needs its `lengths`.
         """
         raise to_write(self, "datasets()", '{"train": ..., "validation": ..., "test": ...}, sequences of raw samples')
 
@@ -118,6 +123,14 @@ class Task:
         It is a function of the step alone, so that a resumed run has the same ones.
         """
         return {}
+
+    def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
+        """Returns the layers of `model` that can be recomputed and that FSDP2 divides, in the forward pass's order.
+
+        By default its attribute `blocks`, else its repeated layers, found in models of transformers, timm, peft and
+        others. Each must be called as a module; how, and what it returns, does not matter.
+        """
+        return find_blocks(model)
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
         """Fits `run.initial_weights` to the shapes of `model` (bands, words); returns them and a sentence on how.

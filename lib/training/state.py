@@ -20,8 +20,9 @@ from lib.machine import inputs, memory, platform
 from lib.ranks import sharding
 from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
-from lib.task import Task
+from lib.task import Task, checked_blocks
 from lib.training import identity, layers, learned, optimization
+from lib.training.data import whole_groups
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
 from lib.training.precision import Precision, allow_tf32, choose_precision, recompute
@@ -47,7 +48,8 @@ class State:
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
     # Of this session alone, in no checkpoint:
-    evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: the micro-batch
+    together: int = 1  # samples that no micro-batch parts
+    evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
     events: EventLog = field(default_factory=EventLog)
     resumed_from: Path | None = None
     # Found once, because a walk over a large model takes milliseconds:
@@ -77,7 +79,7 @@ def first_state(
     unless that is 0. Raises BadInput where `saved` does not fit.
     """
     state = new_state(task, config)
-    state.micro_batch = min(state.micro_batch, most or state.micro_batch)
+    state.micro_batch = min(state.micro_batch, whole_groups(most or state.micro_batch, state.together))
     if saved := checkpoint_from_first(saved):
         restore_state(state, saved)
     elif config.run.initial_weights:
@@ -114,17 +116,19 @@ def new_state(
         # The same weights on all ranks, also where a task draws them in a way that the seed does not reach.
         mine = {"model": weights.of(model)}
         weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
+    blocks = checked_blocks(task, model)
     sharded = config.training.fully_shard and ranks.world() > 1
     if sharded:
-        sharding.shard(model, device)
+        sharding.shard(model, device, blocks)
     model.to(device)
-    recompute(model, config.training.gradient_checkpointing)
+    recompute(model, config.training.gradient_checkpointing, blocks)
     if config.training.compile and device.type != "meta":
         model.compile()
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
     slot = config.training.effective_batch // config.training.micro_batch_slots
     micro_batch = min(config.training.micro_batch or slot, slot)
     state = State(model, optimization.build(model, config), scaler, device, precision, micro_batch, sharded)
+    state.together = task.together
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
     if config.training.ema_decay:
@@ -257,7 +261,7 @@ def restore_state(state: State, saved: checkpoint.Checkpoint) -> None:
     state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
     state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
     state.rows = saved.state.get("rows", 0)  # none in a checkpoint of an earlier version
-    state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
+    state.micro_batch = min(state.micro_batch, whole_groups(saved.state["micro_batch"], state.together))
     if state.plateau and saved.state.get("plateau"):  # a run that began with another schedule has none
         state.plateau.load(saved.state["plateau"])
 

@@ -164,36 +164,36 @@ def memory_for_next_launch(state: State) -> Iterator[None]:
 
 def out_of_memory(state: State) -> OutOfMemory:
     """Returns the error for memory that ran out where no step can be repeated, with the size for the next launch."""
-    smaller = (state.micro_batch + 1) // 2
+    smaller = data.half(state.micro_batch, state.together)
     advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
     why = "the weights may have changed in part"
     if state.sharded:
         why = "with training.fully_shard the ranks wait for each other in the middle of it"
     elif ranks.world() > 1:
         why = "the other ranks wait for this one in the middle of it"
-    if state.micro_batch == 1:
+    if state.micro_batch == state.together:
         advice = "Set training.gradient_checkpointing to all, or take a card with more memory."
         if state.sharded:
             advice = "Set training.gradient_checkpointing to all, or divide the states among more ranks."
     return OutOfMemory(
         f"Memory ran out at step {state.step} in micro-batches of {state.micro_batch}, where it cannot be repeated: "
         f"{why}.",
-        smaller if state.micro_batch > 1 else 0,
+        smaller if state.micro_batch > state.together else 0,
         advice,
         state.micro_batch,
     )
 
 
 def _halve_micro_batch(state: State, step: int, tried: list[int]) -> None:
-    """Clears memory and halves the micro-batch, with an event. Raises TrainingFailed where it is one sample already."""
-    if state.micro_batch == 1:
+    """Clears memory and halves the micro-batch, with an event. Raises TrainingFailed where no half is left."""
+    if state.micro_batch == state.together:
         raise TrainingFailed(
-            f"Memory ran out at step {step} with a micro-batch of one sample (tried: {listed(tried)}). Set "
-            "training.gradient_checkpointing to all, make the model or its input smaller, or take a card with more "
-            "memory."
+            f"Memory ran out at step {step} with a micro-batch of {data.smallest(state.together)} (tried: "
+            f"{listed(tried)}). Set training.gradient_checkpointing to all, make the model or its input smaller, or "
+            "take a card with more memory."
         )
     memory.clear_memory()
-    before, state.micro_batch = state.micro_batch, (state.micro_batch + 1) // 2
+    before, state.micro_batch = state.micro_batch, data.half(state.micro_batch, state.together)
     state.events.record(
         step, "oom_training", before, state.micro_batch,
         f"Memory ran out at step {step}: the step is repeated in micro-batches of {state.micro_batch} instead of "

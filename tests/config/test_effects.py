@@ -32,6 +32,13 @@ class Larger(toy.Settings):
 
 class Own(toy.Toy):
     Settings = Larger
+
+class Rows(list):
+    lengths = [i * 7 % 37 for i in range(37)]
+
+class Lengthy(toy.Toy):
+    def datasets(self):
+        return {**super().datasets(), "train": Rows(range(37))}
 """
 
 # key -> another value, what it changes, and the keys that both runs have on top of the toy's. {home} holds the results
@@ -50,6 +57,8 @@ EFFECTS = {
     "data.num_workers": (1, "loader", {}),
     "data.prefetch_factor": (3, "loader", {"data.num_workers": 1}),
     "data.subset_ratio": (0.5, "weights", {}),
+    "data.evaluation_batch": (3, "rows", {}),
+    "data.buckets": (2, "weights", {"task": "{home}/own.py:Lengthy"}),
     "training.max_steps": (5, "step", {}),
     "training.epochs": (1.0, "step", {}),
     "training.smoke_steps": (2, "smoke", {}),

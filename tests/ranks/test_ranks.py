@@ -32,6 +32,7 @@ BOTH = [
     run("sharded and clipped", {"training.fully_shard": True, "training.clip_norm": 0.05, "training.ema_decay": 0.9}),
     run("tight", task="Tight"),
     run("recomputed and sharded", {**RECOMPUTED, "training.clip_norm": 0}),
+    run("found layers", {**RECOMPUTED, "training.clip_norm": 0}, task="Listed"),
     run("recomputed, sharded and clipped", {**RECOMPUTED, "training.clip_norm": 0.05}),
 ]
 # And these by two alone.
@@ -45,6 +46,9 @@ TWO = [
 PLAIN = {"training.clip_norm": 0}
 MOVED = [run("moved", PLAIN, cut=n) for n in (3, 4)]
 SHARDED = [run("shards", {**PLAIN, **sharded}, cut=4) for sharded in ({}, {"training.fully_shard": True})]
+
+
+SAME = ["dropout", "branches", "not finite", "sharded", "recomputed and sharded", "found layers"]
 
 
 class Ends:
@@ -82,7 +86,7 @@ def ends(tmp_path_factory):
     return Ends(tmp_path_factory.mktemp("ranks"))
 
 
-@pytest.mark.parametrize("name", ["dropout", "branches", "not finite", "sharded", "recomputed and sharded"])
+@pytest.mark.parametrize("name", SAME)
 def test_one_process_with_two_slots_is_two_processes_with_one_bit_for_bit(ends, name):
     one, two = ends.newest("one", name), ends.newest("two", name)
     assert one.step == two.step == 12
