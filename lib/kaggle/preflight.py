@@ -25,6 +25,7 @@ from lib.machine.facts import CARDS, FACTS
 from lib.task import find_task, load_task
 from lib.text import amount
 from lib.training import data
+from lib.training.optimization import make_moments
 from lib.training.state import new_state, state_tensors
 
 _LOCAL_PATH = re.compile(
@@ -332,13 +333,13 @@ def _space(parts: Sequence[Part]) -> Finding:
 def saved_bytes(run: launch.Run) -> tuple[int, int]:
     """Returns the bytes of the tensors in a checkpoint of a run, and of those in its best weights.
 
-    They are counted after an update on the `meta` device, so the optimizer's tensors and the average take no memory.
+    They are counted on the `meta` device, so that weights, the optimizer's tensors and the average take no memory.
     """
     state = new_state(run.task, run.config, torch.device("meta"), "fp32")
     for parameter in state.parameters:
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)
-    state.optimizer.step()
+    make_moments(state.optimizer)
     groups = state_tensors(state, run.config)
     sizes = {
         group: sum(value.numel() * value.element_size() for value in named.values()) for group, named in groups.items()

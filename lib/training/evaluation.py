@@ -74,6 +74,7 @@ def evaluate(
     slot = config.training.effective_batch // config.training.micro_batch_slots
     collated = min(config.training.micro_batch or slot, slot)  # whatever fits, padding and draws stay the same
     on_batch = _shown_in(progress) if progress else None
+    task.step = state.step
     state.model.eval()
     tried: list[int] = []
     while True:

@@ -23,12 +23,12 @@ from lib.report.progress import Progress, Within
 from lib.report.sampler import Advice, Sampler
 from lib.task import Task
 from lib.text import duration
-from lib.training import data, optimization
+from lib.training import data
 from lib.training.evaluation import evaluate
 from lib.training.order import Order
 from lib.training.precision import set_determinism
 from lib.training.session import Reason, Session
-from lib.training.state import State, first_state, observe, prepare_saving, save_best, save_state
+from lib.training.state import State, first_state, observe, prepare_saving, save_best, save_state, set_rates
 from lib.training.step import memory_for_next_launch, optimizer_step
 
 Saved = Checkpoint | None
@@ -85,8 +85,7 @@ def train(
         batches = data.train_batches(task, train_set, order, steps, loading)
         for step, slots in meter.waiting(batches):
             with session.measured("step"):
-                lr = optimization.learning_rate(config, step, state.plateau)
-                optimization.set_learning_rate(state.optimizer, lr)
+                rates = set_rates(state, task, config, step)
                 meter.add(optimizer_step(state, task, config, slots, step, order, meter))
                 state.step = step + 1
             if step == steps.start:
@@ -95,7 +94,7 @@ def train(
             last, epoch = state.step == training.max_steps, order.epoch(state.step)
 
             if last or _due(state.step, training.log_every_steps):
-                row = {**_worst(meter.row(training.effective_batch)), "lr": lr, "micro_batch": state.micro_batch}
+                row = {**_worst(meter.row(training.effective_batch)), **rates, "micro_batch": state.micro_batch}
                 row |= sampler.row()
                 metrics.append({"step": state.step, "split": "train", "epoch": epoch, **row})
                 for sentence in advice.lines(row):

@@ -21,7 +21,8 @@ from lib.ranks import sharding
 from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
 from lib.task import Task
-from lib.training import identity, layers, optimization
+from lib.training import groups, identity, layers, optimization
+from lib.training.groups import Group
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
 from lib.training.precision import Precision, allow_tf32, choose_precision, recompute
@@ -47,6 +48,8 @@ class State:
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
     # Of this session alone, in no checkpoint:
+    groups: list[Group] = field(default_factory=list)
+    frozen: list[nn.Parameter] = field(default_factory=list)  # in the step at hand
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: the micro-batch
     events: EventLog = field(default_factory=EventLog)
     resumed_from: Path | None = None
@@ -79,7 +82,7 @@ def first_state(
     state = new_state(task, config)
     state.micro_batch = min(state.micro_batch, most or state.micro_batch)
     if saved := checkpoint_from_first(saved):
-        restore_state(state, saved)
+        restore_state(state, saved, note)
     elif config.run.initial_weights:
         note(start_from(state, task, config))
     if ranks.world() > 1:
@@ -124,7 +127,9 @@ def new_state(
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
     slot = config.training.effective_batch // config.training.micro_batch_slots
     micro_batch = min(config.training.micro_batch or slot, slot)
-    state = State(model, optimization.build(model, config), scaler, device, precision, micro_batch, sharded)
+    own = groups.groups_of(task, model, config.optimizer.name)
+    optimizer = optimization.build(own, config)
+    state = State(model, optimizer, scaler, device, precision, micro_batch, sharded, groups=own)
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
     if config.training.ema_decay:
@@ -169,7 +174,9 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
             "is kept. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
         )
     state.events.flush()
+    own = groups.facts(state.groups)
     facts = {
+        **({"groups": own} if own else {}),
         "identity": identity.facts(config, task),
         "kept_best": state.kept_best,
         "skipped_steps": state.skipped_steps,
@@ -181,9 +188,16 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         "micro_batch": state.micro_batch,
     }
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
-    groups = state_tensors(state, config)  # all ranks take part where it is sharded
+    tensors = state_tensors(state, config)  # all ranks take part where it is sharded
     if ranks.is_first():
-        saver.save("checkpoints", state.step, groups, facts, keep)
+        saver.save("checkpoints", state.step, tensors, facts, keep)
+
+
+def set_rates(state: State, task: Task, config: Config, step: int) -> dict[str, float]:
+    """Gives the optimizer the rates of a step; returns the columns of metrics.csv on them."""
+    lr = optimization.rate_of(task, config, step, state.plateau)
+    optimization.set_learning_rate(state.optimizer, lr)
+    return groups.rates(state.groups, lr, step, groups.player_of(task, state.groups, step))
 
 
 def _is_finite(parameter: Tensor) -> bool:
@@ -233,24 +247,16 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
                 saver.save("best", state.step, groups, {"best": new}, then)
 
 
-def restore_state(state: State, saved: checkpoint.Checkpoint) -> None:
+def restore_state(
+    state: State, saved: checkpoint.Checkpoint, note: Callable[[str], None] = lambda sentence: None
+) -> None:
     """Restores model, optimizer, scaler and counters from `saved`. Raises BadInput where they do not fit."""
     state.resumed_from = saved.path
     weights.put_back(state.model, saved.tensors["model"])
     if state.ema:
         state.ema.load(saved.tensors.get("ema", saved.tensors["model"]))
-    by_name: dict[str, dict[str, Tensor]] = {}
-    for key, value in saved.tensors.get("optimizer", {}).items():  # none in a lightweight checkpoint
-        kind, _, name = key.partition("/")
-        # AdamW keeps its step counter on the CPU. Copied, because what was loaded is mapped from a file, whose space
-        # would not be free while it is used.
-        by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
-    for name, parameter in state.model.named_parameters():
-        if name in by_name:
-            state.optimizer.state[parameter] = {
-                kind: value if kind == "step" else sharding.sharded_like(parameter, value)
-                for kind, value in by_name[name].items()
-            }
+    groups.note_changes(saved.state.get("groups", []), state.groups, note)
+    _restore_optimizer(state, saved.tensors.get("optimizer", {}), note)  # none in a lightweight checkpoint
     if state.scaler.is_enabled() and saved.state["scaler"]:
         state.scaler.load_state_dict(saved.state["scaler"])
     state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
@@ -261,10 +267,38 @@ def restore_state(state: State, saved: checkpoint.Checkpoint) -> None:
         state.plateau.load(saved.state["plateau"])
 
 
+def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callable[[str], None]) -> None:
+    """Puts back what the optimizer keeps of each parameter; what another optimizer kept is of no use to this one."""
+    by_name: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        kind, _, name = key.partition("/")
+        # Counters of steps stay on the CPU. Copied, because what was loaded is mapped from a file, whose space would
+        # not be free while it is used.
+        by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
+    wanted = {
+        parameter: {*optimization.state_names(state.optimizer, group, parameter)}
+        for group in state.optimizer.param_groups
+        for parameter in group["params"]
+    }
+    unused = 0
+    for name, parameter in state.model.named_parameters():
+        if name not in by_name:
+            continue
+        if by_name[name].keys() != wanted.get(parameter, by_name[name].keys()):
+            unused += 1
+            continue
+        state.optimizer.state[parameter] = {
+            kind: value if kind == "step" else sharding.sharded_like(parameter, value)
+            for kind, value in by_name[name].items()
+        }
+    if unused:
+        note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(wanted)} parameters.")
+
+
 def state_tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:
     """Returns the tensors of a checkpoint by group: "model", "optimizer" unless it is lightweight, "ema" if any.
 
-    The optimizer's go by parameter name ("exp_avg/blocks.0.qkv.weight"), whatever the order of its groups. Sharded ones
+    The optimizer's go by parameter name ("exp_avg/blocks.0.qkv.weight"), whatever groups they are in. Sharded ones
     are gathered: whole on the first rank's CPU, none on the others.
     """
     groups = {"model": weights.of(state.model)}
