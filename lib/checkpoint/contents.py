@@ -32,7 +32,26 @@ def check(found: Checkpoint) -> None:
         fits = isinstance(plateau, dict) and _is(plateau.get("lr"), float) and _is(plateau.get("waited"), int)
         fits = fits and "best" in plateau and (plateau["best"] is None or _is(plateau["best"], float))
         _expect(fits, f"plateau in state.json is {_shown(plateau)}")
+    _check_options(state)
     _check_tensors(found.tensors)
+
+
+def _check_options(state: dict[str, Any]) -> None:
+    """Raises DamagedCheckpoint for odd facts that only some runs have: groups of parameters, and an early stop."""
+    groups = state.get("groups", [])
+    fits = isinstance(groups, list) and all(
+        isinstance(one, dict) and _are_names(one.get("parameters")) for one in groups
+    )
+    _expect(fits, f"groups in state.json is {_shown(groups)}")
+    if "stopping" in state:
+        facts = state["stopping"]
+        fits = isinstance(facts, dict) and _is(facts.get("waited"), int) and _is(facts.get("best_step"), int)
+        fits = fits and "best" in facts and (facts["best"] is None or _is(facts["best"], float))
+        _expect(fits, f"stopping in state.json is {_shown(facts)}")
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:

@@ -281,7 +281,8 @@ def _speed(parts: Sequence[Part], measured: float) -> list[Finding]:
         f"{f'{part.count} runs of ' if part.count > 1 else ''}{part.steps:,} steps at {speed:.3g} steps/s"
         for part, speed in zip(parts, speeds, strict=True)
     )
-    takes = "take" if total > 1 else "takes"
+    may_stop = any(part.config.training.stop_after_evaluations for part in parts)
+    takes = ("take" if total > 1 else "takes") + " at most" * may_stop
     value = f"{each}, {origin}, {takes} {hours:.1f} h: {_count(sessions, 'session')}, {_count(weeks, 'week')} of quota"
     if sessions > 1:
         advice = "`python -m lib kaggle chain` runs one session after another."

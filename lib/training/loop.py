@@ -49,7 +49,7 @@ class Outcome:
 def train(
     task: Task, config: Config, folder: Path, session: Session, progress: Progress, resume: Saved = None, most: int = 0
 ) -> Outcome:
-    """Trains until `max_steps`, the session's deadline or a signal, and saves into `folder` on the way.
+    """Trains until `max_steps`, an early stop, the session's deadline or a signal, and saves into `folder` on the way.
 
     The next call resumes from the newest checkpoint, given as `resume`: on the CPU the result is bit for bit that of
     one uninterrupted run. Only the first rank's `resume` counts. `most`: samples of a micro-batch (0: as configured).
@@ -70,7 +70,7 @@ def train(
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
     advice = Advice(loading.num_workers, partial(data.most_workers, task, train_set, order.slot_size, config.data))
-    steps = range(state.step, training.max_steps)
+    steps = range(state.step, state.step if state.has_stopped else training.max_steps)
     reason: Reason = "completed"
     row, saved_at = {}, time.monotonic()
 
@@ -105,8 +105,9 @@ def train(
                     scores = _validate(state, task, config, datasets["validation"], progress)
                     metrics.append({"step": state.step, "split": "validation", "epoch": epoch, **scores})
                     progress.note(_validation_line(state.step, scores, task))
-                    observe(state, task, scores)
+                    observe(state, task, config, scores)
                     save_best(state, config, saver, task, scores)
+                    last = last or state.has_stopped
 
             progress.update(state.step, training.max_steps, partial(_line, row, state, config, order, meter))
             evaluates_next = _due(state.step + 1, training.evaluate_every_steps)
@@ -116,8 +117,8 @@ def train(
                     state.pending, state.rows = meter.pending(), metrics.flush()
                     save_state(state, task, config, saver)
                     saved_at = time.monotonic()
-            if stop:
-                reason = stop
+            if stop or state.has_stopped:
+                reason = stop or reason
                 break
         saver.finish()
 

@@ -26,6 +26,7 @@ from lib.training.groups import Group
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
 from lib.training.precision import Precision, allow_tf32, choose_precision, recompute
+from lib.training.stopping import Stopping
 
 
 @dataclass
@@ -47,6 +48,7 @@ class State:
     rows: int = 0  # of metrics.csv up to this step
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
+    stopping: Stopping | None = None
     # Of this session alone, in no checkpoint:
     groups: list[Group] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)  # in the step at hand
@@ -64,6 +66,17 @@ class State:
     def averaged(self) -> AbstractContextManager[None]:
         """Gives the model its averaged weights inside the block, where there is an average."""
         return self.ema.applied() if self.ema else nullcontext()
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether so many validations in a row were no better that the run is completed."""
+        return self.stopping is not None and self.stopping.is_over
+
+    def stopped_early(self, max_steps: int) -> dict[str, Any]:
+        """Returns what the summary says of a run that was completed before its last step; else nothing."""
+        if not (self.stopping and self.has_stopped and self.step < max_steps):
+            return {}
+        return {"evaluations": self.stopping.waited, "text": self.stopping.sentence(self.step, max_steps)}
 
     @property
     def best(self) -> dict[str, Any]:
@@ -85,6 +98,8 @@ def first_state(
         restore_state(state, saved, note)
     elif config.run.initial_weights:
         note(start_from(state, task, config))
+    if ended := state.stopped_early(config.training.max_steps):
+        note(ended["text"])
     if ranks.world() > 1:
         note(f"Training on {ranks.world()} ranks. {about_norms(state.with_buffers)}")
     layers.announce(state.model, note)
@@ -132,6 +147,8 @@ def new_state(
     state = State(model, optimizer, scaler, device, precision, micro_batch, sharded, groups=own)
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
+    if config.training.stop_after_evaluations:
+        state.stopping = Stopping(config.training.stop_after_evaluations, *task.selection)
     if config.training.ema_decay:
         state.ema = Ema(model, config.training.ema_decay)
     return state
@@ -177,6 +194,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     own = groups.facts(state.groups)
     facts = {
         **({"groups": own} if own else {}),
+        **({"stopping": state.stopping.facts()} if state.stopping else {}),
         "identity": identity.facts(config, task),
         "kept_best": state.kept_best,
         "skipped_steps": state.skipped_steps,
@@ -212,8 +230,12 @@ def _is_finite(parameter: Tensor) -> bool:
     return bool(torch.isfinite(value.cpu()).all())
 
 
-def observe(state: State, task: Task, scores: Mapping[str, float]) -> None:
-    """Hands a validation's selection metric to the plateau scheduler, if there is one."""
+def observe(state: State, task: Task, config: Config, scores: Mapping[str, float]) -> None:
+    """Hands a validation's selection metric to what may stop the run and to the plateau scheduler, where there are."""
+    if state.stopping:
+        state.stopping.observe(scores[task.selection[0]], state.step)
+        if ended := state.stopped_early(config.training.max_steps):
+            state.events.record(state.step, "stopped_early", config.training.max_steps, state.step, ended["text"])
     if state.plateau is None:
         return
     before = state.plateau.lr
@@ -265,6 +287,10 @@ def restore_state(
     state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
     if state.plateau and saved.state.get("plateau"):  # a run that began with another schedule has none
         state.plateau.load(saved.state["plateau"])
+    if state.stopping:
+        best = state.best or {"value": None, "step": 0}
+        counted = {"best": best["value"], "best_step": best["step"], "waited": 0}  # of a run that began without it
+        state.stopping.load(saved.state.get("stopping", counted))
 
 
 def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callable[[str], None]) -> None:

@@ -31,6 +31,7 @@ BOTH = [
     run("sharded", {"training.fully_shard": True, "training.clip_norm": 0}),
     run("sharded and clipped", {"training.fully_shard": True, "training.clip_norm": 0.05, "training.ema_decay": 0.9}),
     run("tight", task="Tight"),
+    run("players", {"workload.turns": 2, "training.clip_norm": 0.05}, task="Gan"),
     run("recomputed and sharded", {**RECOMPUTED, "training.clip_norm": 0}),
     run("recomputed, sharded and clipped", {**RECOMPUTED, "training.clip_norm": 0.05}),
 ]
@@ -82,7 +83,7 @@ def ends(tmp_path_factory):
     return Ends(tmp_path_factory.mktemp("ranks"))
 
 
-@pytest.mark.parametrize("name", ["dropout", "branches", "not finite", "sharded", "recomputed and sharded"])
+@pytest.mark.parametrize("name", ["dropout", "branches", "not finite", "sharded", "recomputed and sharded", "players"])
 def test_one_process_with_two_slots_is_two_processes_with_one_bit_for_bit(ends, name):
     one, two = ends.newest("one", name), ends.newest("two", name)
     assert one.step == two.step == 12
