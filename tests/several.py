@@ -75,6 +75,14 @@ class Branching(Toy):
         return sums, logs
 
 
+class Frozen(Toy):
+    """The first layer is trained from step 4 to step 8 alone, the last one at twice the rate."""
+
+    def parameter_groups(self, model):
+        first = {"names": "blocks.0.*", "from_step": 4, "until_step": 9}
+        return [first, {"names": "blocks.3.*", "lr": 2.0}]
+
+
 class Tight(Toy):
     """Memory runs out on the second rank alone when more than two samples are on it at once."""
 

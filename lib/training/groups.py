@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from numbers import Integral, Real
 from typing import Any
 
 from torch import nn
@@ -51,7 +52,7 @@ def groups_of(task: Task, model: nn.Module, optimizer: str) -> list[Group]:
         names.setdefault(id(parameter), []).append(plain(name))
     left = {plain(name): p for name, p in model.named_parameters() if p.requires_grad}
     groups: list[Group] = []
-    for number, entry in enumerate(task.parameter_groups(model), 1):
+    for number, entry in enumerate(task.parameter_groups(model) or (), 1):
         where = f"{type(task).__name__}.parameter_groups, entry {number}"
         patterns = _checked(entry, where, optimizer)
         taken: dict[str, nn.Parameter] = {}
@@ -61,18 +62,27 @@ def groups_of(task: Task, model: nn.Module, optimizer: str) -> list[Group]:
                 raise BadInput(_unmatched(where, pattern, names.values()))
             taken |= matched
         left = {name: p for name, p in left.items() if name not in taken}
-        options = {name: entry[name] for name in _OPTIONS if name in entry}
-        own = {key: entry[key] for key in _FIELDS if key in entry}
-        groups.append(Group(taken, _label(patterns, number, groups), **own, options=options))
+        values = {key: _plain(value) for key, value in entry.items() if key != "names"}
+        options = {key: values.pop(key) for key in _OPTIONS if key in values}
+        groups.append(Group(taken, _label(patterns, number, groups), **values, options=options))
     return [*groups, Group(left)] if left or not groups else groups
 
 
+def _plain(value: Any) -> Any:
+    """Returns numbers of NumPy as Python's, which JSON takes."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, str | bool | None):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _is_step(value: Any) -> bool:
-    return _is_number(value) and isinstance(value, int)
+    return _is_number(value) and isinstance(value, Integral)
 
 
 def _is_share(value: Any) -> bool:
@@ -95,7 +105,6 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "nesterov": (lambda value: isinstance(value, bool), "True or False"),
 }
 _OPTIONS = {"betas": "adamw", "eps": "adamw", "momentum": "sgd", "nesterov": "sgd"}  # with a group's own value
-_FIELDS = [key for key in _VALUES if key not in _OPTIONS]
 
 
 def _checked(entry: Any, where: str, optimizer: str) -> list[str]:
@@ -110,7 +119,8 @@ def _checked(entry: Any, where: str, optimizer: str) -> list[str]:
             raise BadInput(f"{where}: {said}. Take it out.")
         if key != "names" and not _VALUES[key][0](value):
             raise BadInput(f"{where}: {key} is {printable(repr(value), most=60)}. Give {_VALUES[key][1]}.")
-    patterns = [entry["names"]] if isinstance(entry["names"], str) else list(entry["names"])
+    names = entry["names"]
+    patterns = list(names) if isinstance(names, list | tuple) else [names]
     if wrong := [name for name in patterns if not isinstance(name, str)]:
         raise BadInput(f"{where}: names has {printable(repr(wrong[0]), most=60)}. Give names of parameters, or globs.")
     return patterns

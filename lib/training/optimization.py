@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 import torch
@@ -165,12 +166,12 @@ def rate_of(task: Task, config: Config, step: int, plateau: Plateau | None = Non
     factor = task.learning_rate(step, config.training.max_steps)
     if factor is None:
         return learning_rate(config, step, plateau)
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 <= factor < math.inf:
+    if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= factor < math.inf:
         raise BadInput(
             f"{type(task).__name__}.learning_rate returned {printable(repr(factor), most=60)} in step {step}. Return a "
             "number, 0 or more, that optimizer.lr is multiplied by, or None for the configured schedule."
         )
-    return config.optimizer.lr * factor
+    return config.optimizer.lr * float(factor)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:

@@ -51,7 +51,7 @@ def optimizer_step(
     for slot in slots:
         data.check_samples(slot)
     task.step = step
-    _freeze(state, groups.player_of(task, state.groups, step), step)
+    state.frozen = groups.frozen_in(state.groups, step, groups.player_of(task, state.groups, step))
     counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
     tried: list[int] = []
     while (ready := _before_update(state, task, config, slots, counts, step, meter)) is None:
@@ -81,7 +81,8 @@ def _before_update(
     try:
         # A failed step must leave batch statistics alone.
         buffers = [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
-        computed = _gradients(state, task, config, slots, counts, step, meter)
+        with _resting(state):
+            computed = _gradients(state, task, config, slots, counts, step, meter)
     except Exception as error:
         # Under FSDP2 the other ranks wait in the middle of a layer for what this one cannot compute.
         if state.sharded or not memory.is_oom(error):
@@ -230,20 +231,20 @@ def _halve_micro_batch(state: State, step: int, tried: list[int]) -> None:
     )  # fmt: skip
 
 
-def _freeze(state: State, player: str | None, step: int) -> None:
-    """Freezes what is not trained in the step, and nothing else.
+@contextlib.contextmanager
+def _resting(state: State) -> Iterator[None]:
+    """Lets the parameters that are not trained in the step need no gradient inside the block.
 
-    Sharded parameters get gradients, which are dropped: FSDP2 asks only once which of them need one.
+    Sharded ones get one, which is dropped: FSDP2 asks only once which of them need one.
     """
-    frozen = groups.frozen_in(state.groups, step, player)
-    if not (frozen or state.frozen):
-        return
-    if not state.sharded:
-        for parameter in state.frozen:
-            parameter.requires_grad_(True)
+    frozen = [] if state.sharded else state.frozen
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
         for parameter in frozen:
-            parameter.requires_grad_(False)
-    state.frozen = frozen
+            parameter.requires_grad_(True)
 
 
 def _drop_gradients(parameters: Iterable[nn.Parameter]) -> None:

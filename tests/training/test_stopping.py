@@ -9,6 +9,8 @@ from lib import launch
 from lib.checkpoint import contents
 from lib.doctor import rehearsal
 from lib.errors import BadInput
+from lib.kaggle import preflight
+from lib.launch import queue
 from lib.launch.resume import describe_resume
 from lib.notebook import ended
 from lib.report import outputs
@@ -115,6 +117,21 @@ def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(toy, 
     assert (outcome.reason, outcome.state.step) == ("completed", 40)
     more = fit(toy({**EARLY, "training.stop_after_evaluations": 4}), tmp_path / "more", resume=saved)
     assert more.state.step > 12
+
+
+def test_a_queue_has_nothing_left_of_it_and_its_quota_is_a_most(toy, tmp_path, learns_until, monkeypatch):
+    config = toy(EARLY)
+    run = launch.prepare(config)
+    outcome = fit(config, run.folder)
+    early = outcome.state.stopped_early(40)
+    Summary("toy", config.task, "completed", 10, 40, stopped_early=early, steps_per_second=1.0).write(run.folder)
+    table = queue.table([queue.Entry(config, "toy")])
+    assert "completed  10/40" in table and "Nothing is left to train." in table
+    monkeypatch.setattr(preflight, "_memory", lambda part: (None, 1.0))
+    said = preflight._speed([preflight.Part("toy", 1, config, 40, run)], 1.0)[-1].value
+    assert "40 steps at 1 steps/s, as you measured, takes at most 0.0 h" in said
+    plain = toy({**EARLY, "training.stop_after_evaluations": 0})
+    assert "at most" not in preflight._speed([preflight.Part("toy", 1, plain, 40, run)], 1.0)[-1].value
 
 
 def test_a_run_that_began_without_it_counts_from_its_best(toy, tmp_path, learns_until):
