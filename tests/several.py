@@ -25,7 +25,10 @@ from lib.errors import BadInput, TrainingFailed
 from lib.task import load_config
 from lib.training.session import Session
 from tests.conftest import ROOT, TOY
+from tests.gan import Gan
 from tests.toy import Toy
+
+__all__ = ["Gan"]  # a task that is named as one of this file
 
 
 class Slow(Toy):
@@ -70,6 +73,14 @@ class Branching(Toy):
         if bool(batch["branch"][0]):
             sums["squared"] = sums["squared"] * model.seldom.squeeze()
         return sums, logs
+
+
+class Frozen(Toy):
+    """The first layer is trained from step 4 to step 8 alone, the last one at twice the rate."""
+
+    def parameter_groups(self, model):
+        first = {"names": "blocks.0.*", "from_step": 4, "until_step": 9}
+        return [first, {"names": "blocks.3.*", "lr": 2.0}]
 
 
 class Tight(Toy):

@@ -121,7 +121,7 @@ def ended(summary: Summary) -> str:
         "interrupted": ": everything is saved. Run this cell again to continue.",
         "deadline": ": everything is saved. Run again in a new session, with this run's output as an input.",
     }
-    return said + ways.get(summary.reason, ".")
+    return f"{said}{ways.get(summary.reason, '.')} {summary.why_early}".rstrip()
 
 
 _LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it

@@ -16,7 +16,7 @@ from lib.machine.memory import GIB
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
 from lib.planner.trace import NotTraceable, Prediction, predict_evaluation, predict_task
 from lib.task import Task, check_together, checked_blocks, find_task
-from lib.training import data
+from lib.training import data, optimization
 from lib.training.precision import NotRecomputable, precision_on_card, recomputable, recomputed_layers
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
@@ -227,7 +227,7 @@ class _Search:
     def _guess(self, sizes: list[int], fits: int, fails: int, recomputed: int) -> int | None:
         """Returns the next index to try, strictly between the two; None where, by the line, nothing more fits."""
         points = [(m, p.peak_bytes) for (m, r), p in self._traced.items() if r == recomputed]
-        states = self._traced[sizes[fails], recomputed].moments["after load"] * 4  # gradients and two moments
+        states = self._traced[sizes[fails], recomputed].moments["after load"] * optimization.copies(self.config)
         (low, low_peak), (high, high_peak) = sorted([(0, states), *points])[-2:]
         room = low + (self.target.limit_bytes - low_peak) * (high - low) / max(1, high_peak - low_peak)
         if fits >= 0 and sizes[fits + 1] > room * _LINE_ERROR:

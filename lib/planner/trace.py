@@ -5,8 +5,9 @@ import copy
 import random
 import traceback
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from lib.training.state import State, new_state
 from lib.training.step import optimizer_step
 
 _STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
+_TURNS = 1000  # first steps of a run in which all players of a task have their turn
 _PASSES = 2  # gradients are there from the second micro-batch of a step on
 _META = torch.device("meta")
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries", "workspace")
@@ -191,6 +193,7 @@ def _followed(
         with _META:
             state = new_state(on_meta, config, _META, precision)
         state.micro_batch = micro_batch
+        state.groups = [replace(group, from_step=0, until_step=None) for group in state.groups]  # most is trained then
         _force_foreach(state.optimizer)
         tracker.adopt(state.model)
         if state.ema:
@@ -207,13 +210,22 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
 
     moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
     loss = tracker.users_code()(task.loss)
-    watched = types.SimpleNamespace(count=task.count, term_weights=task.term_weights, loss=loss)
+    watched = types.SimpleNamespace(count=task.count, term_weights=task.term_weights, loss=loss, player=task.player)
     tracker.at("after load")
-    for step in range(_STEPS):
+    for step in _traced_steps(task):
         tracker.at("start")
+        task.step = step
         optimizer_step(state, watched, config, slots, step, None, moments)
         tracker.adopt_state(tensor for moments in state.optimizer.state.values() for tensor in moments.values())
         tracker.at("after optimizer step")
+
+
+def _traced_steps(task: Task) -> list[int]:
+    """Returns steps of which each player of a task has two, the most frequent one last; the first where it has none."""
+    turns = [(task.player(step), step) for step in range(_TURNS)]
+    frequent = Counter(player for player, _ in turns).most_common()
+    first = dict(reversed(turns))
+    return [first[player] for player, _ in reversed(frequent)] * _STEPS if len(frequent) > 1 else [*range(_STEPS)]
 
 
 def _built(model: Callable[[], nn.Module]) -> nn.Module:
@@ -254,8 +266,9 @@ def _seeded() -> Iterator[None]:
 
 def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
     """Sets `foreach`, which PyTorch chooses for parameters on a GPU and not for those on `meta`."""
+    keeps_loop = isinstance(optimizer, torch.optim.Adafactor)  # on a GPU, too, to save memory
     for group in optimizer.param_groups:
-        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+        if not keeps_loop and "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
 
 

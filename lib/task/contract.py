@@ -41,6 +41,7 @@ class Task:
     shown: ClassVar[tuple[str, ...]] = ()
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
     together: ClassVar[int] = 1
+    step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
 
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:
@@ -131,6 +132,34 @@ class Task:
         others. Each must be called as a module; how, and what it returns, does not matter.
         """
         return find_blocks(model)
+
+    def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
+        """Returns groups of parameters that are trained in a way of their own; those in none are as configured.
+
+            [{"names": "head.*", "lr": 10.0}, {"names": ["embed.*", "blocks.0.*"], "from_step": 500, "lr": 0.1}]
+
+        `names` are one or more globs over the names of parameters, of which the first match counts. `lr` is a factor on
+        the scheduled rate. `weight_decay` holds for all of the group. Before `from_step`, and from `until_step` on, the
+        group is frozen: weights, moments and weight decay rest. `player` is for `Task.player`. Other keys are
+        the optimizer's own: `betas` and `eps`, or `momentum` and `nesterov`. Batch statistics are no parameters.
+        """
+        return ()
+
+    def learning_rate(self, step: int, total_steps: int) -> float | None:
+        """Returns what `optimizer.lr` is multiplied by in a step, in place of the schedule; None: as configured.
+
+        It is a function of its arguments alone, so that a resumed run has the same rates.
+        """
+        return None
+
+    def player(self, step: int) -> str | None:
+        """Returns the one player that is trained in a step, of those in `parameter_groups`; None: all of them are.
+
+        For two networks that play against each other: the groups of other players are frozen in the step, and gradients
+        are clipped by the norm of this one. A loss term with the name of another player weighs nothing there, and
+        `loss` may leave it out: `self.step` is the step. It is a function of the step alone.
+        """
+        return None
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
         """Fits `run.initial_weights` to the shapes of `model` (bands, words); returns them and a sentence on how.

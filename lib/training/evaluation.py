@@ -78,6 +78,7 @@ def evaluate(
     own = config.data.evaluation_batch
     collated = own or min(config.training.micro_batch or slot, slot)  # whatever fits, padding and draws stay the same
     on_batch = _shown_in(progress) if progress else None
+    task.step = state.step
     state.model.eval()
     tried: list[int] = []
     while True:

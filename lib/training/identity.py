@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lib import ranks
-from lib.config import REMOVED, Config
+from lib.config import REMOVED, Config, Training
 from lib.config.reader import flat
 from lib.errors import BadInput, printable
 from lib.task import Task
@@ -26,7 +26,7 @@ _LATER = ("data.buckets", "data.evaluation_batch")  # not in what an earlier ver
 # May differ without a warning: it changes neither samples nor arithmetic.
 _HARMLESS = (
     "output_dir", "run.", "session.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",
-    "data.prefetch_factor", "data.pin_memory", "training.smoke_steps",
+    "data.prefetch_factor", "data.pin_memory", "training.smoke_steps", "training.stop_after_evaluations",
 )  # fmt: skip
 
 # Of the machine: it changes bits, and nothing that a person chose.
@@ -87,6 +87,7 @@ def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object, is_co
     Of a completed run the machine that computed it may differ without a warning. Raises BadInput, with a table, where
     what differs decides which samples a step sees.
     """
+    saved = {**{key: value for key, value in _defaults().items() if key in now}, **saved}
     left_out = {*REMOVED, *(_MACHINE if is_completed else ()), *(key for key in _CODE if key not in saved)}
     saved, now = _named(saved), _named(now)
     keys = [key for key in {**saved, **now} if key not in left_out]
@@ -108,6 +109,17 @@ def _named(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the facts with a task's own file by its name: elsewhere, and from elsewhere, it has another path."""
     file, colon, name = str(facts.get("task", "")).rpartition(":")
     return {**facts, "task": f"{Path(file).name}:{name}"} if colon else dict(facts)
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    """Returns the defaults of keys: an earlier version did what the default of a key does that it did not have."""
+    values = flat(Config(task="", training=Training(effective_batch=1)))
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in values.items()
+        if key not in _REFUSED and not key.startswith(_HARMLESS)
+    }
 
 
 def check_settings(saved: Mapping[str, Any], config: Config, where: object) -> None:
