@@ -84,6 +84,17 @@ def test_the_command_that_follows_a_data_set_exists_and_names_it(stub, config, c
     assert "workload `mine.py:Mine`" in readme and str(config.parent) not in readme
 
 
+def test_data_that_only_this_machine_has_is_refused_before_anything_is_sent(stub, config, capsys):
+    (config.parent / "waves").mkdir()
+    config.write_text(project.CONFIG.replace("data: {", "data: {dir: waves, "))
+    assert main(["kaggle", "push", "my.yaml"]) == 2
+    assert "data.dir is waves, which is on this machine" in capsys.readouterr().err and stub.sessions == []
+    assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 0
+    assert "data.dir is waves, which is on this machine and in no" in " ".join(capsys.readouterr().out.split())
+    stub.datasets["ada/sines"] = [{}]
+    assert main(["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--param", "DATA_DIR=ada/sines"]) == 0
+
+
 def test_preflight_finds_it_ready(stub, config, capsys):
     assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 0
     out = capsys.readouterr().out
