@@ -218,7 +218,8 @@ def test_packages_that_the_task_s_own_files_import_must_be_there(tmp_path):
         file.write("def later():\n    import nbformat, torchvision, no_such_package\n")
     found = by_name(machine.check_versions(config))
     assert found["nbformat"].verdict == "ok" and "the task imports it" in found["nbformat"].value
-    assert (found["no_such_package"].verdict, found["no_such_package"].advice) == ("bad", "pip install 'no_such_package'.")
+    absent = found["no_such_package"]
+    assert (absent.verdict, absent.advice) == ("bad", "pip install 'no_such_package'.")
     assert "no_such_package" not in by_name(machine.check_versions()) and found["scipy"].verdict == "ok"
     if importlib.util.find_spec("torchvision") is None:
         assert "Install it beside PyTorch" in found["torchvision"].advice
