@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import yaml
 
 from lib.config import split_overrides
+from lib.config.environment import command
 from lib.errors import BadInput
 from lib.kaggle import carried, client, credentials
 from lib.kaggle.carried import ROOT
@@ -210,7 +211,22 @@ def check(notebook: Notebook, values: Mapping[str, object], stale: bool = False)
             f"{notebook.path} is stale: its source, lib or configs were edited after it was built. Run `make "
             "notebooks`, or give --stale to send it as it is."
         )
-    return carried.training(source, values, uses_gpu(notebook), notebook.root)
+    training = carried.training(source, values, uses_gpu(notebook), notebook.root)
+    if training and notebook.root is not None:
+        _check_data(notebook, training)
+    return training
+
+
+def _check_data(notebook: Notebook, training: carried.Training) -> None:
+    """Raises BadInput where the data is a folder of this machine, which no session has."""
+    folder = training.entries[0].config.data.dir
+    mounted = [name.split("/")[1] for name in (*notebook.datasets, *notebook.kernels)]
+    if carried.is_here(folder) and Path(folder).name not in mounted:
+        pack = command(f"kaggle dataset {notebook.path.stem}.yaml --slug SLUG")
+        raise BadInput(
+            f"data.dir is {folder}, which is on this machine, and a session does not have it. Upload it ({pack}), then "
+            "give --dataset OWNER/SLUG --param DATA_DIR=OWNER/SLUG."
+        )
 
 
 def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:

@@ -4,8 +4,7 @@ import ast
 import json
 import math
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ from lib.config.environment import command
 from lib.doctor.addresses import ADDRESS, check_addresses, remote
 from lib.doctor.findings import Finding
 from lib.errors import BadInput, TrainingFailed
-from lib.kaggle import built, carried, client, credentials, image
+from lib.kaggle import carried, client, credentials, packages
 from lib.kaggle.carried import Training
 from lib.launch.queue import Entry
 from lib.machine.facts import CARDS, FACTS
 from lib.task import find_task, load_task
-from lib.task.files import imports
 from lib.text import amount
 from lib.training import data
 from lib.training.optimization import make_moments
@@ -66,7 +64,7 @@ def check(
     on_kaggle = notebook["metadata"].get("kaggle", {})
     texts = {"the notebook": carried.text_of(notebook, "code", "markdown")}
     texts |= {name: text for name, text in files.items() if name.startswith("configs/")}
-    sections = {"Notebook": [*_contents(path, files, texts, root is not None), _imports(notebook, files)]}
+    sections = {"Notebook": [*_contents(path, files, texts, root is not None), packages.check(notebook, files)]}
     trains, _ = carried.workload(notebook)
     training = None
     if trains:
@@ -125,35 +123,6 @@ def _contents(path: Path, files: Mapping[str, str], texts: Mapping[str, str], is
         advice = "Remove them: a notebook finds mounted data, or takes owner/slug in DATA_DIR."
         return [*findings, Finding("paths", f"of one machine: {', '.join(local)}", "bad", advice)]
     return [*findings, Finding("paths", "no path of one machine in the notebook and its configurations")]
-
-
-def _imports(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
-    """Compares the packages that the notebook and the carried files import with those of Kaggle's image."""
-    own = {name: text for name, text in files.items() if name.startswith("configs/") and name.endswith(".py")}
-    codes = [text for name, text in files.items() if name.endswith(".py") and name not in own]
-    names = {alias for code in codes for alias in _tops(ast.walk(ast.parse(code)))} | {*_tops(carried.syntax(notebook))}
-    names |= {one.dotted.split(".")[0] for text in own.values() for one in imports(text) if one.is_needed}
-    beside = {part for name in own for part in Path(name).with_suffix("").parts}
-    names -= {*sys.stdlib_module_names, "lib", "__future__", *beside}
-    has_internet = bool(notebook["metadata"].get("kaggle", {}).get("isInternetEnabled"))
-    if (absent := built.absent_packages(names)) and not has_internet:
-        advice = "Switch the internet on, or mount their wheels."
-        return Finding("imports", f"Kaggle's image lacks {', '.join(absent)}", "bad", advice)
-    if unknown := built.unknown_packages(names):
-        return Finding("imports", built.unknown_sentence(unknown), "warning", built.UNKNOWN_ADVICE)
-    if absent:
-        return Finding("imports", f"Kaggle's image lacks {', '.join(absent)}; the notebook's internet is on for them")
-    newest = max((image.PACKAGES[name].checked for name in names), default="-")
-    return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported (checked {newest})")
-
-
-def _tops(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yields the names of the packages that are imported."""
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.split(".")[0]
 
 
 # --- the configuration ------------------------------------------------------------------------------------------------
@@ -263,6 +232,11 @@ def _data(kind: str, config: Config, folder: str, sizes: str) -> Finding:
         return Finding("data", f"{kind}: the embedded data{counted}")
     if folder and config.data.dir:
         return Finding("data", f"{folder} is valid{counted}")
+    if carried.is_here(config.data.dir):
+        value = f"data.dir is {config.data.dir}, which is on this machine and in no session"
+        return Finding(
+            "data", value, "warning", "Upload it (kaggle dataset), and push with --param DATA_DIR=OWNER/SLUG."
+        )
     if config.data.dir:
         value = f"data.dir is {config.data.dir}, which only a session sees"
         return Finding("data", value, "warning", "Give the folder here with --data to have it validated.")

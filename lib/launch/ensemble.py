@@ -103,7 +103,8 @@ def load_members(runs: Sequence[Path], own_task: str = "", trusted: bool = False
     lie in them. A run from whose weights others started (`queue.before`) is left out. Raises BadInput where the rest
     differ in their inputs or answers.
     """
-    loaded = {run: _configuration(run, own_task or (code.task_in(run) if trusted else "")) for run in runs}
+    tasks = code.tasks_in(runs) if trusted and not own_task else dict.fromkeys(runs, own_task)
+    loaded = {run: _configuration(run, task) for run, task in tasks.items()}
     earlier = {Path(name).stem for config in loaded.values() for name in config.queue.before}
     members = {run: find_task(c.task)(c) for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
     first = next(iter(members.values()))
