@@ -18,9 +18,9 @@ FLOORS = (
     ("machine", "ranks"),
     ("task", "checkpoint", "report"),
     ("training", "supervised"),
-    ("planner", "tasks"),
+    ("planner", "contract", "tasks"),
     ("launch",),
-    ("doctor", "notebook"),
+    ("doctor", "notebook", "new"),
     ("kaggle",),
     ("__main__",),
 )

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 WORDS = {"facts": "the car was on the road", "argument": "he says that we claim", "ruling": "the court orders costs"}
 
 
-def images(folder: Path, number: int = 60, size: int = 64) -> Path:
+def images(folder: Path, number: int = 180, size: int = 64) -> Path:
     """Writes PNG files of a drawn shape into a folder for each class."""
     draw = np.random.default_rng(0)
     for index in range(number):

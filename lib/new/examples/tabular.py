@@ -29,7 +29,7 @@ class Tabular(Supervised):
 
     def learn(self, samples):
         table = torch.tensor(samples)
-        return {"mean": table.mean(0).tolist(), "deviation": table.std(0).tolist()}
+        return {"mean": table.mean(0).tolist(), "deviation": table.std(0, correction=0).clamp(min=1e-6).tolist()}
 
     def example(self):
         return [0.0] * (len(self.settings.features) + 1)
