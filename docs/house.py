@@ -17,10 +17,10 @@ FLOORS = (
     ("config", "dependencies"),
     ("machine", "ranks"),
     ("task", "checkpoint", "report"),
-    ("training",),
+    ("training", "supervised"),
     ("planner", "contract", "tasks"),
     ("launch",),
-    ("doctor", "notebook"),
+    ("doctor", "notebook", "new"),
     ("kaggle",),
     ("__main__",),
 )

@@ -1,4 +1,4 @@
-"""Computes the tables of docs/*.md from docs/facts.py, lib/machine/facts.py and the configurations.
+"""Computes the tables of docs/*.md from docs/facts.py, lib/machine/facts.py, configurations, examples and words.
 
     python -m docs.tables           write the tables between their marks
     python -m docs.tables --check   name the files with stale tables; exit code 1 if there are any
@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from docs.facts import FACTS
+from lib.config.words import WORDS
 from lib.machine.facts import CARDS, Card
 from lib.task import find_task, load_config
 
@@ -259,6 +260,25 @@ def compare() -> str:
     return table(["", "Kaggle", "Colab, free", "your own machine"], rows)
 
 
+EXAMPLES = DOCS.parent / "lib" / "new" / "examples"
+
+
+def own_task() -> str:
+    return f"```python\n{(EXAMPLES / 'images.py').read_text('utf-8')}```\n"
+
+
+def own_config() -> str:
+    return f"```yaml\n{(EXAMPLES / 'images.yaml').read_text('utf-8').replace('images.py:', 'my_task.py:')}```\n"
+
+
+def words() -> str:
+    rows = [
+        [", ".join(f"`{name}`" for name in word.elsewhere), ", ".join(f"`{key}`" for key in word.keys) or "-", word.how]
+        for word in WORDS
+    ]
+    return table(["elsewhere", "here", "how"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "kaggle-limits": kaggle_limits,
     "colab-limits": colab_limits,
@@ -267,6 +287,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "cost": cost,
     "example": example,
     "compare": compare,
+    "own-task": own_task,
+    "own-config": own_config,
+    "words": words,
 }
 
 

@@ -1,5 +1,5 @@
-"""The command line: `python -m lib train CONFIG [--set key=value ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`, and
-`kaggle dataset|push|status|fetch|chain|preflight`.
+"""The command line: `python -m lib train CONFIG [--set key=value ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`,
+`new NAME --like KIND`, `notebook CONFIG`, and `kaggle dataset|push|status|fetch|chain|preflight`.
 
 What imports torch, which takes seconds, is imported by the commands that need it.
 """
@@ -57,7 +57,7 @@ def _as_rank() -> AbstractContextManager[None]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m lib", description="Trainbook's command line.")
+    parser = argparse.ArgumentParser(prog=environment.command(), description="Trainbook's command line.")
     commands = parser.add_subparsers(required=True, metavar="command")
     train = commands.add_parser("train", help="train a configuration or its queue, or resume it")
     train.add_argument("config", help="a YAML file such as configs/graphmer_small.yaml")
@@ -86,15 +86,17 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("data", help="the folder to predict")
     predict.add_argument("out", help="the folder that results are written to")
     predict.add_argument("--task", default="", metavar="FILE:CLASS", help="your own task; an archive cannot name one")
+    predict.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
     predict.set_defaults(run=_predict)
-    _add_kaggle(commands)
+    _add_uncarried(commands)
     return parser
 
 
-def _add_kaggle(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the commands of `lib.kaggle`, which no notebook carries."""
-    if importlib.util.find_spec("lib.kaggle"):
-        importlib.import_module("lib.kaggle.commands").add(commands)
+def _add_uncarried(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the commands of rooms that no notebook carries."""
+    for room in ("lib.new", "lib.kaggle"):
+        if importlib.util.find_spec(room):
+            importlib.import_module(f"{room}.commands").add(commands)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -184,7 +186,7 @@ def _train_queue(options: argparse.Namespace) -> int:
 def _predict(options: argparse.Namespace) -> int:
     from lib.launch import ensemble
 
-    print(ensemble.run(Path(options.archive), Path(options.data), Path(options.out), options.task))
+    print(ensemble.run(Path(options.archive), Path(options.data), Path(options.out), options.task, options.trust))
     return 0
 
 

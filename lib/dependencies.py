@@ -3,7 +3,7 @@
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from lib.errors import BadInput
 
@@ -19,6 +19,27 @@ PACKAGES = {
     "matplotlib": "matplotlib",
     "ipywidgets": "ipywidgets",
     "jinja2": "Jinja2",
+}
+# What people's own tasks import under another name than pip's. "": bound to the build of torch, and never installed.
+PROJECTS = {
+    "torchvision": "",
+    "torchaudio": "",
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "pynvml": "nvidia-ml-py",
+    "IPython": "ipython",
+    "bs4": "beautifulsoup4",
+    "dateutil": "python-dateutil",
+    "dotenv": "python-dotenv",
+    "flash_attn": "flash-attn",
+    "imblearn": "imbalanced-learn",
+    "osgeo": "GDAL",
+    "pywt": "PyWavelets",
+    "segmentation_models_pytorch": "segmentation-models-pytorch",
+    "sentence_transformers": "sentence-transformers",
+    "umap": "umap-learn",
 }
 GLACIER = {"rasterio": "rasterio", "scipy": "scipy", "sklearn": "scikit-learn"}  # what that workload needs on top
 
@@ -42,6 +63,16 @@ OLDEST = {
 }
 
 
+def project_of(name: str) -> str:
+    """Returns what pip calls the package of an import; "" for one that is never installed."""
+    return PACKAGES.get(name, PROJECTS.get(name, name))
+
+
+def with_own(names: Iterable[str]) -> dict[str, str]:
+    """Returns lib's packages and those of these imports, with what pip calls each."""
+    return {**{name: project_of(name) for name in names}, **PACKAGES}
+
+
 def ensure(packages: Mapping[str, str] = PACKAGES) -> str:
     """Installs what is missing; returns one line on what is there.
 
@@ -52,6 +83,11 @@ def ensure(packages: Mapping[str, str] = PACKAGES) -> str:
         raise BadInput(
             "PyTorch is missing, and this notebook never installs it: the platform's own build fits its GPU driver. "
             "On Kaggle and Colab choose the standard image; elsewhere install it by the steps on pytorch.org."
+        )
+    if bound := [name for name in missing if not packages[name]]:
+        raise BadInput(
+            f"{', '.join(bound)} must fit this build of PyTorch, so this notebook never installs it. On Kaggle and "
+            "Colab choose the standard image; elsewhere install it beside PyTorch by the steps on pytorch.org."
         )
     if missing:
         projects = [packages[name] for name in missing]

@@ -14,12 +14,13 @@ import papermill
 import pytest
 
 from lib.errors import BadInput
+from lib.notebook import carrier
+from lib.notebook.source import CELL_KEYS, FOLDED, parameters
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 build = importlib.import_module("build_notebooks")
-carrier = importlib.import_module("notebook_carrier")
 
 NASTY = ("r'''x''' \"\"\"y\"\"\" ''''z'''' \\''' a\\\\'''\\ \x00\x0c\r\u2028\ufeff"
          " ü 日本 {} %s\n# %% no cell\n!ls\n%x\n@NAME@ '\\")
@@ -144,9 +145,9 @@ def test_built_notebook_is_valid_and_clean(root: Path) -> None:
     assert built.metadata.kernelspec == {"display_name": "Python 3", "language": "python", "name": "python3"}
     assert set(built.metadata) == {"kernelspec", "language_info", "kaggle"}
     assert all(cell.outputs == [] and cell.execution_count is None for cell in built.cells if cell.cell_type == "code")
-    assert {key for cell in built.cells for key in cell.metadata} <= set(build.CELL_KEYS)
+    assert {key for cell in built.cells for key in cell.metadata} <= set(CELL_KEYS)
     assert len({cell.id for cell in built.cells}) == len(built.cells) == 8
-    assert built.cells[1].metadata == {**build.FOLDED, "tags": ["carrier"]}
+    assert built.cells[1].metadata == {**FOLDED, "tags": ["carrier"]}
     assert built.cells[0].source == "# Demo\n\nSays *hello*."
     assert "# rm old runs\n# cp x y" in built.cells[2].source
 
@@ -260,12 +261,12 @@ def test_binary_data_is_refused(root: Path) -> None:
 
 
 def test_parameters(root: Path) -> None:
-    assert build.parameters(source(root)) == {"NAME": "world", "STEPS": 0, "OVERRIDES": {}}
+    assert parameters(source(root)) == {"NAME": "world", "STEPS": 0, "OVERRIDES": {}}
     source(root).write_text((HEADER + CELLS).replace("STEPS: int = 0", "STEPS: int | None = -1; A = B = None"))
-    assert build.parameters(source(root)) == {"NAME": "world", "STEPS": -1, "A": None, "B": None, "OVERRIDES": {}}
+    assert parameters(source(root)) == {"NAME": "world", "STEPS": -1, "A": None, "B": None, "OVERRIDES": {}}
     source(root).write_text((HEADER + CELLS).replace("STEPS: int = 0", "STEPS = os.cpu_count()"))
     with pytest.raises(BadInput, match=r"not 'NAME: type = literal': STEPS = os\.cpu_count\(\)"):
-        build.parameters(source(root))
+        parameters(source(root))
 
 
 # --check
@@ -417,7 +418,7 @@ def test_an_edit_of_the_carrier_s_own_code_is_named(root: Path, capsys) -> None:
 
     assert build.main(["--import", str(edit(root, change))], root) == 1
     out = capsys.readouterr().out
-    assert "make the edit in notebooks_src/carrier.py.in itself" in out and "+    print(1)" in out and len(out) < 2000
+    assert "make the edit in lib/notebook/carrier.py.in itself" in out and "+    print(1)" in out and len(out) < 2000
 
 
 @pytest.mark.parametrize(("change", "message"), [

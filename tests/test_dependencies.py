@@ -31,6 +31,18 @@ def test_torch_is_never_installed(monkeypatch):
         dependencies.ensure()
 
 
+def test_what_is_bound_to_the_build_of_torch_is_never_installed(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("nothing should be installed"))
+    missing(monkeypatch, "torchvision", "yaml")
+    with pytest.raises(BadInput, match="torchvision must fit this build of PyTorch"):
+        dependencies.ensure(dependencies.with_own(["torchvision"]))
+
+
+def test_the_names_that_pip_knows_are_those_of_the_packages():
+    names = {"PIL": "pillow", "sklearn": "scikit-learn", "jinja2": "Jinja2", "torch": "", "peft": "peft"}
+    assert {name: dependencies.project_of(name) for name in names} == names
+
+
 @pytest.mark.parametrize("works", [True, False])
 def test_what_is_missing_is_installed_or_named(monkeypatch, works):
     missing(monkeypatch, "tokenizers", "yaml")

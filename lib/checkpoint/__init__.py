@@ -34,7 +34,7 @@ MANIFEST = "manifest.json"
 _STATE = "state.json"
 # A manifest may be anybody's: its seal says that nothing has changed since, not who wrote it.
 _FILE = re.compile(r"[a-z_]{1,40}\.safetensors|state\.json")
-_MOST_BYTES = {MANIFEST: 2**20, _STATE: 16 * 2**20}
+_MOST_BYTES = {MANIFEST: 2**20, _STATE: 64 * 2**20}
 _MOST_TENSOR_BYTES = 2**38  # a quarter of a TiB, which takes minutes to hash
 _SLACK = 64 * 1024  # bytes for the manifest, the folder and the last block of each file
 _DTYPES = {
@@ -254,6 +254,8 @@ def load(path: Path) -> Checkpoint:
         state = json.loads(read_bytes(path / _STATE, _MOST_BYTES[_STATE]))
         if _STATE not in manifest["files"] or not isinstance(state, dict) or state.get("step") != manifest["step"]:
             raise DamagedCheckpoint(f"{_STATE} is not that of step {printable(manifest['step'], most=30)}")
+        if not isinstance(state.get("learned", {}), dict):
+            raise DamagedCheckpoint(f"learned in {_STATE} is no object")
         to_json(state)  # what cannot be written again, a NaN say, was not written by a save
     except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
         raise DamagedCheckpoint(f"a file cannot be read ({_why(error)})") from error

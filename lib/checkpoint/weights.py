@@ -111,7 +111,12 @@ def read(path: Path) -> dict[str, Tensor]:
 
 def of_checkpoint(path: Path) -> dict[str, Tensor]:
     """Reads the weights of a checkpoint by name. Raises BadInput where it is damaged, or a later version wrote it."""
+    return load(path).tensors["model"]
+
+
+def load(path: Path) -> checkpoint.Checkpoint:
+    """Reads a checkpoint that has weights. Raises BadInput where it is damaged, or a later version wrote it."""
     try:
-        return checkpoint.load_model(path).tensors["model"]
+        return checkpoint.load_model(path)
     except checkpoint.DamagedCheckpoint as damage:
         raise BadInput(f"The weights {path} are damaged ({damage}). Download or copy them again.") from None

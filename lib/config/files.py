@@ -40,3 +40,19 @@ def _size(found: os.stat_result, path: Path) -> int:
     if kind != stat.S_IFREG:
         raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, not a regular file", str(path))
     return found.st_size
+
+
+def beside(folder: Path, text: str) -> tuple[str, bool]:
+    """Returns a path as it counts from a folder where it is there, else as it is; and whether that hides another one.
+
+    The other one is what the same path means from the working folder. A path that means the same from there stays.
+    """
+    here, there = Path(text), folder / text
+    try:
+        if not text or there == here or not there.exists():
+            return text, False
+        if not here.exists():
+            return str(there), False
+        return (text, False) if here.samefile(there) else (str(there), True)
+    except (OSError, ValueError):  # too long, a NUL: whoever uses it says so
+        return text, False

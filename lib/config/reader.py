@@ -7,19 +7,19 @@ A length may be given in steps or in epochs: a field `x_epochs` stands for `x_st
 import dataclasses
 import difflib
 import math
-import re
 import sys
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING
 from operator import ge, gt, le, lt
 from pathlib import Path, PurePath
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 from yaml import MappingNode, Mark, Node, ScalarNode, SequenceNode
 
+from lib.config.files import beside
 from lib.config.nodes import REFUSED, Loader, child, is_empty, not_yaml, place, position, put, read_text
+from lib.config.values import BAD, convert, cut, described, hint, options_of, shown
 from lib.errors import BadInput, printable
 
 _MOST_MISTAKES = 50  # that are listed; advice for each of thousands would take minutes
@@ -29,6 +29,7 @@ def option(default: Any, help: str, **bounds: float) -> Any:
     """Returns a field with a sentence of help and bounds of its numbers: `minimum`, `maximum`, `above`, `below`.
 
     A `limit` is a bound far above sensible numbers, against what would take for ever: a message names it only there.
+    With `path=True` a text is the path of a file or folder, which counts from the folder of the file that gives it.
     """
     return dataclasses.field(default=default, metadata={"help": help, **bounds})
 
@@ -77,11 +78,6 @@ def _path(section: str, name: str) -> str:
     return f"{section}.{name}" if section else name
 
 
-BAD: Any = object()  # stands for a value whose mistake has been reported
-_INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
-_FLOAT = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
-_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", types.NoneType: "null"}
 _BOUNDS = {"minimum": ("at least", ge), "above": ("above", gt), "maximum": ("at most", le), "below": ("below", lt)}
 
 
@@ -89,8 +85,10 @@ class Reader:
     """Checks YAML nodes against types and collects every mistake with its place.
 
     `removed` maps dotted keys of earlier versions to a sentence, which is printed where one is given. `types` gives the
-    types of dotted keys that their class leaves open; `known` are all dotted keys, for advice. A section's class may
-    have a static method `mistakes(values)` that yields (field, sentence) for values that contradict each other.
+    types of dotted keys that their class leaves open; `known` are all dotted keys, for advice. `about` returns a
+    sentence on an unknown key that other programs have, and `synonyms` has their words for values, by dotted key. A
+    section's class may have a static method `mistakes(values)` that yields (field, sentence) for values that contradict
+    each other.
     """
 
     def __init__(self, removed: Mapping[str, str]) -> None:
@@ -98,6 +96,8 @@ class Reader:
         self.mistakes: list[tuple[Mark, str]] = []
         self.types: dict[str, Any] = {}
         self.known: list[str] = []
+        self.about: Callable[[str], str] = lambda name: ""
+        self.synonyms: Mapping[str, Mapping[str, str]] = {}
 
     def report(self, at: Any, sentence: str) -> Any:
         """Adds a mistake at a mark, or where a node or an event begins; returns BAD."""
@@ -143,9 +143,9 @@ class Reader:
         root.value = [pair for pair in root.value if pair[1] is not name]
         try:
             if not isinstance(name, ScalarNode) or not name.value:
-                raise BadInput(f"base must be the name of a file; found {_shown(name)}.")
+                raise BadInput(f"base must be the name of a file; found {shown(name)}.")
             if Path(name.value).name != name.value:
-                raise BadInput(f"base must be the name of a file beside this one; found {_shown(name)}.")
+                raise BadInput(f"base must be the name of a file beside this one; found {shown(name)}.")
             other = path.parent / name.value
             text = read_text(other)
         except BadInput as error:
@@ -172,7 +172,7 @@ class Reader:
             mapping = inner
         node = put(mapping, last, mark, self.override_node(value, mark))
         other = child(mapping, other_unit(last) or "")
-        if other and other.start_mark.line >= 0 and _convert(float, node) != 0:
+        if other and other.start_mark.line >= 0 and convert(float, node) != 0:
             mapping.value = [pair for pair in mapping.value if pair[1] is not other]
 
     def override_node(self, value: object, mark: Mark) -> Node:
@@ -184,7 +184,7 @@ class Reader:
             waiting = [Loader(text, "", lambda at, sentence: self.report(mark, sentence)).get_single_node()]
         except (yaml.YAMLError, RecursionError):
             self.report(
-                mark, f"The value {_cut(repr(value))} cannot be read. Give a number, a text, a list or a mapping."
+                mark, f"The value {cut(repr(value))} cannot be read. Give a number, a text, a list or a mapping."
             )
             return ScalarNode(REFUSED, "", mark)
         for node in waiting:  # grows while it is walked
@@ -229,17 +229,17 @@ class Reader:
             return self.report(node, f"{key}: {error}")
 
     def unknown(self, section: str, name: str, names: list[str]) -> str:
-        """Returns the sentence about an unknown key: the section that has that name, or the nearest name."""
+        """Returns the sentence about an unknown key: the section that has that name, its name here, or the nearest."""
         if len(self.mistakes) >= _MOST_MISTAKES:
-            return f"There is no key {_cut(name)}."
+            return f"There is no key {cut(name)}."
         elsewhere = [key for key in self.known if name in (key, key.rpartition(".")[2])]
-        name = _cut(name)
-        near = difflib.get_close_matches(name, names, 1)
-        if not near and not elsewhere:
+        name, foreign = cut(name), self.about(name)
+        near = [] if foreign else difflib.get_close_matches(name, names, 1)
+        if not near and not elsewhere and not foreign:
             tails = {key.rpartition(".")[2]: key for key in reversed(self.known)}
             near = [tails[tail] for tail in difflib.get_close_matches(name, tails, 1, 0.75)]
         advice = f" It belongs elsewhere, as {' or '.join(elsewhere)}." if elsewhere else ""
-        advice += f" Did you mean {near[0]}?" if near else ""
+        advice += f" {foreign}" if foreign else f" Did you mean {near[0]}?" if near else ""
         advice = advice or f" Known here: {', '.join(names) or 'no key'}."
         return f"There is no key {name} {f'in {section}' if section else 'at the top'}.{advice}"
 
@@ -247,7 +247,7 @@ class Reader:
         """Returns the value of a node by the expected type, or BAD."""
         if expected is Any or node.tag == REFUSED:
             return BAD
-        options = _options(expected)
+        options = options_of(expected)
         if is_empty(node) and any(dataclasses.is_dataclass(option) for option in options):
             node = MappingNode("", [], node.start_mark)  # a section whose lines are all commented out
         for option in options:
@@ -259,9 +259,13 @@ class Reader:
                 return BAD if any(v is BAD for v in values.values()) else values
             if get_origin(option) is tuple and isinstance(node, SequenceNode):
                 return self.items(option, node, key, bounds)
-            if isinstance(node, ScalarNode) and (value := _convert(option, node)) is not BAD:
-                return self.bounded(value, node, key, bounds)
-        return self.report(node, f"{key} must be {_words(expected)}; found {_shown(node)}. {_hint(options, node)}")
+            if isinstance(node, ScalarNode) and (value := convert(option, node)) is not BAD:
+                is_path = option is str and bounds.get("path")
+                return self.path(value, node, key) if is_path else self.bounded(value, node, key, bounds)
+        ours = self.synonyms.get(key, {}).get(node.value, "") if isinstance(node, ScalarNode) else ""
+        takes = any(convert(option, ScalarNode("", ours)) is not BAD for option in options)
+        advice = f"It is called {ours} here." if takes else hint(options, node)
+        return self.report(node, f"{key} must be {described(expected)}; found {shown(node)}. {advice}")
 
     def items(self, expected: Any, node: SequenceNode, key: str, bounds: Mapping[str, Any]) -> Any:
         """Returns a list as a tuple, or BAD."""
@@ -269,96 +273,32 @@ class Reader:
         if kinds[-1] is Ellipsis:
             kinds = kinds[:1] * len(node.value)
         if len(kinds) != len(node.value):
-            return self.report(node, f"{key} must be {_words(expected)}; found {len(node.value)} of them.")
+            return self.report(node, f"{key} must be {described(expected)}; found {len(node.value)} of them.")
         pairs = enumerate(zip(kinds, node.value, strict=True))
         values = tuple(self.value(kind, item, f"{key}[{i}]", bounds) for i, (kind, item) in pairs)
         return BAD if any(value is BAD for value in values) else values
+
+    def path(self, text: str, node: Node, key: str) -> str:
+        """Returns a path that a file gives, as it is found from the working folder: what lies beside that file first.
+
+        One that is given as override counts from the working folder, and so does one that is not there.
+        """
+        folder = Path(node.start_mark.name).parent if node.start_mark.line >= 0 else Path()
+        found, hidden = beside(folder, text)
+        if hidden:
+            sentence = f"{key} is {found}, which lies beside this file. {text} in the working folder is not taken."
+            print(f"{place(node.start_mark)}: {printable(sentence, most=2000)}", file=sys.stderr)
+        return found
 
     def bounded(self, value: Any, node: Node, key: str, bounds: Mapping[str, Any]) -> Any:
         """Returns the value, or BAD where it is a number out of its bounds."""
         limits = {name: bounds[name] for name in _BOUNDS if name in bounds}
         if isinstance(value, int | float) and value > bounds.get("limit", math.inf):
-            return self.report(node, f"{key} must be at most {bounds['limit']:,.0f}; found {_shown(node)}.")
+            return self.report(node, f"{key} must be at most {bounds['limit']:,.0f}; found {shown(node)}.")
         if isinstance(value, bool | str | None) or all(_BOUNDS[n][1](value, limit) for n, limit in limits.items()):
             return value
         words = " and ".join(f"{_BOUNDS[name][0]} {limit}" for name, limit in limits.items())
-        return self.report(node, f"{key} must be {words}; found {_shown(node)}.")
-
-
-def _convert(expected: Any, node: Node) -> Any:
-    """Converts a scalar to the expected type, or returns BAD. Only a text may be in quotes."""
-    if not isinstance(node, ScalarNode):
-        return BAD
-    text = node.value
-    if expected is str:
-        return BAD if is_empty(node) else text
-    if get_origin(expected) is Literal:
-        pairs = ((choice, _convert(type(choice), node)) for choice in get_args(expected))
-        return next((choice for choice, value in pairs if value is not BAD and value == choice), BAD)
-    if node.style is not None or expected not in _WORDS:
-        return BAD
-    if expected is types.NoneType:
-        return None if text in ("", "~", "null") else BAD
-    if expected is bool:
-        return _BOOL.get(text, BAD)
-    if not (_INT if expected is int else _FLOAT).fullmatch(text):
-        return BAD
-    number = expected(text)
-    return number if math.isfinite(number) else BAD
-
-
-def _hint(options: tuple[Any, ...], node: Node) -> str:
-    """Returns what to write instead, where the text shows it."""
-    if not isinstance(node, ScalarNode) or not node.value:
-        return "Give a value, or delete the line." if isinstance(node, ScalarNode) else ""
-    if node.style is not None:
-        bare = ScalarNode("", node.value, node.start_mark)
-        return "Write it without quotes." if any(_convert(option, bare) is not BAD for option in options) else ""
-    if bool in options:
-        return "Write true or false."
-    try:
-        number = float(node.value.lower().replace(".nan", "nan").replace(".inf", "inf"))
-    except ValueError:
-        return ""
-    if not math.isfinite(number):
-        return "Give a finite number."
-    if not number.is_integer() or abs(number) > 1e15:
-        return f"Write {number!r}." if float in options else ""
-    return f"Write {int(number)}." if int in options or float in options else ""
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _shown(node: Node) -> str:
-    if not isinstance(node, ScalarNode):
-        return "a list" if isinstance(node, SequenceNode) else "a mapping"
-    shown = _cut(node.value)
-    return "nothing" if is_empty(node) else f"{shown!r} in quotes" if node.style is not None else shown
-
-
-def _words(expected: Any) -> str:
-    """Returns the name of a type, for a sentence."""
-    if len(_options(expected)) > 1:
-        return " or ".join(_words(option) for option in get_args(expected))
-    if get_origin(expected) is Literal:
-        choices = [str(choice) or '""' for choice in get_args(expected)]
-        return ("one of " if len(choices) > 1 else "") + ", ".join(choices)
-    if get_origin(expected) is tuple:
-        kinds = get_args(expected)
-        return "a list" if kinds[-1] is Ellipsis else f"a list of {len(kinds)} values"
-    if dataclasses.is_dataclass(expected) or get_origin(expected) is dict:
-        return "a section of key: value lines"
-    if expected not in _WORDS:
-        raise TypeError(f"A configuration cannot hold a {expected}; see the types in lib/config/reader.py")
-    return _WORDS[expected]
-
-
-def _options(expected: Any) -> tuple[Any, ...]:
-    """Returns the members of a union, a text last, because any scalar is one."""
-    members = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
-    return tuple(sorted(members, key=lambda member: member is str))
+        return self.report(node, f"{key} must be {words}; found {shown(node)}.")
 
 
 def _merge(node: MappingNode, base: MappingNode) -> None:

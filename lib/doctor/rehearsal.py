@@ -16,11 +16,12 @@ from lib.doctor.findings import Finding
 from lib.doctor.layers import check_convolutions
 from lib.errors import BadInput
 from lib.launch import Run
-from lib.launch.resume import check_completed, describe_resume, look_for_checkpoint
+from lib.launch.resume import check_completed, describe_resume, how_to_continue, look_for_checkpoint
 from lib.machine import disk, hardware, memory, platform
 from lib.report.summary import Summary
+from lib.task import checked_blocks
 from lib.text import amount
-from lib.training.precision import choose_precision
+from lib.training.precision import choose_precision, recomputable
 from lib.training.state import State, new_state, restore_state, save_state, state_tensors
 
 Groups = dict[str, dict[str, Tensor]]
@@ -109,9 +110,9 @@ def check_resume(run: Run) -> Finding:
     """Checks where the run would resume: verifies every file of that checkpoint, and renames none."""
     summary = Summary.read(run.folder)
     total = run.config.training.max_steps
-    if summary and summary.reason == "completed" and summary.step >= total:
+    if summary and summary.is_done(total, run.config.training.stop_after_evaluations):
         value = f"completed at step {summary.step:,}: there is nothing left to do"
-        advice = "A larger training.max_steps continues; another run.name starts afresh."
+        advice = f"{how_to_continue(summary)} Another run.name starts afresh."
         try:
             different = check_completed(run, summary)
         except BadInput as refused:
@@ -190,9 +191,9 @@ def _after_one_update(run: Run) -> State:
 def check_recomputation(run: Run, state: State) -> Finding:
     """Counts the model's blocks that are recomputed in the backward pass."""
     layers = run.config.training.gradient_checkpointing
-    blocks = getattr(state.model, "blocks", None)
-    if blocks is None:
-        return Finding("recomputation", "none; the model has no `blocks`")
+    blocks = recomputable(state.model, checked_blocks(run.task, state.model))
+    if not blocks:
+        return Finding("recomputation", "none; the model has no layers that are repeated, or recomputes them itself")
     return Finding("recomputation", f"{len(blocks) if layers == 'all' else layers} of {len(blocks)} blocks")
 
 

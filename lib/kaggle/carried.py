@@ -16,14 +16,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
 
 if TYPE_CHECKING:
     from lib.launch.queue import Entry
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout
 _TYPES = {kind.__name__: kind for kind in (bool, int, float, str, dict, list)}
-_CONFIG = re.compile(r"configs/[\w-]+\.yaml")
+_CONFIG = re.compile(r"configs/(\w[\w. -]*/)*\w[\w. -]*\.yaml")  # no other file, and none outside of it
 _KAGGLE = "/kaggle/"  # the folder of files that only a session sees
 
 
@@ -145,53 +145,75 @@ def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:
     return "", False
 
 
-def training(notebook: Mapping[str, Any], values: Mapping[str, object], has_gpu: bool) -> Training | None:
+def training(
+    notebook: Mapping[str, Any], values: Mapping[str, object], has_gpu: bool, root: Path | None = None
+) -> Training | None:
     """Reads the configuration that a session reads, with the values given for its parameters.
 
-    Returns None for a notebook that trains nothing, or whose CONFIG is a file that only a session sees. Raises BadInput
-    for a file that the notebook does not carry, and for all that the session itself would refuse.
+    Returns None for a notebook that trains nothing, or whose CONFIG is a file that only a session sees. `root` is the
+    folder here with the files of a notebook that was built just now from a configuration of one's own; of any other a
+    task's file is never run here. Raises BadInput for a file that the notebook does not carry, and for all that the
+    session itself would refuse.
     """
-    from lib.launch import queue  # not at the top: torch takes seconds to import
-    from lib.notebook import KEYS
-    from lib.task import load_config
+    from lib.notebook import KEYS, default_config  # not at the top: torch takes seconds to import
 
     name, is_queue = workload(notebook)
     given = {key: parameter.default for key, parameter in parameters(notebook).items()} | dict(values)
-    file = str(given.get("CONFIG") or f"configs/{name}{'' if has_gpu else '_small'}.yaml")
+    small = f"configs/{name}_small.yaml" in carried_files(notebook)
+    file = str(given.get("CONFIG") or default_config(name, has_gpu, small)[0])
     if not name or file.startswith(_KAGGLE):
         return None
     overrides = {key: given[parameter] for parameter, key in KEYS.items() if given.get(parameter)}
     overrides |= given.get("OVERRIDES") or {}  # type: ignore[operator]
-    with _configs(notebook) as home:
-        if not (home / file).is_file():
-            names = ", ".join(path.relative_to(home).as_posix() for path in sorted(home.rglob("*.yaml"))) or "none"
-            raise BadInput(f"The notebook does not carry {file}. It carries: {names}. Correct CONFIG.")
-        nowhere = {"output_dir": str(home / "none")}  # runs that were completed on this machine are not on Kaggle
-        # What it prints about earlier runs is said again by the session, which has other ones.
-        with contextlib.redirect_stdout(io.StringIO()):
-            if is_queue:
-                entries = queue.entries(home / file, overrides | nowhere)
-            else:
-                config = load_config(home / file, overrides)
-                if queue.is_for(home / file, config):
-                    raise BadInput(
-                        f"The notebook trains one run, and {file} with the values given asks for a queue of several. "
-                        "Take queue.* out, or push a notebook that trains a queue."
-                    )
-                entries = [queue.Entry(config, kind=name)]
+    with _configs(notebook, root) as places:
+        if file not in places:
+            raise BadInput(
+                f"The notebook does not carry {file}. It carries: {', '.join(places) or 'none'}. Correct CONFIG."
+            )
+        entries = _entries(places[file], file, overrides, name, is_queue, runs_files=root is not None)
     return Training(file, overrides, entries)
 
 
+def _entries(
+    path: Path, file: str, overrides: dict[str, Any], kind: str, is_queue: bool, runs_files: bool
+) -> "list[Entry]":
+    """Returns the runs of a configuration, which the notebook calls `file`. Raises BadInput."""
+    from lib.launch import queue  # not at the top: torch takes seconds to import
+    from lib.task import load_config
+
+    config = load_config(path, overrides, runs_files)
+    if is_queue:
+        nowhere = {"output_dir": str(path.parent / "none")}  # runs that were completed here are not on Kaggle
+        with contextlib.redirect_stdout(io.StringIO()):  # the session says of its own earlier runs what this prints
+            return queue.entries(path, overrides | nowhere)
+    if queue.is_for(path, config):
+        raise BadInput(
+            f"The notebook trains one run, and {file} with the values given asks for a queue of several. "
+            "Take queue.* out, or push a notebook that trains a queue."
+        )
+    return [queue.Entry(config, kind=kind)]
+
+
 @contextlib.contextmanager
-def _configs(notebook: Mapping[str, Any]) -> Iterator[Path]:
-    """Yields a folder with the carried configurations; a refusal inside names them as the notebook does."""
-    with tempfile.TemporaryDirectory() as home:
-        for name, text in carried_files(notebook).items():
-            if _CONFIG.fullmatch(name):  # another name could lie outside of the folder
-                path = Path(home) / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, "utf-8")
+def _configs(notebook: Mapping[str, Any], root: Path | None) -> Iterator[dict[str, Path]]:
+    """Yields where the carried configurations lie here, by name; a refusal inside names them as the notebook does.
+
+    Raises BadInput for a task's file of a notebook that was not built just now: checking would run it.
+    """
+    texts = carried_files(notebook)
+    names = [name for name in texts if _CONFIG.fullmatch(name)]  # another name could lie outside of the folder
+    if own := [name for name in texts if root is None and name.startswith("configs/") and name.endswith(".py")]:
+        raise BadInput(
+            f"The notebook carries a task of its own ({printable(own[0])}), which would run on this machine to be "
+            "checked. Give the configuration that it was built from, such as my.yaml, and it is built again."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        home = (root or Path(folder) / "configs").as_posix()
+        places = {name: Path(home, name.removeprefix("configs/")) for name in names}
+        for name in names if root is None else ():
+            places[name].parent.mkdir(parents=True, exist_ok=True)
+            places[name].write_text(texts[name], "utf-8")
         try:
-            yield Path(home)
+            yield places
         except BadInput as refusal:
-            raise BadInput(str(refusal).replace(f"{home}/", "")) from None
+            raise BadInput(str(refusal).replace(f"{home}/", "configs/" if root is None else f"{home}/")) from None

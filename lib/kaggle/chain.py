@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+from lib.config.environment import command
 from lib.errors import BadInput
 from lib.kaggle import client
 from lib.kaggle.client import Result
@@ -158,14 +159,14 @@ def _verdict(chain: Chain) -> tuple[int, str] | None:
         return _too_little_quota(chain)
     last = sessions[-1]
     if last.reason == "completed":
-        return 0, f"Completed at step {last.step:,}. The results: python -m lib kaggle fetch {chain.kernel}"
+        return 0, f"Completed at step {last.step:,}. The results: {command(f'kaggle fetch {chain.kernel}')}"
     if last.reason == "failed":
         return 1, f"The training failed, and would fail again: {last.message}\nCorrect it, then give --retry."
     lost = next((n for n, session in enumerate(reversed(sessions)) if session.reason != "lost"), len(sessions))
     if lost >= _MAX_LOST:
         return 1, (
             f"{lost} sessions in a row left no results ({last.message or 'Kaggle says nothing more'}). See their log: "
-            f"python -m lib kaggle status {chain.kernel} --log. --retry continues the chain nevertheless."
+            f"{command(f'kaggle status {chain.kernel} --log')}. --retry continues the chain nevertheless."
         )
     if last.trained and len(sessions) > 1 and last.step <= last.first_step:
         return 1, f"The last session stayed at step {last.step:,}: it is too short for a step and a save. See its log."

@@ -1,4 +1,4 @@
-"""`python -m lib kaggle dataset|push|status|fetch|chain|preflight`: options in, sentences and exit codes out."""
+"""`python -m lib notebook` and `kaggle dataset|push|...|preflight`: options in, sentences and exit codes out."""
 
 import argparse
 import contextlib
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from lib.config import split_overrides
+from lib.config.environment import command
 from lib.doctor import findings
 from lib.errors import BadInput
-from lib.kaggle import browser, carried, chain, client, dataset, kernel
+from lib.kaggle import browser, built, carried, chain, client, dataset, kernel
 from lib.kaggle.kernel import Notebook
 from lib.machine.facts import FACTS
 
@@ -23,9 +24,12 @@ _OWNER: Options = {"--owner": {"default": "", "help": "the account; empty: the o
 _SET: Options = {
     "--set": {"action": "append", "default": [], "metavar": "KEY=VALUE", "help": "override a configuration key"}
 }
-_ON_KAGGLE: Options = {"name": {"help": "a workload or notebook such as graphmer, or owner/slug on Kaggle"}, **_OWNER}
+_ON_KAGGLE: Options = {
+    "name": {"help": "a workload or notebook such as graphmer, my.yaml, or owner/slug on Kaggle"},
+    **_OWNER,
+}
 _BUILT: Options = {
-    "name": {"help": "a workload or notebook such as graphmer, or a path ending in .ipynb"},
+    "name": {"help": "a workload or notebook such as graphmer, my.yaml, or a path ending in .ipynb"},
     **_OWNER,
     "--slug": {"default": "", "help": "the notebook's name on Kaggle; empty: trainbook- and its file name"},
     "--dataset": {"action": "append", "default": [], "metavar": "OWNER/SLUG", "help": "a data set to mount"},
@@ -53,8 +57,21 @@ def _owner(options: argparse.Namespace) -> str:
         return "OWNER"
 
 
+def _found(name: str, slug: str = "") -> tuple[Path, Path | None]:
+    """Returns the path of a notebook, and the folder of its own files where it is that of a configuration.
+
+    Such a notebook is built now, below runs/kaggle. Raises BadInput.
+    """
+    if not kernel.is_configuration(name):
+        return kernel.find(name), None
+    config = Path(name)
+    made = built.build(config, kernel.HOME / (slug or kernel.slug_of(config)) / f"{config.stem}.ipynb")
+    print(made.said)
+    return made.path, made.root
+
+
 def _notebook(options: argparse.Namespace) -> Notebook:
-    path = kernel.find(options.name)
+    path, root = _found(options.name, options.slug)
     for name in [*options.dataset, *options.kernel]:
         if name.count("/") != 1:
             raise BadInput(f"{name!r} is not owner/slug, as in the address that the browser shows.")
@@ -66,6 +83,7 @@ def _notebook(options: argparse.Namespace) -> Notebook:
         options.gpu,
         options.internet,
         options.public,
+        root,
     )
 
 
@@ -99,7 +117,7 @@ def _dataset(options: argparse.Namespace) -> int:
         settings = split_overrides(options.set)
         if options.data:
             settings["data.dir"] = options.data
-        package = dataset.pack_data(load_config(options.config, settings), labels, options.least)
+        package = dataset.pack_data(load_config(options.config, settings), labels, options.least, options.config)
     print(dataset.describe(package))
     if options.dry_run:
         print("Nothing was uploaded (--dry-run).")
@@ -123,7 +141,7 @@ def _push(options: argparse.Namespace) -> int:
         return 0
     pushed = kernel.push(notebook, values, options.own_output)
     print(f"Version {pushed.version} of {notebook.kernel} was pushed and starts: {pushed.url}")
-    print(f"Follow it: python -m lib kaggle status {notebook.kernel} --follow")
+    print(f"Follow it: {command(f'kaggle status {notebook.kernel} --follow')}")
     return 0
 
 
@@ -182,9 +200,9 @@ def _end(name: str, status: client.Status) -> int:
         print("Its log has ended, but not the session. The same command follows it again.")
         return 1
     if status.word == "COMPLETE":
-        print(f"The results: python -m lib kaggle fetch {name}")
+        print(f"The results: {command(f'kaggle fetch {name}')}")
         return 0
-    print(f"The whole log: python -m lib kaggle status {name} --log")
+    print(f"The whole log: {command(f'kaggle status {name} --log')}")
     return 130 if status.word.startswith("CANCEL") else 1
 
 
@@ -208,7 +226,8 @@ def _fetch(options: argparse.Namespace) -> int:
         members = f", a vote of {len(summary.members)} runs" if summary.members else f" at step {summary.step:,}"
         print(f"{run}: {summary.reason}{members}")
         for metric, value in summary.metrics.items():
-            print(f"  {metric}: {value:.4f}, the trivial baseline {summary.baseline[metric]:.4f}")
+            beside = f", the trivial baseline {summary.baseline[metric]:.4f}" if metric in summary.baseline else ""
+            print(f"  {metric}: {value:.4f}{beside}")
     print(f"{fetched.folder}: {fetched.files:,} files, {fetched.size / 1e6:,.1f} MB")
     for plot in fetched.plots:
         print(f"Plot: {plot}")
@@ -249,7 +268,7 @@ def _chain(options: argparse.Namespace) -> int:
 
 
 _PREFLIGHT: Options = {
-    "name": {"help": "a workload or notebook such as graphmer"},
+    "name": {"help": "a workload or notebook such as graphmer, or my.yaml"},
     "--data": {"default": "", "help": "the data's folder, or embedded; it is read and counted"},
     **_SET,
     "--steps-per-second": {"type": float, "default": 0.0, "help": "measured speed, such as the smoke test's"},
@@ -263,15 +282,30 @@ def _preflight(options: argparse.Namespace) -> int:
     from lib.kaggle import preflight  # not at the top: torch takes seconds to import
 
     with contextlib.redirect_stdout(sys.stderr):  # what reading the data prints must not get into the JSON
+        path, root = _found(options.name)
         sections = preflight.check(
-            *(kernel.find(options.name), split_overrides(options.set)),
-            *(options.data, options.steps_per_second, options.url),
+            *(path, split_overrides(options.set)),
+            *(options.data, options.steps_per_second, options.url, root),
         )
     print(findings.as_json(sections) if options.json else findings.table(sections))
     code = min(1, findings.exit_code(sections))
     if not code and not options.json:
         print("Ready to push.")
     return code
+
+
+_OWN: Options = {
+    "config": {"help": "the configuration of the run, such as my.yaml"},
+    "--out": {"default": "", "metavar": "FILE", "help": "the notebook; empty: beside you, named as the configuration"},
+}
+
+
+def _own(options: argparse.Namespace) -> int:
+    """Writes the notebook of a configuration."""
+    made = built.build(Path(options.config), Path(options.out or f"{Path(options.config).stem}.ipynb"))
+    print(made.said)
+    print(f"On Kaggle: Create > New Notebook > File > Import Notebook; or {command(f'kaggle push {options.config}')}")
+    return 0
 
 
 _COMMANDS = (
@@ -294,11 +328,15 @@ def _answered(run: Callable[[argparse.Namespace], int], options: argparse.Namesp
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the command `kaggle` with its own commands."""
+    """Adds `notebook`, and the command `kaggle` with its own commands."""
+    notebook = commands.add_parser("notebook", help="write the notebook that trains a configuration of your own")
+    for option, keywords in _OWN.items():
+        notebook.add_argument(option, **keywords)
+    notebook.set_defaults(run=_own)
     parser = commands.add_parser("kaggle", help="data sets, notebooks and chains of sessions on Kaggle")
     own = parser.add_subparsers(required=True, metavar="command")
     for name, run, options, text in _COMMANDS:
-        command = own.add_parser(name, help=text)
+        one = own.add_parser(name, help=text)
         for option, keywords in options.items():
-            command.add_argument(option, **keywords)
-        command.set_defaults(run=functools.partial(_answered, run))
+            one.add_argument(option, **keywords)
+        one.set_defaults(run=functools.partial(_answered, run))

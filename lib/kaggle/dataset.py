@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.config import Config
+from lib.config.environment import command
 from lib.errors import BadInput
 from lib.kaggle import browser, client, credentials
-from lib.kaggle.kernel import HOME, notebook_for
+from lib.kaggle.kernel import HOME, is_configuration, notebook_for
 from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report.summary import Summary
+from lib.task.files import label
 from lib.text import amount
 
 METADATA, README = "dataset-metadata.json", "README.md"
@@ -45,7 +47,7 @@ class Package:
     packed: int  # bytes of the archive
     left_out: list[str]
     digest: str  # sha256 of the archive
-    notebook: str  # the built notebook that reads it
+    notebook: str  # what a push calls the notebook that reads it
     archive: Path
     title: str
 
@@ -79,8 +81,8 @@ class Labels:
         return filled
 
 
-def pack_data(config: Config, labels: Labels, least: int) -> Package:
-    """Packs the data folder of a configuration after the task itself has read and validated it.
+def pack_data(config: Config, labels: Labels, least: int, file: str = "") -> Package:
+    """Packs the data folder of a configuration, of which `file` is the name, after the task has read and validated it.
 
     Raises BadInput for data that the task refuses, fewer than `least` training samples, limits and credentials.
     """
@@ -101,13 +103,13 @@ def pack_data(config: Config, labels: Labels, least: int) -> Package:
         )
     files, left_out = _files(source)
     about = [
-        f"Data of the workload `{config.task}`, read and validated by it before packing.",
+        f"Data of the workload `{label(config.task)}`, read and validated by it before packing.",
         "",
         run.task.describe_data().replace(str(source), labels.dataset),
         "",
         "Samples: " + ", ".join(f"{count:,} {name}" for name, count in sizes.items()) + ".",
     ]
-    return _pack(files, left_out, labels, about, "data", notebook_for(config.task, config.run.name))
+    return _pack(files, left_out, labels, about, "data", notebook_for(config.task, config.run.name, file))
 
 
 def pack_run(run: Path, labels: Labels) -> Package:
@@ -124,7 +126,7 @@ def pack_run(run: Path, labels: Labels) -> Package:
     task = summary.task or _task(run)  # a failed run of an earlier version names none
     files, left_out = _files(run)
     about = [
-        f"The run `{run.name}` of the workload `{task}`: {summary.reason} at step {summary.step:,}.",
+        f"The run `{run.name}` of the workload `{label(task)}`: {summary.reason} at step {summary.step:,}.",
         "",
         f"A notebook of that workload that mounts this data set resumes `{run.name}` from it.",
     ]
@@ -262,7 +264,10 @@ def describe(package: Package) -> str:
 
 def steps(package: Package, uploaded: bool) -> str:
     """Returns what to do next, in the browser and on the command line."""
-    push = f"On the command line: python -m lib kaggle push {package.notebook} --dataset {package.dataset}"
+    push = f"kaggle push {package.notebook} --dataset {package.dataset}"
+    if is_configuration(package.notebook):  # its data.dir may name a folder of this machine
+        push += f" --param DATA_DIR={package.dataset}"
+    push = f"On the command line: {command(push)}"
     lines = [browser.mount_by_hand(package.dataset), push]
     if not uploaded:
         lines.insert(0, browser.upload_by_hand(package.archive, package.title, package.dataset))

@@ -35,7 +35,10 @@ _NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
 
 @dataclass(frozen=True)
 class Notebook:
-    """A built notebook and its options on Kaggle. Where `internet` or `gpu` is None, its source decides."""
+    """A built notebook and its options on Kaggle. Where `internet` or `gpu` is None, its source decides.
+
+    `root` is the folder of the files of one that was built just now from a configuration; see `carried.training`.
+    """
 
     path: Path
     kernel: str  # owner/slug
@@ -44,6 +47,7 @@ class Notebook:
     gpu: bool | None = None
     internet: bool | None = None
     public: bool = False
+    root: Path | None = None
 
     @property
     def folder(self) -> Path:
@@ -58,15 +62,25 @@ def find(name: str) -> Path:
     matches = [path for path in built if name in (path.stem, _without_number(path))]
     if len(matches) != 1:
         names = ", ".join(path.stem for path in built)
-        raise BadInput(f"There is no notebook {name}. There are: {names}. Or give a path that ends in .ipynb.")
+        others = "a path that ends in .ipynb, or the configuration of a run, such as my.yaml"
+        raise BadInput(f"There is no notebook {name}. There are: {names or 'none'}. Or give {others}.")
     return matches[0]
 
 
-def notebook_for(task: str, run: str) -> str:
-    """Returns the name of the built notebook that trains a run of a task; NOTEBOOK where a task has none of its own."""
+def is_configuration(name: str) -> bool:
+    """Returns whether a name is that of a configuration, whose notebook is built on the way."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def notebook_for(task: str, run: str, config: str = "") -> str:
+    """Returns what a push calls the notebook that trains a run of a task: a built one, or else the configuration.
+
+    NOTEBOOK where neither is known.
+    """
     names = map(_without_number, sorted((ROOT / "notebooks").glob("*.ipynb")))
     candidates = [name for name in names if name.split("_")[0] == task]
-    return next((name for name in candidates if run.startswith(name)), (candidates or ["NOTEBOOK"])[0])
+    others = [config] if config else [*candidates, "NOTEBOOK"]
+    return next((name for name in candidates if run.startswith(name)), others[0])
 
 
 def _without_number(path: Path) -> str:
@@ -79,11 +93,14 @@ def slug_of(path: Path) -> str:
 
 
 def kernel_of(name: str, owner: str = "") -> str:
-    """Returns owner/slug of a notebook on Kaggle from that, a slug, or the name of a built one. Raises BadInput."""
+    """Returns owner/slug of a notebook on Kaggle from that, a slug, a configuration, or the name of a built one.
+
+    Raises BadInput.
+    """
     if re.fullmatch(r"[\w-]+/[\w-]+", name) and not name.endswith(".ipynb"):
         return name
     try:
-        slug = slug_of(find(name))
+        slug = slug_of(Path(name) if is_configuration(name) else find(name))
     except BadInput:
         if not re.fullmatch(r"[a-z0-9-]+", name) or not (owner or "-" in name):
             raise
@@ -188,12 +205,12 @@ def check(notebook: Notebook, values: Mapping[str, object], stale: bool = False)
     """
     source = _read(notebook.path)
     carried.check_values(notebook.path.name, source, values)
-    if not stale and carried.is_stale(notebook.path):
+    if not stale and notebook.root is None and carried.is_stale(notebook.path):
         raise BadInput(
             f"{notebook.path} is stale: its source, lib or configs were edited after it was built. Run `make "
             "notebooks`, or give --stale to send it as it is."
         )
-    return carried.training(source, values, uses_gpu(notebook))
+    return carried.training(source, values, uses_gpu(notebook), notebook.root)
 
 
 def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:

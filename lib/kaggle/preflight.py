@@ -1,12 +1,11 @@
 """Checks to pass before a push spends quota; each one that does not pass says what to do."""
 
 import ast
-import itertools
 import json
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,19 @@ import torch
 
 from lib import launch, planner
 from lib.config import Config, profiles, resolve_lengths
+from lib.config.environment import command
 from lib.doctor.addresses import ADDRESS, check_addresses, remote
 from lib.doctor.findings import Finding
 from lib.errors import BadInput, TrainingFailed
-from lib.kaggle import carried, client, credentials, image
+from lib.kaggle import built, carried, client, credentials, image
 from lib.kaggle.carried import Training
 from lib.launch.queue import Entry
 from lib.machine.facts import CARDS, FACTS
 from lib.task import find_task, load_task
+from lib.task.files import imports
 from lib.text import amount
 from lib.training import data
+from lib.training.optimization import make_moments
 from lib.training.state import new_state, state_tensors
 
 _LOCAL_PATH = re.compile(
@@ -50,12 +52,13 @@ def check(
     folder: str = "",
     measured: float = 0.0,
     urls: Sequence[str] = (),
+    root: Path | None = None,
 ) -> dict[str, list[Finding]]:
     """Checks a built notebook, the configuration that it trains on Kaggle, addresses, the account, and at last data.
 
-    `folder` has the data, or is "embedded"; `measured` is in steps/s. Quick checks come first, and nothing is
-    downloaded. A finding is `bad` where a push would spend quota for nothing, a `warning` where that cannot be decided
-    from here. Prints what it is doing.
+    `folder` has the data, or is "embedded"; `measured` is in steps/s; `root` is as in `carried.training`. Quick checks
+    come first, and nothing is downloaded. A finding is `bad` where a push would spend quota for nothing, a `warning`
+    where that cannot be decided from here. Prints what it is doing.
     """
     _say("Checking the notebook, its configuration, its addresses and the account.")
     notebook = json.loads(path.read_text("utf-8"))
@@ -63,13 +66,13 @@ def check(
     on_kaggle = notebook["metadata"].get("kaggle", {})
     texts = {"the notebook": carried.text_of(notebook, "code", "markdown")}
     texts |= {name: text for name, text in files.items() if name.startswith("configs/")}
-    sections = {"Notebook": [*_contents(path, files, texts), _imports(notebook, files)]}
+    sections = {"Notebook": [*_contents(path, files, texts, root is not None), _imports(notebook, files)]}
     trains, _ = carried.workload(notebook)
     training = None
     if trains:
         overrides = {**settings, **({"data.dir": folder} if folder else {})}
         title = f"{trains}.yaml"
-        sections[title], training = _configuration(notebook, title, overrides, on_kaggle)
+        sections[title], training = _configuration(notebook, title, overrides, on_kaggle, root)
     else:
         sections["Notebook"].append(Finding("training", "it trains nothing: it needs no data, no GPU and no quota"))
     configs = [entry.config for entry in training.entries] if training else []
@@ -88,9 +91,9 @@ def _say(text: str) -> None:
 # --- the notebook -----------------------------------------------------------------------------------------------------
 
 
-def _contents(path: Path, files: Mapping[str, str], texts: Mapping[str, str]) -> list[Finding]:
-    """Checks freshness, size and carrier, and looks for credentials and paths of one machine."""
-    stale = carried.is_stale(path)
+def _contents(path: Path, files: Mapping[str, str], texts: Mapping[str, str], is_new: bool) -> list[Finding]:
+    """Checks freshness, unless it was built just now, size and carrier; looks for credentials and local paths."""
+    stale = False if is_new else carried.is_stale(path)
     findings = [Finding("freshness", f"{path.name} is what its source, lib and configs give")]
     if stale is None:
         value = f"{path.name} has no source here to compare it with"
@@ -126,33 +129,46 @@ def _contents(path: Path, files: Mapping[str, str], texts: Mapping[str, str]) ->
 
 def _imports(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
     """Compares the packages that the notebook and the carried files import with those of Kaggle's image."""
-    names: set[str] = set()
-    modules = [ast.parse(text) for name, text in files.items() if name.endswith(".py")]
-    for node in itertools.chain(carried.syntax(notebook), *map(ast.walk, modules)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.split(".")[0])
-    names -= {*sys.stdlib_module_names, "lib", "__future__"}
-    if absent := sorted(name for name in names & image.PACKAGES.keys() if image.PACKAGES[name].version is None):
+    own = {name: text for name, text in files.items() if name.startswith("configs/") and name.endswith(".py")}
+    codes = [text for name, text in files.items() if name.endswith(".py") and name not in own]
+    names = {alias for code in codes for alias in _tops(ast.walk(ast.parse(code)))} | {*_tops(carried.syntax(notebook))}
+    names |= {one.dotted.split(".")[0] for text in own.values() for one in imports(text) if one.is_needed}
+    beside = {part for name in own for part in Path(name).with_suffix("").parts}
+    names -= {*sys.stdlib_module_names, "lib", "__future__", *beside}
+    has_internet = bool(notebook["metadata"].get("kaggle", {}).get("isInternetEnabled"))
+    if (absent := built.absent_packages(names)) and not has_internet:
         advice = "Switch the internet on, or mount their wheels."
         return Finding("imports", f"Kaggle's image lacks {', '.join(absent)}", "bad", advice)
-    if unknown := sorted(names - image.PACKAGES.keys()):
-        advice = "Look on Kaggle, and add them to lib/kaggle/image.py."
-        return Finding("imports", f"whether Kaggle's image has {', '.join(unknown)} is not known", "warning", advice)
+    if unknown := built.unknown_packages(names):
+        return Finding("imports", built.unknown_sentence(unknown), "warning", built.UNKNOWN_ADVICE)
+    if absent:
+        return Finding("imports", f"Kaggle's image lacks {', '.join(absent)}; the notebook's internet is on for them")
     newest = max((image.PACKAGES[name].checked for name in names), default="-")
     return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported (checked {newest})")
+
+
+def _tops(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yields the names of the packages that are imported."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
 
 
 # --- the configuration ------------------------------------------------------------------------------------------------
 
 
 def _configuration(
-    notebook: Mapping[str, Any], title: str, overrides: Mapping[str, object], on_kaggle: Mapping[str, Any]
+    notebook: Mapping[str, Any],
+    title: str,
+    overrides: Mapping[str, object],
+    on_kaggle: Mapping[str, Any],
+    root: Path | None,
 ) -> tuple[list[Finding], Training | None]:
     """Reads the configuration of Kaggle's size as a session would, and checks the keys on which quota depends."""
     try:
-        training = carried.training(notebook, {"OVERRIDES": overrides}, has_gpu=True)
+        training = carried.training(notebook, {"OVERRIDES": overrides}, True, root)
     except BadInput as refusal:
         return [Finding("configuration", f"{title} is refused: {refusal}", "bad", _CORRECT)], None
     if training is None:
@@ -280,10 +296,11 @@ def _speed(parts: Sequence[Part], measured: float) -> list[Finding]:
         f"{f'{part.count} runs of ' if part.count > 1 else ''}{part.steps:,} steps at {speed:.3g} steps/s"
         for part, speed in zip(parts, speeds, strict=True)
     )
-    takes = "take" if total > 1 else "takes"
+    may_stop = any(part.config.training.stop_after_evaluations for part in parts)
+    takes = ("take" if total > 1 else "takes") + " at most" * may_stop
     value = f"{each}, {origin}, {takes} {hours:.1f} h: {_count(sessions, 'session')}, {_count(weeks, 'week')} of quota"
     if sessions > 1:
-        advice = "`python -m lib kaggle chain` runs one session after another."
+        advice = f"`{command('kaggle chain')}` runs one session after another."
         return [*findings, Finding("time", value, "warning", advice)]
     return [*findings, Finding("time", value)]
 
@@ -301,7 +318,7 @@ def _memory(part: Part) -> tuple[Finding, float]:
         return Finding("memory", f"the step does not fit a T4: {refusal}", "bad", advice), 0.0
     except TrainingFailed as failure:
         value = f"a training step fails: {str(failure).splitlines()[-1]}"
-        return Finding("memory", value, "bad", "See `python -m lib plan` with the same keys."), 0.0
+        return Finding("memory", value, "bad", f"See `{command('plan')}` with the same keys."), 0.0
     peak, usable = plan.chosen.prediction.peak_bytes / 2**30, plan.usable_bytes / 2**30
     value = f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a T4"
     return Finding("memory", value), 1 / plan.chosen.expected_seconds
@@ -332,13 +349,13 @@ def _space(parts: Sequence[Part]) -> Finding:
 def saved_bytes(run: launch.Run) -> tuple[int, int]:
     """Returns the bytes of the tensors in a checkpoint of a run, and of those in its best weights.
 
-    They are counted after an update on the `meta` device, so the optimizer's tensors and the average take no memory.
+    They are counted on the `meta` device, so that weights, the optimizer's tensors and the average take no memory.
     """
     state = new_state(run.task, run.config, torch.device("meta"), "fp32")
     for parameter in state.parameters:
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)
-    state.optimizer.step()
+    make_moments(state.optimizer)
     groups = state_tensors(state, run.config)
     sizes = {
         group: sum(value.numel() * value.element_size() for value in named.values()) for group, named in groups.items()

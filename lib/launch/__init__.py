@@ -15,8 +15,8 @@ from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.contract import baseline_of
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import limits, smaller, torchrun
-from lib.launch.resume import announce, bring_along, check_completed, look_for_checkpoint
+from lib.launch import code, limits, smaller, torchrun
+from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
 from lib.report import outputs
@@ -24,8 +24,8 @@ from lib.report.metrics import EVENTS, METRICS
 from lib.report.plot import draw_metrics
 from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
-from lib.report.summary import Reason, Summary, comparison
-from lib.training import identity, loop, precision
+from lib.report.summary import Reason, Summary, results, with_all
+from lib.training import identity, learned, loop, precision
 from lib.training.evaluation import evaluate
 from lib.training.session import handling_signals, start_session
 from lib.training.state import State, checkpoint_from_first, first_state
@@ -48,7 +48,8 @@ def train(config: Config | Run) -> Summary:
 
 def _train(run: Run) -> Summary:
     earlier = ranks.from_first(Summary.read(run.folder))
-    if earlier and earlier.reason == "completed" and earlier.step >= run.config.training.max_steps:
+    training = run.config.training
+    if earlier and earlier.is_done(training.max_steps, training.stop_after_evaluations):
         return _complete(run, earlier)
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
     number = int(os.environ.get(environment.SESSION, 0)) or (earlier.session if earlier else 0) + 1
@@ -121,11 +122,13 @@ def _print_completed(run: Run, earlier: Summary) -> None:
     with ranks.together():
         if ranks.is_first() and not torchrun.is_watched():  # else the process above has said it
             warning = check_completed(run, earlier)
-            print(f"{run.folder} was completed at step {earlier.step:,}. A larger training.max_steps continues it.")
+            print(f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}")
             if warning:
                 print(f"{warning}\nFor a run with these settings choose another run.name.")
             if earlier.missing:
                 print(f"It lacks: {', '.join(earlier.missing)}. That is made now.")
+            if not earlier.missing.keys() - {"plot"}:
+                _print_result(earlier)
 
 
 def _mend_files(run: Run, earlier: Summary) -> Summary:
@@ -184,7 +187,7 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
     if found and (earlier := bring_along(run, found)):
         number = earlier.session + 1
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
-        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(run.config)))
+        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
     return found, number
 
 
@@ -221,6 +224,7 @@ def _test_again(run: Run, earlier: Summary) -> Summary:
         if ranks.is_first():
             found, _ = look_for_checkpoint(run)
     precision.set_determinism(run.config.training)
+    learned.take(run.task, found, print)
     state = first_state(run.task, run.config, found, print)
     if ranks.from_first(found is None):
         state.step, state.kept_best = earlier.step, [earlier.best] if earlier.best else []
@@ -249,7 +253,11 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     missing = tested.get("missing", {})
     with _noting(missing if is_completed else {}, "plot"):
         plot(run, tested.get("baseline", {}))
-    facts = {"identity": identity.facts(run.config, run.task)} | _predictions(run) | _measured(outcome)
+    facts = (
+        {"identity": identity.facts(run.config, run.task)}
+        | _predictions(run)
+        | _measured(outcome, run.config.training.max_steps)
+    )
     ended = _summary(run, outcome.reason, outcome.state.step, number, **tested, **facts)
     _write(run, ended)
     _print_result(ended)
@@ -260,9 +268,14 @@ def _tested(run: Run, state: State) -> dict[str, Any]:
     """Returns what the summary says of the test: metrics, baseline, report, and under `missing` what of it failed."""
     missing: dict[str, str] = {}
     scores, baseline, report = test(run, state, missing)
-    metrics = {name: scores[name] for name in baseline if name in scores}
     loss = scores.get("loss")
-    return {"missing": missing, "metrics": metrics, "baseline": baseline, "test_loss": loss, "report": report}
+    return {
+        "missing": missing,
+        "metrics": with_all(scores, baseline),
+        "baseline": baseline,
+        "test_loss": loss,
+        "report": report,
+    }
 
 
 def _write(run: Run, summary: Summary) -> None:
@@ -272,12 +285,11 @@ def _write(run: Run, summary: Summary) -> None:
 
 def _print_result(summary: Summary) -> None:
     """Prints the test beside the baseline; not in a notebook, where a cell shows it at every "run all"."""
-    if not platform.in_notebook():
-        table = comparison(summary.metrics, summary.baseline) if summary.metrics else ""
-        print(*filter(None, (table, summary.report)), sep="\n\n", flush=True)
+    if not platform.in_notebook() and (text := results(summary)):
+        print(text, flush=True)
 
 
-def _measured(outcome: loop.Outcome) -> dict[str, Any]:
+def _measured(outcome: loop.Outcome, max_steps: int) -> dict[str, Any]:
     """Returns what the summary says of the training itself."""
     state = outcome.state
     return {
@@ -287,6 +299,7 @@ def _measured(outcome: loop.Outcome) -> dict[str, Any]:
         "micro_batch": state.micro_batch,
         "precision": state.precision,
         "skipped_steps": state.skipped_steps,
+        "stopped_early": state.stopped_early(max_steps),
         "world_size": ranks.world(),
         "samples_seen": outcome.samples_seen,
     }

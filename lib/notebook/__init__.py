@@ -15,7 +15,7 @@ from lib.errors import BadInput, printable
 from lib.launch import queue
 from lib.machine import platform
 from lib.planner import file
-from lib.report.summary import Summary, comparison
+from lib.report.summary import Summary, results
 from lib.task import find_task, load_config
 
 Parameters = Mapping[str, Any]  # the names of the parameters cell
@@ -64,10 +64,9 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
         path = Path(parameters["CONFIG"])
         path = path if path.exists() else home / path
     else:
-        has_gpu = torch.cuda.is_available()
-        path = home / "configs" / (f"{workload}.yaml" if has_gpu else f"{workload}_small.yaml")
-        why = "a GPU is there" if has_gpu else "there is no GPU, so this is the small size for a laptop"
-        print(f"CONFIG is empty: taking configs/{path.name}, because {why}.")
+        name, why = default_config(workload, torch.cuda.is_available(), (home / _small(workload)).is_file())
+        path = home / name
+        print(f"CONFIG is empty: taking {name}, because {why}.")
     overrides = {key: parameters[name] for name, key in KEYS.items() if parameters[name]} | parameters["OVERRIDES"]
     for key, value in overrides.items():
         print(f"Override: {printable(key)} = {value!r}")
@@ -80,6 +79,20 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
         made_for = f"{saved.cards} x {printable(saved.card, most=60)} ({printable(saved.path)})"
         print(f"Plan for {made_for}: {printable(key)} = {value!r}{but}")
     return path, {**saved.overrides, **overrides}
+
+
+def default_config(workload: str, has_gpu: bool, has_small: bool) -> tuple[str, str]:
+    """Returns the file, below the folder with `configs`, that an empty CONFIG stands for, and why it is that one."""
+    if has_gpu:
+        return f"configs/{workload}.yaml", "a GPU is there"
+    if has_small:
+        return _small(workload), "there is no GPU, so this is the small size for a laptop"
+    small = Path(_small(workload)).name
+    return f"configs/{workload}.yaml", f"there is no GPU, and the notebook carries no {small} for such a machine"
+
+
+def _small(workload: str) -> str:
+    return f"configs/{workload}_small.yaml"
 
 
 def plan(run: launch.Run) -> planner.Plan | None:
@@ -108,7 +121,7 @@ def ended(summary: Summary) -> str:
         "interrupted": ": everything is saved. Run this cell again to continue.",
         "deadline": ": everything is saved. Run again in a new session, with this run's output as an input.",
     }
-    return said + ways.get(summary.reason, ".")
+    return f"{said}{ways.get(summary.reason, '.')} {summary.why_early}".rstrip()
 
 
 _LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it
@@ -139,4 +152,4 @@ def compare(summary: Summary) -> str:
     if summary.missing and not summary.metrics:
         why = "; ".join(f"{name} failed ({error})" for name, error in summary.missing.items())
         return f"The run is completed, but {why}. Correct it and run again: nothing is trained again."
-    return "\n\n".join(filter(None, [comparison(summary.metrics, summary.baseline), summary.report]))
+    return results(summary)

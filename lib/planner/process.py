@@ -32,10 +32,11 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0) -> Plan:
         path, request, answer = (Path(folder, name) for name in (f"{config.run.name}.yaml", "request", "answer"))
         path.write_text(to_yaml(config), "utf-8")
         request.write_bytes(pickle.dumps((str(path), target, count)))
-        import_path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        # -P, and the working folder at the end: a folder lib of one's own in it must not be taken for this one
+        folders = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")]), str(Path.cwd())]
         child = subprocess.run(
-            [sys.executable, "-m", "lib.planner", str(request), str(answer)],
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": import_path},
+            [sys.executable, "-P", "-m", "lib.planner", str(request), str(answer)],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(folders)},
             capture_output=True,
             text=True,
         )

@@ -94,5 +94,6 @@ def _become(module: str, arguments: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path.cwd())  # as for `python -m`, instead of the folder of this file
+    # As for `python -m`, instead of the folder of this file; but a folder lib of one's own is not taken for this one.
+    sys.path[:1] = [str(Path(__file__).resolve().parents[2]), str(Path.cwd())]
     {"agent": _agent, "rank": _rank}[sys.argv[1]](*sys.argv[2:])

@@ -41,10 +41,22 @@ class Summary:
     micro_batch: int = 0
     precision: str = ""
     skipped_steps: int = 0
+    stopped_early: dict[str, Any] = field(default_factory=dict)  # "evaluations" without gain, and the "text" on it
     world_size: int = 1
     samples_seen: list[int] = field(default_factory=list)  # by each rank, in this session
     limit: dict[str, Any] = field(default_factory=dict)  # of the next session's micro-batch: see launch.smaller
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
+
+    def is_done(self, max_steps: int, stop_after: int) -> bool:
+        """Says whether the run is completed, and these settings of `training:` leave nothing to train."""
+        waited = self.stopped_early.get("evaluations")
+        has_stopped = isinstance(waited, int) and 0 < stop_after <= waited
+        return self.reason == "completed" and (self.step >= max_steps or has_stopped)
+
+    @property
+    def why_early(self) -> str:
+        """The sentence on a run that was completed before its last step; empty for any other."""
+        return str(self.stopped_early.get("text", ""))
 
     def write(self, folder: Path) -> None:
         """Writes `summary.json` into a run's folder, whole or not at all; metrics keep their order. Raises OSError."""
@@ -88,8 +100,16 @@ def _fits(value: object, declared: Any) -> bool:
     return value is not None and not isinstance(value, bool) and isinstance(value, tuple(kinds))
 
 
+def results(summary: Summary) -> str:
+    """Returns what a run ends with: its test metrics and loss beside the baseline's, and the task's report."""
+    loss = {} if summary.test_loss is None else {"loss": summary.test_loss}
+    metrics = {**summary.metrics, **{name: value for name, value in loss.items() if name not in summary.metrics}}
+    table = comparison(metrics, summary.baseline) if metrics else ""
+    return "\n\n".join(filter(None, [table, summary.report]))
+
+
 def comparison(metrics: Mapping[str, float], trivial: Mapping[str, float]) -> str:
-    """Returns the test metrics beside the strongest trivial baseline's.
+    """Returns the test metrics beside the strongest trivial baseline's, where it has them.
 
     Several metrics of several groups (`hits1_masked`, `iou_lake`) are a table of their own with a row for each group.
     """
@@ -102,14 +122,25 @@ def comparison(metrics: Mapping[str, float], trivial: Mapping[str, float]) -> st
     grouped = {name for names in wide.values() for name in names.values()}
     rows = [("metric", "trivial", "model", "difference")]
     for name in (name for name in metrics if name not in grouped):
-        value, other = metrics[name], trivial[name]
-        rows.append((name, f"{other:.3f}", f"{value:.3f}", f"{value - other:+.3f}"))
+        value, other = metrics[name], trivial.get(name)
+        beside = ("", "") if other is None else (f"{other:.3f}", f"{value - other:+.3f}")
+        rows.append((name, beside[0], f"{value:.3f}", beside[1]))
     tables = [aligned(rows, left={0})] * (len(rows) > 1)
     if wide:
         columns = dict.fromkeys(metric for names in wide.values() for metric in names)
         cells = [["model (trivial)", *columns]]
         for group, names in wide.items():
             known = [names.get(metric) for metric in columns]
-            cells.append([group, *(f"{metrics[n]:.3f} ({trivial[n]:.3f})" if n else "" for n in known)])
+            cells.append([group, *(_beside(n, metrics, trivial) if n else "" for n in known)])
         tables.append(aligned(cells, left={0}))
     return "\n\n".join(tables)
+
+
+def _beside(name: str, metrics: Mapping[str, float], trivial: Mapping[str, float]) -> str:
+    return f"{metrics[name]:.3f} ({trivial[name]:.3f})" if name in trivial else f"{metrics[name]:.3f}"
+
+
+def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict[str, float]:
+    """Returns the metrics that a summary keeps: those of the baseline in its order, then all others but the loss."""
+    first = [name for name in baseline if name in scores]
+    return {name: scores[name] for name in [*first, *(n for n in scores if n not in baseline and n != "loss")]}

@@ -16,6 +16,7 @@ from lib.config import Config, read_config
 from lib.config.files import size_of
 from lib.errors import BadInput, printable
 from lib.machine import inputs, platform
+from lib.task.checks import check_together
 from lib.task.contract import Task
 
 
@@ -46,7 +47,7 @@ def _from_file(file: str, class_name: str) -> type[Task]:
         size = size_of(path)
     except (OSError, RuntimeError, ValueError) as error:
         why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({_reason(error)})"
-        advice = "Give the path from the folder that you start in."
+        advice = "Give its path from the folder of the configuration, or from the one that you start in."
         raise BadInput(f"The task file {printable(file, most=200)} {why}. {advice}") from None
     if size > _MOST_SOURCE_BYTES:
         raise BadInput(f"The task file {printable(file)} has {size:,} bytes, which is no source of a task.")
@@ -151,10 +152,13 @@ def load_task(config: Config) -> Task:
     """Returns the task of a configuration with its data located.
 
     An empty `data.dir` means a mounted input that holds one of the task's sentinels, or the task's embedded default
-    where there is none; `describe_data` says which.
+    where there is none; `describe_data` says which. Raises BadInput where batches would part
+    what the task keeps together.
     """
     cls = find_task(config.task)
-    return cls(config, locate_data(config.data.dir, cls.sentinels, cls.homes))
+    task = cls(config, locate_data(config.data.dir, cls.sentinels, cls.homes))
+    check_together(task, config)
+    return task
 
 
 def locate_data(

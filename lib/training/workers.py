@@ -71,6 +71,7 @@ def start_server() -> None:
     context.set_forkserver_preload([fork_server.__name__])
     path = [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
     changes = {"PYTHONPATH": os.pathsep.join(path), environment.FORK_SERVER: str(os.getpid())}
+    changes["PYTHONSAFEPATH"] = "1"  # else a folder lib in the working folder would be taken for this one
     former = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

@@ -194,7 +194,9 @@ class Criteria:
 @dataclass(frozen=True)
 class Settings:
     source: Source = Source()
-    download: tuple[str, ...] = option((), "Addresses or paths of archives with the data, where no data.dir is given.")
+    download: tuple[str, ...] = option(
+        (), "Addresses or paths of archives with the data, where no data.dir is given.", path=True
+    )
     generator: Generator = Generator()
     tiles: Cut = Cut()
     split: Split = Split()

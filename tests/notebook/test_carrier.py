@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import notebook_carrier as carrier
 from lib.errors import BadInput
+from lib.notebook import carrier
 
 SOURCE = Path("notebooks_src/01_demo.py")
 NASTY = ("r'''x''' \"\"\"y\"\"\" ''''z'''' \\''' a\\\\ \x00\x0c\r\u2028\ufeff"
@@ -109,4 +109,4 @@ def test_an_untouched_cell_has_no_edits_though_the_checkout_went_on(root: Path) 
     cell = carrier.code("01_demo", {"lib/hello.py": "x = 1\n"})
     assert carrier.edits("01_demo", cell, root) == []
     (message,) = carrier.edits("01_demo", cell.replace("    use(home)\n", ""), root)[:1]
-    assert "make the edit in notebooks_src/carrier.py.in itself" in message and "-    use(home)" in message
+    assert "make the edit in lib/notebook/carrier.py.in itself" in message and "-    use(home)" in message

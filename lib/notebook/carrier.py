@@ -1,6 +1,6 @@
 """What a notebook carries: the files of lib that it imports, its tasks and its configurations, packed into one cell.
 
-`notebooks_src/carrier.py.in` is that cell's code; here it is filled, and read back.
+`carrier.py.in` beside this file is that cell's code; here it is filled, and read back. No notebook carries this file.
 """
 
 import ast
@@ -20,7 +20,7 @@ from lib.errors import BadInput
 
 MAX_DIFF_LINES = 60  # a file or notebook
 PACKED_COLUMNS = 8000  # a line: a preview shows few lines, and editors draw up to 10,000 characters of each
-TEMPLATE = Path(__file__).resolve().parent / "notebooks_src" / "carrier.py.in"
+TEMPLATE = Path(__file__).resolve().with_name("carrier.py.in")
 FIRST_LINES = re.compile(r"\A# @title .*\n# It carries \d+ files built from notebooks_src/([\w-]+)\.py,")
 CHECKSUM = re.compile(r"(?<=that it was edited: )\w+$", re.MULTILINE)
 BASE = re.compile(r"^base: *(\S+)", re.MULTILINE)  # a configuration's other file, beside it
@@ -37,12 +37,23 @@ def carried_files(
     child process; lib/kaggle never does. For a notebook that only plans (`planning`), the imports inside a task's
     functions do not count: they are for reading data and for evaluation. Raises BadInput.
     """
-    lib = root / "lib"
     names = [name for cell in cells for name in imported(cell, True)]
     for task in tasks:
         if not module_file(root, f"lib.tasks.{task}"):
             raise BadInput(f"{source_path}:1: the header names the task '{task}', but lib/tasks has no such module.")
         names.append(f"lib.tasks.{task}")
+    paths = library(names, planning, root)
+    names = [f"{name}.yaml" for name in configs]
+    while names:
+        path = root / "configs" / names.pop()
+        paths.add(path)
+        names += BASE.findall(read(path, source_path, root))
+    return {path.relative_to(root).as_posix(): read(path, source_path, root) for path in sorted(paths)}
+
+
+def library(names: Iterable[str], planning: bool, root: Path) -> set[Path]:
+    """Returns the files of lib behind dotted names and whatever those import, with the data beside a task's modules."""
+    lib, names = root / "lib", list(names)
     paths: set[Path] = set()
     while names:
         parts = names.pop().split(".")
@@ -53,12 +64,7 @@ def carried_files(
                 names += imported(path.read_bytes(), not planning or lib / "tasks" not in path.parents)
     for path in [path for path in paths if path.name == "__init__.py" and path.is_relative_to(lib / "tasks")]:
         paths |= {*data_files(path.parent)} if path.parent != lib / "tasks" else set()
-    names = [f"{name}.yaml" for name in configs]
-    while names:
-        path = root / "configs" / names.pop()
-        paths.add(path)
-        names += BASE.findall(read(path, source_path, root))
-    return {path.relative_to(root).as_posix(): read(path, source_path, root) for path in sorted(paths)}
+    return paths
 
 
 @cache
@@ -136,8 +142,10 @@ def unpack(code: str) -> dict[str, str]:
         raise BadInput(f"the carrier cell can no longer be read: {sentence}") from None
 
 
-def code(name: str, files: dict[str, str], before: str = "") -> str:
+def code(name: str, files: dict[str, str], before: str = "", made_from: str = "") -> str:
     """Returns the carrier cell's code: the template with the files filled in.
+
+    `made_from` is the file that the cell names as the notebook's source; by default that of the name in notebooks_src.
 
     Where `before`, the code of the committed notebook, holds the same files, its packed block is kept: so a build is
     the same bytes on machines whose zlib compresses otherwise.
@@ -146,6 +154,7 @@ def code(name: str, files: dict[str, str], before: str = "") -> str:
     with contextlib.suppress(BadInput):
         packed = PACKED.search(before)[1] if before and unpack(before) == files else packed
     text = TEMPLATE.read_text(encoding="utf-8").rstrip("\n").replace("@NAME@", name).replace("@COUNT@", str(len(files)))
+    text = text.replace("@SOURCE@", made_from or f"notebooks_src/{name}.py")
     text = text.replace("@PACKED@", packed)
     return text.replace("@CHECKSUM@", checksum(text.replace("@CHECKSUM@", "")))
 
@@ -162,7 +171,7 @@ def edits(name: str, cell: str, root: Path) -> list[str]:
     if built and built[0] == checksum(CHECKSUM.sub("", cell)):
         return []
     own = PACKED.sub("", CHECKSUM.sub("", cell)), PACKED.sub("", CHECKSUM.sub("", code(name, files)))
-    pairs = [("notebooks_src/carrier.py.in", own[1], own[0])]
+    pairs = [("lib/notebook/carrier.py.in", own[1], own[0])]
     for path, text in files.items():
         pairs.append((path, (root / path).read_text(encoding="utf-8") if (root / path).is_file() else "", text))
     return [

@@ -1,0 +1,34 @@
+"""`python -m lib new NAME --like KIND`."""
+
+import argparse
+from pathlib import Path
+
+from lib import new
+from lib.config.environment import command
+from lib.text import aligned
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command `new`."""
+    one = commands.add_parser("new", help="write a task of your own with its configuration, test and generated data")
+    one.add_argument("name", help="what the files are named by: my for my_task.py, my.yaml, test_my_task.py, my_data")
+    one.add_argument("--like", choices=new.KINDS, default=new.KINDS[0], help="the example to begin with")
+    one.set_defaults(run=_new)
+
+
+def _new(options: argparse.Namespace) -> int:
+    task, config, test, data = new.write(options.name, options.like, Path())
+    slug = f"{options.name.strip('_').replace('_', '-').lower()}-data"
+    steps = (
+        (f"doctor {config}", "asks whether machine, data and task are sound"),
+        (f"train {config}", "trains, or resumes"),
+        (f"notebook {config}", f"writes {config.with_suffix('.ipynb')}, which trains on Kaggle"),
+        (f"kaggle dataset {config} --slug {slug}", "uploads the data"),
+        (f"kaggle push {config} --dataset OWNER/{slug}", "trains there"),
+    )
+    print(f"{task}: the model and how its data is read; change it to yours")
+    print(f"{config}: the run, with a reason for each key")
+    print(f"{test}: asks whether the task keeps its contract; run it with pytest")
+    print(f"{data}: generated data, in the layout that the task reads; put yours in its place")
+    print(f"\nNext:\n{aligned([(command(arguments), f'# {what}') for arguments, what in steps], left={0, 1})}")
+    return 0

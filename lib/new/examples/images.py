@@ -1,0 +1,45 @@
+"""The class of an image: PNG or JPEG files in a folder for each class."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from lib.config import option
+from lib.supervised import Supervised, split
+
+
+@dataclass(frozen=True)
+class Settings:
+    classes: tuple[str, ...] = option(("circle", "square", "triangle"), "The names of the class folders.")
+    size: int = option(64, "The height and width that images are scaled to.", minimum=8)
+    width: int = option(16, "The channels of the first layer.", minimum=1)
+
+
+class Images(Supervised):
+    Settings, sentinels, metrics = Settings, ("*/*.png", "*/*.jpg"), ("accuracy", "macro_f1")
+
+    def model(self):
+        width = [3, *(self.settings.width * 2**k for k in range(3))]
+        blocks = [
+            nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2))
+            for a, b in pairwise(width)
+        ]
+        head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(self.settings.classes))
+        return nn.Sequential(*blocks, *head)
+
+    def read(self, source):
+        return split((path, path.parent.name) for path in source.glob("*/*") if path.suffix in (".png", ".jpg"))
+
+    def example(self):
+        return Image.new("RGB", (self.settings.size, self.settings.size)), self.settings.classes[0]
+
+    def batch(self, samples, training):
+        images = (x if isinstance(x, Image.Image) else Image.open(x) for x, _ in samples)
+        scaled = [x.convert("RGB").resize((self.settings.size, self.settings.size)) for x in images]
+        x = torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2) / 255
+        flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training
+        return {"x": torch.where(flips, x.flip(3), x), "labels": torch.tensor([label for _, label in samples])}

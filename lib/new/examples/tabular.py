@@ -1,0 +1,43 @@
+"""A number from a row of a table: CSV files with a column for each feature and one for what is predicted."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from lib.config import option
+from lib.supervised import Supervised, records, split
+
+
+@dataclass(frozen=True)
+class Settings:
+    features: tuple[str, ...] = option(("rooms", "area", "age"), "The columns that are given.")
+    target: str = option("price", "The column that is predicted.")
+    width: int = option(32, "The width of the hidden layer.", minimum=1)
+
+
+class Tabular(Supervised):
+    Settings, sentinels, kind, metrics = Settings, ("*.csv",), "numbers", ("rmse", "mae", "r2")
+
+    def model(self):
+        inputs, width = len(self.settings.features), self.settings.width
+        return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, 1))
+
+    def read(self, source):
+        rows = ([row.get(name) for name in (*self.settings.features, self.settings.target)] for row in records(source))
+        return split([None if value is None else float(value) for value in row] for row in rows)
+
+    def learn(self, samples):
+        table = torch.tensor(samples)
+        return {"mean": table.mean(0).tolist(), "deviation": table.std(0, correction=0).clamp(min=1e-6).tolist()}
+
+    def example(self):
+        return [0.0] * (len(self.settings.features) + 1)
+
+    def batch(self, samples, training):
+        mean, deviation = (torch.tensor(self.learned()[name]) for name in ("mean", "deviation"))
+        table = torch.tensor(samples)
+        return {"x": ((table - mean) / deviation)[:, :-1], "labels": table[:, -1]}
+
+    def outputs(self, model, batch):
+        return model(batch["x"]) * self.learned()["deviation"][-1] + self.learned()["mean"][-1]

@@ -1,0 +1,64 @@
+"""What a test leaves beside its metrics: a confusion matrix of classes, or true against predicted numbers."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lib.machine import disk
+from lib.report import figure
+from lib.text import aligned
+
+_MOST_ROWS = 50  # classes of a table that is still read
+_MOST_DRAWN = 20
+_MOST_POINTS = 5000
+
+
+def write(kind: str, true: np.ndarray, guess: np.ndarray, names: Sequence[str], classes: int, folder: Path) -> str:
+    """Writes the figure of a test into a run's folder; returns what to print. More classes than 50 have none."""
+    if kind == "numbers":
+        return f"True against predicted numbers: {_scatter(true, guess, folder / 'plots' / 'numbers.png')}"
+    count = max(classes, int(max(true.max(), guess.max())) + 1)
+    if count > _MOST_ROWS:
+        return ""
+    shown = [names[number] if number < len(names) else str(number) for number in range(count)]
+    matrix = np.bincount(true * count + guess, minlength=count * count).reshape(count, count)  # rows: the truth
+    where = folder / "confusion.csv"
+    write_table(where, [["true class", *shown], *([name, *row] for name, row in zip(shown, matrix, strict=True))])
+    unit = "samples" if kind == "classes" else "tokens"
+    if count <= _MOST_DRAWN:
+        where = figure.confusion(matrix, shown, folder / "plots" / "confusion.png", unit)
+    return f"{_of_classes(matrix, shown)}\n\nWhich class was taken for which: {where}"
+
+
+def _of_classes(matrix: np.ndarray, names: Sequence[str]) -> str:
+    """Returns how often each class is there, and its precision, recall and F1, of (classes, classes) counts."""
+    right, guessed, true = matrix.diagonal(), matrix.sum(0), matrix.sum(1)
+    ratios = ((right, guessed), (right, true), (2 * right, guessed + true))
+    columns = [[f"{n / of:.3f}" if of else "-" for n, of in zip(*pair, strict=True)] for pair in ratios]
+    rows = zip(names, map(str, true), *columns, strict=True)
+    return aligned([["class", "number", "precision", "recall", "F1"], *rows], left={0})
+
+
+def write_table(path: Path, rows: Iterable[Sequence[Any]]) -> Path:
+    """Writes rows as CSV, whole or not at all; returns `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk.whole(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    return path
+
+
+def _scatter(true: np.ndarray, guess: np.ndarray, path: Path) -> Path:
+    """Draws predicted numbers over true ones; of many an even choice."""
+    drawn, axes = figure.grid(1, 1, 4.2)
+    ax = axes[0][0]
+    every = -(-true.size // _MOST_POINTS)
+    ax.scatter(true.ravel()[::every], guess.ravel()[::every], s=6, alpha=0.5)
+    ends = [float(min(true.min(), guess.min())), float(max(true.max(), guess.max()))]
+    ax.plot(ends, ends, color="0.6", linewidth=1)
+    ax.set_axis_on()
+    ax.set_xlabel("true")
+    ax.set_ylabel("predicted")
+    return figure.save(drawn, path)

@@ -1,0 +1,111 @@
+"""New data, read without targets, and what models answer, as predictions.csv. Each `task` is a `Supervised`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lib.errors import BadInput, printable
+from lib.report.progress import counted
+from lib.report.result import write_table
+from lib.supervised.samples import IGNORED, in_order, path_of, reading, target_of, with_target
+
+FILE = "predictions.csv"
+_AT_ONCE = 32  # samples, where no micro-batch is set: training, which fits, takes more memory
+
+
+def read(task: Any, source: Path) -> list[Any]:
+    """Returns new samples: all files like those of the training, or what `read` of the task finds. Raises BadInput."""
+    suffixes, name = set(task.learned().get("suffixes", [])), type(task).__name__
+    advice = f"Give data laid out as the training data, targets aside, or write read_new(source) in {name}."
+    if suffixes:
+        files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+        found = [(path, None) for path in files if path.suffix in suffixes]
+        what = f"no file ending in {', '.join(sorted(suffixes))}"
+    else:
+        try:
+            with reading(source, is_new=True):
+                parts = task.read(source)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            why = printable(f"{type(error).__name__}: {error}", most=200)
+            raise BadInput(f"{name}.read cannot read {printable(source)} ({why}). {advice}") from error
+        lists = parts.values() if isinstance(parts, Mapping) else [parts]
+        found = [sample for samples in lists for sample in samples]
+        what = f"no sample that {name}.read finds"
+    if not found:
+        raise BadInput(f"There is {what} in {printable(source)}. {advice}")
+    return in_order(found, source)
+
+
+def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
+    """Returns the answers by sample, and writes them into `out`. Raises BadInput where there are no new samples."""
+    if not isinstance(source, Path):
+        raise BadInput(f"Give one folder or file to predict, not a {type(source).__name__}.")
+    if not source.exists():
+        raise BadInput(f"There is no {printable(source)}. Give the folder or file with new data.")
+    samples = list(task.read_new(source))
+    size = task.config.training.micro_batch or _AT_ONCE
+    chunks = counted(range(0, len(samples), size), "batches predicted")
+    rows = [row for first in chunks for row in _rows(task, models, samples[first : first + size])]
+    answers = dict(zip(_names(samples, source), rows, strict=True))
+    if out is not None:
+        _write(answers, out)
+    return answers
+
+
+def _rows(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
+    with torch.inference_mode():
+        found = task.answers(models, [_without_target(task, sample) for sample in samples])
+    if len(found) != len(samples):
+        raise BadInput(f"{type(task).__name__}.answers returned {len(found)} rows for {len(samples)} samples.")
+    return [row if isinstance(row, Mapping) else {"prediction": row} for row in found]
+
+
+def _without_target(task: Any, sample: Any) -> Any:
+    """Returns a new sample with the example's target in the place of its own: nobody knows it, and it may be None."""
+    if task.kind in ("tokens", "next_tokens") and target_of(sample) is not None:
+        return sample  # its length belongs to the sample
+    target = target_of(task.example())
+    return with_target(sample, 0 if task.kind == "classes" and isinstance(target, str) else target)
+
+
+def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
+    """Returns a row for each sample by the mean of all models. Raises BadInput where that says nothing."""
+    if task.kind == "next_tokens":
+        raise BadInput(
+            f"What follows a text is generated, and how is for you to say. Write answers(models, samples) in "
+            f"{type(task).__name__}, which returns a text for each sample."
+        )
+    device = next(models[0].parameters()).device
+    batch = {name: value.to(device) for name, value in task.labelled(samples).items()}
+    outputs = [task.outputs(model, batch).float() for model in models]
+    if task.kind == "numbers":
+        mean = torch.stack(outputs).mean(0).reshape(len(samples), -1)
+        names = ["prediction"] if mean.shape[1] == 1 else [f"prediction_{k + 1}" for k in range(mean.shape[1])]
+        return [dict(zip(names, row, strict=True)) for row in mean.tolist()]
+    shares, chosen = torch.stack([each.softmax(-1) for each in outputs]).mean(0).max(-1)
+    if task.kind == "tokens":
+        rows = zip(chosen, batch["labels"] != IGNORED, strict=True)
+        return [{"prediction": " ".join(_name(task, k) for k in row[known].tolist())} for row, known in rows]
+    pairs = zip(chosen.tolist(), shares.tolist(), strict=True)
+    return [{"prediction": _name(task, k), "probability": round(share, 6)} for k, share in pairs]
+
+
+def _name(task: Any, number: int) -> str:
+    return task.names[number] if number < len(task.names) else str(number)
+
+
+def _names(samples: list[Any], source: Path) -> list[str]:
+    """Returns the file of each sample below `source`, or where two have the same, the sample's number from 0."""
+    base = source if source.is_dir() else source.parent
+    paths = [path_of(sample) for sample in samples]
+    names = [(p.relative_to(base) if p.is_relative_to(base) else p).as_posix() for p in paths if p]
+    return names if len(set(names)) == len(samples) else [str(number) for number in range(len(samples))]
+
+
+def _write(answers: Mapping[str, Mapping[str, Any]], out: Path) -> None:
+    columns = dict.fromkeys(name for row in answers.values() for name in row)
+    rows = ([name, *(row.get(column, "") for column in columns)] for name, row in answers.items())
+    write_table(out / FILE, [["sample", *columns], *rows])

@@ -1,0 +1,161 @@
+"""Samples as a person reads them: dealt to three parts, with a target that can be taken out and replaced."""
+
+import contextlib
+import csv
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lib.errors import BadInput, printable
+from lib.task.fingerprint import canonical
+
+IGNORED = -100  # the label of what has no target, as in torch and transformers
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What is being read: the folder that paths count from, and whether it is new data, which is not dealt."""
+
+    root: Path | None = None
+    is_new: bool = False
+
+
+_DEALT = _Reading()
+_reading: ContextVar[_Reading] = ContextVar("reading", default=_DEALT)
+
+
+@contextlib.contextmanager
+def reading(root: Path | None, is_new: bool = False) -> Iterator[None]:
+    """Lets `split` inside the block count paths from `root`, so that the parts are the same wherever data lies."""
+    token = _reading.set(_Reading(root, is_new))
+    try:
+        yield
+    finally:
+        _reading.reset(token)
+
+
+def split(
+    items: Iterable[Any], validation: float = 0.15, test: float = 0.15, group: Callable[[Any], Any] | None = None
+) -> dict[str, list[Any]]:
+    """Deals items to "train", "validation" and "test" by a hash of their group: those of one group stay together.
+
+    Adding items moves none of those that were there. `group` returns what items have in common (a patient, a
+    document); by default it is the item without its target. New data, which is read to be predicted, is not dealt.
+    """
+    now = _reading.get()
+    parts: dict[str, list[Any]] = {part: [] for part in PARTS}
+    if not 0 <= validation + test < 1 or min(validation, test) < 0:
+        raise BadInput(f"split(validation={validation}, test={test}) leaves nothing to train on. Give smaller shares.")
+    for item in items:
+        text = "" if now.is_new else canonical(group(item) if group else _without_target(item), now.root)
+        share = int(hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16) / 16**12
+        is_held = now.is_new or share < test
+        parts["test" if is_held else "validation" if share < test + validation else "train"].append(item)
+    return parts
+
+
+def _without_target(item: Any) -> Any:
+    return item[:-1] if isinstance(item, tuple | list) and len(item) > 1 else item
+
+
+def records(source: Path, pattern: str = "*.csv") -> Iterator[dict[str, Any]]:
+    """Yields the rows of a CSV, TSV or JSON Lines file as dicts; of a folder those of all files that match, by name.
+
+    A column that a file lacks is not in its rows: `row.get("label")` is None where new data has no targets.
+    """
+    for path in [source] if source.is_file() else sorted(source.glob(pattern)):
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            if path.suffix in (".json", ".jsonl", ".ndjson"):
+                yield from (_json(line, path, number) for number, line in enumerate(file, 1) if line.strip())
+            else:
+                yield from csv.DictReader(file, delimiter="\t" if path.suffix in (".tsv", ".txt") else ",")
+
+
+def _json(line: str, path: Path, number: int) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise BadInput(f"{printable(path)}:{number}: This line is no JSON ({error}). Correct or delete it.") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"{printable(path)}:{number}: This line is no JSON object. Correct or delete it.")
+    return found
+
+
+def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
+    """Returns rows cut to `length` and filled with `value` to the longest of them, as a tensor (rows, longest)."""
+    width = max(1, min(length, max(map(len, rows), default=1)))
+    return torch.tensor([[*row[:width], *[value] * (width - len(row))] for row in rows])
+
+
+# --- one sample -------------------------------------------------------------------------------------------------------
+
+
+class Item(NamedTuple):
+    """A sample on its way into a batch."""
+
+    sample: Any
+    training: bool
+
+
+def target_of(sample: Any) -> Any:
+    """Returns the last element of a tuple or list, or the last value of a dict. Raises BadInput for anything else."""
+    if isinstance(sample, tuple | list) and sample:
+        return sample[-1]
+    if isinstance(sample, Mapping) and sample:
+        return sample[next(reversed(sample))]
+    what = printable(repr(sample), most=60)
+    raise BadInput(f"The sample {what} has no target. Let read() return tuples whose last element is the target.")
+
+
+def with_target(sample: Any, target: Any) -> Any:
+    """Returns a sample with another target."""
+    if isinstance(sample, Mapping):
+        return {**sample, next(reversed(sample)): target}
+    if hasattr(sample, "_replace"):  # a named tuple
+        return sample._replace(**{sample._fields[-1]: target})
+    return type(sample)([*sample[:-1], target])
+
+
+def path_of(sample: Any) -> Path | None:
+    """Returns the file that a sample begins with; None where it begins with something else."""
+    first = sample[0] if isinstance(sample, tuple | list) and sample else sample
+    return first if isinstance(first, Path) else None
+
+
+def in_order(samples: Any, root: Path | None) -> Any:
+    """Returns samples that begin with a path in the order of their paths: that of a folder differs between machines."""
+    if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
+        samples = list(samples)
+    if isinstance(samples, list) and samples and all(path_of(sample) for sample in samples):
+        return sorted(samples, key=lambda sample: canonical(path_of(sample), root))
+    return samples
+
+
+class Part:
+    """The samples of one part as a data set; a lazy sequence of them stays lazy."""
+
+    def __init__(self, task: Any, name: str, samples: Any):
+        self.task, self.name, self.samples, self.training = task, name, samples, name == PARTS[0]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Item:
+        return Item(self.task.prepared(self.samples[index]), self.training)
+
+
+def of_source(read: Callable[..., Any], source: Path | None, name: str) -> Any:
+    """Calls `read`. Raises BadInput where a file that it opens is not there."""
+    try:
+        return read() if source is None else read(Path(source))
+    except OSError as error:
+        why = f"{error.strerror or error}: {printable(error.filename)}" if error.filename else f"{error}"
+        raise BadInput(f"{name} cannot read {printable(source)} ({why}). Look at data.dir.") from error

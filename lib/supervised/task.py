@@ -1,0 +1,396 @@
+"""`Supervised`: a task of which one writes the model, how its data is read and batched, and no more."""
+
+import inspect
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lib.errors import BadInput, printable
+from lib.report import result
+from lib.supervised import prediction, scoring, targets
+from lib.supervised.samples import (
+    IGNORED,
+    Item,
+    Part,
+    in_order,
+    of_source,
+    path_of,
+    reading,
+    split,
+    target_of,
+    with_target,
+)
+from lib.task import Batch, Task
+from lib.task.contract import to_write
+from lib.task.fingerprint import canonical, fingerprint
+
+Kind = Literal["classes", "numbers", "tokens", "next_tokens"]
+_MOST_NAMES = 100_000
+
+
+class Supervised(Task):
+    """A task whose samples have targets: write `model`, `read`, `batch` and `example`, and perhaps `outputs`.
+
+    The batch's "labels" are the targets. `kind` says what they are: "classes" (a number or a name a sample), "numbers"
+    (one or several a sample), "tokens" (a class for each position) or "next_tokens" (the same, and the output at a
+    position is for the label of the next one, as transformers' causal models have it). A label of -100 is no target;
+    among numbers it is NaN. `metrics` are names in scikit-learn ("macro_f1", "rmse", "roc_auc", "zero_one_loss"), or
+    functions of (true, guess); the first decides which weights are best, unless `selection` names another. With
+    `balanced` all classes weigh as much as each other in the loss. Names of classes come from a setting `classes`, or
+    from the training data. Whatever is not as it should be can be written anew: it is still a Task.
+    """
+
+    kind: ClassVar[Kind] = "classes"
+    metrics: ClassVar[Sequence[scoring.Metric]] = ("accuracy",)
+    balanced: ClassVar[bool] = False
+    sentinels: ClassVar[tuple[str, ...]] = ("*", "*/*", "*/*/*", "*/*/*/*")  # the input itself, whatever is in it
+    selection: ClassVar[tuple[str, str]] = ("accuracy", "max")
+    shown: ClassVar[tuple[str, ...]] = ("accuracy",)
+
+    def __init_subclass__(cls, **more: Any):
+        """Sets `selection` and `shown` from `metrics`, unless the class sets them. Raises BadInput."""
+        super().__init_subclass__(**more)
+        own = vars(cls)
+        if cls.kind not in get_args(Kind):
+            raise BadInput(f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(get_args(Kind))}.")
+        if "metrics" not in own and cls.kind == "numbers" and cls.metrics is Supervised.metrics:
+            cls.metrics = ("rmse", "r2")
+        elif isinstance(own.get("metrics"), str) or callable(own.get("metrics")):
+            cls.metrics = (own["metrics"],)
+        if {"metrics", "kind"} & own.keys() and cls.metrics:
+            names = tuple(map(scoring.name_of, cls.metrics))
+            cls.selection = own.get("selection", (names[0], scoring.better(cls.metrics[0])))
+            cls.shown = own.get("shown", names)
+
+    def __init__(self, config: Any, source: Path | None = None):
+        super().__init__(config, source)
+        self.settings = config.workload
+        self._learned: dict[str, Any] | None = None
+        self._width = 0  # of the outputs, once they were seen
+        self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
+        self._tested: tuple[np.ndarray, np.ndarray] | None = None
+
+    # --- what one writes ----------------------------------------------------------------------------------------------
+
+    def read(self, source: Path) -> Mapping[str, Any] | Iterable[Any]:
+        """Returns lists of raw samples "train", "validation" and "test", or one list, which is dealt as `split` does.
+
+        A sample is a tuple whose last element is its target. Where the data does not come from `data.dir`, give
+        `source` a default.
+        """
+        raise to_write(self, "read(source)", "the samples as a list of tuples whose last element is the target")
+
+    def batch(self, samples: list[Any], training: bool) -> Batch:
+        """Returns tensors, samples first, the targets as "labels". It may draw from torch, NumPy and `random`."""
+        raise to_write(
+            self, "batch(samples, training)", 'a dict of tensors, samples first, with the targets as "labels"'
+        )
+
+    def example(self) -> Any:
+        """Returns one raw sample of the largest size that can occur. It reads no data."""
+        raise to_write(self, "example()", "one raw sample of the largest size that can occur, made without data")
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Returns (samples, classes), (samples, tokens, classes), or numbers in the shape of the labels.
+
+        By default it is what the model returns for the batch without its labels, or the `logits` in that: by name where
+        `forward` has parameters of these names, as those of transformers have, otherwise in the batch's order.
+        """
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        parameters = inspect.signature(model.forward).parameters
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        is_by_name = takes_any or inputs.keys() <= parameters.keys()
+        found = model(**inputs) if is_by_name else model(*inputs.values())
+        found = getattr(found, "logits", found)
+        if not isinstance(found, Tensor):
+            what = f"The model returned a {type(found).__name__} without `logits`."
+            raise BadInput(f"{what} Write outputs(model, batch) in {type(self).__name__}, which returns a tensor.")
+        return found
+
+    def learn(self, samples: Any) -> Mapping[str, Any]:
+        """Returns what the training samples teach: a mean, a vocabulary; values that JSON has. `learned()` has them.
+
+        They are kept with the weights: a resumed run and `predict` take them from there, and this is not called.
+        """
+        return {}
+
+    # --- data ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        """The samples by part, read once."""
+        name = type(self).__name__
+        if not self._has_data():
+            where = f" with {', '.join(self.sentinels)}" if type(self).sentinels != Supervised.sentinels else ""
+            raise BadInput(f"data.dir is empty, and there is no mounted input{where}. Give the folder of the data.")
+        with reading(self.source):
+            found = of_source(self.read, self.source, f"{name}.read")
+            found = found if isinstance(found, Mapping) else split(found)
+        read = {part: in_order(samples, self.source) for part, samples in found.items() if samples is not None}
+        if not any(map(len, read.values())):
+            where = f"in {printable(self.source)}" if self.source else ""
+            raise BadInput(
+                f"{name}.read found no samples {where}. Look at data.dir, and at the files that it looks for."
+            )
+        unknown = sum(target_of(s) is None for samples in read.values() if isinstance(samples, list) for s in samples)
+        if unknown:
+            raise BadInput(
+                f"{name}.read returned {unknown:,} samples whose target is None. Leave them out of the lists."
+            )
+        return {part: Part(self, part, samples) for part, samples in read.items()}
+
+    def datasets(self) -> dict[str, Any]:
+        scoring.check(self.metrics, self.kind)
+        return dict(self.parts)
+
+    def describe_data(self) -> str:
+        text = super().describe_data()
+        names = [printable(name, most=40) for name in self.names[:12]]
+        more = f" and {len(self.names) - 12} more" if len(self.names) > 12 else ""
+        return f"{text} Classes: {', '.join(names)}{more}." if names else text
+
+    @cached_property
+    def _digest(self) -> str:
+        if self.source is not None:
+            return fingerprint(Path(self.source))
+        return canonical([canonical([*part.samples]) for part in self.parts.values()])
+
+    def fingerprint(self) -> str:
+        return self._digest
+
+    def prepared(self, sample: Any) -> Any:
+        """Returns a raw sample with its class as a number where the target is a name."""
+        if self.kind != "classes" or not isinstance(target := target_of(sample), str):
+            return sample
+        if target not in self._numbers:
+            known = ", ".join(printable(name, most=40) for name in self.names[:12])
+            raise BadInput(
+                f"There is no class {printable(repr(target), most=60)}. The classes are: {known}. Name it in the "
+                "setting `classes`, or see that the training samples have it."
+            )
+        return with_target(sample, self._numbers[target])
+
+    def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
+        if not all(isinstance(sample, Item) for sample in samples):
+            raise BadInput(f"{type(self).__name__}.datasets() is its own. Then write collate(samples, generator) too.")
+        return self.labelled([item.sample for item in samples], samples[0].training)
+
+    def labelled(self, samples: list[Any], training: bool = False) -> Batch:
+        """Returns `batch` of these samples. Raises BadInput where its labels are not those of `kind`."""
+        batch, name = self.batch(samples, training), f"{type(self).__name__}.batch"
+        labels = batch.get("labels") if isinstance(batch, Mapping) else None
+        if not isinstance(labels, Tensor):
+            raise BadInput(f'{name} returned no tensor "labels". Put the targets there.')
+        if self.kind == "numbers":
+            return batch if labels.is_floating_point() else {**batch, "labels": labels.float()}
+        if labels.is_floating_point() or labels.is_complex():
+            raise BadInput(
+                f"{name} returned labels of {labels.dtype}. Classes are whole numbers; or set kind = 'numbers'."
+            )
+        return {**batch, "labels": labels.long()}
+
+    def example_batch(self, size: int, device: torch.device) -> Batch:
+        example = self.example()
+        if self.kind == "classes" and isinstance(target_of(example), str):
+            example = with_target(example, 0)  # a name, and names may come from data
+        return {name: value.to(device) for name, value in self.labelled([example] * size).items()}
+
+    # --- what is learned from data ------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the classes in their order: those of a setting `classes`, or those of the training data."""
+        return self._given_names() or list(self.learned().get("classes", []))
+
+    def _given_names(self) -> list[str]:
+        given = getattr(self, "classes", None) or getattr(self.settings, "classes", None)
+        return [*map(str, given)] if isinstance(given, tuple | list) else []
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
+    def learned(self) -> dict[str, Any]:
+        if self._learned is None and self._has_data():
+            train, found = self.parts["train"].samples, {}
+            if self.kind == "classes" and len(train) and not self._given_names():
+                is_named = isinstance(target_of(train[0]), str)
+                found = {"classes": sorted({str(target_of(sample)) for sample in train})} if is_named else {}
+            if isinstance(train, list) and train and len(train[0]) == 2 and path_of(train[0]):
+                found["suffixes"] = sorted({path_of(sample).suffix for sample in train})
+            self._learned = _as_json({**found, **self.learn(train)}, type(self).__name__)
+        if self._learned is None:  # a plan, which is made where there is no data: shapes count, and not values
+            return dict(self.learn([self.example()] * 2))
+        return self._learned
+
+    def _has_data(self) -> bool:
+        return self.source is not None or not _asks(self.read)
+
+    def take_learned(self, values: Mapping[str, Any]) -> None:
+        for name in {"classes", "suffixes"} & values.keys():
+            texts = values[name]
+            if not isinstance(texts, list) or len(texts) > _MOST_NAMES or not all(isinstance(t, str) for t in texts):
+                raise BadInput(f"{name} of what was learned from data are no names: {printable(repr(texts), most=60)}.")
+        self._learned = dict(values)
+        vars(self).pop("_numbers", None)
+        self._seen.clear()
+
+    # --- training -----------------------------------------------------------------------------------------------------
+
+    def count(self, batch: Batch) -> Mapping[str, float]:
+        labels = self.placed(batch["labels"])
+        if self._width and self.kind != "numbers":
+            self._check_classes(labels)
+        return {"loss": int(self._known(labels).sum())}
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
+        return {"loss": self.summed_loss(self.outputs(model, batch), batch["labels"])}, {}
+
+    def summed_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Returns () the sum over the targets: of squares for numbers, of cross-entropy for classes."""
+        outputs, labels = self._matched(outputs, labels)
+        if self.kind == "numbers":
+            squares = (outputs - labels.nan_to_num()) ** 2
+            return torch.where(self._known(labels), squares, 0.0).sum()
+        weights = self._weights(outputs) if self.balanced else None
+        return F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum")
+
+    def _weights(self, outputs: Tensor) -> Tensor:
+        if outputs.is_meta:  # of a plan, which is made where there is no data
+            return torch.ones(outputs.shape[-1], device=outputs.device)
+        if "weights of classes" not in self._seen:
+            self._seen["weights of classes"] = scoring.class_weights(self.targets("train"), outputs.shape[-1])
+        return torch.from_numpy(self._seen["weights of classes"]).to(outputs.device)
+
+    def _matched(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns outputs in fp32 and labels in shapes that fit. Raises BadInput where they cannot."""
+        labels, name = self.placed(labels), f"{type(self).__name__}.outputs"
+        outputs = outputs[:, :-1] if self.kind == "next_tokens" else outputs
+        shapes = f"{name} has the shape {tuple(outputs.shape)}, and the labels {tuple(labels.shape)}"
+        if self.kind == "numbers":
+            if outputs.squeeze(-1).shape != labels.squeeze(-1).shape:
+                raise BadInput(f"{shapes}. Return a number for each label.")
+            return outputs.float().reshape(labels.shape), labels
+        if outputs.shape[:-1] != labels.shape or outputs.shape[-1] < 2:
+            raise BadInput(
+                f"{shapes}. Return the labels' shape and one dimension more at the end: a score for each class."
+            )
+        if self._width != outputs.shape[-1] and not outputs.is_meta:
+            self._width = outputs.shape[-1]
+            self._check_classes(labels)
+        return outputs.float(), labels
+
+    def placed(self, labels: Tensor) -> Tensor:
+        """Returns those labels that the outputs are for."""
+        return labels[:, 1:] if self.kind == "next_tokens" else labels
+
+    def _known(self, labels: Tensor) -> Tensor:
+        return ~labels.isnan() if self.kind == "numbers" else labels != IGNORED
+
+    def _check_classes(self, labels: Tensor) -> None:
+        """Raises BadInput where a label is no class of the outputs: on a GPU it would end the process."""
+        known = labels[self._known(labels)]
+        least, most = (int(known.min()), int(known.max())) if len(known) else (0, 0)
+        most = max(most, len(self.names) - 1)
+        if least < 0 or most >= self._width:
+            raise BadInput(
+                f"The labels go from {least} to {most}, and the model has outputs for {self._width} classes, which are "
+                f"labelled 0 to {self._width - 1}. {IGNORED} is for no target."
+            )
+
+    # --- evaluation ---------------------------------------------------------------------------------------------------
+
+    def targets(self, part: str) -> np.ndarray:
+        """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
+        if part not in self._seen:
+            self._seen[part] = targets.known(self, self.parts[part])
+        return self._seen[part]
+
+    def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
+        """Returns what belongs to known labels, of `values` or of themselves; rows of numbers where all are known."""
+        values, known = labels if values is None else values, self._known(labels)
+        if self.kind == "numbers" and labels.dim() > 1:
+            labels, values, known = (each.flatten(1) for each in (labels, values, known))
+            known = known.all(1)
+            return values[known] if values.shape[1] > 1 else values[known][:, 0]
+        return values[known]
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
+        total, count, true, guess, shares = 0.0, 0.0, [], [], []
+        own_loss = type(self).loss is not Supervised.loss
+        for batch in loader:
+            outputs = self.outputs(model, batch)
+            sums = self.loss(model, batch)[0] if own_loss else {"loss": self.summed_loss(outputs, batch["labels"])}
+            total, count = total + float(sum(sums.values())), count + sum(self.count(batch).values())
+            outputs, labels = self._matched(outputs, batch["labels"])
+            true.append(self.judged(labels).cpu())
+            guess.append(self.judged(labels, outputs if self.kind == "numbers" else outputs.argmax(-1)).cpu())
+            if scoring.needs_probabilities(self.metrics):
+                shares.append(outputs[self._known(labels)].softmax(-1).cpu())
+        if not count:
+            raise BadInput(f"{type(self).__name__}.evaluate found no target: all labels are unknown.")
+        truths, guesses = torch.cat(true).numpy(), torch.cat(guess).numpy()
+        if getattr(getattr(loader, "dataset", None), "name", "") == "test":
+            self._tested = truths, guesses
+        probabilities = torch.cat(shares).numpy() if shares else None
+        return {"loss": total / count, **scoring.scores(self.metrics, truths, guesses, probabilities)}
+
+    def baseline(self) -> dict[str, float]:
+        """Returns the metrics on the test set of always guessing the commonest class, or the mean, of the training."""
+        train, true = self.targets("train"), self.targets("test")
+        classes = 0 if self.kind == "numbers" else max(self._width, int(max(train.max(), true.max())) + 1)
+        guess, shares = scoring.constant(self.kind, train, len(true), classes)
+        return scoring.scores(self.metrics, true, guess, shares)
+
+    def report(self, metrics: Mapping[str, float], folder: Path) -> str:
+        """Writes confusion.csv and plots/confusion.png, or plots/numbers.png, of the test; returns a row a class."""
+        if self._tested is None:
+            return ""
+        return result.write(self.kind, *self._tested, self.names, max(self._width, len(self.names)), folder)
+
+    # --- prediction ---------------------------------------------------------------------------------------------------
+
+    def read_new(self, source: Path) -> list[Any]:
+        """Returns samples to predict; of their targets, which nobody knows, none counts, and they may be None.
+
+        By default every file with a suffix of the training's, where a sample is a file and its target; else what `read`
+        finds, all parts together.
+        """
+        return prediction.read(self, source)
+
+    def answers(self, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
+        """Returns a row of predictions.csv for each sample: the class with its probability, or the number.
+
+        Several models answer by their mean.
+        """
+        return prediction.answers(self, models, samples)
+
+    def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
+        """Returns a row for each new sample by its file, or its number; writes predictions.csv into `out`."""
+        return prediction.predict(self, models, source, out)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the samples: a loader worker is sent those that it needs."""
+        kept = {name: value for name, value in vars(self).items() if name not in ("parts", "_seen", "_tested")}
+        return {**kept, "_seen": {}, "_tested": None}
+
+
+def _asks(read: Any) -> bool:
+    """Says whether `read` cannot do without a source."""
+    return any(parameter.default is parameter.empty for parameter in inspect.signature(read).parameters.values())
+
+
+def _as_json(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns values as they come back from a checkpoint: lists for tuples, text for keys. Raises BadInput."""
+    try:
+        return json.loads(json.dumps(values, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{name}.learn returned no JSON ({error}). Return numbers, text, or lists of them.") from None

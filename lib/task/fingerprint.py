@@ -1,0 +1,56 @@
+"""A hash of data by which it is recognised: of files, or of what a task makes without any."""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from lib.errors import BadInput
+
+_CHUNK = 2**20  # bytes that are read at once
+
+
+def fingerprint(source: Path) -> str:
+    """Returns a hash of the names and bytes of all files in a folder and below it, or of one file."""
+    digest = hashlib.sha256()
+    files = [path for path in source.rglob("*") if path.is_file()] if source.is_dir() else [source]
+    named = {path.relative_to(source).as_posix() if path != source else "": path for path in files}
+    for name in sorted(named):
+        digest.update(f"{name}\n{named[name].stat().st_size}\n".encode("utf-8", "surrogateescape"))
+        with named[name].open("rb") as file:
+            while piece := file.read(_CHUNK):
+                digest.update(piece)
+    return digest.hexdigest()
+
+
+def canonical(value: Any, root: Path | None = None) -> str:
+    """Writes a value as text that is the same in every process and on every machine: paths count from `root`.
+
+    Raises BadInput for an object of a class that has no such text.
+    """
+    if isinstance(value, Path) or (root and isinstance(value, str) and value.startswith(f"{root}/")):
+        path = Path(value)
+        return (path.relative_to(root) if root and path.is_relative_to(root) else path).as_posix()
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, str | bytes | bool | int | float | complex):
+        return repr(value)
+    if isinstance(value, Tensor):
+        value = value.numpy()
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return f"{value.dtype}{value.shape}{content}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{canonical(k, root)}:{canonical(v, root)}" for k, v in value.items()) + "}"
+    if isinstance(value, Sequence | np.ndarray):
+        return "(" + ",".join(canonical(inner, root) for inner in value) + ")"
+    raise BadInput(
+        f"A {type(value).__name__} cannot be told from another one in a later session. Use text, numbers, paths, "
+        "arrays, or tuples of these."
+    )

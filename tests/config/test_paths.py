@@ -1,0 +1,112 @@
+"""Paths in a configuration count from its folder; those on a command line and output_dir from the working one."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lib import launch
+from lib.config import read_config, to_yaml
+from lib.config.reader import option
+from lib.task import load_config
+from tests.conftest import ROOT, TOY
+
+OWN = TOY.replace(str(ROOT / "tests" / "toy.py"), "my_task.py")
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder `project` with a configuration, its task and data; the working folder is the one above."""
+    folder = tmp_path / "project"
+    (folder / "numbers").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "toy.py", folder / "my_task.py")
+    (folder / "my.yaml").write_text(OWN.replace("data: {", "data: {dir: numbers, "))
+    return folder
+
+
+def test_task_and_data_beside_a_configuration_are_found_from_any_working_folder(project, monkeypatch):
+    config = load_config("project/my.yaml")
+    assert (config.task, config.data.dir) == ("project/my_task.py:Toy", "project/numbers")
+    assert launch.prepare(config).task.source == Path("project/numbers")
+    monkeypatch.chdir(project)
+    assert (load_config("my.yaml").task, load_config("my.yaml").data.dir) == ("my_task.py:Toy", "numbers")
+    (project / "elsewhere").mkdir()
+    monkeypatch.chdir(project / "elsewhere")
+    assert load_config(project / "my.yaml").data.dir == str(project / "numbers")
+    assert load_config("../my.yaml").task == "../my_task.py:Toy"
+
+
+def test_what_does_not_lie_beside_a_configuration_counts_from_the_working_folder(project, tmp_path):
+    (tmp_path / "numbers").mkdir()
+    (tmp_path / "weights").mkdir()
+    (project / "numbers").rmdir()
+    config = load_config("project/my.yaml", {"run.name": "x"})
+    assert config.data.dir == "numbers"
+    (project / "my.yaml").write_text(OWN.replace("name: toy", "name: toy, initial_weights: weights"))
+    assert load_config("project/my.yaml").run.initial_weights == "weights"
+
+
+def test_of_two_the_one_beside_the_configuration_is_taken_and_that_is_said(project, tmp_path, capsys):
+    (tmp_path / "numbers").mkdir()
+    assert load_config("project/my.yaml").data.dir == "project/numbers"
+    said = capsys.readouterr().err
+    assert said.startswith("project/my.yaml:4:13: data.dir is project/numbers, which lies beside this file. numbers in")
+    (tmp_path / "numbers").rmdir()
+    (tmp_path / "numbers").symlink_to(project / "numbers")
+    assert load_config("project/my.yaml").data.dir == "numbers" and not capsys.readouterr().err  # it is the same one
+
+
+def test_a_key_of_the_base_counts_from_the_same_folder_and_an_override_from_the_working_one(project, tmp_path):
+    (project / "more.yaml").write_text("base: my.yaml\nrun: {resume_from: numbers}\n")
+    config = load_config("project/more.yaml")
+    assert (config.data.dir, config.run.resume_from) == ("project/numbers", "project/numbers")
+    (tmp_path / "numbers").mkdir()
+    assert load_config("project/more.yaml", {"data.dir": "numbers"}).data.dir == "numbers"
+
+
+@pytest.mark.parametrize("text", ["embedded", "ada/graphs", "/nowhere", "~", '"a\\0b"', "x" * 5000, '""'])
+def test_what_is_no_path_beside_the_configuration_stays_as_it_is_written(project, text):
+    (project / "embedded").mkdir()
+    (project / "my.yaml").write_text(OWN.replace("data: {", f"data: {{dir: {text}, "))
+    assert load_config("project/my.yaml").data.dir == {'"a\\0b"': "a\0b", '""': ""}.get(text, text)
+
+
+@dataclass(frozen=True)
+class Settings:
+    words: str = option("", "A file.", path=True)
+    archives: tuple[str, ...] = option((), "Files.", path=True)
+    title: str = option("", "No file.")
+
+
+def test_a_tasks_own_settings_may_be_paths(project):
+    text = "task: toy\ntraining: {max_steps: 1, effective_batch: 1}\n"
+    text += "workload: {words: my.yaml, archives: [numbers, https://a.b/c], title: numbers}\n"
+    (project / "other.yaml").write_text(text)
+    settings = read_config("project/other.yaml", workload=lambda task: Settings).workload
+    assert settings == Settings("project/my.yaml", ("project/numbers", "https://a.b/c"), "numbers")
+
+
+def test_a_configuration_that_is_written_elsewhere_still_means_the_same(project, tmp_path):
+    """So it goes to ranks, to the planner and into the folder of the run."""
+    config = load_config("project/my.yaml")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.yaml").write_text(to_yaml(config))
+    assert load_config("other/config.yaml") == config
+
+
+def test_a_run_goes_on_from_another_folder_and_from_its_own_configuration(project, tmp_path, cut, monkeypatch, capsys):
+    """The path of the task is another one each time: relative, absolute, and as the run's folder has it."""
+    runs = {"output_dir": str(tmp_path / "runs")}
+    cut(4)
+    assert launch.train(load_config("project/my.yaml", runs)).reason == "deadline"
+    assert launch.train(load_config("runs/toy/config.yaml")).reason == "deadline"
+    moved = tmp_path / "moved"
+    project.rename(moved)
+    monkeypatch.chdir(moved / "numbers")
+    cut(None)
+    summary = launch.train(load_config(moved / "my.yaml", runs))
+    assert (summary.reason, summary.session) == ("completed", 3)
+    assert "these differ" not in capsys.readouterr().out
+    assert launch.train(load_config("../my.yaml", runs)).reason == "completed"
+    assert "for a run with these settings" not in capsys.readouterr().out.lower()

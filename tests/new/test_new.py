@@ -1,0 +1,88 @@
+"""`new`: files that run at once, on generated data."""
+
+import runpy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from lib import __main__, new
+from lib.config.reader import flat
+from lib.errors import BadInput
+from lib.task import load_config
+from tests.conftest import ROOT
+
+pytest.importorskip("PIL", reason="it draws the images; matplotlib brings it")
+NEEDS = {"lm": "peft"}
+SIZES = {"training.max_steps": 3, "training.effective_batch": 8, "scheduler.warmup_steps": 1}
+QUICK = {**SIZES, "training.evaluate_every_steps": 0, "data.num_workers": 0}
+FEW = [f"--set={key}={value}" for key, value in QUICK.items()]
+
+
+@pytest.fixture
+def written(monkeypatch, capsys):
+    """written(kind) -> what the command said, with the files of `my` in the working folder."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def write(kind):
+        if kind in NEEDS and not find_spec(NEEDS[kind]):
+            pytest.skip(f"the example needs {NEEDS[kind]}, which is not installed")
+        assert __main__.main(["new", "my", "--like", kind]) == 0
+        return capsys.readouterr().out
+
+    return write
+
+
+@pytest.mark.parametrize("kind", new.KINDS)
+def test_what_is_written_is_sound_and_trains_at_once(written, kind, capsys):
+    said = written(kind)
+    assert sorted(path.name for path in Path().iterdir()) == ["my.yaml", "my_data", "my_task.py", "test_my_task.py"]
+    assert "kaggle push my.yaml --dataset OWNER/my-data" in said
+    assert __main__.main(["doctor", "my.yaml", *FEW]) == 0, capsys.readouterr().out
+    assert __main__.main(["train", "my.yaml", *FEW]) == 0
+    said = capsys.readouterr().out
+    assert "completed at step 3" in said and "my_data" in said
+
+
+def test_the_test_that_is_written_passes_and_fails_where_the_task_breaks_its_contract(written):
+    if not find_spec("lib.contract"):
+        pytest.skip("the test that is written calls lib.contract, which is not there")
+    written("tabular")
+    check = runpy.run_path("test_my_task.py")["test_the_task_keeps_its_contract"]
+    check()
+    task = Path("my_task.py")
+    task.write_text(task.read_text() + "\n    def loss(self, model, batch):\n        return {}, {}\n")
+    with pytest.raises(BadInput, match="Tabular"):
+        check()
+
+
+@pytest.mark.parametrize("kind", new.KINDS)
+def test_every_key_of_a_configuration_has_its_reason_and_is_known(kind):
+    lines = (ROOT / "lib" / "new" / "examples" / f"{kind}.yaml").read_text().splitlines()
+    keys = [line for line in lines if not line.startswith("#") and not line.endswith(":")]
+    assert 10 <= len(keys) <= 14 and all("  # " in line for line in keys[1:])
+    if kind not in NEEDS or find_spec(NEEDS[kind]):
+        config = load_config(ROOT / "lib" / "new" / "examples" / f"{kind}.yaml")
+        assert config.training.micro_batch_slots == 2 and "workload" not in flat(config)
+
+
+@pytest.mark.parametrize("name", ["my_task.py", "my.yaml", "test_my_task.py", "my_data"])
+def test_nothing_is_overwritten_and_nothing_is_written_beside_it(name, capsys):
+    Path(name).write_text("mine")
+    assert __main__.main(["new", "my"]) == 2
+    assert f"{name}: there already" in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == [name] and Path(name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["a-b", "1st", "a/b", "", "ö", "a b"])
+def test_a_name_that_no_python_file_can_have_is_refused(name, capsys):
+    assert __main__.main(["new", name]) == 2
+    assert "cannot be the name of a Python file" in capsys.readouterr().err and not list(Path().iterdir())
+
+
+def test_three_commands_lead_from_nothing_to_a_notebook_that_runs_on_kaggle(written, stub, capsys):
+    written("images")
+    assert __main__.main(["kaggle", "dataset", "my.yaml", "--slug", "my-data"]) == 0
+    assert __main__.main(["kaggle", "push", "my.yaml", "--dataset", "ada/my-data"]) == 0
+    assert "Version 1 of ada/trainbook-my was pushed and starts" in capsys.readouterr().out

@@ -1,0 +1,70 @@
+"""Tiny tasks of each kind, and a folder of files that the first of them reads."""
+
+import torch
+from torch import nn
+
+from lib.supervised import IGNORED, Supervised, padded, records, split
+from lib.supervised.samples import PARTS
+
+
+class Words(Supervised):
+    """Samples are the words of JSON Lines, with the name of their class; there are 4 outputs."""
+
+    metrics = ("macro_f1", "accuracy")
+
+    def model(self):
+        return nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 4))
+
+    def read(self, source):
+        return split((row["word"], row.get("class")) for row in records(source, "*.jsonl"))
+
+    def example(self):
+        return "word", "vowel"
+
+    def batch(self, samples, training):
+        x = torch.tensor([[len(word), ord(word[0]) % 7] for word, _ in samples], dtype=torch.float32)
+        return {"x": x, "labels": torch.tensor([label for _, label in samples])}
+
+
+class Heights(Supervised):
+    """Samples are two numbers and a third one that follows from them; the data is not in files."""
+
+    kind = "numbers"
+
+    def model(self):
+        return nn.Linear(2, 1)
+
+    def read(self, source=None):
+        rows = [((k / 40, (k * 7 % 40) / 40), k / 40 + 3.0) for k in range(40)]
+        return {"train": rows[:28], "validation": rows[28:34], "test": rows[34:]}
+
+    def example(self):
+        return (0.0, 0.0), 0.0
+
+    def batch(self, samples, training):
+        return {"x": torch.tensor([x for x, _ in samples]), "labels": torch.tensor([y for _, y in samples])}
+
+
+class Tags(Supervised):
+    """Samples are sequences of numbers, and each of them is its own label, but the 0, which has none."""
+
+    kind, balanced = "tokens", True
+
+    def model(self):
+        return nn.Embedding(6, 6)
+
+    def read(self, source=None):
+        return {part: [([k % 5 + 1, 2, 0, 1][: 2 + k % 3], None or "") for k in range(10)] for part in PARTS}
+
+    def example(self):
+        return [1, 1, 1, 1], ""
+
+    def batch(self, samples, training):
+        ids = padded([ids for ids, _ in samples], 0, 4)
+        return {"ids": ids, "labels": torch.where(ids == 0, IGNORED, ids)}
+
+
+class Following(Tags):
+    """The label of a position is what the position before it is to tell."""
+
+    kind, balanced = "next_tokens", False

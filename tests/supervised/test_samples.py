@@ -1,0 +1,123 @@
+"""Samples: dealt by a hash, whatever the machine; padded, read from files, told from each other."""
+
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lib.errors import BadInput
+from lib.supervised import fingerprint, padded, records, split
+from lib.supervised.samples import in_order, reading, target_of, with_target
+
+
+def test_adding_items_moves_none_and_a_group_stays_together():
+    items = [(f"p{k % 40}", k, "label") for k in range(400)]
+    parts = split(items, group=lambda item: item[0])
+    more = split([*items, *((f"q{k}", k, "label") for k in range(100))], group=lambda item: item[0])
+    assert sum(map(len, parts.values())) == 400 and all(parts.values())
+    assert all(set(parts[part]) <= set(more[part]) for part in parts)
+    groups = [{item[0] for item in samples} for samples in parts.values()]
+    assert not groups[0] & groups[1] and not groups[0] & groups[2] and not groups[1] & groups[2]
+
+
+def test_the_shares_are_those_that_were_asked_for_and_too_large_ones_are_refused():
+    parts = split(range(4000), validation=0.1, test=0.3)
+    assert abs(len(parts["validation"]) - 400) < 60 and abs(len(parts["test"]) - 1200) < 100
+    with pytest.raises(BadInput, match="leaves nothing to train on"):
+        split(range(3), validation=0.6, test=0.4)
+
+
+def test_the_same_input_with_another_target_stays_in_its_part():
+    parts = split([(word, label) for word in map(str, range(50)) for label in "ab"])
+    assert all(len({word for word, _ in samples}) * 2 == len(samples) for samples in parts.values())
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_sample_falls_into_the_same_part_wherever_its_folder_lies(as_text):
+    def dealt(root):
+        with reading(Path(root)):
+            items = [(f"{root}/{k}.png" if as_text else Path(root, f"{k}.png"), k) for k in range(100)]
+            return {part: [k for _, k in samples] for part, samples in split(items).items()}
+
+    assert dealt("/kaggle/input/shapes") == dealt("/home/me/data") and all(dealt("/a").values())
+
+
+def test_new_data_is_not_dealt_and_keeps_its_order():
+    with reading(Path("/new"), is_new=True):
+        assert split(range(50)) == {"train": [], "validation": [], "test": [*range(50)]}
+
+
+def test_what_cannot_be_told_apart_in_a_later_session_is_refused():
+    class Picture:
+        pass
+
+    with pytest.raises(BadInput, match="A Picture cannot be told from another"):
+        split([(Picture(), 1)])
+    assert sum(map(len, split([({"a": np.ones(2)}, torch.ones(3), 1.5, None, b"x", 0)]).values())) == 1
+
+
+def test_files_come_in_the_order_of_their_paths_and_what_lies_in_one_keeps_its_own():
+    mixed = [(Path("/d/b.txt"), "2"), (Path("/d/a.txt"), "9"), (Path("/d/b.txt"), "1")]
+    assert [text for _, text in in_order(mixed, Path("/d"))] == ["9", "2", "1"]
+    assert in_order([("b", 1), ("a", 2)], None) == [("b", 1), ("a", 2)]
+    assert in_order(iter([3, 1]), None) == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "\ufeffname,price\nx,1\ny,\n"), ("a.tsv", "name\tprice\nx\t1\ny\t\n"),
+        ("a.jsonl", '{"name": "x", "price": "1"}\n\n{"name": "y", "price": ""}'),
+    ],
+)  # fmt: skip
+def test_rows_of_a_file_or_of_a_folder_are_read_by_its_ending(tmp_path, name, text):
+    (tmp_path / name).write_text(text, "utf-8")
+    rows = [{"name": "x", "price": "1"}, {"name": "y", "price": ""}]
+    assert [*records(tmp_path / name)] == rows == [*records(tmp_path, "a.*")]
+    assert rows[0].get("label") is None
+
+
+@pytest.mark.parametrize("line", ["{", "[1]"])
+def test_a_line_that_is_no_json_object_is_named(tmp_path, line):
+    (tmp_path / "a.jsonl").write_text(f"{{}}\n{line}\n")
+    with pytest.raises(BadInput, match=r"a.jsonl:2: This line is no JSON"):
+        list(records(tmp_path / "a.jsonl"))
+
+
+def test_rows_are_cut_to_a_length_and_filled_to_the_longest():
+    assert padded([[1, 2, 3], [4]], 0, 2).tolist() == [[1, 2], [4, 0]]
+    assert padded([[1], [4, 5]], -100, 9).tolist() == [[1, -100], [4, 5]]
+    assert padded([[], []], 7, 4).tolist() == [[7], [7]] and padded([[0.5]], 0.0, 4).dtype == torch.float32
+
+
+def test_a_target_is_the_last_of_a_sample_and_is_replaced_in_its_kind():
+    Pair = namedtuple("Pair", "x y")
+    for sample in ((1, "t"), [1, "t"], {"x": 1, "y": "t"}, Pair(1, "t")):
+        assert target_of(sample) == "t" and target_of(with_target(sample, "u")) == "u"
+        assert type(with_target(sample, "u")) is type(sample)
+    with pytest.raises(BadInput, match="has no target"):
+        target_of(5)
+
+
+def test_a_fingerprint_is_of_names_and_bytes_alone(tmp_path):
+    for root in ("one", "two"):
+        for name in ("b/x.txt", "a.txt"):
+            (tmp_path / root / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / root / name).write_text(name)
+    first = fingerprint(tmp_path / "one")
+    assert fingerprint(tmp_path / "two") == first
+    (tmp_path / "two" / "a.txt").rename(tmp_path / "two" / "c.txt")
+    renamed = fingerprint(tmp_path / "two")
+    (tmp_path / "two" / "c.txt").write_text("c.txt")
+    assert len({first, renamed, fingerprint(tmp_path / "two"), fingerprint(tmp_path / "one" / "a.txt")}) == 4
+
+
+def test_no_file_is_read_whole_for_its_fingerprint(tmp_path, monkeypatch):
+    monkeypatch.setattr("lib.task.fingerprint._CHUNK", 4)
+    (tmp_path / "a").write_bytes(b"0123456789")
+    pieces = fingerprint(tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(Path, "read_bytes", None)
+    assert fingerprint(tmp_path) == pieces

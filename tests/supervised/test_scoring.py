@@ -1,0 +1,81 @@
+"""Metrics by name: what scikit-learn computes, the better direction, and what guessing a constant reaches."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as reference
+
+from lib.errors import BadInput
+from lib.supervised import mean_loss
+from lib.supervised.scoring import better, check, class_weights, constant, name_of, scores
+
+TRUE, GUESS = np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 2, 2, 0])
+SHARES = np.array([[6, 3, 1], [3, 5, 2], [2, 7, 1], [1, 2, 7], [2, 2, 6], [5, 2, 3]]) / 10
+
+
+def test_names_are_those_of_scikit_learn_short_or_whole_and_functions_have_their_own():
+    def misses(true, guess):
+        return float((true != guess).sum())
+
+    found = scores(("macro_f1", "mcc", "quadratic_kappa", "zero_one_loss", misses), TRUE, GUESS)
+    assert found["macro_f1"] == reference.f1_score(TRUE, GUESS, average="macro")
+    assert found["mcc"] == reference.matthews_corrcoef(TRUE, GUESS)
+    assert found["quadratic_kappa"] == reference.cohen_kappa_score(TRUE, GUESS, weights="quadratic")
+    assert found["zero_one_loss"] == reference.zero_one_loss(TRUE, GUESS) and found["misses"] == 2.0
+
+
+def test_metrics_of_probabilities_leave_out_classes_that_are_not_there():
+    found = scores(("roc_auc", "log_loss", "average_precision", "top_3_accuracy"), TRUE, GUESS, SHARES)
+    assert found["roc_auc"] == pytest.approx(reference.roc_auc_score(TRUE, SHARES, multi_class="ovr"))
+    assert found["log_loss"] == pytest.approx(reference.log_loss(TRUE, SHARES)) and found["top_3_accuracy"] == 1.0
+    wider = np.hstack([SHARES, np.zeros((6, 1))])
+    assert scores(("roc_auc",), TRUE, GUESS, wider)["roc_auc"] == found["roc_auc"]
+    two = scores(("roc_auc",), np.array([0, 1, 1]), GUESS[:3], np.array([[0.9, 0.1], [0.2, 0.8], [0.95, 0.05]]))
+    assert two["roc_auc"] == 0.5
+    assert np.isnan(scores(("roc_auc",), np.array([1, 1]), GUESS[:2], SHARES[:2, :2])["roc_auc"])
+
+
+def test_which_direction_is_better_follows_from_the_name():
+    def my_error(true, guess):
+        return 0.0
+
+    smaller = ("rmse", "mae", "log_loss", "mean_absolute_error", "mean_poisson_deviance", my_error)
+    assert {better(metric) for metric in smaller} == {"min"}
+    assert {better(metric) for metric in ("accuracy", "r2", "roc_auc", "quadratic_kappa", "my_score")} == {"max"}
+    with pytest.raises(BadInput, match="a function without a name"):
+        name_of(lambda true, guess: 0.0)
+
+
+@pytest.mark.parametrize(("metric", "kind", "sentence"), [
+    ("macrof1", "classes", "There is no metric 'macrof1'. Did you mean 'macro_f1'"),
+    ("ConfusionMatrixDisplay", "classes", "There is no metric"), ("roc_auc", "numbers", "'roc_auc' judges classes"),
+])  # fmt: skip
+def test_a_metric_that_is_not_there_is_said_with_one_that_is(metric, kind, sentence):
+    check(("accuracy", "roc_auc"), "classes")
+    with pytest.raises(BadInput, match=sentence):
+        check((metric,), kind)
+
+
+def test_a_constant_is_the_commonest_class_with_its_share_or_the_mean():
+    guess, shares = constant("classes", np.array([1, 1, 0, 1]), 3, 4)
+    assert guess.tolist() == [1, 1, 1] and shares.tolist() == [[0.25, 0.75, 0, 0]] * 3
+    guess, _ = constant("numbers", np.array([[1.0, 2.0], [3.0, 6.0]]), 2, 0)
+    assert guess.tolist() == [[2.0, 4.0]] * 2
+
+
+def test_weights_of_classes_are_one_on_average_and_scikit_learns():
+    from sklearn.utils.class_weight import compute_class_weight
+
+    weights = class_weights(TRUE, 4)
+    assert weights[:3] == pytest.approx(compute_class_weight("balanced", classes=np.arange(3), y=TRUE))
+    assert weights[TRUE].mean() == pytest.approx(1.0) and weights[3] == 1.0
+
+
+def test_a_mean_becomes_the_sum_over_what_it_was_taken_over():
+    mean = torch.tensor(0.5, requires_grad=True)
+    assert mean_loss(mean, {}, lambda batch: {"loss": 6})["loss"].item() == 3.0
+    nothing = mean_loss(torch.tensor(float("nan")), {}, lambda batch: {"loss": 0})["loss"]
+    nothing.backward()
+    assert nothing.item() == 0.0
+    with pytest.raises(BadInput, match="for one term, and count.* has 2: 'a', 'b'"):
+        mean_loss(mean, {}, lambda batch: {"a": 1, "b": 2})

@@ -1,0 +1,293 @@
+"""What follows from model, read, batch and example: counts, losses, metrics, baseline, description, fingerprint."""
+
+import copy
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as reference
+from torch import nn
+from torch.nn import functional as F
+
+from lib import launch, planner
+from lib.errors import BadInput
+from lib.report.summary import Summary
+from lib.supervised import Supervised
+from lib.task import find_task
+from tests.conftest import ROOT
+
+CPU = torch.device("cpu")
+
+
+def batch_of(task, part="train", number=8):
+    samples = task.datasets()[part]
+    return task.collate([samples[i] for i in range(min(number, len(samples)))], torch.Generator())
+
+
+class Loader(list):
+    """Batches, and the data set that they are of."""
+
+    def __init__(self, task, part, size=4):
+        self.dataset = task.datasets()[part]
+        ids = range(len(self.dataset))
+        super().__init__(
+            task.collate([self.dataset[i] for i in ids[first : first + size]], torch.Generator())
+            for first in range(0, len(ids), size)
+        )
+
+
+@pytest.mark.parametrize("name", ["Words", "Heights", "Tags", "Following"])
+def test_a_task_trains_and_its_table_has_each_metric_beside_the_baseline(configured, words, name, capsys):
+    task = find_task(f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:{name}")
+    summary = launch.train(configured(name, {"data.dir": str(words)} if name == "Words" else {}))
+    metrics = {"Words": ["macro_f1", "accuracy"], "Heights": ["rmse", "r2"]}.get(name, ["accuracy"])
+    assert summary.reason == "completed" and list(summary.metrics) == list(summary.baseline) == metrics
+    assert task.selection == (metrics[0], "min" if name == "Heights" else "max")
+    assert summary.best["metric"] == metrics[0]
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines() if line.split()[:1] == [metrics[0]]]
+    assert float(rows[0][1]) == pytest.approx(summary.baseline[metrics[0]], abs=1e-3)
+    assert float(rows[0][2]) == pytest.approx(summary.metrics[metrics[0]], abs=1e-3)
+
+
+def test_sums_and_counts_are_those_of_torch(task):
+    words, heights, tags, following = map(task, ("Words", "Heights", "Tags", "Following"))
+    for each, reduced in ((words, 8), (heights, 8), (tags, None), (following, None)):
+        torch.manual_seed(0)
+        model, batch = each.model().eval(), batch_of(each)
+        if each is heights:
+            right = F.mse_loss(model(batch["x"])[:, 0], batch["labels"], reduction="sum")
+        elif each is words:
+            right = F.cross_entropy(model(batch["x"]), batch["labels"], reduction="sum")
+        elif each is following:
+            out, labels = model(batch["ids"])[:, :-1], batch["labels"][:, 1:]
+            right = F.cross_entropy(out.flatten(0, 1), labels.flatten(), reduction="sum")
+        else:
+            continue
+        assert each.loss(model, batch)[0]["loss"].item() == pytest.approx(right.item(), rel=1e-6)
+        assert reduced is None or each.count(batch) == {"loss": reduced}
+    labels = batch_of(following)["labels"]
+    assert following.count({"labels": labels}) == {"loss": int((labels[:, 1:] != -100).sum())}
+    assert tags.count({"labels": labels}) == {"loss": int((labels != -100).sum())}
+
+
+def test_an_unknown_number_is_no_target_and_has_no_gradient(task):
+    heights = task("Heights")
+    model, batch = heights.model(), batch_of(heights)
+    batch["labels"][:3] = math.nan
+    assert heights.count(batch) == {"loss": 5}
+    heights.loss(model, batch)[0]["loss"].backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    scores = heights.evaluate(model, [batch])
+    assert scores["loss"] == pytest.approx(scores["rmse"] ** 2, rel=1e-5)
+
+
+def test_balanced_classes_weigh_as_much_as_each_other_and_the_count_stays(task):
+    tags = task("Tags")
+    model, batch = tags.model(), batch_of(tags)
+    train = tags.targets("train")
+    counts = np.bincount(train, minlength=6)
+    weights = torch.from_numpy(np.where(counts > 0, len(train) / (len(set(train)) * counts.clip(1)), 1.0))
+    right = F.cross_entropy(
+        model(batch["ids"]).flatten(0, 1).double(), batch["labels"].flatten(), weights, reduction="sum"
+    )
+    assert tags.loss(model, batch)[0]["loss"].item() == pytest.approx(right.item(), rel=1e-5)
+    assert tags.count(batch) == {"loss": int((batch["labels"] != -100).sum())}
+
+
+def test_a_plan_needs_no_data_not_even_for_balanced_classes(configured, monkeypatch):
+    monkeypatch.setattr(Supervised, "parts", property(lambda self: pytest.fail("it read data")))
+    for name in ("Words", "Tags"):
+        plan = planner.make(configured(name), planner.find_card("t4"))
+        assert plan.chosen.prediction.fits
+
+
+def test_metrics_are_those_of_the_whole_set_and_not_means_over_batches(task):
+    words = task("Words")
+    model = words.model().eval()
+    scores, whole = words.evaluate(model, Loader(words, "test", 3)), batch_of(words, "test", 99)
+    true, guess = whole["labels"].numpy(), model(whole["x"]).argmax(1).numpy()
+    assert scores["macro_f1"] == reference.f1_score(true, guess, average="macro", zero_division=0)
+    assert scores["loss"] == pytest.approx(F.cross_entropy(model(whole["x"]), whole["labels"]).item(), rel=1e-5)
+
+
+def test_the_baseline_is_the_commonest_class_or_token_and_the_mean(task):
+    words, heights, tags = task("Words"), task("Heights"), task("Tags")
+    true = words.targets("test")
+    guess = np.full_like(true, np.bincount(words.targets("train")).argmax())
+    assert words.baseline()["accuracy"] == (true == guess).mean()
+    far = heights.targets("test") - heights.targets("train").mean()
+    assert heights.baseline()["rmse"] == pytest.approx(float(np.sqrt((far**2).mean())), rel=1e-5)
+    tokens = np.array([token for ids, _ in tags.read()["test"] for token in ids if token])
+    assert tags.baseline()["accuracy"] == pytest.approx((tokens == np.bincount(tokens).argmax()).mean())
+
+
+def test_targets_are_the_labels_also_where_batch_changes_them(task, monkeypatch):
+    heights = task("Heights")
+    plain = heights.targets("train")
+    calls = []
+    batch = type(heights).batch
+
+    def scaled(self, samples, training):
+        calls.append(len(samples))
+        found = batch(self, samples, training)
+        return {**found, "labels": found["labels"] * 10}
+
+    monkeypatch.setattr(type(heights), "batch", scaled)
+    changed = task("Heights").targets("train")
+    assert changed == pytest.approx(plain * 10) and sum(calls) == 16 + len(plain)
+    monkeypatch.setattr(type(heights), "batch", lambda *all: calls.append(len(all[1])) or batch(*all))
+    calls.clear()
+    assert task("Heights").targets("train") == pytest.approx(plain) and sum(calls) == 16  # the rest is not decoded
+
+
+def test_names_of_classes_come_from_the_training_data_and_are_said(task):
+    words = task("Words")
+    assert words.names == ["consonant", "vowel"] and "Classes: consonant, vowel." in words.describe_data()
+    assert {item.sample[1] for item in (words.parts["train"][i] for i in range(9))} <= {0, 1}
+    words.parts["test"].samples[0] = ("x", "other")
+    with pytest.raises(BadInput, match="no class 'other'. The classes are: consonant, vowel"):
+        words.parts["test"][0]
+
+
+def test_names_of_a_setting_keep_their_order(task, monkeypatch):
+    words = task("Words")
+    monkeypatch.setattr(type(words), "classes", ("vowel", "consonant"), raising=False)
+    words = task("Words")
+    assert words.names == ["vowel", "consonant"] and words.learned() == {}
+    assert words.prepared(("apple", "vowel")) == ("apple", 0)
+
+
+def test_the_fingerprint_is_that_of_the_files_or_of_the_samples(task, words, monkeypatch):
+    first = task("Words").fingerprint()
+    (words / "words.jsonl").write_text((words / "words.jsonl").read_text() + "\n\n")
+    assert task("Words").fingerprint() != first
+    heights = task("Heights")
+    before = heights.fingerprint()
+    assert task("Heights").fingerprint() == before
+    rows = heights.read()
+    monkeypatch.setattr(type(heights), "read", lambda self, source=None: {**rows, "test": rows["test"][1:]})
+    assert task("Heights").fingerprint() != before
+
+
+def test_a_table_and_a_figure_of_confusions_are_left(configured, words, tmp_path):
+    summary = launch.train(configured("Words", {"data.dir": str(words)}))
+    folder = tmp_path / "runs" / "small"
+    rows = [line.split(",") for line in (folder / "confusion.csv").read_text().splitlines()]
+    assert rows[0] == ["true class", "consonant", "vowel", "2", "3"] and len(rows) == 5
+    true = sum(int(n) for row in rows[1:] for n in row[1:])
+    assert sum(int(rows[k][k]) for k in range(1, 5)) / true == pytest.approx(summary.metrics["accuracy"])
+    assert (folder / "plots" / "confusion.png").is_file() and "consonant" in summary.report
+    launch.train(configured("Heights", {"run.name": "heights"}))
+    assert (tmp_path / "runs" / "heights" / "plots" / "numbers.png").is_file()
+
+
+def test_a_samples_own_transform_is_only_drawn_in_training(task, monkeypatch):
+    words = task("Words")
+    seen = []
+    monkeypatch.setattr(type(words), "batch", lambda self, samples, training: seen.append(training) or {
+        "labels": torch.tensor([label for _, label in samples])})  # fmt: skip
+    batch_of(words, "train"), batch_of(words, "validation"), batch_of(words, "test")
+    words.example_batch(2, CPU)
+    assert seen == [True, False, False, False]
+
+
+def test_loader_workers_are_sent_no_samples_twice(task):
+    words = task("Words")
+    assert b"apple" in pickle.dumps(words.datasets()) and b"apple" not in pickle.dumps(words)
+    assert "parts" not in vars(copy.copy(words))
+    back = pickle.loads(pickle.dumps(words.datasets()["train"]))
+    assert back[0] == words.parts["train"][0] and len(back) == len(words.parts["train"])
+
+
+def test_outputs_are_by_name_where_forward_has_the_names_and_else_in_order(task):
+    words = task("Words")
+
+    class Named(nn.Module):
+        def forward(self, b, a):
+            return type("Output", (), {"logits": a - b})()
+
+    batch = {"a": torch.ones(2, 3), "b": torch.zeros(2, 3), "labels": torch.zeros(2).long()}
+    assert torch.equal(words.outputs(Named(), batch), torch.ones(2, 3))
+    subtract = type("Positional", (nn.Module,), {"forward": lambda self, x, y: x - y})()
+    assert torch.equal(words.outputs(subtract, batch), torch.ones(2, 3))
+    lost = type("Lost", (nn.Module,), {"forward": lambda self, **more: (1, 2)})()
+    with pytest.raises(BadInput, match="returned a tuple without `logits`. Write outputs"):
+        words.outputs(lost, batch)
+
+
+MISTAKES = {
+    "no labels": ("Words", {"batch": lambda *_: {"x": torch.ones(8)}}, 'Words.batch returned no tensor "labels"'),
+    "labels of floats": ("Words", {"batch": lambda *_: {"labels": torch.ones(8)}}, "Classes are whole numbers"),
+    "labels from 1": ("Words", {"batch": lambda s, samples, t: {
+        "x": torch.ones(len(samples), 2), "labels": torch.full((len(samples),), 4)}}, "go from 4 to 4, and the model"),
+    "one output": ("Words", {"outputs": lambda s, m, batch: m(batch["x"])[:, :1]}, "one dimension more"),
+    "numbers in another shape": ("Heights", {"outputs": lambda s, m, batch: m(batch["x"]).expand(-1, 2)},
+                                 "Return a number for each label"),
+    "an unknown metric": ("Words", {"metrics": ("f2",)}, "There is no metric 'f2'"),
+    "a target of None": ("Words", {"read": lambda s, source: [("a", None)]}, "1 samples whose target is None"),
+    "no samples": ("Words", {"read": lambda s, source: []}, "read found no samples in .*words"),
+    "a missing file": ("Words", {"read": lambda s, source: (source / "train.csv").open()}, "cannot read .*train.csv"),
+    "learned arrays": ("Words", {"learn": lambda s, train: {"mean": np.ones(2)}}, "learn returned no JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "members", "sentence"), MISTAKES.values(), ids=MISTAKES)
+def test_an_ordinary_mistake_is_said_with_its_mend(task, monkeypatch, name, members, sentence):
+    made = task(name)
+    for member, value in members.items():
+        monkeypatch.setattr(type(made), member, value)
+    with pytest.raises(BadInput, match=sentence):
+        batch = batch_of(made)
+        made.count(batch), made.loss(made.model(), batch)
+
+
+def test_what_is_not_written_is_named_with_what_it_returns(configured, monkeypatch, tmp_path):
+    bare = Supervised(configured("Heights"), tmp_path)
+    for method, call in {
+        "model": bare.model, "read": bare.datasets, "batch": lambda: bare.batch([], False), "example": bare.example,
+    }.items():  # fmt: skip
+        with pytest.raises(BadInput, match=rf"Supervised has no {method}\(.*Write it in the class Supervised"):
+            call()
+    with pytest.raises(BadInput, match="data.dir is empty, and there is no mounted input. Give the folder"):
+        find_task(f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:Words")(configured("Words")).datasets()
+
+
+def test_a_kind_that_does_not_exist_is_refused_where_the_class_is_written():
+    with pytest.raises(BadInput, match="Mine.kind is 'text'. It is one of: classes, numbers, tokens, next_tokens"):
+        type("Mine", (Supervised,), {"kind": "text"})
+    mine = type("Mine", (Supervised,), {"metrics": "log_loss", "shown": ()})
+    assert (mine.metrics, mine.selection, mine.shown) == (("log_loss",), ("log_loss", "min"), ())
+    ours = type("Ours", (mine,), {"selection": ("loss", "min"), "metrics": ("roc_auc",)})
+    assert ours.selection == ("loss", "min") and ours.shown == ("roc_auc",)
+
+
+def test_lazy_sequences_stay_lazy_and_dicts_are_samples(task, monkeypatch):
+    class Rows:
+        read = 0
+
+        def __len__(self):
+            return 10**9
+
+        def __getitem__(self, index):
+            self.read += 1
+            return {"x": [0.5, 0.5], "y": float(index % 2)}
+
+    rows, heights = Rows(), task("Heights")
+    parts = dict.fromkeys(("train", "validation", "test"), rows)
+    monkeypatch.setattr(type(heights), "read", lambda self, source=None: parts)
+    assert "1,000,000,000 train" in heights.describe_data() and rows.read == 0
+    assert heights.datasets()["train"][10**9 - 1].sample["y"] == 1.0
+
+
+def test_a_resumed_run_is_tested_and_described_as_one_that_was_not_cut(configured, words, tmp_path, cut):
+    whole = launch.train(configured("Words", {"data.dir": str(words), "run.name": "whole"}))
+    cut(3)
+    launch.train(configured("Words", {"data.dir": str(words)}))
+    cut(None)
+    resumed = launch.train(configured("Words", {"data.dir": str(words)}))
+    assert resumed.session == 2 and resumed.metrics == whole.metrics and resumed.test_loss == whole.test_loss
+    assert Summary.read(Path("runs/small")).report.splitlines()[0] == whole.report.splitlines()[0]
