@@ -82,7 +82,9 @@ def _shape_of_state(kind: str, weight: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _is_sum(name: str, value: Any) -> bool:
-    """Whether a value of `pending` is a number or, as "figures", [sum or null, samples] by name."""
+    """Whether a value of `pending` is a number; "figures": [sum or null, samples] by name; "rested": steps by name."""
+    if name == "rested":
+        return isinstance(value, dict) and all(_is(steps, int) for steps in value.values())
     if name != "figures":
         return _is(value, float)
     pairs = value.values() if isinstance(value, dict) else [None]

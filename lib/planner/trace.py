@@ -208,7 +208,7 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
         if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
             tracker.pass_by(min(sums.BUCKET_BYTES, 4 * tracker.parameters))
 
-    moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
+    moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None, rest=lambda terms: None)
     loss = tracker.users_code()(task.loss)
     watched = types.SimpleNamespace(count=task.count, term_weights=task.term_weights, loss=loss, player=task.player)
     tracker.at("after load")

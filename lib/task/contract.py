@@ -156,8 +156,8 @@ class Task:
         """Returns the one player that is trained in a step, of those in `parameter_groups`; None: all of them are.
 
         For two networks that play against each other: the groups of other players are frozen in the step, and gradients
-        are clipped by the norm of this one. A loss term with the name of another player weighs nothing there, and
-        `loss` may leave it out: `self.step` is the step. It is a function of the step alone.
+        are clipped by the norm of this one. A loss term with the name of another player is left out of the step, so
+        `loss` need not compute it: `self.step` is the step. It is a function of the step alone.
         """
         return None
 

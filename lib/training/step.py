@@ -63,6 +63,7 @@ def optimizer_step(
         if state.ema:
             state.ema.update(step)
         meter.log(ready.logged)
+        meter.rest(_term_weights(state, task, counts, step)[1])
     else:
         _restore_buffers(state, ready.buffers)  # batch statistics that saw such values would stay so for ever
         _count_skipped(state, step, order)
@@ -129,6 +130,7 @@ def _gradients(
     position = ranks.rank() * sum(map(data.size_of, slots))  # in the whole effective batch
     micro_batches = (micro for slot in slots for micro in data.micro_batches(slot, state.micro_batch))
     weight, idle = _term_weights(state, task, counts, step)
+    columns = groups.rates(state.groups, 0.0, step, None).keys()
     for micro in data.on_device(micro_batches, state.device):
         # Dropout is a function of (seed, step, position of the micro-batch): a resumed step draws the same masks, and
         # so does a repeated one in micro-batches of the same size. Others draw other masks.
@@ -151,7 +153,7 @@ def _gradients(
         meter.allocated_at("after backward")
         for term, value in parts.items():
             means[term] = means[term] + value.detach() if term in means else value.detach()
-        add_figures(logged, figures, size, counts)
+        add_figures(logged, figures, size, counts, columns)
     if ranks.world() == 1:  # else the counts are those of all ranks
         check_terms(task, {term: 0 if term in idle else n for term, n in counts.items()}, weight, means)
     means = {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}

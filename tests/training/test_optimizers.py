@@ -26,7 +26,7 @@ KINDS = {
     "sgd without momentum": {"optimizer.name": "sgd", "optimizer.momentum": 0},
     "adafactor": {"optimizer.name": "adafactor", "optimizer.lr": 0.05},
 }
-SHAPES = [(4, 3), (2, 3, 3, 3), (4,), ()]
+SHAPES = [(4, 3), (2, 3, 3, 3), (40,), ()]
 STATES = {
     "sgd": {"momentum_buffer"},
     "sgd without momentum": set(),
@@ -70,13 +70,12 @@ def test_updates_are_those_of_torchs_own_optimizer_bit_for_bit(toy, kind):
         optimization.make_moments(optimizer)
         optimizer.step()
         torchs.step()
-    for a, b in zip(ours, theirs, strict=True):
-        assert torch.equal(a, b)
-        mine, its = optimizer.state[a], torchs.state[b]
-        assert mine.keys() == its.keys()
-        for name, value in its.items():
-            assert (value.dtype, value.shape) == (mine[name].dtype, mine[name].shape)
-            assert value.flatten().numpy().tobytes() == mine[name].flatten().numpy().tobytes(), name
+        for a, b in zip(ours, theirs, strict=True):
+            mine, its = optimizer.state.get(a, {}), torchs.state.get(b, {})
+            assert torch.equal(a, b) and mine.keys() == its.keys()
+            for name, value in its.items():
+                assert (value.dtype, value.shape) == (mine[name].dtype, mine[name].shape)
+                assert value.flatten().numpy().tobytes() == mine[name].flatten().numpy().tobytes(), name
 
 
 @pytest.mark.parametrize("kind", KINDS)
