@@ -1,7 +1,7 @@
 """Takes weights out of a model by name, puts them back, and transfers them to a model of another shape."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import torch
@@ -38,10 +38,13 @@ def plain(name: str) -> str:
     return _PREFIXES.sub(r"\1", name)
 
 
-def put_back(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copies saved weights into a model. Raises BadInput unless they are exactly its tensors, in its shapes."""
-    expected = of(model)
+def put_back(model: nn.Module, tensors: Mapping[str, Tensor], left_out: Container[str] = ()) -> None:
+    """Copies saved weights into a model. Raises BadInput unless they are exactly its tensors, in its shapes.
+
+    Those of its tensors that are `left_out` may be missing, and then stay as they are.
+    """
     saved = {plain(name): value for name, value in tensors.items()}
+    expected = {name: value for name, value in of(model).items() if name in saved or name not in left_out}
     wrong = [name for name, value in expected.items() if name not in saved or saved[name].shape != value.shape]
     extra = sorted(set(saved) - set(expected))
     if wrong or extra:

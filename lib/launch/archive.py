@@ -15,7 +15,7 @@ from lib.text import amount
 # In a run's folder, at the top or one below it.
 _WANTED = re.compile(
     r"([^/]{1,200}/)?(config\.yaml|summary\.json"
-    r"|best/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
+    r"|(best|frozen)/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
 )
 _MOST_MEMBERS = 20_000
 _MOST_BYTES = 2**36  # unpacked: 64 GiB
@@ -56,7 +56,7 @@ class _Bounded(io.RawIOBase):
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Writes configurations, summaries and best weights of the runs in an archive into a folder, and nothing else.
+    """Writes configurations, summaries, best and frozen weights of the runs in an archive into a folder, and nothing else.
 
     Links, devices and other names stay packed. Raises BadInput.
     """

@@ -29,6 +29,8 @@ class Task:
     selection: ClassVar[tuple[str, str]] = ("loss", "min")
     shown: ClassVar[tuple[str, ...]] = ()
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+    # Which weights of other people's the run started from, by name; kept in its checkpoints and there when it resumes.
+    published: Mapping[str, Mapping[str, Any]] = {}
 
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:
@@ -111,6 +113,12 @@ class Task:
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Returns metrics of several models together on the test set, and what to print; figures go into `folder`."""
         raise BadInput(f"The task {self.config.task} has no way to let several models vote.")
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """Writes the tested model into an empty folder in a form of its own, which the archive has as `export/`.
+
+        Such a form is `model.save_pretrained(folder)` of transformers and peft. By default there is none.
+        """
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""
