@@ -48,6 +48,12 @@ def seal(value: Tensor, like: str = "") -> str:
     return f"{_described(whole)} {hashlib.sha256(content).hexdigest()}"
 
 
+def seal_of_all(named: Mapping[str, Tensor]) -> str:
+    """Returns one sha256 for the names, types, shapes and values of tensors."""
+    lines = (f"{name} {seal(value)}\n" for name, value in sorted(named.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
 def completed(found: Checkpoint | None) -> Checkpoint | None:
     """Returns a checkpoint with the frozen weights that its run keeps once; what is damaged there is left out."""
     left_out = found.state.get("frozen", {}) if found else {}
@@ -83,15 +89,15 @@ def _check_frozen(model: nn.Module, left_out: Mapping[str, str], found: Checkpoi
                 if kind != here[name].dtype:
                     here[name].copy_(here[name].to(kind))
         return
-    published = [printable(name, most=100) for name in found.state.get("published", {})]
+    published = [
+        printable(name, most=100) for name, taken in found.state.get("published", {}).items() if "config" in taken
+    ]
     source = (
-        f"They were published as {', '.join(published)}: mount exactly these"
-        if published
-        else (
-            "Mount, or download again, the weights that model() loads, in the version of then. Where it draws them, take "
-            f"the version of torch that the run began with (now {torch.__version__})"
-        )
+        "Mount, or download again, the weights that model() loads, in the version of then. Where it draws them, take "
+        f"the version of torch that the run began with (now {torch.__version__})"
     )
+    if published:
+        source = f"They were published as {', '.join(published)}: mount exactly these"
     raise BadInput(
         f"The frozen weights are not those of {printable(found.path)}: of {len(left_out)} that it leaves out because "
         f"model() makes them, {len(wrong)} have another hash now ({_listed(wrong)}). {source}."

@@ -45,7 +45,9 @@ class Run:
     """The run's name, and what it starts from."""
 
     name: str = option("", "The name of the run and of its folder; empty: the name of the configuration file.")
-    initial_weights: str = option("", "Weights that a new run starts from: a .safetensors file, or a run's folder.")
+    initial_weights: str = option(
+        "", "Weights that a new run starts from: a .safetensors file, the folder of a run, or a published model."
+    )
     initial_weights_share: float = option(
         0.9, "The least share of the model's tensors that must match in name and shape.", minimum=0, maximum=1
     )
@@ -180,7 +182,7 @@ class Checkpoint:
     )
     frozen: Literal["hash", "save"] = option(
         "hash",
-        "Frozen weights: hash leaves out and checks what model() makes again, and keeps the rest once; save: each time.",
+        "Frozen weights: hash checks what model() makes again and keeps the rest once; save puts all into each.",
     )
     keep_last: int = option(2, "Newest checkpoints that are kept; 0: none is written.", minimum=0)
     keep_best: int = option(1, "Best weights that are kept; 0: none are written.", minimum=0)

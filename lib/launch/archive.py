@@ -56,7 +56,7 @@ class _Bounded(io.RawIOBase):
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Writes configurations, summaries, best and frozen weights of the runs in an archive into a folder, and nothing else.
+    """Writes configurations, summaries and weights of the runs in an archive into a folder, and nothing else.
 
     Links, devices and other names stay packed. Raises BadInput.
     """

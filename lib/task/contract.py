@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lib.config import Config, NoSettings
 from lib.errors import BadInput
+from lib.task import published
 
 Batch = dict[str, Tensor]
 
@@ -29,7 +30,7 @@ class Task:
     selection: ClassVar[tuple[str, str]] = ("loss", "min")
     shown: ClassVar[tuple[str, ...]] = ()
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
-    # Which weights of other people's the run started from, by name; kept in its checkpoints and there when it resumes.
+    # What was published of others, by name, that the run started from; kept in its checkpoints, set when it resumes.
     published: Mapping[str, Mapping[str, Any]] = {}
 
     @classmethod
@@ -45,6 +46,16 @@ class Task:
     def model(self) -> nn.Module:
         """Returns a freshly initialised model on the CPU. Reads no data: the planner calls it where there is none."""
         raise NotImplementedError
+
+    def pretrained(self, name: str, cls: Any, **options: Any) -> nn.Module:
+        """Returns a model of transformers with published weights, for `model()` to begin with.
+
+        `name` is a folder, a mounted model or data set, or a name on the Hugging Face hub; `cls` is a class such as
+        AutoModelForSequenceClassification, and `options` are those of its `from_pretrained`; the type is fp32 unless
+        they say `dtype`. What was taken is kept with the run. When it resumes, and in a plan, the model is built from
+        the configuration of then, and its weights come from the checkpoint. Raises BadInput.
+        """
+        return published.pretrained(self, name, cls, options)
 
     def describe_data(self) -> str:
         """Returns one paragraph on the data: where it comes from and how much of it there is."""

@@ -152,6 +152,8 @@ def start_from(state: State, task: Task, config: Config) -> str:
         if ranks.is_first():
             read = {"model": weights.read(inputs.find_input(config.run.initial_weights, platform.detect()))}
     named = (ranks.tensors_from_first(read) or {})["model"]
+    taken = {"sha256": frozen.seal_of_all(named)}
+    task.published = {**task.published, config.run.initial_weights: taken}
     adapted, how = task.adapt({weights.plain(name): value for name, value in named.items()}, state.model)
     sentence = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
     if state.ema:

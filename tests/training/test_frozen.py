@@ -159,7 +159,7 @@ def test_another_base_is_a_sentence(lora, tmp_path, cut):
         launch.train(lora())
 
 
-def test_a_base_that_is_drawn_is_kept_once_and_survives_another_draw(lora, tmp_path, cut, monkeypatch):
+def test_a_base_that_is_drawn_is_kept_once_and_needs_no_other_draw(lora, tmp_path, cut, monkeypatch):
     drawn = {"workload.base": ""}
     cut(None)
     launch.train(lora({**drawn, "run.name": "whole"}))
