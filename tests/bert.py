@@ -32,3 +32,10 @@ class Bert(toy.Toy):
 
     def export(self, model, folder):
         model.save_pretrained(folder)
+
+
+class Peft(Bert):
+    def model(self):
+        from peft import LoraConfig, get_peft_model
+
+        return get_peft_model(super().model(), LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"]))

@@ -44,6 +44,7 @@ class Notebook:
     gpu: bool | None = None
     internet: bool | None = None
     public: bool = False
+    models: Sequence[str] = ()  # owner/model/framework/variation/version
 
     @property
     def folder(self) -> Path:
@@ -154,7 +155,7 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
         "dataset_sources": list(notebook.datasets),
         "competition_sources": [],
         "kernel_sources": [*notebook.kernels, *([notebook.kernel] if own_output else [])],
-        "model_sources": [],
+        "model_sources": list(notebook.models),
     }
 
 

@@ -45,7 +45,7 @@ def _on_meta() -> bool:
 def _configuration(
     name: str, folder: Path | None, known: Mapping[str, Any] | None, options: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the configuration that the run began with, else the published one, and the options that are no keys of it.
+    """Returns the configuration that the run began with, else the published one, and the options that it lacks.
 
     Raises BadInput.
     """

@@ -1,4 +1,4 @@
-"""Published weights as Hugging Face lays them out: found by name, whole or in shards, pickled ones made safe at once."""
+"""Published weights as Hugging Face lays them out: found by name, in one file or shards; pickled ones made safe."""
 
 import json
 import os
