@@ -47,7 +47,9 @@ class Run:
 
     name: str = option("", "The name of the run and of its folder; empty: the name of the configuration file.")
     initial_weights: str = option(
-        "", "Weights that a new run starts from: a .safetensors file, or a run's folder.", path=True
+        "",
+        "Weights that a new run starts from: a .safetensors file, the folder of a run, or a published model.",
+        path=True,
     )
     initial_weights_share: float = option(
         0.9, "The least share of the model's tensors that must match in name and shape.", minimum=0, maximum=1
@@ -100,6 +102,9 @@ class Training:
         1, "Equal parts of the effective batch that are dealt to the ranks.", minimum=1, limit=4096
     )
     precision: Literal["auto", "fp32", "fp16", "bf16"] = option("auto", "Number format of the forward pass.")
+    frozen_precision: Literal["", "fp16", "bf16"] = option(
+        "", "Number format in which frozen matrices lie in memory; empty: as model() makes them."
+    )
     gradient_checkpointing: int | Literal["all"] = option(0, "Layers that are recomputed to save memory.", minimum=0)
     ema_decay: float = option(0.0, "Decay of the average of the weights that is tested; 0: none.", minimum=0, below=1)
     clip_norm: float = option(1.0, "The largest norm of the gradient; 0: not clipped.", minimum=0)
@@ -200,6 +205,10 @@ class Checkpoint:
     lightweight: bool = option(
         False,
         "Leaves the optimizer out (with adamw a third of the size), but a resumed run is not the same bit for bit.",
+    )
+    frozen: Literal["hash", "save"] = option(
+        "hash",
+        "Frozen weights: hash checks what model() makes again and keeps the rest once; save puts all into each.",
     )
     keep_last: int = option(2, "Newest checkpoints that are kept; 0: none is written.", minimum=0)
     keep_best: int = option(1, "Best weights that are kept; 0: none are written.", minimum=0)

@@ -49,6 +49,7 @@ class Notebook:
     internet: bool | None = None
     public: bool = False
     root: Path | None = None
+    models: Sequence[str] = ()  # owner/model/framework/variation/version
 
     @property
     def folder(self) -> Path:
@@ -172,7 +173,7 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
         "dataset_sources": list(notebook.datasets),
         "competition_sources": [],
         "kernel_sources": [*notebook.kernels, *([notebook.kernel] if own_output else [])],
-        "model_sources": [],
+        "model_sources": list(notebook.models),
     }
 
 

@@ -4,18 +4,21 @@ import contextlib
 import dataclasses
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from torch import nn
+
 from lib import checkpoint, ranks
-from lib.checkpoint import weights
+from lib.checkpoint import frozen
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.contract import baseline_of
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import code, limits, smaller, torchrun
+from lib.launch import code, export, limits, smaller, torchrun
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
@@ -109,7 +112,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _complete(run: Run, earlier: Summary) -> Summary:
     """Makes what a run lacks that was completed before; all else stays as it is. Raises BadInput for another run."""
     _print_completed(run, earlier)
-    if earlier.missing.keys() - {"plot"}:
+    if earlier.missing.keys() - {"plot"} or ranks.from_first(export.is_lacking(run)):
         if (count := torchrun.processes(run.config)) > 1:
             torchrun.train(run.config, run.folder, count, earlier.session, {})
             return Summary.read(run.folder) or earlier
@@ -193,7 +196,7 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
 
 def _tidy(run: Run, state: State | None = None) -> None:
     """Removes what killed saves and deletions left; with the state of a run's end also what retention could not."""
-    for kind in ("checkpoints", "best"):
+    for kind in ("checkpoints", "best", frozen.FOLDER):
         checkpoint.tidy(run.folder / kind)
     if state and run.config.checkpoint.keep_last:
         retention = Retention(run.folder, run.config.checkpoint)
@@ -232,13 +235,14 @@ def _test_again(run: Run, earlier: Summary) -> Summary:
             print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
             return earlier
     tested = _tested(run, state)
+    exported = export.model_of(run, state)
     if not ranks.is_first():
         return earlier
     plots = {name: error for name, error in earlier.missing.items() if name == "plot"}
     ended = dataclasses.replace(earlier, **{**tested, "missing": tested["missing"] | plots})
     _write(run, ended)
     _print_result(ended)
-    return ended
+    return _exported(run, ended, exported)
 
 
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
@@ -248,6 +252,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     """
     is_completed = outcome.reason == "completed"
     tested = _tested(run, outcome.state) if is_completed else {}
+    exported = export.model_of(run, outcome.state) if is_completed else None
     if not ranks.is_first():
         return _summary(run, outcome.reason, outcome.state.step, number)
     missing = tested.get("missing", {})
@@ -261,6 +266,18 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     ended = _summary(run, outcome.reason, outcome.state.step, number, **tested, **facts)
     _write(run, ended)
     _print_result(ended)
+    return _exported(run, ended, exported)
+
+
+def _exported(run: Run, ended: Summary, model: Callable[[], AbstractContextManager[nn.Module]] | None) -> Summary:
+    """Lets the task write the model in a form of its own; returns the summary, which says where that failed."""
+    missing = dict(ended.missing)
+    if model:
+        with _noting(missing, "export", alone=True):
+            export.write(run, model)
+    if missing != ended.missing:
+        ended = dataclasses.replace(ended, missing=missing)
+        _write(run, ended)
     return ended
 
 
@@ -313,16 +330,17 @@ def _pack(run: Run) -> None:
 
 
 @contextlib.contextmanager
-def _noting(missing: dict[str, str], name: str) -> Iterator[None]:
+def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator[None]:
     """Notes an error of the block in `missing` and prints it; what comes after training must not cost the run its end.
 
-    An error that only several ranks together can answer is raised: memory that runs out, or a rank that is gone.
+    An error that only several ranks together can answer is raised: memory that runs out, or a rank that is gone;
+    `alone` says that no other rank takes part in the block.
     """
     try:
         yield
     except Exception as error:
         for_a_person = isinstance(error, BadInput | TrainingFailed | OSError) and not isinstance(error, OutOfMemory)
-        if ranks.world() > 1 and isinstance(error, RuntimeError) and not for_a_person:
+        if ranks.world() > 1 and not alone and isinstance(error, RuntimeError) and not for_a_person:
             raise
         missing[name] = f"{type(error).__name__}: {error}"
         print("" if for_a_person else traceback.format_exc(), end="")
@@ -344,7 +362,7 @@ def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, flo
     with _noting(missing, "test"):
         best = checkpoint_from_first(best_weights(run, state) if ranks.is_first() else None)
         if best:
-            weights.put_back(state.model, best.tensors["model"])
+            frozen.put_back(state.model, best)
             state.ema = None  # the best weights are averages already
         print(f"Testing the weights of step {best.step if best else state.step:,} on held-out data.", flush=True)
         progress = choose_progress()
@@ -368,7 +386,7 @@ def best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
     for best in state.kept_best:
         path = checkpoint.path_of(run.folder / "best", best["step"])
         try:
-            return checkpoint.load(path)
+            return frozen.completed(checkpoint.load_model(path))
         except checkpoint.DamagedCheckpoint as damage:
             print(f"The best weights {path} are skipped ({damage}).")
     return None

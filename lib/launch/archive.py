@@ -15,7 +15,7 @@ from lib.text import amount
 # In a run's folder, at the top or one below it.
 _WANTED = re.compile(
     r"([^/]{1,200}/)?(config\.yaml|summary\.json"
-    r"|best/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
+    r"|(best|frozen)/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
 )
 _CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")  # a task's own files
 _MOST_MEMBERS = 20_000
@@ -57,7 +57,7 @@ class _Bounded(io.RawIOBase):
 
 
 def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
-    """Writes configurations, summaries and best weights of the runs in an archive into a folder, and nothing else.
+    """Writes configurations, summaries and weights of the runs in an archive into a folder, and nothing else.
 
     `with_code` also takes the files of tasks, for who trusts whoever made the archive. Links, devices and other names
     stay packed. Raises BadInput.

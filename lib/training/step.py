@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lib import checkpoint, ranks
+from lib.checkpoint.weights import plain
 from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
@@ -24,6 +25,7 @@ from lib.training.order import DROPOUT, Order, mix, seed_generators
 from lib.training.precision import autocast
 from lib.training.state import State
 
+_MOST_NAMES = 5  # in a sentence
 NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
 
 
@@ -94,6 +96,8 @@ def _before_update(
         means, logged = computed
         try:
             over_ranks(state.parameters, means, state.with_buffers, buffers, state.sharded)
+            if step == 0:
+                _name_without_gradient(state)
             return _Ready(means, logged, buffers, _prepare_update(state, config.training.clip_norm))
         except Exception as error:
             # Between two ranks' sums no other rank can be told, so a fresh launch repeats the step.
@@ -104,6 +108,21 @@ def _before_update(
     if state.scaler.is_enabled():
         state.scaler._per_optimizer_states.pop(id(state.optimizer), None)  # unscaling twice would be refused
     return None
+
+
+def _name_without_gradient(state: State) -> None:
+    """Records the trained tensors that the whole first step gave no gradient; a later loss term may reach them yet."""
+    if state.device.type == "meta":  # a plan
+        return
+    trained = [(plain(name), p) for name, p in state.model.named_parameters() if p.requires_grad]
+    if without := [name for name, parameter in trained if parameter.grad is None]:
+        more = ", ..." if len(without) > _MOST_NAMES else ""
+        state.events.record(
+            0, "no_gradient", len(trained), len(trained) - len(without),
+            f"In the first step {len(without)} of {len(trained)} trained tensors got no gradient "
+            f"({', '.join(without[:_MOST_NAMES])}{more}): no loss depends on them, so they stay as they are. That is "
+            "right where a later loss term uses them. Otherwise use them in the forward pass, or freeze them.",
+        )  # fmt: skip
 
 
 def _prepare_update(state: State, clip_norm: float) -> bool:
