@@ -9,7 +9,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from lib.config import Config, resolve_lengths
+from lib.config import Config
+from lib.config.lengths import resolve_lengths
 from lib.contract import losses, samples, scores
 from lib.contract.asked import Asked
 from lib.contract.scores import baseline_of

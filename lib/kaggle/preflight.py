@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from lib import launch, planner
-from lib.config import Config, profiles, resolve_lengths
+from lib.config import Config, profiles
 from lib.config.environment import command
+from lib.config.lengths import resolve_lengths
 from lib.doctor.addresses import ADDRESS, check_addresses, remote
 from lib.doctor.findings import Finding
 from lib.errors import BadInput, TrainingFailed

@@ -19,6 +19,7 @@ from lib.config import Config, environment, to_yaml
 from lib.contract import baseline_of
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import code, export, limits, smaller, torchrun
+from lib.launch.endings import noting
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
@@ -141,7 +142,7 @@ def _mend_files(run: Run, earlier: Summary) -> Summary:
     _tidy(run)
     if "plot" in earlier.missing or not picture(run).is_file():
         missing = {name: error for name, error in earlier.missing.items() if name != "plot"}
-        with _noting(missing, "plot"):
+        with noting(missing, "plot"):
             plot(run, earlier.baseline)
         if missing != earlier.missing:
             earlier = dataclasses.replace(earlier, missing=missing)
@@ -256,7 +257,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     if not ranks.is_first():
         return _summary(run, outcome.reason, outcome.state.step, number)
     missing = tested.get("missing", {})
-    with _noting(missing if is_completed else {}, "plot"):
+    with noting(missing if is_completed else {}, "plot"):
         plot(run, tested.get("baseline", {}))
     facts = (
         {"identity": identity.facts(run.config, run.task)}
@@ -273,7 +274,7 @@ def _exported(run: Run, ended: Summary, model: Callable[[], AbstractContextManag
     """Lets the task write the model in a form of its own; returns the summary, which says where that failed."""
     missing = dict(ended.missing)
     if model:
-        with _noting(missing, "export", alone=True):
+        with noting(missing, "export", alone=True):
             export.write(run, model)
     if missing != ended.missing:
         ended = dataclasses.replace(ended, missing=missing)
@@ -324,31 +325,9 @@ def _measured(outcome: loop.Outcome, max_steps: int) -> dict[str, Any]:
 
 def _pack(run: Run) -> None:
     """Packs the archive of the output folder. A failure is a warning: the next call packs."""
-    with _noting({}, "archive"), disk.lock(run.output_dir):  # a run beside this one may be packing too
+    with noting({}, "archive"), disk.lock(run.output_dir):  # a run beside this one may be packing too
         outputs.bundle(run.output_dir, platform.detect())
         outputs.package(run.output_dir)
-
-
-@contextlib.contextmanager
-def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator[None]:
-    """Notes an error of the block in `missing` and prints it; what comes after training must not cost the run its end.
-
-    An error that only several ranks together can answer is raised: memory that runs out, or a rank that is gone;
-    `alone` says that no other rank takes part in the block.
-    """
-    try:
-        yield
-    except Exception as error:
-        for_a_person = isinstance(error, BadInput | TrainingFailed | OSError) and not isinstance(error, OutOfMemory)
-        if ranks.world() > 1 and not alone and isinstance(error, RuntimeError) and not for_a_person:
-            raise
-        missing[name] = f"{type(error).__name__}: {error}"
-        print("" if for_a_person else traceback.format_exc(), end="")
-        print(
-            f"Warning: the {name} failed ({missing[name]}). The run itself is whole. Correct the cause, or free room "
-            "on the disk, and run again: what is missing is made, and nothing is trained again.",
-            flush=True,
-        )
 
 
 def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, float], dict[str, float], str]:
@@ -359,7 +338,7 @@ def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, flo
     scores: dict[str, float] = {}
     baseline: dict[str, float] = {}
     report = ""
-    with _noting(missing, "test"):
+    with noting(missing, "test"):
         best = checkpoint_from_first(best_weights(run, state) if ranks.is_first() else None)
         if best:
             frozen.put_back(state.model, best)
@@ -370,10 +349,10 @@ def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, flo
         progress.close()
     if not ranks.is_first():
         return scores, {}, ""
-    with _noting(missing, "baseline"):
+    with noting(missing, "baseline"):
         baseline = baseline_of(run.task)
     if scores:
-        with _noting(missing, "report"):
+        with noting(missing, "report"):
             report = run.task.report(scores, run.folder)
             if not isinstance(report, str):
                 kind, report = type(report).__name__, ""

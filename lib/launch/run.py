@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 from lib import ranks
-from lib.config import Config, profiles, resolve_lengths, with_changes
+from lib.config import Config, profiles, with_changes
+from lib.config.lengths import resolve_lengths
 from lib.launch import torchrun
 from lib.machine import hardware, memory
 from lib.machine.memory import GIB
