@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ import yaml
 
 from lib.config import words
 from lib.config.nodes import REFUSED, child, read_text
-from lib.config.reader import BAD, Reader, length_pairs, option, sentences
+from lib.config.reader import BAD, Reader, option, sentences
 from lib.errors import BadInput, printable
 
 # Keys of earlier versions: they are ignored with this sentence on stderr, so that the config.yaml of an old run loads.

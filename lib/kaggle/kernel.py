@@ -363,21 +363,9 @@ def _check(results: Path, loose: Path) -> dict[str, Summary]:
                 last = max((int(row["step"]) for row in read(folder / "metrics.csv")), default=0)
                 if last > summary.step or (summary.reason == "completed" and last < summary.step):
                     refuse(run, f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}")
-            if damaged := _damaged(folder):
-                refuse(run, damaged)
+            if any(folder.glob("*/step-*/manifest.json")):
+                from lib.launch import archive  # not at the top: torch takes seconds to import
+
+                if damaged := archive.damaged(folder):
+                    refuse(run, damaged)
     return summaries
-
-
-def _damaged(run: Path) -> str:
-    """Returns which weights or checkpoint in a run's folder do not match their manifest, and why; "" for none."""
-    manifests = sorted(run.glob("*/step-*/manifest.json"))
-    if not manifests:
-        return ""
-    from lib import checkpoint  # not at the top: torch takes seconds to import
-
-    for manifest in manifests:
-        try:
-            checkpoint.verify(manifest.parent)
-        except checkpoint.DamagedCheckpoint as damage:
-            return f"{manifest.parent.name} is damaged: {damage}"
-    return ""

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lib import launch, planner
 from lib.config import Config, profiles
 from lib.config.environment import command
@@ -21,12 +19,10 @@ from lib.errors import BadInput, TrainingFailed
 from lib.kaggle import carried, client, credentials, packages
 from lib.kaggle.carried import Training
 from lib.launch.queue import Entry
+from lib.launch.run import resolved, saved_bytes
 from lib.machine.facts import CARDS, FACTS
-from lib.task import find_task, load_task
+from lib.task import find_task
 from lib.text import amount
-from lib.training import data
-from lib.training.optimization import make_moments
-from lib.training.state import new_state, state_tensors
 
 _LOCAL_PATH = re.compile(
     r"(?<![\w.:/$~-])(/(home|Users|mnt|media|root|data|opt|srv|scratch)/[^\s'\"`)]*|[A-Za-z]:\\\\?\w[^\s'\"`)]*)"
@@ -208,17 +204,15 @@ def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Pa
     Data is only read where `folder` names some: the embedded data takes minutes to make.
     """
     config, _ = profiles.apply(entries[0].config, has_gpu=True)
-    task, in_epochs = find_task(config.task)(config), bool(config.training.epochs)
-    sizes, samples = "", 0
+    in_epochs, sizes = bool(config.training.epochs), ""
     if folder and not remote(config) and (folder == "embedded" or config.data.dir != "embedded"):
         _say(f"Reading the data of {kind}; the first time takes minutes where it is large.")
-        task = load_task(config)
-        parts = task.datasets()
-        sizes = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
-        samples = len(data.subset(parts["train"], config.data.subset_ratio, config.seed))
-    config, _ = resolve_lengths(config, samples or config.training.effective_batch)
-    task.config = config
-    steps = config.training.max_steps if samples or not in_epochs else 0
+        task, config, _ = resolved(config)
+        sizes = ", ".join(f"{len(part):,} {name}" for name, part in task.datasets().items())
+    else:
+        config, _ = resolve_lengths(config, config.training.effective_batch)
+        task = find_task(config.task)(config)
+    steps = config.training.max_steps if sizes or not in_epochs else 0
     run = launch.Run(config, task, Path(entries[0].name), [])
     return _data(kind, config, folder, sizes), Part(kind, len(entries), config, steps, run)
 
@@ -319,23 +313,6 @@ def _space(parts: Sequence[Part]) -> Finding:
     if size > limit:
         return Finding("space", value, "bad", "Lower checkpoint.keep_last or checkpoint.keep_best.")
     return Finding("space", value)
-
-
-def saved_bytes(run: launch.Run) -> tuple[int, int]:
-    """Returns the bytes of the tensors in a checkpoint of a run, and of those in its best weights.
-
-    They are counted on the `meta` device, so that weights, the optimizer's tensors and the average take no memory.
-    """
-    state = new_state(run.task, run.config, torch.device("meta"), "fp32")
-    for parameter in state.parameters:
-        if parameter.requires_grad:
-            parameter.grad = torch.empty_like(parameter)
-    make_moments(state.optimizer)
-    groups = state_tensors(state, run.config)
-    sizes = {
-        group: sum(value.numel() * value.element_size() for value in named.values()) for group, named in groups.items()
-    }
-    return sum(sizes.values()), sizes["model"]
 
 
 # --- addresses and account --------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from lib import checkpoint, ranks
 from lib.checkpoint import frozen
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
-from lib.contract import baseline_of
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import code, export, limits, smaller, torchrun
 from lib.launch.endings import noting
@@ -30,6 +29,7 @@ from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all
 from lib.training import identity, learned, loop, precision
+from lib.training.contract import baseline_of
 from lib.training.evaluation import evaluate
 from lib.training.session import handling_signals, start_session
 from lib.training.state import State, checkpoint_from_first, first_state

@@ -1,4 +1,4 @@
-"""Unpacks what a prediction needs of an archive, which may be anybody's: known names, plain files, bounded sizes."""
+"""What comes out of an archive, which may be anybody's: known names, plain files, bounded sizes, weights as sealed."""
 
 import gzip
 import io
@@ -8,6 +8,7 @@ import tarfile
 import zlib
 from pathlib import Path
 
+from lib import checkpoint
 from lib.config.files import size_of
 from lib.errors import BadInput, printable
 from lib.text import amount
@@ -95,3 +96,13 @@ def _take(packed: tarfile.TarFile, folder: Path, with_code: bool) -> None:
         content = packed.extractfile(member)
         with place.open("xb") as file:
             shutil.copyfileobj(content, file, _CHUNK)  # type: ignore[type-var]
+
+
+def damaged(run: Path) -> str:
+    """Returns which weights or checkpoint in a run's folder do not match their manifest, and why; "" for none."""
+    for manifest in sorted(run.glob("*/step-*/manifest.json")):
+        try:
+            checkpoint.verify(manifest.parent)
+        except checkpoint.DamagedCheckpoint as damage:
+            return f"{manifest.parent.name} is damaged: {damage}"
+    return ""

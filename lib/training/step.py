@@ -15,7 +15,7 @@ from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
 from lib.ranks import sharding
-from lib.ranks.sums import add_counts, over_ranks
+from lib.ranks.sums import BUCKET_BYTES, add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task, check_loss_terms, check_terms
 from lib.text import listed
@@ -37,6 +37,11 @@ class _Ready:
     logged: Logged
     buffers: list[dict[str, Tensor]]  # from before the step
     finite: bool
+
+
+def summing_bytes(parameters: int) -> int:
+    """Returns the bytes that the sum of so many gradients over ranks takes for a moment: a piece of it, in fp32."""
+    return min(BUCKET_BYTES, 4 * parameters)
 
 
 def optimizer_step(

@@ -11,7 +11,6 @@ from lib import checkpoint, launch
 from lib.checkpoint import contents
 from lib.config import Config, Training
 from lib.errors import BadInput
-from lib.kaggle import preflight
 from lib.planner import find_card
 from lib.planner.trace import predict_task
 from lib.task import Task, load_task
@@ -134,7 +133,7 @@ def test_plan_and_preflight_count_the_bytes_that_each_optimizer_takes_a_paramete
     planned = predict_task(task, config, find_card("t4"), 4, 1, 1).by_category
     parameters = sum(p.numel() for p in task.model().parameters())
     assert planned.get("optimizer", 0) / parameters == pytest.approx(BYTES[kind], abs=0.1)
-    whole, model = preflight.saved_bytes(SimpleNamespace(task=task, config=config))
+    whole, model = saved_bytes(SimpleNamespace(task=task, config=config))
     assert model == 4 * parameters and (whole - model) / parameters == pytest.approx(BYTES[kind], abs=0.1)
     assert optimization.copies(config) == 2 + round(BYTES[kind] / 4)
 
