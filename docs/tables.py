@@ -260,7 +260,7 @@ def compare() -> str:
     return table(["", "Kaggle", "Colab, free", "your own machine"], rows)
 
 
-EXAMPLES = DOCS.parent / "lib" / "new" / "examples"
+EXAMPLES = DOCS.parent / "lib" / "supervised" / "new" / "examples"
 
 
 def own_task() -> str:

@@ -11,6 +11,7 @@ from lib import checkpoint, launch
 from lib.checkpoint import contents
 from lib.config import Config, Training
 from lib.errors import BadInput
+from lib.launch.run import saved_bytes
 from lib.planner import find_card
 from lib.planner.trace import predict_task
 from lib.task import Task, load_task

@@ -59,11 +59,11 @@ def test_the_test_that_is_written_passes_and_fails_where_the_task_breaks_its_con
 
 @pytest.mark.parametrize("kind", new.KINDS)
 def test_every_key_of_a_configuration_has_its_reason_and_is_known(kind):
-    lines = (ROOT / "lib" / "new" / "examples" / f"{kind}.yaml").read_text().splitlines()
+    lines = (ROOT / "lib" / "supervised" / "new" / "examples" / f"{kind}.yaml").read_text().splitlines()
     keys = [line for line in lines if not line.startswith("#") and not line.endswith(":")]
     assert 10 <= len(keys) <= 14 and all("  # " in line for line in keys[1:])
     if kind not in NEEDS or find_spec(NEEDS[kind]):
-        config = load_config(ROOT / "lib" / "new" / "examples" / f"{kind}.yaml")
+        config = load_config(ROOT / "lib" / "supervised" / "new" / "examples" / f"{kind}.yaml")
         assert config.training.micro_batch_slots == 2 and "workload" not in flat(config)
 
 
