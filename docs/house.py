@@ -18,7 +18,7 @@ FLOORS = (
     ("machine", "ranks"),
     ("task", "checkpoint", "report"),
     ("training", "supervised"),
-    ("planner", "tasks"),
+    ("planner", "contract", "tasks"),
     ("launch",),
     ("doctor", "notebook", "new"),
     ("kaggle",),

@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("data", help="the folder to predict")
     predict.add_argument("out", help="the folder that results are written to")
     predict.add_argument("--task", default="", metavar="FILE:CLASS", help="your own task; an archive cannot name one")
+    predict.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
     predict.set_defaults(run=_predict)
     _add_uncarried(commands)
     return parser
@@ -185,7 +186,7 @@ def _train_queue(options: argparse.Namespace) -> int:
 def _predict(options: argparse.Namespace) -> int:
     from lib.launch import ensemble
 
-    print(ensemble.run(Path(options.archive), Path(options.data), Path(options.out), options.task))
+    print(ensemble.run(Path(options.archive), Path(options.data), Path(options.out), options.task, options.trust))
     return 0
 
 

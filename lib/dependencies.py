@@ -3,7 +3,7 @@
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from lib.errors import BadInput
 
@@ -66,6 +66,11 @@ OLDEST = {
 def project_of(name: str) -> str:
     """Returns what pip calls the package of an import; "" for one that is never installed."""
     return PACKAGES.get(name, PROJECTS.get(name, name))
+
+
+def with_own(names: Iterable[str]) -> dict[str, str]:
+    """Returns lib's packages and those of these imports, with what pip calls each."""
+    return {**{name: project_of(name) for name in names}, **PACKAGES}
 
 
 def ensure(packages: Mapping[str, str] = PACKAGES) -> str:

@@ -25,7 +25,10 @@ from lib.errors import BadInput, TrainingFailed
 from lib.task import load_config
 from lib.training.session import Session
 from tests.conftest import ROOT, TOY
+from tests.gan import Gan
 from tests.toy import Toy
+
+__all__ = ["Gan"]  # a task that is named as one of this file
 
 
 class Slow(Toy):
@@ -72,6 +75,14 @@ class Branching(Toy):
         return sums, logs
 
 
+class Frozen(Toy):
+    """The first layer is trained from step 4 to step 8 alone, the last one at twice the rate."""
+
+    def parameter_groups(self, model):
+        first = {"names": "blocks.0.*", "from_step": 4, "until_step": 9}
+        return [first, {"names": "blocks.3.*", "lr": 2.0}]
+
+
 class Tight(Toy):
     """Memory runs out on the second rank alone when more than two samples are on it at once."""
 
@@ -97,6 +108,14 @@ class TightUpdate(Toy):
 
             torch.optim.AdamW.step = tight
         return super().count(batch)
+
+
+class Listed(Toy):
+    """Layers that no attribute `blocks` names."""
+
+    def model(self):
+        layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(2)]
+        return torch.nn.Sequential(torch.nn.Linear(3, 4), *layers, torch.nn.Linear(4, 1))
 
 
 class CumulativeNorm(Toy):

@@ -35,7 +35,7 @@ def test_what_is_bound_to_the_build_of_torch_is_never_installed(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("nothing should be installed"))
     missing(monkeypatch, "torchvision", "yaml")
     with pytest.raises(BadInput, match="torchvision must fit this build of PyTorch"):
-        dependencies.ensure(dependencies.PACKAGES | {"torchvision": dependencies.project_of("torchvision")})
+        dependencies.ensure(dependencies.with_own(["torchvision"]))
 
 
 def test_the_names_that_pip_knows_are_those_of_the_packages():

@@ -32,7 +32,26 @@ def check(found: Checkpoint) -> None:
         fits = isinstance(plateau, dict) and _is(plateau.get("lr"), float) and _is(plateau.get("waited"), int)
         fits = fits and "best" in plateau and (plateau["best"] is None or _is(plateau["best"], float))
         _expect(fits, f"plateau in state.json is {_shown(plateau)}")
+    _check_options(state)
     _check_tensors(found.tensors)
+
+
+def _check_options(state: dict[str, Any]) -> None:
+    """Raises DamagedCheckpoint for odd facts that only some runs have: groups of parameters, and an early stop."""
+    groups = state.get("groups", [])
+    fits = isinstance(groups, list) and all(
+        isinstance(one, dict) and _are_names(one.get("parameters")) for one in groups
+    )
+    _expect(fits, f"groups in state.json is {_shown(groups)}")
+    if "stopping" in state:
+        facts = state["stopping"]
+        fits = isinstance(facts, dict) and _is(facts.get("waited"), int) and _is(facts.get("best_step"), int)
+        fits = fits and "best" in facts and (facts["best"] is None or _is(facts["best"], float))
+        _expect(fits, f"stopping in state.json is {_shown(facts)}")
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
@@ -44,13 +63,22 @@ def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
         _expect(fits, f"{_shown(name)} of ema.safetensors has not the shape of its weight")
     for key, value in groups.get("optimizer", {}).items():
         kind, _, name = key.partition("/")
-        shape = () if kind == "step" else shapes.get(plain(name), value.shape)  # of tied weights one name is in a model
-        _expect(
-            name != "" and value.is_floating_point(), f"{_shown(key)} of optimizer.safetensors is no state of AdamW"
-        )
-        _expect(value.shape == shape, f"{_shown(key)} of optimizer.safetensors has not the shape of its weight")
+        whole = shapes.get(plain(name), value.shape)  # of tied weights one name is in a model
+        is_state = name != "" and value.is_floating_point()
+        _expect(is_state, f"{_shown(key)} of optimizer.safetensors is no state of an optimizer")
+        fits = tuple(value.shape) == _shape_of_state(kind, tuple(whole))
+        _expect(fits, f"{_shown(key)} of optimizer.safetensors has not the shape of its weight")
         averaged = "ema" not in groups or name in groups["ema"]
         _expect(averaged, f"{_shown(name)} is in optimizer.safetensors and not in ema.safetensors")
+
+
+def _shape_of_state(kind: str, weight: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape of a state of a weight of this shape; adafactor's have one number along an axis."""
+    if kind == "step":
+        return ()
+    if kind in ("row_var", "col_var") and len(weight) > 1:
+        return (*weight[:-1], 1) if kind == "row_var" else (*weight[:-2], 1, weight[-1])
+    return weight
 
 
 def _is_sum(name: str, value: Any) -> bool:

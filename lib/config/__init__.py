@@ -79,6 +79,10 @@ class Data:
     subset_ratio: float | Literal["quick", "validate", "full"] = option(
         1.0, "The share of the training samples that is used; quick is 0.05, validate 0.2, full 1.", above=0, maximum=1
     )
+    buckets: int = option(
+        0, "Batches of a pool in which training samples are sorted by length; 0: not sorted.", minimum=0, limit=10**6
+    )
+    evaluation_batch: int = option(0, "Samples of an evaluation at once; 0: the micro-batch.", minimum=0, limit=10**6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +114,9 @@ class Training:
     log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
     evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
     evaluate_every_epochs: float = option(0.0, "Epochs between validations.", minimum=0)
+    stop_after_evaluations: int = option(
+        0, "Validations in a row without a better value after which the run is completed early; 0: never.", minimum=0
+    )
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -148,24 +155,35 @@ class Memory:
 class Optimizer:
     """How gradients become updates."""
 
-    name: Literal["adamw"] = option("adamw", "The optimizer.")
+    name: Literal["adamw", "sgd", "adafactor"] = option(
+        "adamw", "The optimizer; adafactor keeps a row and a column of moments for each matrix."
+    )
     lr: float = option(3e-4, "The highest learning rate, which is reached after the warm-up.", above=0)
-    weight_decay: float = option(0.01, "Decoupled weight decay.", minimum=0)
-    betas: tuple[float, float] = option((0.9, 0.999), "Decay of the two moments.", minimum=0, below=1)
-    eps: float = option(1e-8, "What is added to the denominator of an update.", above=0)
+    weight_decay: float = option(0.01, "Decoupled weight decay; of sgd it is a part of the gradient.", minimum=0)
+    betas: tuple[float, float] = option((0.9, 0.999), "Decay of the two moments of adamw.", minimum=0, below=1)
+    eps: float = option(1e-8, "What is added to the denominator of an update of adamw.", above=0)
+    momentum: float = option(0.9, "The share of its last update that sgd goes on with; 0: none.", minimum=0, below=1)
+    nesterov: bool = option(False, "Whether sgd looks ahead along its momentum.")
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        if values["nesterov"] is True and values["momentum"] == 0:
+            yield "nesterov", "optimizer.nesterov looks ahead along optimizer.momentum, which is 0. Give it, say 0.9."
 
 
 @dataclass(frozen=True)
 class Scheduler:
     """The learning rate over time."""
 
-    name: Literal["cosine", "constant", "plateau"] = option(
+    name: Literal["cosine", "linear", "constant", "one_cycle", "plateau"] = option(
         "cosine", "The learning rate after the warm-up; plateau lowers it when validation stops improving."
     )
-    warmup_steps: int = option(0, "Steps in which the learning rate rises linearly.", minimum=0)
-    warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises linearly.", minimum=0)
+    warmup_steps: int = option(
+        0, "Steps in which the learning rate rises, linearly; of one_cycle along a cosine, 0: 30 % of all.", minimum=0
+    )
+    warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises.", minimum=0)
     min_lr_ratio: float = option(
-        0.0, "The last learning rate of a cosine, as a share of the highest.", minimum=0, maximum=1
+        0.0, "The last learning rate of cosine and linear, as a share of the highest.", minimum=0, maximum=1
     )
     factor: float = option(0.5, "What a plateau multiplies the learning rate by.", above=0, below=1)
     patience: int = option(5, "Evaluations in a row without a better value before a plateau lowers it.", minimum=0)
@@ -180,7 +198,8 @@ class Checkpoint:
     every_epochs: float = option(0.0, "Epochs between checkpoints.", minimum=0)
     every_minutes: float = option(5.0, "Minutes between checkpoints; 0: by steps and at the end only.", minimum=0)
     lightweight: bool = option(
-        False, "Leaves the optimizer out: a third of the size, but a resumed run is no longer the same bit for bit."
+        False,
+        "Leaves the optimizer out (with adamw a third of the size), but a resumed run is not the same bit for bit.",
     )
     keep_last: int = option(2, "Newest checkpoints that are kept; 0: none is written.", minimum=0)
     keep_best: int = option(1, "Best weights that are kept; 0: none are written.", minimum=0)
@@ -256,12 +275,21 @@ class Config:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        training, scheduler = values["training"], values["scheduler"]
-        if BAD in (training, scheduler) or scheduler.name != "plateau":
+        training, scheduler, optimizer = values["training"], values["scheduler"], values["optimizer"]
+        if BAD in (training, scheduler, optimizer):
             return
-        if not (training.evaluate_every_steps or training.evaluate_every_epochs):
-            advice = "Give training.evaluate_every_epochs or training.evaluate_every_steps, or another scheduler.name."
-            yield "scheduler", f"A plateau is found by evaluations, and this run has only one, at the end. {advice}"
+        if training.fully_shard and optimizer.name == "adafactor":
+            advice = "Write adamw or sgd, or switch training.fully_shard off."
+            yield "optimizer", f"adafactor needs whole rows and columns, which training.fully_shard divides. {advice}"
+        if training.evaluate_every_steps or training.evaluate_every_epochs:
+            return
+        advice = "Give training.evaluate_every_epochs or training.evaluate_every_steps"
+        if scheduler.name == "plateau":
+            sentence = "A plateau is found by evaluations, and this run has only one, at the end."
+            yield "scheduler", f"{sentence} {advice}, or another scheduler.name."
+        if training.stop_after_evaluations:
+            sentence = "training.stop_after_evaluations counts evaluations, and this run has only one, at the end."
+            yield "training", f"{sentence} {advice}."
 
 
 def read_config(

@@ -14,7 +14,7 @@ def examine(config: Config | None = None, trains: bool = True) -> dict[str, list
     """
     from lib.doctor.machine import check_machine, check_versions  # not at the top: torch takes seconds to import
 
-    return {"Machine": check_machine(config, trains), "Versions": check_versions()}
+    return {"Machine": check_machine(config, trains), "Versions": check_versions(config)}
 
 
 def in_short(sections: Mapping[str, Sequence[Finding]]) -> str:

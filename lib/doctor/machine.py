@@ -26,6 +26,7 @@ from lib.machine import disk, hardware, inputs, memory, platform
 from lib.machine.facts import FACTS, GB
 from lib.machine.memory import GIB
 from lib.machine.platform import Platform
+from lib.task.files import file_of, own_files
 from lib.text import amount, duration
 from lib.training.precision import choose_precision
 from lib.training.session import start_session
@@ -286,13 +287,31 @@ def check_session(config: Config | None, trains: bool = True) -> Finding:
     return Finding("session", value, *_short_of(left, (options.margin_seconds, _SHORT_SESSION_SECONDS), advice))
 
 
-def check_versions() -> list[Finding]:
-    """Checks Python and packages against the supported versions, and lists others that bug reports name."""
+def check_versions(config: Config | None = None) -> list[Finding]:
+    """Checks Python and packages against the supported versions, and lists others that bug reports name.
+
+    Those that a configuration's own task imports must be there too.
+    """
     findings = [check_python(), *(check_package(*item) for item in dependencies.OLDEST.items())]
-    for project in ("transformers", "torchvision", "IPython"):
+    file = file_of(config) if config else None
+    needed = own_files(file).packages if file else ()
+    projects = {name: dependencies.project_of(name) or name for name in needed}
+    findings += [check_own(*item) for item in projects.items() if item[1] not in dependencies.OLDEST]
+    for project in (one for one in ("transformers", "torchvision", "IPython") if one not in projects.values()):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             findings.append(Finding(project, f"{importlib.metadata.version(project)} (not needed)"))
     return findings
+
+
+def check_own(name: str, project: str) -> Finding:
+    """Checks that a package which the task imports as `name` is there, without importing it."""
+    if importlib.util.find_spec(name) is None:
+        bound = dependencies.project_of(name) == ""
+        advice = "Install it beside PyTorch by the steps on pytorch.org." if bound else f"pip install '{project}'."
+        return Finding(project, f"missing, and the task imports {name}", "bad", advice)
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return Finding(project, f"{importlib.metadata.version(project)} (the task imports it)")
+    return Finding(project, "there (the task imports it)")
 
 
 def check_python() -> Finding:

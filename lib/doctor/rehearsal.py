@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lib import checkpoint, launch
+from lib import checkpoint, contract, launch
 from lib.checkpoint.retention import Retention
 from lib.checkpoint.saver import Saver
 from lib.config import Config, profiles
@@ -16,11 +16,12 @@ from lib.doctor.findings import Finding
 from lib.doctor.layers import check_convolutions
 from lib.errors import BadInput
 from lib.launch import Run
-from lib.launch.resume import check_completed, describe_resume, look_for_checkpoint
+from lib.launch.resume import check_completed, describe_resume, how_to_continue, look_for_checkpoint
 from lib.machine import disk, hardware, memory, platform
 from lib.report.summary import Summary
+from lib.task import checked_blocks
 from lib.text import amount
-from lib.training.precision import choose_precision
+from lib.training.precision import choose_precision, recomputable
 from lib.training.state import State, new_state, restore_state, save_state, state_tensors
 
 Groups = dict[str, dict[str, Tensor]]
@@ -47,12 +48,17 @@ def check_run(config: Config) -> list[Finding]:
         run = launch.prepare(config)
     except BadInput as refused:
         return [*first, Finding("configuration", "refused", "bad", str(refused))]
+    except Exception as error:
+        if not contract.place_of(error):
+            raise
+        return [*first, Finding("data", "could not be read", "bad", contract.explained(config.task, error))]
     checks = [
         ("data", lambda: Finding("data", run.task.describe_data())),
         ("length", lambda: Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths]))),
         ("accumulation", lambda: check_accumulation(run.config)),
         ("save interval", lambda: check_save_interval(run.config)),
         ("resume", lambda: check_resume(run)),
+        ("contract", lambda: check_contract(run)),
     ]
     return [*first, *(findings.run_check(name, check) for name, check in checks), *_state_checks(run)]
 
@@ -104,9 +110,9 @@ def check_resume(run: Run) -> Finding:
     """Checks where the run would resume: verifies every file of that checkpoint, and renames none."""
     summary = Summary.read(run.folder)
     total = run.config.training.max_steps
-    if summary and summary.reason == "completed" and summary.step >= total:
+    if summary and summary.is_done(total, run.config.training.stop_after_evaluations):
         value = f"completed at step {summary.step:,}: there is nothing left to do"
-        advice = "A larger training.max_steps continues; another run.name starts afresh."
+        advice = f"{how_to_continue(summary)} Another run.name starts afresh."
         try:
             different = check_completed(run, summary)
         except BadInput as refused:
@@ -117,6 +123,17 @@ def check_resume(run: Run) -> Finding:
     except BadInput as refused:
         return Finding("resume", "the run cannot be resumed", "bad", str(refused))
     return Finding("resume", describe_resume(run, newest), "warning" if sentences else "ok", "\n".join(sentences))
+
+
+def check_contract(run: Run) -> Finding:
+    """Asks the task what a run would find out after hours: see lib/contract."""
+    found = contract.examine(run.task, run.config)
+    both = "\n".join([*found.wrong, *found.doubts])
+    if found.wrong:
+        many = f"{len(found.wrong)} places" if len(found.wrong) > 1 else "one place"
+        return Finding("contract", f"{type(run.task).__name__} breaks it in {many}", "bad", both)
+    value = f"{type(run.task).__name__} keeps it, by some samples of each data set"
+    return Finding("contract", value, "warning" if found.doubts else "ok", both)
 
 
 def check_output(folder: Path) -> Finding:
@@ -146,7 +163,9 @@ def _state_checks(run: Run) -> list[Finding]:
         return [Finding("model", f"could not be made ({error})", "bad", advice)]
     except Exception as error:
         if not memory.is_oom(error):
-            raise  # a mistake in the task is best explained by its own traceback
+            if not contract.place_of(error):
+                raise
+            return [Finding("model", "could not be made", "bad", contract.explained(run.config.task, error))]
         advice = "Make the model smaller, or use a machine with more memory. Activations need more on top."
         return [Finding("model", "its weights and the optimizer's states do not fit into memory", "bad", advice)]
     return [
@@ -172,9 +191,9 @@ def _after_one_update(run: Run) -> State:
 def check_recomputation(run: Run, state: State) -> Finding:
     """Counts the model's blocks that are recomputed in the backward pass."""
     layers = run.config.training.gradient_checkpointing
-    blocks = getattr(state.model, "blocks", None)
-    if blocks is None:
-        return Finding("recomputation", "none; the model has no `blocks`")
+    blocks = recomputable(state.model, checked_blocks(run.task, state.model))
+    if not blocks:
+        return Finding("recomputation", "none; the model has no layers that are repeated, or recomputes them itself")
     return Finding("recomputation", f"{len(blocks) if layers == 'all' else layers} of {len(blocks)} blocks")
 
 

@@ -20,6 +20,7 @@ from lib.kaggle.kernel import HOME, is_configuration, notebook_for
 from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report.summary import Summary
+from lib.task.files import label
 from lib.text import amount
 
 METADATA, README = "dataset-metadata.json", "README.md"
@@ -102,7 +103,7 @@ def pack_data(config: Config, labels: Labels, least: int, file: str = "") -> Pac
         )
     files, left_out = _files(source)
     about = [
-        f"Data of the workload `{config.task}`, read and validated by it before packing.",
+        f"Data of the workload `{label(config.task)}`, read and validated by it before packing.",
         "",
         run.task.describe_data().replace(str(source), labels.dataset),
         "",
@@ -125,7 +126,7 @@ def pack_run(run: Path, labels: Labels) -> Package:
     task = summary.task or _task(run)  # a failed run of an earlier version names none
     files, left_out = _files(run)
     about = [
-        f"The run `{run.name}` of the workload `{task}`: {summary.reason} at step {summary.step:,}.",
+        f"The run `{run.name}` of the workload `{label(task)}`: {summary.reason} at step {summary.step:,}.",
         "",
         f"A notebook of that workload that mounts this data set resumes `{run.name}` from it.",
     ]

@@ -26,6 +26,7 @@ from lib.task import find_task, load_task
 from lib.task.files import imports
 from lib.text import amount
 from lib.training import data
+from lib.training.optimization import make_moments
 from lib.training.state import new_state, state_tensors
 
 _LOCAL_PATH = re.compile(
@@ -295,7 +296,8 @@ def _speed(parts: Sequence[Part], measured: float) -> list[Finding]:
         f"{f'{part.count} runs of ' if part.count > 1 else ''}{part.steps:,} steps at {speed:.3g} steps/s"
         for part, speed in zip(parts, speeds, strict=True)
     )
-    takes = "take" if total > 1 else "takes"
+    may_stop = any(part.config.training.stop_after_evaluations for part in parts)
+    takes = ("take" if total > 1 else "takes") + " at most" * may_stop
     value = f"{each}, {origin}, {takes} {hours:.1f} h: {_count(sessions, 'session')}, {_count(weeks, 'week')} of quota"
     if sessions > 1:
         advice = f"`{command('kaggle chain')}` runs one session after another."
@@ -347,13 +349,13 @@ def _space(parts: Sequence[Part]) -> Finding:
 def saved_bytes(run: launch.Run) -> tuple[int, int]:
     """Returns the bytes of the tensors in a checkpoint of a run, and of those in its best weights.
 
-    They are counted after an update on the `meta` device, so the optimizer's tensors and the average take no memory.
+    They are counted on the `meta` device, so that weights, the optimizer's tensors and the average take no memory.
     """
     state = new_state(run.task, run.config, torch.device("meta"), "fp32")
     for parameter in state.parameters:
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)
-    state.optimizer.step()
+    make_moments(state.optimizer)
     groups = state_tensors(state, run.config)
     sizes = {
         group: sum(value.numel() * value.element_size() for value in named.values()) for group, named in groups.items()

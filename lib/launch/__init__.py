@@ -13,18 +13,18 @@ from lib import checkpoint, ranks
 from lib.checkpoint import weights
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
+from lib.contract import baseline_of
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import limits, smaller, torchrun
-from lib.launch.resume import announce, bring_along, check_completed, look_for_checkpoint
+from lib.launch import code, limits, smaller, torchrun
+from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
 from lib.report import outputs
 from lib.report.metrics import EVENTS, METRICS
 from lib.report.plot import draw_metrics
-from lib.report.progress import choose_progress, working
+from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all
-from lib.task import checked_numbers
 from lib.training import identity, learned, loop, precision
 from lib.training.evaluation import evaluate
 from lib.training.session import handling_signals, start_session
@@ -48,7 +48,8 @@ def train(config: Config | Run) -> Summary:
 
 def _train(run: Run) -> Summary:
     earlier = ranks.from_first(Summary.read(run.folder))
-    if earlier and earlier.reason == "completed" and earlier.step >= run.config.training.max_steps:
+    training = run.config.training
+    if earlier and earlier.is_done(training.max_steps, training.stop_after_evaluations):
         return _complete(run, earlier)
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
     number = int(os.environ.get(environment.SESSION, 0)) or (earlier.session if earlier else 0) + 1
@@ -121,7 +122,7 @@ def _print_completed(run: Run, earlier: Summary) -> None:
     with ranks.together():
         if ranks.is_first() and not torchrun.is_watched():  # else the process above has said it
             warning = check_completed(run, earlier)
-            print(f"{run.folder} was completed at step {earlier.step:,}. A larger training.max_steps continues it.")
+            print(f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}")
             if warning:
                 print(f"{warning}\nFor a run with these settings choose another run.name.")
             if earlier.missing:
@@ -186,7 +187,7 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
     if found and (earlier := bring_along(run, found)):
         number = earlier.session + 1
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
-        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(run.config)))
+        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
     return found, number
 
 
@@ -252,7 +253,11 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     missing = tested.get("missing", {})
     with _noting(missing if is_completed else {}, "plot"):
         plot(run, tested.get("baseline", {}))
-    facts = {"identity": identity.facts(run.config, run.task)} | _predictions(run) | _measured(outcome)
+    facts = (
+        {"identity": identity.facts(run.config, run.task)}
+        | _predictions(run)
+        | _measured(outcome, run.config.training.max_steps)
+    )
     ended = _summary(run, outcome.reason, outcome.state.step, number, **tested, **facts)
     _write(run, ended)
     _print_result(ended)
@@ -284,7 +289,7 @@ def _print_result(summary: Summary) -> None:
         print(text, flush=True)
 
 
-def _measured(outcome: loop.Outcome) -> dict[str, Any]:
+def _measured(outcome: loop.Outcome, max_steps: int) -> dict[str, Any]:
     """Returns what the summary says of the training itself."""
     state = outcome.state
     return {
@@ -294,6 +299,7 @@ def _measured(outcome: loop.Outcome) -> dict[str, Any]:
         "micro_batch": state.micro_batch,
         "precision": state.precision,
         "skipped_steps": state.skipped_steps,
+        "stopped_early": state.stopped_early(max_steps),
         "world_size": ranks.world(),
         "samples_seen": outcome.samples_seen,
     }
@@ -346,8 +352,8 @@ def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, flo
         progress.close()
     if not ranks.is_first():
         return scores, {}, ""
-    with _noting(missing, "baseline"), working("Scoring the trivial baseline"):
-        baseline = checked_numbers(run.task, "baseline", run.task.baseline())
+    with _noting(missing, "baseline"):
+        baseline = baseline_of(run.task)
     if scores:
         with _noting(missing, "report"):
             report = run.task.report(scores, run.folder)

@@ -17,6 +17,7 @@ _WANTED = re.compile(
     r"([^/]{1,200}/)?(config\.yaml|summary\.json"
     r"|best/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
 )
+_CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")  # a task's own files
 _MOST_MEMBERS = 20_000
 _MOST_BYTES = 2**36  # unpacked: 64 GiB
 _MOST_RATIO = 100  # weights hardly shrink; text shrinks to a tenth
@@ -55,10 +56,11 @@ class _Bounded(io.RawIOBase):
             raise _TooMuch(f"unpacked it has more than {amount(self.most)}")
 
 
-def unpack(archive: Path, folder: Path) -> None:
+def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
     """Writes configurations, summaries and best weights of the runs in an archive into a folder, and nothing else.
 
-    Links, devices and other names stay packed. Raises BadInput.
+    `with_code` also takes the files of tasks, for who trusts whoever made the archive. Links, devices and other names
+    stay packed. Raises BadInput.
     """
     try:
         most = min(_MOST_BYTES, max(_ALWAYS_BYTES, _MOST_RATIO * size_of(archive)))
@@ -67,7 +69,7 @@ def unpack(archive: Path, folder: Path) -> None:
             raw.seek(0)
             stream = gzip.GzipFile(fileobj=raw) if is_gzip else raw
             with tarfile.open(fileobj=_Bounded(stream, most), mode="r:") as packed:  # type: ignore[call-overload]
-                _take(packed, folder)
+                _take(packed, folder, with_code)
     except _TooMuch as error:
         raise BadInput(f"{printable(archive)} is not unpacked: {error}. No archive of runs is like that.") from None
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, RecursionError) as error:
@@ -75,7 +77,7 @@ def unpack(archive: Path, folder: Path) -> None:
         raise BadInput(f"{printable(archive)} cannot be unpacked ({why}). Download it again.") from None
 
 
-def _take(packed: tarfile.TarFile, folder: Path) -> None:
+def _take(packed: tarfile.TarFile, folder: Path, with_code: bool) -> None:
     for number, member in enumerate(packed, 1):
         if number > _MOST_MEMBERS:
             raise _TooMuch(f"it has more than {_MOST_MEMBERS:,} members")
@@ -83,7 +85,7 @@ def _take(packed: tarfile.TarFile, folder: Path) -> None:
         if (
             not member.isreg()
             or member.issparse()
-            or not _WANTED.fullmatch(name)
+            or not (_WANTED.fullmatch(name) or (with_code and _CODE.fullmatch(name)))
             or ".." in name.split("/")
             or printable(name) != name
         ):

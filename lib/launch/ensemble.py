@@ -1,7 +1,8 @@
 """Trained models out of an archive or an output folder, applied to new data."""
 
+import contextlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +11,29 @@ from torch import Tensor, nn
 
 from lib import checkpoint
 from lib.checkpoint import weights
-from lib.config import to_yaml
+from lib.config import Config, to_yaml
 from lib.errors import BadInput, printable
+from lib.launch import code
 from lib.launch.archive import unpack
 from lib.machine import disk, memory
 from lib.report.progress import working
 from lib.report.summary import Summary, with_all
 from lib.task import Task, find_task, load_config, load_task
+from lib.task.files import label
 from lib.text import aligned
 
 _MOST_RUNS = 1000
 _ROOM = 10**6  # numbers that a model may have beyond twice those saved: tied weights are saved once
 
 
-def run(archive: Path, source: Path, out: Path, own_task: str = "") -> str:
+def run(archive: Path, source: Path, out: Path, own_task: str = "", trusted: bool = False) -> str:
     """Predicts all of `source` with the models of an archive together and writes into `out`; returns what to print.
 
-    `own_task` is as in `load`. Raises BadInput.
+    `own_task` and `trusted` are as in `load_members`. Raises BadInput.
     """
-    task, models = load(archive, own_task)
-    predictions = task.predict(models, source, out)
+    with _runs(archive, trusted) as runs:  # to the end: a task of the archive may import its files when it needs them
+        task, models = load_members(runs, own_task, trusted)
+        predictions = task.predict(models, source, out)
     return f"{len(predictions)} predictions of {len(models)} models together are in {out}."
 
 
@@ -67,36 +71,39 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
 def load(archive: Path, own_task: str = "") -> tuple[Task, list[nn.Module]]:
     """Returns the task and the best models of every run in outputs.tar.gz, in a run's folder, or in a folder of runs.
 
-    They may be anybody's, so a Python file that their configuration names as task is never run: one's own is given as
-    `own_task`, file.py:Class. Raises BadInput where there are no models, or where they differ in task, inputs or
-    answers.
+    `own_task` is as in `load_members`. Raises BadInput where there are no models, or where they differ in task, inputs
+    or answers.
     """
+    with _runs(archive) as runs:
+        return load_members(runs, own_task)
+
+
+@contextlib.contextmanager
+def _runs(archive: Path, with_code: bool = False) -> Iterator[list[Path]]:
+    """Yields the folders of the runs with best weights, of an archive unpacked for as long as the block lasts."""
     if not archive.exists():
         raise BadInput(f"There is no {archive}. Give outputs.tar.gz, the folder of a run, or a folder of runs.")
-    if archive.is_dir():
-        return _load_folder(archive, own_task)
-    with tempfile.TemporaryDirectory() as folder:
-        unpack(archive, Path(folder))
-        return _load_folder(Path(folder), own_task)
+    with tempfile.TemporaryDirectory() as place:
+        folder = archive if archive.is_dir() else Path(place)
+        if folder is not archive:
+            unpack(archive, folder, with_code)
+        single = (folder / "config.yaml").is_file()
+        runs = [folder] if single else sorted(path.parent for path in folder.glob("*/config.yaml"))[:_MOST_RUNS]
+        trained = [run for run in runs if checkpoint.steps(run / "best")]
+        if not trained:
+            raise BadInput(f"{printable(folder)} holds no run with best weights. Train one to its end first.")
+        yield trained
 
 
-def _load_folder(folder: Path, own_task: str) -> tuple[Task, list[nn.Module]]:
-    single = (folder / "config.yaml").is_file()
-    runs = [folder] if single else sorted(path.parent for path in folder.glob("*/config.yaml"))[:_MOST_RUNS]
-    trained = [run for run in runs if checkpoint.steps(run / "best")]
-    if not trained:
-        raise BadInput(f"{printable(folder)} holds no run with best weights. Train one to its end first.")
-    return load_members(trained, own_task)
-
-
-def load_members(runs: Sequence[Path], own_task: str = "") -> tuple[Task, list[nn.Module]]:
+def load_members(runs: Sequence[Path], own_task: str = "", trusted: bool = False) -> tuple[Task, list[nn.Module]]:
     """Returns the task and the models of several runs' folders with their best weights, on the device.
 
-    `own_task` is as in `load`. A run from whose weights others started (`queue.before`) is left out. Raises BadInput
-    where the rest differ in their inputs or answers.
+    They may be anybody's, so a Python file that their configuration names as task is never run. One's own is given as
+    `own_task`, file.py:Class; `trusted` says that whoever made the runs may run code here, and takes the files that
+    lie in them. A run from whose weights others started (`queue.before`) is left out. Raises BadInput where the rest
+    differ in their inputs or answers.
     """
-    own = {"task": own_task} if own_task else {}
-    loaded = {run: load_config(run / "config.yaml", own, runs_files=bool(own)) for run in runs}
+    loaded = {run: _configuration(run, own_task or (code.task_in(run) if trusted else "")) for run in runs}
     earlier = {Path(name).stem for config in loaded.values() for name in config.queue.before}
     members = {run: find_task(c.task)(c) for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
     first = next(iter(members.values()))
@@ -104,7 +111,8 @@ def load_members(runs: Sequence[Path], own_task: str = "") -> tuple[Task, list[n
     for run, task in members.items():
         saved, learned = _best_weights(run)
         taken = learned if taken is None else taken
-        if task.config.task != first.config.task or task.joined_by() != first.joined_by() or learned != taken:
+        alike = label(task.config.task) == label(first.config.task) and task.joined_by() == first.joined_by()
+        if not alike or learned != taken:
             raise BadInput(
                 f"{printable(run.name)} cannot vote together with {first.config.run.name}: their inputs or "
                 "answers differ, or what they learned from data. Give an archive or folder with runs of one kind, or "
@@ -117,6 +125,19 @@ def load_members(runs: Sequence[Path], own_task: str = "") -> tuple[Task, list[n
         models.append(model.to(memory.device()).eval())
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
+
+
+def _configuration(run: Path, task: str) -> Config:
+    """Reads a run's configuration with this task, which may be a file; "": its own, which may be none."""
+    try:
+        return load_config(run / "config.yaml", {"task": task} if task else {}, runs_files=bool(task))
+    except BadInput as refusal:
+        if task or ":" not in code.named_by(run):
+            raise
+        raise BadInput(
+            f"{refusal} Where you trained it yourself, or trust who did as you trust a program, add --trust: then the "
+            f"file in its folder {code.FOLDER} is run."
+        ) from None
 
 
 def _best_weights(run: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

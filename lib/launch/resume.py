@@ -89,6 +89,17 @@ def check_completed(run: Run, summary: Summary) -> str:
     return identity.check(saved, identity.facts(run.config, run.task), run.folder, is_completed=True) if saved else ""
 
 
+def how_to_continue(summary: Summary) -> str:
+    """Says what makes a completed run go on; one that stopped early has other ways than one that reached its end."""
+    if not summary.why_early:
+        return "A larger training.max_steps continues it."
+    waited = summary.stopped_early.get("evaluations")
+    return (
+        f"{summary.why_early} A larger training.max_steps does not continue it. training.stop_after_evaluations does, "
+        f"with 0 or more than {waited}."
+    )
+
+
 def check_settings(summary: Summary, config: Config, folder: Path) -> None:
     """Raises BadInput where a completed run in `folder` had another seed, batch or task; it reads no data for that."""
     if summary.identity:
@@ -124,6 +135,10 @@ def describe_resume(run: Run, found: checkpoint.Checkpoint | None) -> str:
     total = run.config.training.max_steps
     if found is None:
         return f"No earlier checkpoint of {run.config.run.name}: training starts at step 0 of {total:,}."
+    stopping = found.state.get("stopping", {})
+    if 0 < run.config.training.stop_after_evaluations <= stopping.get("waited", 0) and found.step < total:
+        how = "a larger training.stop_after_evaluations, or 0, continues it"
+        return f"{run.config.run.name} stopped early at step {found.step:,} ({found.path}): {how}."
     left = max(0, total - found.step)
     return f"Resuming {run.config.run.name} from {found.path}, step {found.step:,}: {left:,} of {total:,} steps left."
 

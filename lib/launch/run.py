@@ -14,10 +14,12 @@ from lib.machine.platform import output_dir
 from lib.planner import Plan, process
 from lib.planner.card import card_of_gpu
 from lib.planner.search import Option
+from lib.planner.table import of_evaluation
 from lib.planner.trace import NotTraceable
 from lib.report.progress import working
 from lib.task import Task, checked_datasets, load_task
 from lib.training import data
+from lib.training.order import Order
 from lib.training.precision import choose_precision
 
 
@@ -68,7 +70,9 @@ def resolved(config: Config) -> tuple[Task, Config, list[str]]:
     task = load_task(config)
     with working("Reading the data"):
         train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
-    config, lengths = resolve_lengths(config, len(train_set))
+    order = Order.of(train_set, config)
+    config, lengths = resolve_lengths(config, order.samples)
+    lengths += [order.left_out] if order.left_out else []
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
     return task, config, lengths
 
@@ -86,12 +90,14 @@ def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[st
     except NotTraceable as error:
         advice = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
         return config, None, [f"{error} {advice}"]
+    too_large = plan.evaluation and plan.evaluation.fitting < plan.evaluation.samples
+    said = [of_evaluation(plan)] if too_large else []
     if config.training.micro_batch:
-        return config, plan, []
+        return config, plan, said
     changed = with_changes(config, plan.overrides)
     peak = f"{plan.chosen.prediction.peak_bytes / GIB:.2f} of {plan.usable_bytes / GIB:.2f} GiB"
     return (
         changed,
         plan,
-        [f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()],
+        [*(f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()), *said],
     )

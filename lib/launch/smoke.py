@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+from lib import contract
 from lib.config import with_changes
 from lib.errors import TrainingFailed
 from lib.launch import torchrun
@@ -12,7 +13,7 @@ from lib.machine.memory import GIB
 from lib.planner import FITS
 from lib.report.progress import choose_progress
 from lib.text import aligned, duration
-from lib.training import loop
+from lib.training import data, loop
 from lib.training.loop import Outcome
 from lib.training.session import start_session
 
@@ -20,13 +21,16 @@ from lib.training.session import start_session
 def test(run: Run) -> str:
     """Trains `training.smoke_steps` in a folder that is thrown away; returns memory after each phase, and speed.
 
-    On a GPU the prediction stands beside what was measured. Raises TrainingFailed where the peak is above 92 % of the
-    card: a longer batch or the evaluation would run out of memory hours later.
+    On a GPU the prediction stands beside what was measured. Raises BadInput before that for a task that breaks its
+    contract, and TrainingFailed where the peak is above 92 % of the card: a longer batch or the evaluation would run
+    out of memory hours later.
     """
+    for doubt in contract.require(run.task, run.config):
+        print(f"Warning: {doubt}", flush=True)
     outcome = few_steps(run)
     card = memory.card_bytes()
     if card and outcome.peak_bytes > FITS * card:
-        smaller = max(1, outcome.state.micro_batch // 2)
+        smaller = data.whole_groups(outcome.state.micro_batch // 2, outcome.state.together)
         raise TrainingFailed(
             f"The smoke test's peak is {outcome.peak_bytes / GIB:.2f} of the card's {card / GIB:.2f} GiB "
             f"({outcome.peak_bytes / card:.0%}; at most {FITS:.0%} leaves room for longer batches and the evaluation). "

@@ -87,8 +87,8 @@ def default_config(workload: str, has_gpu: bool, has_small: bool) -> tuple[str, 
         return f"configs/{workload}.yaml", "a GPU is there"
     if has_small:
         return _small(workload), "there is no GPU, so this is the small size for a laptop"
-    name = Path(_small(workload)).name
-    return f"configs/{workload}.yaml", f"the notebook carries no {name} for a machine without a GPU, such as this one"
+    small = Path(_small(workload)).name
+    return f"configs/{workload}.yaml", f"there is no GPU, and the notebook carries no {small} for such a machine"
 
 
 def _small(workload: str) -> str:
@@ -121,7 +121,7 @@ def ended(summary: Summary) -> str:
         "interrupted": ": everything is saved. Run this cell again to continue.",
         "deadline": ": everything is saved. Run again in a new session, with this run's output as an input.",
     }
-    return said + ways.get(summary.reason, ".")
+    return f"{said}{ways.get(summary.reason, '.')} {summary.why_early}".rstrip()
 
 
 _LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it

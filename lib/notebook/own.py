@@ -5,14 +5,13 @@ A task of one's own goes with the files beside it that it imports. No notebook c
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import yaml
 
-from lib import dependencies
 from lib.config import Config
 from lib.config.environment import command
 from lib.errors import BadInput, printable
@@ -178,8 +177,15 @@ def _values(own: Own) -> dict[str, str]:
     build_again = command(f"notebook {own.path.name}")
     return {
         "@TITLE@": title, "@ABOUT@": about, "@CLASS@": class_name, "@CONFIG@": own.path.name, "@SIZES@": sizes,
-        "@NAME@": own.name, "@FILE@": file.name if file else own.path.name, "@COMMAND@": f"`{build_again}`",
+        "@NAME@": own.name, "@FILE@": _shown_file(own), "@COMMAND@": f"`{build_again}`",
     }  # fmt: skip
+
+
+def _shown_file(own: Own) -> str:
+    """Returns where the notebook has the task's file, or else the configuration, below its folder `configs`."""
+    file = file_of(own.config)
+    names = [name for name in own.files if file and PurePosixPath(name).name == file.name]
+    return (names or [f"configs/{own.name}.yaml"])[0].removeprefix("configs/")
 
 
 def _title(own: Own) -> tuple[str, str]:
@@ -193,14 +199,10 @@ def _title(own: Own) -> tuple[str, str]:
     return first, "\n\n".join(paragraphs[1:]) or f"The run is called *{run}*."
 
 
-def _name_packages(cell: "NotebookNode", packages: Iterable[str]) -> None:
-    """Adds to the cell of dependencies what the task's own files import and the library does not."""
-    own = {name: dependencies.project_of(name) for name in packages if name not in dependencies.PACKAGES}
-    if not own:
-        return
-    rows = [f'    "{name}": "{project}",' for name, project in own.items()]
-    lines = ["OWN = {  # what the task imports: the name of the import, and pip's (empty: never installed)", *rows, "}"]
-    call = "dependencies.ensure(dependencies.PACKAGES | OWN)"
-    before, found, after = cell.source.partition("print(dependencies.ensure())")
-    assert found, "the template's cell of dependencies has another form"
-    cell.source = before + "\n".join(lines) + f"\n\nprint({call})" + after
+def _name_packages(cell: "NotebookNode", packages: Sequence[str]) -> None:
+    """Adds to the cell of dependencies what the task's own files import."""
+    if packages:
+        names = ", ".join(f'"{name}"' for name in packages)
+        assigned = f"OWN = [{names}]  # what the files of this training import\n\n"
+        checked = cell.source.replace("ensure()", "ensure(dependencies.with_own(OWN))")
+        cell.source = checked.replace("print(", f"{assigned}print(")

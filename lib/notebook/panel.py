@@ -313,7 +313,8 @@ class Panel:
 def _recomputations(config: Config) -> list[tuple[str, int | str]]:
     """Returns the choices of recomputation, as label and value; a plan takes at least as many layers."""
     with torch.device("meta"):
-        layers = len(getattr(find_task(config.task)(config).model(), "blocks", ()))
+        task = find_task(config.task)(config)
+        layers = len(task.blocks(task.model()))
     own = config.training.gradient_checkpointing
     counts = {n for n in (layers // 2, own) if isinstance(n, int) and n > 0}
     some = [(f"at least {n} of {layers} layers", n) for n in sorted(counts)]

@@ -14,10 +14,10 @@ from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
-from lib.planner.trace import NotTraceable, Prediction, predict_task
-from lib.task import Task, find_task
-from lib.training import data
-from lib.training.precision import precision_on_card
+from lib.planner.trace import NotTraceable, Prediction, predict_evaluation, predict_task
+from lib.task import Task, check_together, checked_blocks, find_task
+from lib.training import data, optimization
+from lib.training.precision import NotRecomputable, precision_on_card, recomputable, recomputed_layers
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
 _LINK_GB_S = (5.0, 11.0)
@@ -47,6 +47,15 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """Whether evaluations of `data.evaluation_batch` samples fit."""
+
+    samples: int
+    peak_bytes: int
+    fitting: int  # half of the samples, or half of that, and so on; 0 where none of them fits
+
+
+@dataclass(frozen=True)
 class Plan:
     """The options of one run on one kind of card, and the recommended one."""
 
@@ -66,6 +75,7 @@ class Plan:
     chosen: Option
     epochs: float = 0.0  # the length, where `max_steps` is 0
     share: float = 1.0  # of the training samples that an epoch has
+    evaluation: Evaluation | None = None  # of a size of its own
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
 
     @property
@@ -129,6 +139,7 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         chosen=chosen,
         epochs=config.training.epochs,
         share=data.share(config.data.subset_ratio),
+        evaluation=search.evaluation(chosen),
         changed=tuple(changed),
     )
 
@@ -165,32 +176,43 @@ class _Search:
     """Predictions for pairs of micro-batch and recomputed layers, each traced once."""
 
     def __init__(self, task: Task, config: Config, target: Target, count: int):
+        check_together(task, config)
         self.task, self.config, self.target, self.count = task, config, target, count
         self.slot = config.training.effective_batch // config.training.micro_batch_slots
         self.slots_each = config.training.micro_batch_slots // count
         with torch.device("meta"):
-            self.layers = len(getattr(task.model(), "blocks", ()))
+            model = task.model()
+        blocks = recomputable(model, checked_blocks(task, model))
+        self.layers, self.least = len(blocks), recomputed_layers(config.training.gradient_checkpointing, blocks)
         self.precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
         self._traced: dict[tuple[int, int], Prediction] = {}
 
     def options(self) -> Iterator[Option]:
-        """Yields the configured option, then the largest micro-batch as recomputed layers increase, until all fits."""
-        training = self.config.training
-        least = self.layers if training.gradient_checkpointing == "all" else int(training.gradient_checkpointing)
+        """Yields the configured option, then the largest micro-batch as recomputed layers increase, until all fits.
+
+        Layers that cannot be recomputed are an error only where the configuration asks for it.
+        """
+        training, least = self.config.training, self.least
         if training.micro_batch:
             yield self._option(min(training.micro_batch, self.slot), least)
         for recomputed in [least, *(n for n in (-(-self.layers // 2), self.layers) if n > least)]:
-            option = self._option(self._largest(recomputed), recomputed)
+            try:
+                option = self._option(self._largest(recomputed), recomputed)
+            except NotRecomputable:
+                if recomputed == least:  # which the configuration asks for
+                    raise
+                return
             yield option
             if option.fits and option.micro_batch == self.slot:
                 return
 
     def _largest(self, recomputed: int) -> int:
-        """Returns the largest micro-batch that fits, of those that divide a slot most evenly; 1 where none does.
+        """Returns the largest micro-batch that fits, of those that divide a slot most evenly; else the smallest.
 
         Memory grows with the micro-batch nearly on a line, so a few traces are enough; the answer is always traced.
+        Samples that the task keeps together are one.
         """
-        sizes = _even_sizes(self.slot)
+        sizes = [groups * self.task.together for groups in _even_sizes(self.slot // self.task.together)]
         fits, fails = -1, len(sizes)
         while fails - fits > 1:
             middle = len(sizes) - 1 if fails == len(sizes) else self._guess(sizes, fits, fails, recomputed)
@@ -205,7 +227,7 @@ class _Search:
     def _guess(self, sizes: list[int], fits: int, fails: int, recomputed: int) -> int | None:
         """Returns the next index to try, strictly between the two; None where, by the line, nothing more fits."""
         points = [(m, p.peak_bytes) for (m, r), p in self._traced.items() if r == recomputed]
-        states = self._traced[sizes[fails], recomputed].moments["after load"] * 4  # gradients and two moments
+        states = self._traced[sizes[fails], recomputed].moments["after load"] * optimization.copies(self.config)
         (low, low_peak), (high, high_peak) = sorted([(0, states), *points])[-2:]
         room = low + (self.target.limit_bytes - low_peak) * (high - low) / max(1, high_peak - low_peak)
         if fits >= 0 and sizes[fits + 1] > room * _LINE_ERROR:
@@ -220,6 +242,21 @@ class _Search:
             traced = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
             self._traced[micro_batch, recomputed] = traced
         return self._traced[micro_batch, recomputed]
+
+    def evaluation(self, option: Option) -> Evaluation | None:
+        """Returns what an evaluation of a size of its own takes between the steps of an option."""
+        if not (size := self.config.data.evaluation_batch):
+            return None
+        changed = {
+            "training.gradient_checkpointing": option.recomputed, "training.micro_batch": option.micro_batch,
+        }  # fmt: skip
+        config = with_changes(self.config, changed)
+        whole, fits = predict_evaluation(self.task, config, self.target, size, option.micro_batch)
+        fitting = size
+        while not fits and fitting > self.task.together:
+            fitting = data.half(fitting, self.task.together)
+            _, fits = predict_evaluation(self.task, config, self.target, fitting, option.micro_batch)
+        return Evaluation(size, whole, fitting if fits else 0)
 
     def _passes(self, micro_batch: int) -> int:
         return self.slots_each * -(-self.slot // micro_batch)

@@ -39,8 +39,8 @@ def of_plan(plan: Plan) -> str:
 
 
 def notices(plan: Plan) -> list[str]:
-    """Returns sentences on what the figures leave open: hours of a length in epochs, the loader of a fast step."""
-    sentences = []
+    """Returns sentences beside the figures: an evaluation's own batch, hours of a length in epochs, the loader."""
+    sentences = [of_evaluation(plan)] if plan.evaluation else []
     if plan.epochs and not plan.max_steps:
         steps = plan.steps_for(1000)
         share, _ = quota(plan.seconds(steps))
@@ -56,6 +56,23 @@ def notices(plan: Plan) -> list[str]:
             "decoded come more slowly."
         )
     return sentences
+
+
+def of_evaluation(plan: Plan) -> str:
+    """Returns a sentence on an evaluation of a size of its own: what it takes, and how much of it fits."""
+    asked = plan.evaluation
+    assert asked
+    taken = (
+        f"An evaluation takes {asked.samples:,} samples at once (data.evaluation_batch): {asked.peak_bytes / GIB:.2f} "
+        "GiB at the peak of forward pass and loss"
+    )
+    if asked.fitting == asked.samples:
+        return f"{taken}."
+    fits = f"{asked.fitting:,} fit" if asked.fitting else "not even the smallest number fits"
+    return (
+        f"{taken}, more than the {plan.limit_bytes / GIB:.2f} GiB that a plan may use: {fits}. A run halves them where "
+        "memory runs out."
+    )
 
 
 def of_plans(plans: Sequence[Plan]) -> str:

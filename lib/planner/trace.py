@@ -5,8 +5,9 @@ import copy
 import random
 import traceback
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.tracker import Tracker
 from lib.ranks import sums
 from lib.task import Batch, Task
+from lib.training.data import to_device
 from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step
 
 _STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
+_TURNS = 1000  # first steps of a run in which all players of a task have their turn
 _PASSES = 2  # gradients are there from the second micro-batch of a step on
 _META = torch.device("meta")
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries", "workspace")
@@ -142,23 +145,11 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
 
     `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.
     """
-    tracker = Tracker(target, target.usable_bytes)
-    precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     traced = min(passes, _PASSES)
     with _seeded():
         batch = task.example_batch(micro_batch, torch.device("cpu"))
-    on_meta = copy.copy(task)
-    on_meta.model = lambda: tied(task.model())
-    with simulated_cuda(target) as semantics, _OwnTraceback():
-        with _META:
-            state = new_state(on_meta, config, _META, precision)
-        state.micro_batch = micro_batch
-        _force_foreach(state.optimizer)
-        tracker.adopt(state.model)
-        if state.ema:
-            tracker.adopt_state(state.ema.average.values())
-        with tracker:
-            _trainers_steps(tracker, state, task, config, [batch] * traced, count)
+    with _followed(task, config, target, micro_batch) as (state, tracker, semantics):
+        _trainers_steps(tracker, state, task, config, [batch] * traced, count)
     unseen = []
     if count > 1:
         unseen.append(f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption.")
@@ -170,6 +161,47 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
     return _result(tracker, semantics, traced, unseen)
 
 
+def predict_evaluation(task: Task, config: Config, target: Target, size: int, micro_batch: int) -> tuple[int, bool]:
+    """Predicts the peak bytes of an evaluation of `size` samples at once, and whether they fit.
+
+    It is the forward pass with its loss, beside weights and optimizer after a step in micro-batches of `micro_batch`
+    samples; what `Task.evaluate` keeps on the card is not seen.
+    """
+    with _seeded():
+        step, batch = (task.example_batch(samples, torch.device("cpu")) for samples in (micro_batch, size))
+    with _followed(task, config, target, micro_batch) as (state, tracker, _):
+        _trainers_steps(tracker, state, task, config, [step], 1)
+        allocator = tracker.allocator
+        allocator.peak_allocated, allocator.overflowed = allocator.allocated, False
+        state.model.eval()
+        with torch.no_grad(), autocast(state.precision, _META), tracker.users_code():
+            task.loss(state.model, to_device(batch, _META))
+    peak = allocator.peak_allocated
+    return peak, not allocator.overflowed and peak <= target.limit_bytes
+
+
+@contextlib.contextmanager
+def _followed(
+    task: Task, config: Config, target: Target, micro_batch: int
+) -> Iterator[tuple[State, Tracker, CudaSemantics]]:
+    """Yields the trainer's state on the simulated card, and what follows its memory inside the block."""
+    tracker = Tracker(target, target.usable_bytes)
+    precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
+    on_meta = copy.copy(task)
+    on_meta.model = lambda: tied(task.model())
+    with simulated_cuda(target) as semantics, _OwnTraceback():
+        with _META:
+            state = new_state(on_meta, config, _META, precision)
+        state.micro_batch = micro_batch
+        state.groups = [replace(group, from_step=0, until_step=None) for group in state.groups]  # most is trained then
+        _force_foreach(state.optimizer)
+        tracker.adopt(state.model)
+        if state.ema:
+            tracker.adopt_state(state.ema.average.values())
+        with tracker:
+            yield state, tracker, semantics
+
+
 def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, slots: list[Batch], count: int) -> None:
     def at(moment: str) -> None:
         tracker.at(moment)
@@ -178,13 +210,22 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
 
     moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
     loss = tracker.users_code()(task.loss)
-    watched = types.SimpleNamespace(count=task.count, term_weights=task.term_weights, loss=loss)
+    watched = types.SimpleNamespace(count=task.count, term_weights=task.term_weights, loss=loss, player=task.player)
     tracker.at("after load")
-    for step in range(_STEPS):
+    for step in _traced_steps(task):
         tracker.at("start")
+        task.step = step
         optimizer_step(state, watched, config, slots, step, None, moments)
         tracker.adopt_state(tensor for moments in state.optimizer.state.values() for tensor in moments.values())
         tracker.at("after optimizer step")
+
+
+def _traced_steps(task: Task) -> list[int]:
+    """Returns steps of which each player of a task has two, the most frequent one last; the first where it has none."""
+    turns = [(task.player(step), step) for step in range(_TURNS)]
+    frequent = Counter(player for player, _ in turns).most_common()
+    first = dict(reversed(turns))
+    return [first[player] for player, _ in reversed(frequent)] * _STEPS if len(frequent) > 1 else [*range(_STEPS)]
 
 
 def _built(model: Callable[[], nn.Module]) -> nn.Module:
@@ -225,8 +266,9 @@ def _seeded() -> Iterator[None]:
 
 def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
     """Sets `foreach`, which PyTorch chooses for parameters on a GPU and not for those on `meta`."""
+    keeps_loop = isinstance(optimizer, torch.optim.Adafactor)  # on a GPU, too, to save memory
     for group in optimizer.param_groups:
-        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+        if not keeps_loop and "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
 
 

@@ -3,7 +3,7 @@
 A checkpoint holds whole tensors either way, so a run moves freely between one process, several, and sharded ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from lib import ranks
 
 
-def shard(model: nn.Module, device: torch.device) -> None:
-    """Divides the parameters of each of `model.blocks`, and then the others, among the ranks; moves them to `device`.
+def shard(model: nn.Module, device: torch.device, blocks: Iterable[nn.Module] = ()) -> None:
+    """Divides the parameters of each of `blocks`, and then the model's others, among the ranks; moves all to `device`.
 
     Each parameter, of any shape, is cut along its first dimension. Gradients are summed over the ranks, not averaged.
     """
@@ -20,7 +20,7 @@ def shard(model: nn.Module, device: torch.device) -> None:
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     mesh = init_device_mesh(device.type, (ranks.world(),))
-    for block in getattr(model, "blocks", ()):
+    for block in blocks:
         if any(True for _ in block.parameters()):
             fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)

@@ -41,10 +41,22 @@ class Summary:
     micro_batch: int = 0
     precision: str = ""
     skipped_steps: int = 0
+    stopped_early: dict[str, Any] = field(default_factory=dict)  # "evaluations" without gain, and the "text" on it
     world_size: int = 1
     samples_seen: list[int] = field(default_factory=list)  # by each rank, in this session
     limit: dict[str, Any] = field(default_factory=dict)  # of the next session's micro-batch: see launch.smaller
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
+
+    def is_done(self, max_steps: int, stop_after: int) -> bool:
+        """Says whether the run is completed, and these settings of `training:` leave nothing to train."""
+        waited = self.stopped_early.get("evaluations")
+        has_stopped = isinstance(waited, int) and 0 < stop_after <= waited
+        return self.reason == "completed" and (self.step >= max_steps or has_stopped)
+
+    @property
+    def why_early(self) -> str:
+        """The sentence on a run that was completed before its last step; empty for any other."""
+        return str(self.stopped_early.get("text", ""))
 
     def write(self, folder: Path) -> None:
         """Writes `summary.json` into a run's folder, whole or not at all; metrics keep their order. Raises OSError."""

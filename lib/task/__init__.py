@@ -4,6 +4,8 @@ from lib.task.checks import (
     SPLITS,
     check_loss_terms,
     check_terms,
+    check_together,
+    checked_blocks,
     checked_datasets,
     checked_numbers,
     checked_scores,
@@ -12,6 +14,6 @@ from lib.task.contract import Batch, Task
 from lib.task.loading import find_task, load_config, load_task, locate_data
 
 __all__ = [
-    "SPLITS", "Batch", "Task", "check_loss_terms", "check_terms", "checked_datasets", "checked_numbers",
-    "checked_scores", "find_task", "load_config", "load_task", "locate_data",
+    "SPLITS", "Batch", "Task", "check_loss_terms", "check_terms", "check_together", "checked_blocks",
+    "checked_datasets", "checked_numbers", "checked_scores", "find_task", "load_config", "load_task", "locate_data",
 ]  # fmt: skip

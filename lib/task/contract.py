@@ -1,7 +1,7 @@
 """The contract of a workload: what the trainer needs to know about a model and its data, and nothing else."""
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lib.config import Config, NoSettings
 from lib.errors import BadInput, printable
+from lib.task.blocks import find_blocks
 from lib.task.fingerprint import fingerprint
 
 Batch = dict[str, Tensor]
@@ -28,9 +29,10 @@ class Task:
     `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob patterns by which a
     mounted data folder is recognised: of files in it ("*.tif"), or of files below it ("train/*/*.png"). `selection`
     names the validation metric that decides which weights are best, and whether "max" or "min" of it is better; `shown`
-    names those that the plot draws. A model whose recomputation can be switched has its layers in an attribute
-    `blocks`. `dials` are the dotted keys that set the size of a sample (a sequence, an image), each with the values
-    that the memory panel offers beside the configuration's own.
+    names those that the plot draws. `dials` are the dotted keys that set the size of a sample (a sequence, an image),
+    each with the values that the memory panel offers beside the configuration's own. `together` is the number of
+    neighbouring samples that a loss compares with each other (negatives within the batch): no slot or micro-batch parts
+    them, neither of training nor of an evaluation, whose last batch has the remainder.
     """
 
     Settings: ClassVar[type] = NoSettings
@@ -38,6 +40,8 @@ class Task:
     selection: ClassVar[tuple[str, str]] = ("loss", "min")
     shown: ClassVar[tuple[str, ...]] = ()
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+    together: ClassVar[int] = 1
+    step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
 
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:
@@ -74,13 +78,17 @@ class Task:
     def datasets(self) -> dict[str, Any]:
         """Returns map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
 
-        Training samples come once an epoch each, or in proportion to an attribute `weights` of that data set.
+        Training samples come once an epoch each, or in proportion to an attribute `weights` of that data set, or as its
+        method `order(seed, epoch)` says. That returns the indices of an epoch, as many in every one, and is a function
+        of its arguments alone; an index may come several times or not at all. `data.buckets` needs its `lengths`.
         """
         raise to_write(self, "datasets()", '{"train": ..., "validation": ..., "test": ...}, sequences of raw samples')
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Returns tensors, samples along the first dimension; whatever is random in them is drawn from `generator`.
+        """Returns tensors, samples along the first dimension; random ones are drawn from `generator`.
 
+        The generators of torch, NumPy and Python may be drawn from too, here and by a data set: they are seeded for
+        each batch. A generator of one's own has a history, with which no run can be resumed.
         By default samples that are dicts of tensors, arrays or numbers of one shape are stacked.
         """
         what = "a dict of tensors, samples along the first dimension"
@@ -116,6 +124,42 @@ class Task:
         It is a function of the step alone, so that a resumed run has the same ones.
         """
         return {}
+
+    def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
+        """Returns the layers of `model` that can be recomputed and that FSDP2 divides, in the forward pass's order.
+
+        By default its attribute `blocks`, else its repeated layers, found in models of transformers, timm, peft and
+        others. Each must be called as a module; how, and what it returns, does not matter.
+        """
+        return find_blocks(model)
+
+    def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
+        """Returns groups of parameters that are trained in a way of their own; those in none are as configured.
+
+            [{"names": "head.*", "lr": 10.0}, {"names": ["embed.*", "blocks.0.*"], "from_step": 500, "lr": 0.1}]
+
+        `names` are one or more globs over the names of parameters, of which the first match counts. `lr` is a factor on
+        the scheduled rate. `weight_decay` holds for all of the group. Before `from_step`, and from `until_step` on, the
+        group is frozen: weights, moments and weight decay rest. `player` is for `Task.player`. Other keys are
+        the optimizer's own: `betas` and `eps`, or `momentum` and `nesterov`. Batch statistics are no parameters.
+        """
+        return ()
+
+    def learning_rate(self, step: int, total_steps: int) -> float | None:
+        """Returns what `optimizer.lr` is multiplied by in a step, in place of the schedule; None: as configured.
+
+        It is a function of its arguments alone, so that a resumed run has the same rates.
+        """
+        return None
+
+    def player(self, step: int) -> str | None:
+        """Returns the one player that is trained in a step, of those in `parameter_groups`; None: all of them are.
+
+        For two networks that play against each other: the groups of other players are frozen in the step, and gradients
+        are clipped by the norm of this one. A loss term with the name of another player weighs nothing there, and
+        `loss` may leave it out: `self.step` is the step. It is a function of the step alone.
+        """
+        return None
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
         """Fits `run.initial_weights` to the shapes of `model` (bands, words); returns them and a sentence on how.

@@ -137,3 +137,9 @@ def _named_module(call: ast.Call) -> str:
 def file_of(config: Config) -> Path | None:
     """Returns the file of a configuration's own task; None for a task of lib."""
     return Path(config.task.rpartition(":")[0]).resolve() if ":" in config.task else None
+
+
+def label(task: str) -> str:
+    """Returns a task's name without folders, which differ from machine to machine: my_task.py:MyTask."""
+    file, colon, name = task.rpartition(":")
+    return f"{Path(file).name}:{name}" if colon else task

@@ -16,6 +16,7 @@ from lib.config import Config, read_config
 from lib.config.files import size_of
 from lib.errors import BadInput, printable
 from lib.machine import inputs, platform
+from lib.task.checks import check_together
 from lib.task.contract import Task
 
 
@@ -151,10 +152,13 @@ def load_task(config: Config) -> Task:
     """Returns the task of a configuration with its data located.
 
     An empty `data.dir` means a mounted input that holds one of the task's sentinels, or the task's embedded default
-    where there is none; `describe_data` says which.
+    where there is none; `describe_data` says which. Raises BadInput where batches would part
+    what the task keeps together.
     """
     cls = find_task(config.task)
-    return cls(config, locate_data(config.data.dir, cls.sentinels, cls.homes))
+    task = cls(config, locate_data(config.data.dir, cls.sentinels, cls.homes))
+    check_together(task, config)
+    return task
 
 
 def locate_data(

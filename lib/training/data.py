@@ -26,6 +26,7 @@ from lib.errors import BadInput, TrainingFailed
 from lib.machine import hardware
 from lib.task import Batch, Task
 from lib.training import workers
+from lib.training.draws import put_back, seed_draws
 from lib.training.order import COLLATE, SUBSET, Order, mix, permutation
 
 _MIB = 2**20
@@ -50,15 +51,20 @@ class _SlotBatches(Dataset):
 
     def __getitem__(self, key: tuple[int, int]) -> Batch:
         step, slot = key
+        seed = mix(COLLATE, self.order.seed, step, slot)
+        seed_draws(seed)
         samples = [self.dataset[i] for i in self.order.indices(step, slot)]
-        generator = torch.Generator().manual_seed(mix(COLLATE, self.order.seed, step, slot))
-        return self.task.collate(samples, generator)
+        return self.task.collate(samples, torch.Generator().manual_seed(seed))
 
 
 def train_batches(
     task: Task, dataset: Any, order: Order, steps: range, options: Data
 ) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields each step of `steps` with the batches of this rank's slots, on the CPU."""
+    """Yields each step of `steps` with the batches of this rank's slots, on the CPU.
+
+    What data set and `collate` draw from the generators of torch, NumPy and Python follows from (seed, step, slot) too.
+    To the caller these are as before.
+    """
     mine = order.share(ranks.rank(), ranks.world())
     count = options.num_workers
     batches = _SlotBatches(task, dataset, order)
@@ -73,10 +79,11 @@ def train_batches(
         pin_memory=options.pin_memory and torch.cuda.is_available(),
         multiprocessing_context=workers.context if count else None,
         worker_init_fn=workers.end_with_parent,
+        generator=torch.Generator(),  # for the workers' own seeds; without it torch's default one is drawn from
     )
     slots = iter(loader)
     for step in steps:
-        with workers.naming_signals(slots):
+        with workers.naming_signals(slots), contextlib.nullcontext() if count else put_back():
             batch = [next(slots) for _ in mine]
         yield step, batch
 
@@ -263,6 +270,21 @@ def check_samples(batch: Batch) -> None:
             f"must return tensors of shape ({size}, ...) alone. Repeat it for each sample, or keep what belongs to no "
             "sample in the task or the model."
         )
+
+
+def whole_groups(size: int, together: int) -> int:
+    """Returns the largest number of samples up to `size` that parts no group of `together`; at least one group."""
+    return max(together, size // together * together)
+
+
+def half(size: int, together: int) -> int:
+    """Returns half of a number of samples that is a multiple of `together`, rounded up to one."""
+    return (size // together + 1) // 2 * together
+
+
+def smallest(together: int) -> str:
+    """Says of which size no half is left."""
+    return "one sample" if together == 1 else f"{together} samples, which the task keeps together,"
 
 
 def micro_batches(batch: Batch, most: int) -> Iterator[Batch]:

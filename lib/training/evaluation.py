@@ -13,7 +13,8 @@ from lib.machine import memory
 from lib.report.progress import Progress, Remaining, Within
 from lib.task import Batch, Task, checked_scores
 from lib.text import listed
-from lib.training.data import check_samples, micro_batches, to_device
+from lib.training.data import check_samples, half, micro_batches, smallest, to_device
+from lib.training.draws import seeded_draws
 from lib.training.order import EVALUATE, mix
 from lib.training.precision import autocast
 from lib.training.state import State
@@ -24,7 +25,8 @@ class EvaluationLoader:
     """Iterates over all samples of a data set in their order, in batches on the device; `Task.evaluate` gets one.
 
     `collate` is called for `batch_size` samples, and its batch comes in slices of at most `most` samples: memory that
-    runs out makes the slices smaller and changes neither padding nor random draws.
+    runs out makes the slices smaller and changes neither padding nor random draws, also those from the generators of
+    torch, NumPy and Python.
     """
 
     def __init__(
@@ -48,9 +50,10 @@ class EvaluationLoader:
     def __iter__(self) -> Iterator[Batch]:
         done = 0
         for first in range(0, len(self.dataset), self.batch_size):
-            samples = [self.dataset[i] for i in range(first, min(first + self.batch_size, len(self.dataset)))]
-            generator = torch.Generator().manual_seed(mix(EVALUATE, self.seed, first))
-            batch = self.task.collate(samples, generator)
+            seed = mix(EVALUATE, self.seed, first)
+            with seeded_draws(seed):
+                samples = [self.dataset[i] for i in range(first, min(first + self.batch_size, len(self.dataset)))]
+                batch = self.task.collate(samples, torch.Generator().manual_seed(seed))
             check_samples(batch)
             for part in micro_batches(batch, self.most):
                 yield to_device(part, self.device)
@@ -69,15 +72,17 @@ def evaluate(
     scores count.
 
     Where memory runs out the whole evaluation is repeated with half as many samples at once: no metric changes. Raises
-    TrainingFailed where a single sample does not fit.
+    TrainingFailed where a single sample, or those that are kept together, does not fit.
     """
     slot = config.training.effective_batch // config.training.micro_batch_slots
-    collated = min(config.training.micro_batch or slot, slot)  # whatever fits, padding and draws stay the same
+    own = config.data.evaluation_batch
+    collated = own or min(config.training.micro_batch or slot, slot)  # whatever fits, padding and draws stay the same
     on_batch = _shown_in(progress) if progress else None
+    task.step = state.step
     state.model.eval()
     tried: list[int] = []
     while True:
-        most = state.evaluation_batch or state.micro_batch
+        most = state.evaluation_batch or own or state.micro_batch
         loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, on_batch, most)
         scores = None
         try:
@@ -106,15 +111,15 @@ def _shown_in(progress: Progress | Within) -> Callable[[int, int], None]:
 
 
 def _halve_evaluation_batch(state: State, tried: list[int]) -> None:
-    """Clears memory and halves the evaluation's batch, with an event. Raises TrainingFailed where it is one sample."""
-    if tried[-1] == 1:
+    """Clears memory and halves the evaluation's batch, with an event. Raises TrainingFailed where no half is left."""
+    if tried[-1] <= state.together:
         raise TrainingFailed(
-            f"Memory ran out in the evaluation at step {state.step} with one sample at once (tried: {listed(tried)}). "
-            "Make the model or its input smaller, let Task.evaluate keep its results on the CPU, or take a card with "
-            "more memory."
+            f"Memory ran out in the evaluation at step {state.step} with {smallest(state.together)} at once (tried: "
+            f"{listed(tried)}). Make the model or its input smaller, let Task.evaluate keep its results on the CPU, or "
+            "take a card with more memory."
         )
     memory.clear_memory()
-    state.evaluation_batch = (tried[-1] + 1) // 2
+    state.evaluation_batch = half(tried[-1], state.together)
     state.events.record(
         state.step, "oom_evaluation", tried[-1], state.evaluation_batch,
         f"Memory ran out in the evaluation at step {state.step}: it starts again with {state.evaluation_batch} samples "

@@ -12,18 +12,21 @@ from typing import Any
 import torch
 
 from lib import ranks
-from lib.config import REMOVED, Config
+from lib.config import REMOVED, Config, Training
 from lib.config.reader import flat
 from lib.errors import BadInput, printable
 from lib.task import Task
 from lib.text import aligned
 
 # What decides which samples a step sees: with another value it would not be the same run.
-_REFUSED = ("task", "data fingerprint", "seed", "training.effective_batch", "training.micro_batch_slots")
+_REFUSED = (
+    "task", "data fingerprint", "seed", "training.effective_batch", "training.micro_batch_slots", "data.buckets",
+)  # fmt: skip
+_LATER = ("data.buckets", "data.evaluation_batch")  # not in what an earlier version saved, which did without
 # May differ without a warning: it changes neither samples nor arithmetic.
 _HARMLESS = (
     "output_dir", "run.", "session.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",
-    "data.prefetch_factor", "data.pin_memory", "training.smoke_steps",
+    "data.prefetch_factor", "data.pin_memory", "training.smoke_steps", "training.stop_after_evaluations",
 )  # fmt: skip
 
 # Of the machine: it changes bits, and nothing that a person chose.
@@ -39,7 +42,7 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
     # Micro-batches of a step. Two gradients add up to the same bits in either order, more do not; then the number of
     # ranks changes bits. So it does under FSDP2, where the gradient's norm is summed in pieces.
     addends = training.micro_batch_slots * -(-slot // min(training.micro_batch or slot, slot))
-    telling = {key: value for key, value in flat(config).items() if not key.startswith(_HARMLESS)}
+    telling = {key: value for key, value in _known(config).items() if not key.startswith(_HARMLESS)}
     return {
         **{key: list(value) if isinstance(value, tuple) else value for key, value in telling.items()},
         "data fingerprint": task.fingerprint(),
@@ -50,6 +53,10 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
         **({"ranks": ranks.world()} if addends > 2 or training.fully_shard else {}),
         **_code(type(task)),
     }
+
+
+def _known(config: Config) -> dict[str, Any]:
+    return {key: value for key, value in flat(config).items() if value or key not in _LATER}
 
 
 @functools.cache  # the code that this process runs, whatever is done to its files later
@@ -80,6 +87,7 @@ def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object, is_co
     Of a completed run the machine that computed it may differ without a warning. Raises BadInput, with a table, where
     what differs decides which samples a step sees.
     """
+    saved = {**{key: value for key, value in _defaults().items() if key in now}, **saved}
     left_out = {*REMOVED, *(_MACHINE if is_completed else ()), *(key for key in _CODE if key not in saved)}
     saved, now = _named(saved), _named(now)
     keys = [key for key in {**saved, **now} if key not in left_out]
@@ -103,10 +111,21 @@ def _named(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, "task": f"{Path(file).name}:{name}"} if colon else dict(facts)
 
 
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    """Returns the defaults of keys: an earlier version did what the default of a key does that it did not have."""
+    values = flat(Config(task="", training=Training(effective_batch=1)))
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in values.items()
+        if key not in _REFUSED and not key.startswith(_HARMLESS)
+    }
+
+
 def check_settings(saved: Mapping[str, Any], config: Config, where: object) -> None:
     """Raises BadInput where a completed run had another seed, batch or task; the data is not looked at."""
-    now = {key: value for key, value in flat(config).items() if key in _REFUSED}
-    check({key: saved[key] for key in now if key in saved}, now, where, is_completed=True)
+    now = {key: value for key, value in _known(config).items() if key in _REFUSED}
+    check({key: saved[key] for key in _REFUSED if key in saved and key in flat(config)}, now, where, is_completed=True)
 
 
 def _table(keys: list[str], saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -23,12 +23,12 @@ from lib.report.progress import Progress, Within
 from lib.report.sampler import Advice, Sampler
 from lib.task import Task
 from lib.text import duration
-from lib.training import data, learned, optimization
+from lib.training import data, learned
 from lib.training.evaluation import evaluate
 from lib.training.order import Order
 from lib.training.precision import set_determinism
 from lib.training.session import Reason, Session
-from lib.training.state import State, first_state, observe, prepare_saving, save_best, save_state
+from lib.training.state import State, first_state, observe, prepare_saving, save_best, save_state, set_rates
 from lib.training.step import memory_for_next_launch, optimizer_step
 
 Saved = Checkpoint | None
@@ -49,7 +49,7 @@ class Outcome:
 def train(
     task: Task, config: Config, folder: Path, session: Session, progress: Progress, resume: Saved = None, most: int = 0
 ) -> Outcome:
-    """Trains until `max_steps`, the session's deadline or a signal, and saves into `folder` on the way.
+    """Trains until `max_steps`, an early stop, the session's deadline or a signal, and saves into `folder` on the way.
 
     The next call resumes from the newest checkpoint, given as `resume`: on the CPU the result is bit for bit that of
     one uninterrupted run. Only the first rank's `resume` counts. `most`: samples of a micro-batch (0: as configured).
@@ -70,7 +70,7 @@ def train(
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
     advice = Advice(loading.num_workers, partial(data.most_workers, task, train_set, order.slot_size, config.data))
-    steps = range(state.step, training.max_steps)
+    steps = range(state.step, state.step if state.has_stopped else training.max_steps)
     reason: Reason = "completed"
     row, saved_at = {}, time.monotonic()
 
@@ -85,8 +85,7 @@ def train(
         batches = data.train_batches(task, train_set, order, steps, loading)
         for step, slots in meter.waiting(batches):
             with session.measured("step"):
-                lr = optimization.learning_rate(config, step, state.plateau)
-                optimization.set_learning_rate(state.optimizer, lr)
+                rates = set_rates(state, task, config, step)
                 meter.add(optimizer_step(state, task, config, slots, step, order, meter))
                 state.step = step + 1
             if step == steps.start:
@@ -95,7 +94,7 @@ def train(
             last, epoch = state.step == training.max_steps, order.epoch(state.step)
 
             if last or _due(state.step, training.log_every_steps):
-                row = {**_worst(meter.row(training.effective_batch)), "lr": lr, "micro_batch": state.micro_batch}
+                row = {**_worst(meter.row(training.effective_batch)), **rates, "micro_batch": state.micro_batch}
                 row |= sampler.row()
                 metrics.append({"step": state.step, "split": "train", "epoch": epoch, **row})
                 for sentence in advice.lines(row):
@@ -106,8 +105,9 @@ def train(
                     scores = _validate(state, task, config, datasets["validation"], progress)
                     metrics.append({"step": state.step, "split": "validation", "epoch": epoch, **scores})
                     progress.note(_validation_line(state.step, scores, task))
-                    observe(state, task, scores)
+                    observe(state, task, config, scores)
                     save_best(state, config, saver, task, scores)
+                    last = last or state.has_stopped
 
             progress.update(state.step, training.max_steps, partial(_line, row, state, config, order, meter))
             evaluates_next = _due(state.step + 1, training.evaluate_every_steps)
@@ -117,8 +117,8 @@ def train(
                     state.pending, state.rows = meter.pending(), metrics.flush()
                     save_state(state, task, config, saver)
                     saved_at = time.monotonic()
-            if stop:
-                reason = stop
+            if stop or state.has_stopped:
+                reason = stop or reason
                 break
         saver.finish()
 

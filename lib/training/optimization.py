@@ -1,31 +1,58 @@
 """The optimizer, and the learning rate: a function of the step, or lowered where validation no longer gets better."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lib.config import Config
+from lib.errors import BadInput, printable
 from lib.ranks import sharding
+from lib.task import Task
+from lib.training.groups import Group
 
 
-def build(model: nn.Module, config: Config) -> torch.optim.Optimizer:
-    """Builds the optimizer; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule)."""
+def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
+    """Builds the optimizer; biases, norms and other vectors are not decayed (GPT-2's and nanoGPT's rule).
+
+    A group with a weight decay of its own has it for all of its parameters.
+    """
     options = config.optimizer
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": options.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    parts = [part for group in groups for part in _parts(group, options.weight_decay) if part["params"]]
+    if options.name == "sgd":
+        return torch.optim.SGD(parts, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov)
+    if options.name == "adafactor":
+        return torch.optim.Adafactor(parts, lr=options.lr)
+    return torch.optim.AdamW(parts, lr=options.lr, betas=options.betas, eps=options.eps)
+
+
+def _parts(group: Group, weight_decay: float) -> list[dict[str, Any]]:
+    """Returns a group as torch's optimizers take it: once, or its matrices before its vectors; `scale` is ours."""
+    parameters = list(group.parameters.values())
+    shared = {"scale": group.lr, **group.options}
+    if group.weight_decay is not None:
+        return [{"params": parameters, "weight_decay": group.weight_decay, **shared}]
+    return [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay, **shared},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0, **shared},
     ]
-    groups = [g for g in groups if g["params"]]
-    return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, eps=options.eps)
+
+
+def state_names(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> tuple[str, ...]:
+    """Returns the names of the states that an optimizer of torch keeps for a parameter of one of its groups."""
+    if isinstance(optimizer, torch.optim.SGD):
+        return ("momentum_buffer",) if group["momentum"] else ()
+    if isinstance(optimizer, torch.optim.Adafactor):
+        return ("step", "row_var", "col_var") if parameter.dim() > 1 else ("step", "variance")
+    return ("step", "exp_avg", "exp_avg_sq")
 
 
 def make_moments(optimizer: torch.optim.Optimizer) -> None:
-    """Makes the states that AdamW's next step would make itself, so that memory for them runs out before that step.
+    """Makes the states that the optimizer's next step would make itself, so that memory runs out before that step.
 
     They have the bits of torch's own. Each parameter has all of its states or none.
     """
@@ -34,11 +61,26 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None and parameter not in optimizer.state:
-                optimizer.state[parameter] = {
-                    "step": torch.tensor(0.0, device="cpu"),  # its value costs no wait there
-                    "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-                    "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-                }
+                names = state_names(optimizer, group, parameter)
+                optimizer.state[parameter] = {name: _first_value(name, parameter) for name in names}
+
+
+def _first_value(name: str, parameter: Tensor) -> Tensor:
+    """Returns the value of a state before the first step."""
+    if name == "step":
+        return torch.tensor(0.0, device="cpu")  # its value costs no wait there
+    if name == "momentum_buffer":  # torch begins with the gradient itself, and -0.0 plus that has its bits
+        return torch.full_like(parameter, -0.0, memory_format=torch.preserve_format)
+    if name in ("row_var", "col_var"):
+        one = parameter.dim() - (1 if name == "row_var" else 2)  # the axis over which it is a mean
+        return parameter.new_zeros([1 if axis == one else size for axis, size in enumerate(parameter.shape)])
+    return torch.zeros_like(parameter, memory_format=torch.preserve_format)
+
+
+def copies(config: Config) -> int:
+    """Returns how many numbers a parameter takes in a step: weight, gradient and moments, without adafactor's few."""
+    moments = {"adamw": 2, "sgd": int(config.optimizer.momentum > 0), "adafactor": 0}
+    return 2 + moments[config.optimizer.name]
 
 
 class Plateau:
@@ -83,21 +125,59 @@ class Plateau:
 
 
 def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> float:
-    """Returns a step's rate: linear warm-up, then cosine decay to `min_lr_ratio`, a constant, or the plateau's rate."""
-    options = config.scheduler
-    if step < options.warmup_steps:
+    """Returns a step's rate by the configuration: linear warm-up, then what `scheduler.name` says."""
+    options, total = config.scheduler, config.training.max_steps
+    if options.name == "one_cycle":
+        factor = _one_cycle(step, options.warmup_steps or 0.3 * total, total)
+    elif step < options.warmup_steps:
         factor = (step + 1) / options.warmup_steps
-    elif options.name != "cosine":
+    elif options.name not in ("cosine", "linear"):
         factor = 1.0
     else:
-        done = (step - options.warmup_steps) / max(1, config.training.max_steps - options.warmup_steps)
-        factor = options.min_lr_ratio + (1 - options.min_lr_ratio) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        done = min((step - options.warmup_steps) / max(1, total - options.warmup_steps), 1.0)
+        left = (1 + math.cos(math.pi * done)) / 2 if options.name == "cosine" else 1 - done
+        factor = options.min_lr_ratio + (1 - options.min_lr_ratio) * left
     return (plateau.lr if plateau else config.optimizer.lr) * factor
 
 
+_FIRST, _LAST = 1 / 25, 1 / 25 / 1e4  # of a cycle, as shares of the highest rate: torch's defaults
+
+
+def _one_cycle(step: int, rising: float, total: int) -> float:
+    """Returns torch's OneCycleLR (Smith and Topin, 2018, in two phases along cosines) as a share of the highest rate.
+
+    The highest is at the end of the `rising` steps. The momentum stays as it is.
+    """
+    top, end = rising - 1, total - 1
+    if step <= top or end <= top:
+        return _along_cosine(_FIRST, 1.0, min(step / top, 1.0) if top > 0 else 1.0)
+    return _along_cosine(1.0, _LAST, min((step - top) / (end - top), 1.0))
+
+
+def _along_cosine(first: float, last: float, done: float) -> float:
+    return last + (first - last) * (1 + math.cos(math.pi * done)) / 2
+
+
+def rate_of(task: Task, config: Config, step: int, plateau: Plateau | None = None) -> float:
+    """Returns a step's rate: by `Task.learning_rate` where that gives a factor, else by the configuration.
+
+    Raises BadInput for a factor that is none.
+    """
+    factor = task.learning_rate(step, config.training.max_steps)
+    if factor is None:
+        return learning_rate(config, step, plateau)
+    if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= factor < math.inf:
+        raise BadInput(
+            f"{type(task).__name__}.learning_rate returned {printable(repr(factor), most=60)} in step {step}. Return a "
+            "number, 0 or more, that optimizer.lr is multiplied by, or None for the configured schedule."
+        )
+    return config.optimizer.lr * float(factor)
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Gives each group of the optimizer a rate, times its own factor where it has one."""
     for group in optimizer.param_groups:
-        group["lr"] = value
+        group["lr"] = value * group.get("scale", 1.0)
 
 
 class Ema:

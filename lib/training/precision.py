@@ -1,8 +1,9 @@
 """Number format, autocast, TF32 and recomputation that fit the card."""
 
 import contextlib
+import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from lib.config import Training
 from lib.errors import BadInput
 from lib.machine import memory
+from lib.task.blocks import find_blocks
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
@@ -66,20 +68,40 @@ def autocast(in_precision: Precision, on: torch.device) -> contextlib.AbstractCo
     return torch.autocast(on.type, torch.float16 if in_precision == "fp16" else torch.bfloat16)
 
 
-def recompute(model: nn.Module, layers: int | str) -> int:
-    """Makes the first `layers` ("all" for every one) of `model.blocks` recompute their activations in backward.
+def recomputable(model: nn.Module, blocks: Sequence[nn.Module]) -> Sequence[nn.Module]:
+    """Returns the blocks, or none where the model was told to recompute them itself: nothing is recomputed twice."""
+    return () if any(getattr(module, name, None) is True for module in model.modules() for name in _OWN) else blocks
 
-    Returns how many. Raises BadInput where the model has no `blocks` or fewer than that.
-    """
-    if not layers:
-        return 0
-    blocks = getattr(model, "blocks", None)
-    if blocks is None:
-        raise BadInput("training.gradient_checkpointing is set, but this model has no `blocks` to recompute. Write 0.")
-    count = len(blocks) if layers == "all" else int(layers)
+
+_OWN = ("gradient_checkpointing", "grad_checkpointing")  # the switches of transformers and of timm
+
+
+def recomputed_layers(asked: int | str, blocks: Sequence[nn.Module]) -> int:
+    """Returns how many layers `training.gradient_checkpointing` means. Raises BadInput where there are not so many."""
+    if asked and not blocks:
+        raise BadInput(
+            f"training.gradient_checkpointing is {asked}, but this model has no `blocks` to recompute: it repeats no "
+            "layer that was found, or recomputes its layers itself already (gradient_checkpointing_enable). Write 0, "
+            "leave that call out, or let blocks(model) of the task return its layers."
+        )
+    count = len(blocks) if asked == "all" else int(asked)
     if count > len(blocks):
         raise BadInput(f"training.gradient_checkpointing is {count}, but the model has {len(blocks)} blocks.")
-    for block in list(blocks)[:count]:
+    return count
+
+
+class NotRecomputable(BadInput):
+    """A layer whose second pass would not repeat the first one."""
+
+
+def recompute(model: nn.Module, layers: int | str, blocks: Sequence[nn.Module] | None = None) -> int:
+    """Makes the first `layers` ("all" for every one) of the model's blocks recompute their activations in backward.
+
+    Returns how many. `blocks` are by default those that are found in it. Raises BadInput where there are not so many.
+    """
+    blocks = recomputable(model, find_blocks(model) if blocks is None else blocks)
+    count = recomputed_layers(layers, blocks)
+    for block in blocks[:count]:
         block.forward = _recomputing(block)
     return count
 
@@ -87,15 +109,69 @@ def recompute(model: nn.Module, layers: int | str) -> int:
 def _recomputing(block: nn.Module) -> Callable[..., Any]:
     """Returns the block's forward pass, recomputed in backward; batch statistics change in the first pass alone."""
     forward = block.forward
+    names = _names(forward)
     norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
     more = {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))} if norms else {}
 
     def wrapped(*args, **kwargs):
-        if torch.is_grad_enabled():
-            return recomputed(forward, *args, use_reentrant=False, **more, **kwargs)
-        return forward(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        if not getattr(block, "_can_checkpoint_with_cache", False):  # transformers' mark of a layer that only reads it
+            args, kwargs = _without_cache(block, names, args, kwargs)
+        first, keys = len(args), tuple(kwargs)
+
+        def run(*values):
+            return forward(*values[:first], **dict(zip(keys, values[first:], strict=True)))
+
+        values = (*args, *kwargs.values())
+        before = _versions(values)
+        # Tensors by position: torch keeps the random state of the devices that it sees there, and of no others.
+        out = recomputed(run, *values, use_reentrant=False, **more)
+        if _versions(values) != before:
+            raise NotRecomputable(
+                f"A {type(block).__name__} that is to be recomputed changes its input in place, and a second pass "
+                "would read what it left. Write inplace=False in its first layer, let blocks(model) of the task leave "
+                "it out, or set training.gradient_checkpointing to 0."
+            )
+        return out
 
     return wrapped
+
+
+def _versions(values: tuple) -> list[int]:
+    """Returns how often each tensor among the values was changed in place; none while a compiler looks on."""
+    if torch.compiler.is_compiling():
+        return []
+    return [value._version for value in values if isinstance(value, torch.Tensor) and not value.is_inference()]
+
+
+def _names(function: Callable[..., Any]) -> list[str]:
+    """Returns the names of the arguments that a function takes by position."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, given in inspect.signature(function).parameters.items() if given.kind in kinds]
+
+
+_CACHES = ("past_key_values", "past_key_value", "layer_past")  # what layers of transformers call it
+_NO_CACHE: dict[str, Any] = {"use_cache": False, **dict.fromkeys(_CACHES)}
+
+
+def _without_cache(block: nn.Module, names: list[str], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Returns a layer's arguments without the cache for generating text, which a second pass would fill once more.
+
+    Raises NotRecomputable where something is in it already, which the layer reads.
+    """
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if not given.get("use_cache") and all(given.get(name) is None for name in _CACHES):
+        return args, kwargs
+    for past in (given[name] for name in _CACHES if given.get(name) is not None):
+        if not hasattr(past, "get_seq_length") or past.get_seq_length():
+            raise NotRecomputable(
+                f"A {type(block).__name__} that is to be recomputed reads keys and values from a cache (a prefix, or "
+                "those of layers before it), which a second pass would change. Call the model with use_cache=False "
+                "and without a prefix, or set training.gradient_checkpointing to 0."
+            )
+    left = tuple(_NO_CACHE.get(name, value) for name, value in zip(names, args, strict=False))
+    return (*left, *args[len(names) :]), {name: _NO_CACHE.get(name, value) for name, value in kwargs.items()}
 
 
 @contextlib.contextmanager

@@ -20,11 +20,14 @@ from lib.machine import inputs, memory, platform
 from lib.ranks import sharding
 from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
-from lib.task import Task
-from lib.training import identity, layers, learned, optimization
+from lib.task import Task, checked_blocks
+from lib.training import groups, identity, layers, learned, optimization
+from lib.training.data import whole_groups
+from lib.training.groups import Group
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
 from lib.training.precision import Precision, allow_tf32, choose_precision, recompute
+from lib.training.stopping import Stopping
 
 
 @dataclass
@@ -46,8 +49,12 @@ class State:
     rows: int = 0  # of metrics.csv up to this step
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
+    stopping: Stopping | None = None
     # Of this session alone, in no checkpoint:
-    evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: the micro-batch
+    together: int = 1  # samples that no micro-batch parts
+    evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
+    groups: list[Group] = field(default_factory=list)
+    frozen: list[nn.Parameter] = field(default_factory=list)  # in the step at hand
     events: EventLog = field(default_factory=EventLog)
     resumed_from: Path | None = None
     # Found once, because a walk over a large model takes milliseconds:
@@ -61,6 +68,17 @@ class State:
     def averaged(self) -> AbstractContextManager[None]:
         """Gives the model its averaged weights inside the block, where there is an average."""
         return self.ema.applied() if self.ema else nullcontext()
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether so many validations in a row were no better that the run is completed."""
+        return self.stopping is not None and self.stopping.is_over
+
+    def stopped_early(self, max_steps: int) -> dict[str, Any]:
+        """Returns what the summary says of a run that was completed before its last step; else nothing."""
+        if not (self.stopping and self.has_stopped and self.step < max_steps):
+            return {}
+        return {"evaluations": self.stopping.waited, "text": self.stopping.sentence(self.step, max_steps)}
 
     @property
     def best(self) -> dict[str, Any]:
@@ -77,11 +95,13 @@ def first_state(
     unless that is 0. Raises BadInput where `saved` does not fit.
     """
     state = new_state(task, config)
-    state.micro_batch = min(state.micro_batch, most or state.micro_batch)
+    state.micro_batch = min(state.micro_batch, whole_groups(most or state.micro_batch, state.together))
     if saved := checkpoint_from_first(saved):
-        restore_state(state, saved)
+        restore_state(state, saved, note)
     elif config.run.initial_weights:
         note(start_from(state, task, config))
+    if ended := state.stopped_early(config.training.max_steps):
+        note(ended["text"])
     if ranks.world() > 1:
         note(f"Training on {ranks.world()} ranks. {about_norms(state.with_buffers)}")
     layers.announce(state.model, note)
@@ -114,19 +134,25 @@ def new_state(
         # The same weights on all ranks, also where a task draws them in a way that the seed does not reach.
         mine = {"model": weights.of(model)}
         weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
+    blocks = checked_blocks(task, model)
     sharded = config.training.fully_shard and ranks.world() > 1
     if sharded:
-        sharding.shard(model, device)
+        sharding.shard(model, device, blocks)
     model.to(device)
-    recompute(model, config.training.gradient_checkpointing)
+    recompute(model, config.training.gradient_checkpointing, blocks)
     if config.training.compile and device.type != "meta":
         model.compile()
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
     slot = config.training.effective_batch // config.training.micro_batch_slots
     micro_batch = min(config.training.micro_batch or slot, slot)
-    state = State(model, optimization.build(model, config), scaler, device, precision, micro_batch, sharded)
+    own = groups.groups_of(task, model, config.optimizer.name)
+    optimizer = optimization.build(own, config)
+    state = State(model, optimizer, scaler, device, precision, micro_batch, sharded, groups=own)
+    state.together = task.together
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
+    if config.training.stop_after_evaluations:
+        state.stopping = Stopping(config.training.stop_after_evaluations, *task.selection)
     if config.training.ema_decay:
         state.ema = Ema(model, config.training.ema_decay)
     return state
@@ -169,7 +195,10 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
             "is kept. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
         )
     state.events.flush()
+    own = groups.facts(state.groups)
     facts = {
+        **({"groups": own} if own else {}),
+        **({"stopping": state.stopping.facts()} if state.stopping else {}),
         "identity": identity.facts(config, task),
         "kept_best": state.kept_best,
         "skipped_steps": state.skipped_steps,
@@ -182,9 +211,16 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         **learned.facts(task),
     }
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
-    groups = state_tensors(state, config)  # all ranks take part where it is sharded
+    tensors = state_tensors(state, config)  # all ranks take part where it is sharded
     if ranks.is_first():
-        saver.save("checkpoints", state.step, groups, facts, keep)
+        saver.save("checkpoints", state.step, tensors, facts, keep)
+
+
+def set_rates(state: State, task: Task, config: Config, step: int) -> dict[str, float]:
+    """Gives the optimizer the rates of a step; returns the columns of metrics.csv on them."""
+    lr = optimization.rate_of(task, config, step, state.plateau)
+    optimization.set_learning_rate(state.optimizer, lr)
+    return groups.rates(state.groups, lr, step, groups.player_of(task, state.groups, step))
 
 
 def _is_finite(parameter: Tensor) -> bool:
@@ -199,8 +235,12 @@ def _is_finite(parameter: Tensor) -> bool:
     return bool(torch.isfinite(value.cpu()).all())
 
 
-def observe(state: State, task: Task, scores: Mapping[str, float]) -> None:
-    """Hands a validation's selection metric to the plateau scheduler, if there is one."""
+def observe(state: State, task: Task, config: Config, scores: Mapping[str, float]) -> None:
+    """Hands a validation's selection metric to what may stop the run and to the plateau scheduler, where there are."""
+    if state.stopping:
+        state.stopping.observe(scores[task.selection[0]], state.step)
+        if ended := state.stopped_early(config.training.max_steps):
+            state.events.record(state.step, "stopped_early", config.training.max_steps, state.step, ended["text"])
     if state.plateau is None:
         return
     before = state.plateau.lr
@@ -234,38 +274,62 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
                 saver.save("best", state.step, groups, {"best": new, **learned.facts(task)}, then)
 
 
-def restore_state(state: State, saved: checkpoint.Checkpoint) -> None:
+def restore_state(
+    state: State, saved: checkpoint.Checkpoint, note: Callable[[str], None] = lambda sentence: None
+) -> None:
     """Restores model, optimizer, scaler and counters from `saved`. Raises BadInput where they do not fit."""
     state.resumed_from = saved.path
     weights.put_back(state.model, saved.tensors["model"])
     if state.ema:
         state.ema.load(saved.tensors.get("ema", saved.tensors["model"]))
-    by_name: dict[str, dict[str, Tensor]] = {}
-    for key, value in saved.tensors.get("optimizer", {}).items():  # none in a lightweight checkpoint
-        kind, _, name = key.partition("/")
-        # AdamW keeps its step counter on the CPU. Copied, because what was loaded is mapped from a file, whose space
-        # would not be free while it is used.
-        by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
-    for name, parameter in state.model.named_parameters():
-        if name in by_name:
-            state.optimizer.state[parameter] = {
-                kind: value if kind == "step" else sharding.sharded_like(parameter, value)
-                for kind, value in by_name[name].items()
-            }
+    groups.note_changes(saved.state.get("groups", []), state.groups, note)
+    _restore_optimizer(state, saved.tensors.get("optimizer", {}), note)  # none in a lightweight checkpoint
     if state.scaler.is_enabled() and saved.state["scaler"]:
         state.scaler.load_state_dict(saved.state["scaler"])
     state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
     state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
     state.rows = saved.state.get("rows", 0)  # none in a checkpoint of an earlier version
-    state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
+    state.micro_batch = min(state.micro_batch, whole_groups(saved.state["micro_batch"], state.together))
     if state.plateau and saved.state.get("plateau"):  # a run that began with another schedule has none
         state.plateau.load(saved.state["plateau"])
+    if state.stopping:
+        best = state.best or {"value": None, "step": 0}
+        counted = {"best": best["value"], "best_step": best["step"], "waited": 0}  # of a run that began without it
+        state.stopping.load(saved.state.get("stopping", counted))
+
+
+def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callable[[str], None]) -> None:
+    """Puts back what the optimizer keeps of each parameter; what another optimizer kept is of no use to this one."""
+    by_name: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        kind, _, name = key.partition("/")
+        # Counters of steps stay on the CPU. Copied, because what was loaded is mapped from a file, whose space would
+        # not be free while it is used.
+        by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
+    wanted = {
+        parameter: {*optimization.state_names(state.optimizer, group, parameter)}
+        for group in state.optimizer.param_groups
+        for parameter in group["params"]
+    }
+    unused = 0
+    for name, parameter in state.model.named_parameters():
+        if name not in by_name:
+            continue
+        if by_name[name].keys() != wanted.get(parameter, by_name[name].keys()):
+            unused += 1
+            continue
+        state.optimizer.state[parameter] = {
+            kind: value if kind == "step" else sharding.sharded_like(parameter, value)
+            for kind, value in by_name[name].items()
+        }
+    if unused:
+        note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(wanted)} parameters.")
 
 
 def state_tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:
     """Returns the tensors of a checkpoint by group: "model", "optimizer" unless it is lightweight, "ema" if any.
 
-    The optimizer's go by parameter name ("exp_avg/blocks.0.qkv.weight"), whatever the order of its groups. Sharded ones
+    The optimizer's go by parameter name ("exp_avg/blocks.0.qkv.weight"), whatever groups they are in. Sharded ones
     are gathered: whole on the first rank's CPU, none on the others.
     """
     groups = {"model": weights.of(state.model)}

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ from lib.ranks.sums import add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task, check_loss_terms, check_terms
 from lib.text import listed
-from lib.training import data
+from lib.training import data, groups
 from lib.training.optimization import make_moments
 from lib.training.order import DROPOUT, Order, mix, seed_generators
 from lib.training.precision import autocast
@@ -50,6 +50,8 @@ def optimizer_step(
     """
     for slot in slots:
         data.check_samples(slot)
+    task.step = step
+    state.frozen = groups.frozen_in(state.groups, step, groups.player_of(task, state.groups, step))
     counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
     tried: list[int] = []
     while (ready := _before_update(state, task, config, slots, counts, step, meter)) is None:
@@ -65,7 +67,7 @@ def optimizer_step(
         _restore_buffers(state, ready.buffers)  # batch statistics that saw such values would stay so for ever
         _count_skipped(state, step, order)
     sharding.update_scale(state.scaler, state.optimizer, ready.finite)
-    _drop_gradients(state)
+    _drop_gradients(state.parameters)
     meter.allocated_at("after optimizer step")
     return ready.means if ready.finite else {}
 
@@ -79,12 +81,14 @@ def _before_update(
     try:
         # A failed step must leave batch statistics alone.
         buffers = [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
-        computed = _gradients(state, task, config, slots, counts, step, meter)
+        with _resting(state):
+            computed = _gradients(state, task, config, slots, counts, step, meter)
     except Exception as error:
         # Under FSDP2 the other ranks wait in the middle of a layer for what this one cannot compute.
         if state.sharded or not memory.is_oom(error):
             raise
     # Outside the except block, where the traceback no longer pins the activations.
+    _drop_gradients(state.frozen)
     if not ranks.anywhere(computed is None):
         means, logged = computed
         try:
@@ -94,7 +98,7 @@ def _before_update(
             # Between two ranks' sums no other rank can be told, so a fresh launch repeats the step.
             if ranks.world() > 1 or not memory.is_oom(error):
                 raise
-    _drop_gradients(state)  # a failed backward pass leaves partial ones
+    _drop_gradients(state.parameters)  # a failed backward pass leaves partial ones
     _restore_buffers(state, buffers)
     if state.scaler.is_enabled():
         state.scaler._per_optimizer_states.pop(id(state.optimizer), None)  # unscaling twice would be refused
@@ -124,7 +128,7 @@ def _gradients(
         state.model.train()  # walks all modules: 40 microseconds in a model of six
     position = ranks.rank() * sum(map(data.size_of, slots))  # in the whole effective batch
     micro_batches = (micro for slot in slots for micro in data.micro_batches(slot, state.micro_batch))
-    weight = task.term_weights(step)
+    weight, idle = _term_weights(state, task, counts, step)
     for micro in data.on_device(micro_batches, state.device):
         # Dropout is a function of (seed, step, position of the micro-batch): a resumed step draws the same masks, and
         # so does a repeated one in micro-batches of the same size. Others draw other masks.
@@ -135,19 +139,45 @@ def _gradients(
             sums, figures = task.loss(state.model, micro)
         check_loss_terms(task, counts, sums)
         parts = {
-            term: weight.get(term, 1.0) * value.float() / counts[term] for term, value in sums.items() if counts[term]
+            term: weight.get(term, 1.0) * value.float() / counts[term]
+            for term, value in sums.items()
+            if counts[term] and term not in idle
         }
         meter.allocated_at("after forward")
         if parts:
-            state.scaler.scale(functools.reduce(torch.add, parts.values())).backward()
+            total = functools.reduce(torch.add, parts.values())
+            _check_graph(state, task, total, step)
+            state.scaler.scale(total).backward()
         meter.allocated_at("after backward")
         for term, value in parts.items():
             means[term] = means[term] + value.detach() if term in means else value.detach()
         add_figures(logged, figures, size, counts)
     if ranks.world() == 1:  # else the counts are those of all ranks
-        check_terms(task, counts, weight, means)
+        check_terms(task, {term: 0 if term in idle else n for term, n in counts.items()}, weight, means)
     means = {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}
     return means, logged
+
+
+def _term_weights(
+    state: State, task: Task, counts: Mapping[str, float], step: int
+) -> tuple[Mapping[str, float], set[str]]:
+    """Returns the weights of the step's loss terms, and the terms that are left out of it: of a player at rest."""
+    weight, player = task.term_weights(step), task.player(step)
+    if player is None:
+        return weight, set()
+    resting = {group.player for group in state.groups} - {player}
+    weight = {**weight, **{term: 0.0 for term in counts if term in resting}}
+    return weight, {term for term in counts if weight.get(term, 1.0) == 0}
+
+
+def _check_graph(state: State, task: Task, total: Tensor, step: int) -> None:
+    """Raises BadInput where a loss depends on no parameter that is trained in the step."""
+    if state.frozen and not total.requires_grad:
+        name = type(task).__name__
+        raise BadInput(
+            f"The loss of step {step} depends on no parameter that is trained in it. Look at from_step, until_step and "
+            f"player in {name}.parameter_groups, at {name}.player, and at what {name}.loss detaches."
+        )
 
 
 @contextlib.contextmanager
@@ -164,36 +194,36 @@ def memory_for_next_launch(state: State) -> Iterator[None]:
 
 def out_of_memory(state: State) -> OutOfMemory:
     """Returns the error for memory that ran out where no step can be repeated, with the size for the next launch."""
-    smaller = (state.micro_batch + 1) // 2
+    smaller = data.half(state.micro_batch, state.together)
     advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
     why = "the weights may have changed in part"
     if state.sharded:
         why = "with training.fully_shard the ranks wait for each other in the middle of it"
     elif ranks.world() > 1:
         why = "the other ranks wait for this one in the middle of it"
-    if state.micro_batch == 1:
+    if state.micro_batch == state.together:
         advice = "Set training.gradient_checkpointing to all, or take a card with more memory."
         if state.sharded:
             advice = "Set training.gradient_checkpointing to all, or divide the states among more ranks."
     return OutOfMemory(
         f"Memory ran out at step {state.step} in micro-batches of {state.micro_batch}, where it cannot be repeated: "
         f"{why}.",
-        smaller if state.micro_batch > 1 else 0,
+        smaller if state.micro_batch > state.together else 0,
         advice,
         state.micro_batch,
     )
 
 
 def _halve_micro_batch(state: State, step: int, tried: list[int]) -> None:
-    """Clears memory and halves the micro-batch, with an event. Raises TrainingFailed where it is one sample already."""
-    if state.micro_batch == 1:
+    """Clears memory and halves the micro-batch, with an event. Raises TrainingFailed where no half is left."""
+    if state.micro_batch == state.together:
         raise TrainingFailed(
-            f"Memory ran out at step {step} with a micro-batch of one sample (tried: {listed(tried)}). Set "
-            "training.gradient_checkpointing to all, make the model or its input smaller, or take a card with more "
-            "memory."
+            f"Memory ran out at step {step} with a micro-batch of {data.smallest(state.together)} (tried: "
+            f"{listed(tried)}). Set training.gradient_checkpointing to all, make the model or its input smaller, or "
+            "take a card with more memory."
         )
     memory.clear_memory()
-    before, state.micro_batch = state.micro_batch, (state.micro_batch + 1) // 2
+    before, state.micro_batch = state.micro_batch, data.half(state.micro_batch, state.together)
     state.events.record(
         step, "oom_training", before, state.micro_batch,
         f"Memory ran out at step {step}: the step is repeated in micro-batches of {state.micro_batch} instead of "
@@ -201,8 +231,24 @@ def _halve_micro_batch(state: State, step: int, tried: list[int]) -> None:
     )  # fmt: skip
 
 
-def _drop_gradients(state: State) -> None:
-    for parameter in state.parameters:
+@contextlib.contextmanager
+def _resting(state: State) -> Iterator[None]:
+    """Lets the parameters that are not trained in the step need no gradient inside the block.
+
+    Sharded ones get one, which is dropped: FSDP2 asks only once which of them need one.
+    """
+    frozen = [] if state.sharded else state.frozen
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+
+
+def _drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    for parameter in parameters:
         parameter.grad = None  # what zero_grad does, in a tenth of its time
 
 

@@ -25,6 +25,7 @@ class Settings:
     note: str | None = None
     size: int | str = 0
     choice: int | Literal["all"] = 0
+    only: Literal["one"] = "one"
     depths: tuple[int, ...] = (1, 2)
     pair: tuple[str, float] = ("a", 0.5)
     weights: dict[str, float] = field(default_factory=lambda: {"mlm": 1.0}, metadata={"minimum": 0})

@@ -32,6 +32,13 @@ class Larger(toy.Settings):
 
 class Own(toy.Toy):
     Settings = Larger
+
+class Rows(list):
+    lengths = [i * 7 % 37 for i in range(37)]
+
+class Lengthy(toy.Toy):
+    def datasets(self):
+        return {**super().datasets(), "train": Rows(range(37))}
 """
 
 # key -> another value, what it changes, and the keys that both runs have on top of the toy's. {home} holds the results
@@ -50,6 +57,8 @@ EFFECTS = {
     "data.num_workers": (1, "loader", {}),
     "data.prefetch_factor": (3, "loader", {"data.num_workers": 1}),
     "data.subset_ratio": (0.5, "weights", {}),
+    "data.evaluation_batch": (3, "rows", {}),
+    "data.buckets": (2, "weights", {"task": "{home}/own.py:Lengthy"}),
     "training.max_steps": (5, "step", {}),
     "training.epochs": (1.0, "step", {}),
     "training.smoke_steps": (2, "smoke", {}),
@@ -65,9 +74,13 @@ EFFECTS = {
     "training.log_every_steps": (1, "rows", {}),
     "training.evaluate_every_steps": (2, "rows", {}),
     "training.evaluate_every_epochs": (1.0, "rows", {}),
+    "training.stop_after_evaluations": (1, "step", {"optimizer.lr": 5.0}),
     "device.gpu_ids": ((1,), "GPUs", {}),
     "device.processes": (2, "processes", {"training.micro_batch_slots": 2}),
     "memory.profile": ("prototype", "step", {}),
+    "optimizer.name": ("sgd", "weights", {}),
+    "optimizer.momentum": (0.5, "weights", {"optimizer.name": "sgd"}),
+    "optimizer.nesterov": (True, "weights", {"optimizer.name": "sgd"}),
     "optimizer.lr": (0.02, "weights", {}),
     "optimizer.weight_decay": (0.5, "weights", {}),
     "optimizer.betas": ((0.5, 0.9), "weights", {}),
@@ -101,7 +114,6 @@ ELSEWHERE = {
     "data.pin_memory": "needs a GPU: tests/training/test_data.py, the options of the loader",
     "training.deterministic": "the CPU always is: tests/gpu/test_gpu.py",
     "training.fully_shard": "needs ranks: tests/ranks/test_ranks.py, 'sharded'",
-    "optimizer.name": "has one value",
     "queue.mean_at_least": "judges runs that are completed: tests/launch/test_queue.py",
     "queue.best_at_least": "judges runs that are completed: tests/launch/test_queue.py",
     "queue.mean_at_most": "judges runs that are completed: tests/launch/test_queue.py",

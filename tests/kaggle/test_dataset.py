@@ -202,7 +202,7 @@ def test_a_failed_run_of_an_earlier_version_whose_summary_names_no_task_is_publi
     failed(tmp_path / "runs" / "toy", toy())
     assert main(["kaggle", "dataset", "--run", "runs/toy", "--slug", "toy-output"]) == 0
     readme = stub.datasets["ada/toy-output"][0]["contents"]["README.md"].decode()
-    assert f"of the workload `{toy().task}`: failed at step 7." in readme
+    assert "of the workload `toy.py:Toy`: failed at step 7." in readme
     assert "push NOTEBOOK --dataset ada/toy-output" in capsys.readouterr().out
 
 

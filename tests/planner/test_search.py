@@ -94,7 +94,7 @@ def peak(config, card, micro_batch, recomputed):
 def test_the_whole_slot_is_taken_where_it_fits(tall):
     plan = made(tall(), "t4")
     assert plan.overrides == {"training.micro_batch": 16, "training.gradient_checkpointing": 0}
-    assert len(plan.options) == 1 and plan.chosen.passes == 1
+    assert len(plan.options) == 1 and plan.chosen.passes == 1 and plan.evaluation is None
 
 
 @pytest.mark.parametrize("gib", [0.45, 0.6, 0.8])
@@ -338,3 +338,27 @@ def test_planning_takes_less_than_2_gb(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert int(done.stdout) * 1024 < 2e9
+
+
+def test_an_evaluations_own_batch_is_predicted_and_said(tall):
+    plan = make(tall({"data.evaluation_batch": 64, "training.effective_batch": 2}), find_card("t4"))
+    # Inputs, sum and the widest layer twice, before and after its activation: 512 * 4 * (2 * 256 + 2 * 2048) a sample
+    activations = 64 * 512 * 4 * (2 * 256 + 2 * 2048)
+    states = 12 * plan.parameters
+    assert plan.evaluation.fitting == 64
+    assert 0.9 * activations < plan.evaluation.peak_bytes - states < 1.2 * activations
+    size = f"{plan.evaluation.peak_bytes / 2**30:.2f} GiB"
+    assert f"takes 64 samples at once (data.evaluation_batch): {size} at the peak of" in planner.of_plan(plan)
+
+
+def test_an_evaluations_own_batch_that_does_not_fit_is_said_with_one_that_does(tall, monkeypatch):
+    config = tall({"data.evaluation_batch": 100, "training.effective_batch": 2})
+    plan = make(config, find_card("0.6 GiB, capability 7.5"))
+    assert plan.evaluation.fitting == 25
+    assert "more than the 0.37 GiB that a plan may use: 25 fit. A run halves them" in planner.of_plan(plan)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(run, "card_of_gpu", lambda index: find_card("0.6 GiB"))
+    monkeypatch.setattr(run.ranks, "cards", lambda device: [0])
+    monkeypatch.setattr(run.process, "plan", lambda *_: plan)
+    for given in (config, tall({"data.evaluation_batch": 100, "training.micro_batch": 2})):
+        assert "25 fit" in apply_plan(given, 1)[2][-1], "a run says it too"

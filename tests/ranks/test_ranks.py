@@ -31,7 +31,12 @@ BOTH = [
     run("sharded", {"training.fully_shard": True, "training.clip_norm": 0}),
     run("sharded and clipped", {"training.fully_shard": True, "training.clip_norm": 0.05, "training.ema_decay": 0.9}),
     run("tight", task="Tight"),
+    run("players", {"workload.turns": 2, "training.clip_norm": 0.05}, task="Gan"),
+    run("early", {"training.stop_after_evaluations": 1, "training.evaluate_every_steps": 2, "optimizer.lr": 5.0}),
+    run("frozen and sharded", {"training.fully_shard": True, "training.clip_norm": 0}, task="Frozen"),
+    run("momentum, sharded", {"training.fully_shard": True, "training.clip_norm": 0, "optimizer.name": "sgd"}),
     run("recomputed and sharded", {**RECOMPUTED, "training.clip_norm": 0}),
+    run("found layers", {**RECOMPUTED, "training.clip_norm": 0}, task="Listed"),
     run("recomputed, sharded and clipped", {**RECOMPUTED, "training.clip_norm": 0.05}),
 ]
 # And these by two alone.
@@ -45,6 +50,12 @@ TWO = [
 PLAIN = {"training.clip_norm": 0}
 MOVED = [run("moved", PLAIN, cut=n) for n in (3, 4)]
 SHARDED = [run("shards", {**PLAIN, **sharded}, cut=4) for sharded in ({}, {"training.fully_shard": True})]
+
+
+SAME = [
+    "dropout", "branches", "not finite", "sharded", "recomputed and sharded", "found layers", "players",
+    "frozen and sharded", "momentum, sharded",
+]  # fmt: skip
 
 
 class Ends:
@@ -82,7 +93,7 @@ def ends(tmp_path_factory):
     return Ends(tmp_path_factory.mktemp("ranks"))
 
 
-@pytest.mark.parametrize("name", ["dropout", "branches", "not finite", "sharded", "recomputed and sharded"])
+@pytest.mark.parametrize("name", SAME)
 def test_one_process_with_two_slots_is_two_processes_with_one_bit_for_bit(ends, name):
     one, two = ends.newest("one", name), ends.newest("two", name)
     assert one.step == two.step == 12
@@ -91,6 +102,13 @@ def test_one_process_with_two_slots_is_two_processes_with_one_bit_for_bit(ends, 
     assert ends.rows("one", name) == ends.rows("two", name)  # losses and validations are those of all samples
     ours = {key: value for key, value in one.state.items() if key != "identity"}
     assert ours == {key: value for key, value in two.state.items() if key != "identity"}
+
+
+def test_all_ranks_stop_early_at_the_same_step(ends):
+    one, two = ends.newest("one", "early"), ends.newest("two", "early")
+    assert one.step == two.step < 12 and ends.furthest("early") == 0
+    assert {(each["reason"], each["step"]) for each in ends.said["early"]} == {("completed", two.step)}
+    assert ends.summary("early")["stopped_early"]["evaluations"] == 1
 
 
 @pytest.mark.parametrize("name", ["moved", "shards"])

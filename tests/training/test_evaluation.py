@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lib import launch
+from lib.config import with_changes
 from lib.errors import OutOfMemory, TrainingFailed
 from lib.task import load_task
 from lib.training import data
@@ -84,3 +85,47 @@ def test_memory_that_runs_out_in_an_evaluation_under_shards_ends_the_launch_too(
     with pytest.raises(OutOfMemory, match="training.fully_shard") as raised:
         evaluate(state, task, config, range(5))
     assert raised.value.micro_batch == 2
+
+
+def seen_by(config, state=None):
+    """The sizes of the batches that an evaluation of 21 samples gets."""
+    task, sizes = load_task(config), []
+    task.evaluate = lambda model, loader: sizes.extend(map(data.size_of, loader)) or {"loss": 0.0}
+    evaluate(state or new_state(task, config), task, config, range(21))
+    return sizes
+
+
+def test_an_evaluation_has_a_batch_of_its_own(toy):
+    config = toy({"training.micro_batch": 4})
+    assert seen_by(config) == [4, 4, 4, 4, 4, 1]
+    assert seen_by(with_changes(config, {"data.evaluation_batch": 16})) == [16, 5]
+    assert seen_by(with_changes(config, {"data.evaluation_batch": 2})) == [2] * 10 + [1]
+
+
+def test_a_smaller_micro_batch_leaves_the_evaluations_own_batch_alone(toy):
+    """Training ran out of memory, which an evaluation may not."""
+    config = toy({"data.evaluation_batch": 16})
+    state = new_state(load_task(config), config)
+    state.micro_batch = 1
+    assert seen_by(config, state) == [16, 5]
+
+
+def test_an_evaluations_own_batch_is_halved_where_memory_runs_out(toy, tmp_path, monkeypatch):
+    config = toy({"data.evaluation_batch": 12, "workload.noise": 0.5})
+    easy = run_in(tmp_path / "easy", config, monkeypatch)
+    hard = run_in(tmp_path / "hard", config, monkeypatch, loss=tight(3))
+    assert hard.state.evaluation_batch == 3 and hard.state.micro_batch == 8
+    assert hard.state.best["value"] == pytest.approx(easy.state.best["value"], rel=1e-6)
+    assert [row["after"] for row in rows(tmp_path / "hard")] == ["6", "3"]
+
+
+def test_the_test_after_training_has_the_evaluations_own_batch(toy, tmp_path, monkeypatch):
+    run = launch.prepare(toy({"data.evaluation_batch": 3, "training.max_steps": 1}))
+    sizes = []
+    monkeypatch.setattr(
+        type(run.task),
+        "evaluate",
+        lambda self, model, loader: sizes.append([*map(data.size_of, loader)]) or {"loss": 0.0, "rmse": 0.0},
+    )
+    launch.train(run)
+    assert sizes == [[3, 2], [3, 3, 1]]  # 5 samples of validation, 7 of the test

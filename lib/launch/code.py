@@ -1,0 +1,63 @@
+"""The files of a task of one's own in its run's folder, from which they get into the archive."""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+from lib.config import Config, read_config
+from lib.errors import BadInput, printable
+from lib.machine import disk
+from lib.task.files import file_of, label, own_files
+
+FOLDER = "code"  # in a run's folder
+
+
+def keep(run: Path, config: Config) -> Config:
+    """Writes the files of a configuration's own task into its run's folder; returns it with the task from there.
+
+    Files of an earlier start that the task no longer imports are removed. For a task of lib it does nothing.
+    """
+    file = file_of(config)
+    if file is None:
+        return config
+    own, folder = own_files(file), run / FOLDER
+    contents = {folder / one.relative_to(own.folder): one.read_bytes() for one in own.files}
+    for old in folder.rglob("*"):
+        if old.is_file() and old not in contents:
+            old.unlink()
+    for path, content in contents.items():
+        if not (path.is_file() and path.read_bytes() == content):
+            disk.make_folders(path.parent)
+            with disk.whole(path) as aside:
+                aside.write_bytes(content)
+    return dataclasses.replace(config, task=f"{FOLDER}/{label(config.task)}")
+
+
+def named_by(run: Path) -> str:
+    """Returns the task that a run's configuration names; "" for a damaged one. Nothing of it is imported."""
+    names: list[str] = []
+
+    def note(name: str) -> type:
+        names.append(name)
+        raise BadInput("The settings below workload: are not read.")
+
+    with contextlib.suppress(BadInput):
+        read_config(run / "config.yaml", workload=note)
+    return names[0] if names else ""
+
+
+def task_in(run: Path) -> str:
+    """Returns the task that a run's configuration names, file.py:Class, if that is a file in its own folder of code.
+
+    "" for a task of lib. Nothing is run. Raises BadInput for a file elsewhere.
+    """
+    task = named_by(run)
+    if ":" not in task:
+        return ""
+    file, folder = Path(task.rpartition(":")[0]), (run / FOLDER).resolve()
+    if not (file.resolve().is_relative_to(folder) and file.is_file()):
+        raise BadInput(
+            f"The configuration of {printable(run.name)} names the task {printable(task, most=200)}, and no such file "
+            f"is in its folder {FOLDER}. Give the file here: --task file.py:Class."
+        )
+    return task

@@ -1,0 +1,318 @@
+"""The repeated layers of any model: found, recomputed with the same gradient, planned, and refused where none are."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from lib import planner, ranks
+from lib.config import with_changes
+from lib.errors import BadInput
+from lib.planner import make
+from lib.planner.card import FITS, find_card
+from lib.task import checked_blocks, load_config, load_task
+from lib.task.blocks import find_blocks
+from lib.training.precision import recompute
+from lib.training.state import new_state
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+transformers.logging.set_verbosity_error()
+SMALL = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 11}
+
+
+def bert():
+    config = transformers.BertConfig(**SMALL, num_hidden_layers=2, max_position_embeddings=16)
+    return transformers.BertForSequenceClassification(config)
+
+
+def llama():
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, num_hidden_layers=3, attention_dropout=0.2))
+
+
+def gpt2():
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=11))
+
+
+def t5():
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 11}
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0))
+
+
+class Wrapped(nn.Module):
+    """What peft puts around a model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.base_model = nn.Module()
+        self.base_model.model = model
+
+    def forward(self, *args, **kwargs):
+        return self.base_model.model(*args, **kwargs)
+
+
+class Block(nn.Module):
+    def __init__(self, wide=2):
+        super().__init__()
+        self.norm, self.mlp = nn.LayerNorm(4), nn.Sequential(nn.Linear(4, 4 * wide), nn.GELU(), nn.Linear(4 * wide, 4))
+
+    def forward(self, x):
+        return x + self.mlp(self.norm(x))
+
+
+class Stage(nn.Module):
+    """As timm builds ConvNeXt and Swin: something smaller before, and the layers in a sequence."""
+
+    def __init__(self, depth):
+        super().__init__()
+        self.downsample, self.blocks = nn.Linear(4, 4), nn.Sequential(*[Block() for _ in range(depth)])
+
+    def forward(self, x):
+        return self.blocks(self.downsample(x))
+
+
+class Routed(nn.Module):
+    """A layer with experts, most of them not called."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(Block(8) for _ in range(4))
+
+    def forward(self, x):
+        return self.experts[1](x)
+
+
+def staged():
+    model = nn.Module()
+    model.stem, model.stages, model.head = nn.Linear(3, 4), nn.Sequential(Stage(2), Stage(3)), nn.Linear(4, 1)
+    return model
+
+
+def unlike():
+    """An encoder and a decoder of other layers, and small heads."""
+    model = nn.Module()
+    model.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 64), 2)
+    model.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 64), 3)
+    model.heads = nn.ModuleList(Block(1) for _ in range(2))
+    return model
+
+
+def pairs():
+    return nn.ModuleList(nn.ModuleList([Block(), nn.TransformerEncoderLayer(4, 2, 8)]) for _ in range(2))
+
+
+def convolutions(*widths):
+    return [nn.Sequential(nn.Conv2d(a, b, 3), nn.BatchNorm2d(b), nn.ReLU()) for a, b in pairwise(widths)]
+
+
+FOUND = [
+    (bert, ["BertLayer"] * 2),
+    (llama, ["LlamaDecoderLayer"] * 3),
+    (gpt2, ["GPT2Block"] * 2),
+    (t5, ["T5Block"] * 4),
+    (lambda: Wrapped(llama()), ["LlamaDecoderLayer"] * 3),
+    (lambda: Wrapped(staged()), ["Block"] * 5),
+    (staged, ["Block"] * 5),
+    (unlike, ["TransformerEncoderLayer"] * 2 + ["TransformerDecoderLayer"] * 3),
+    (pairs, ["Block", "TransformerEncoderLayer"] * 2),
+    (lambda: nn.Sequential(*[Routed() for _ in range(3)]), ["Routed"] * 3),
+    (lambda: nn.Sequential(nn.Linear(3, 4), Block(), Block(), nn.Linear(4, 1)), ["Block"] * 2),
+    (lambda: nn.Sequential(*convolutions(3, 4, 4, 8)), ["Sequential"] * 3),
+    (lambda: nn.Sequential(nn.Sequential(*convolutions(3, 4), nn.Flatten()), nn.Sequential(nn.Linear(4, 1))), []),
+    (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 4)), []),
+    (lambda: Numbered(), ["Block"] * 2),
+]
+
+
+class Numbered(nn.Module):
+    """An attribute `blocks` that is no list of layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.layers = 2, nn.ModuleList(Block() for _ in range(2))
+
+
+@pytest.mark.parametrize("make_model, names", FOUND)
+def test_repeated_layers_are_found_in_any_model(make_model, names):
+    assert [type(block).__name__ for block in find_blocks(make_model())] == names
+
+
+IDS = torch.arange(12).reshape(3, 4) % 11
+CALLS = {
+    bert: lambda model: model(input_ids=IDS, labels=torch.tensor([0, 1, 1])).loss,
+    llama: lambda model: model(input_ids=IDS, labels=IDS).loss,
+    gpt2: lambda model: model(input_ids=IDS, labels=IDS).loss,
+    t5: lambda model: model(input_ids=IDS, labels=IDS.flip(1)).loss,
+    staged: lambda model: model.head(model.stages(model.stem(torch.ones(5, 3)))).sum(),
+}
+
+
+def gradients(make_model, call, layers):
+    """Gradients, and the numbers that the forward pass keeps for them."""
+    torch.manual_seed(0)
+    model, kept = make_model().train(), []
+    recompute(model, layers)
+    torch.manual_seed(1)  # of dropout
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        loss = call(model)
+    loss.backward()
+    return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}, sum(kept)
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, Wrapped])
+@pytest.mark.parametrize("make_model", [bert, llama, gpt2, t5])
+def test_recomputation_of_models_of_transformers_changes_memory_alone(make_model, wrap):
+    """Dropout is on, layers are called by position and by name, return tuples, and are handed a cache to fill."""
+    plain, most = gradients(lambda: wrap(make_model()), CALLS[make_model], 0)
+    recomputed, least = gradients(lambda: wrap(make_model()), CALLS[make_model], "all")
+    assert plain.keys() == recomputed.keys() and all(torch.equal(plain[name], recomputed[name]) for name in plain)
+    assert least < 0.6 * most
+
+
+def test_stages_as_timm_has_them_are_recomputed_layer_by_layer():
+    (plain, most), (recomputed, least) = (gradients(staged, CALLS[staged], layers) for layers in (0, "all"))
+    assert all(torch.equal(plain[name], recomputed[name]) for name in plain) and least < most
+
+
+def test_layers_that_recompute_themselves_are_not_recomputed_twice():
+    model = llama()
+    model.gradient_checkpointing_enable()
+    assert recompute(model, 0) == 0
+    with pytest.raises(BadInput, match="recomputes its layers itself already"):
+        recompute(model, "all")
+
+
+def test_a_cache_with_something_in_it_is_refused_and_not_dropped():
+    model = llama().train()
+    past = model(input_ids=IDS, use_cache=True).past_key_values
+    recompute(model, "all")
+    with pytest.raises(BadInput, match="LlamaDecoderLayer .* reads keys and values from a cache"):
+        model(input_ids=IDS, past_key_values=past)
+    with torch.no_grad():  # without gradients nothing is recomputed, and generating text has its cache
+        assert model(input_ids=IDS, use_cache=True).past_key_values.get_seq_length() == 4
+
+
+def test_tensors_by_name_reach_torch_by_position(monkeypatch):
+    """It keeps the random state of the devices that it sees there alone: dropout on a GPU would differ without."""
+    handed = []
+    monkeypatch.setattr("lib.training.precision.recomputed", lambda run, *args, **_: handed.append(args) or run(*args))
+    layer, given = nn.Linear(2, 2), torch.ones(1, 2)
+    recompute(layer, "all", [layer])
+    assert torch.equal(layer(input=given), nn.functional.linear(given, layer.weight, layer.bias))
+    assert handed == [(given,)]
+
+
+LEARNER = """
+import torch
+import transformers
+from tests.toy import Toy
+
+class Learner(Toy):
+    def model(self):
+        sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=64, vocab_size=11, num_hidden_layers=2)
+        return transformers.BertForSequenceClassification(transformers.BertConfig(**sizes))
+
+    def count(self, batch):
+        return {"loss": len(batch["ids"])}
+
+    def loss(self, model, batch):
+        return {"loss": model(input_ids=batch["ids"]).logits.square().sum()}, {}
+
+    def example_batch(self, size, device):
+        return {"ids": torch.ones(size, 128, dtype=torch.long, device=device)}
+
+class Flat(Learner):
+    def model(self):
+        return torch.nn.Sequential(torch.nn.Embedding(11, 8), torch.nn.Linear(8, 1))
+
+    def loss(self, model, batch):
+        return {"loss": model(batch["ids"]).square().sum()}, {}
+
+class InPlace(Learner):
+    def model(self):
+        layers = [torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 8)) for _ in range(3)]
+        return torch.nn.Sequential(torch.nn.Embedding(11, 8), torch.nn.Linear(8, 8), *layers)
+
+    def loss(self, model, batch):
+        return {"loss": model(batch["ids"]).square().sum()}, {}
+
+class Chosen(Learner):
+    def blocks(self, model):
+        return [model.bert.encoder.layer[0], model.bert.encoder.layer[0], model.bert.encoder]
+
+class Foreign(Learner):
+    def blocks(self, model):
+        return [torch.nn.Linear(1, 1)]
+"""
+
+
+@pytest.fixture
+def learner(tmp_path):
+    (tmp_path / "learner.py").write_text(LEARNER)
+    (tmp_path / "learner.yaml").write_text("task: x\ntraining: {max_steps: 2, effective_batch: 32}\n")
+
+    def config(kind="Learner", **overrides):
+        given = {"task": f"{tmp_path}/learner.py:{kind}", "training.precision": "fp32", **overrides}
+        return load_config(tmp_path / "learner.yaml", given)
+
+    return config
+
+
+def test_a_plan_counts_found_layers_and_has_a_lower_peak_with_them(learner):
+    plain, every = (make(learner(**{"training.gradient_checkpointing": n}), find_card("t4")) for n in (0, "all"))
+    assert plain.layers == every.layers == 2 and (plain.chosen.recomputed, every.chosen.recomputed) == (0, 2)
+    one, other = (plan.chosen.prediction for plan in (every, plain))
+    assert one.by_category["activations"] < 0.7 * other.by_category["activations"] and one.peak_bytes < other.peak_bytes
+    assert "2 of 2" in planner.of_plan(every) and planner.of_plan(every) != planner.of_plan(plain)
+
+
+def test_a_plan_with_recomputation_of_a_model_without_layers_is_refused(learner):
+    assert make(learner("Flat"), find_card("t4")).layers == 0
+    for asked in ("all", 2):
+        with pytest.raises(BadInput, match=f"gradient_checkpointing is {asked}, but this model has no `blocks`"):
+            make(learner("Flat", **{"training.gradient_checkpointing": asked}), find_card("t4"))
+    with pytest.raises(BadInput, match="is 9, but the model has 2 blocks"):
+        make(learner(**{"training.gradient_checkpointing": 9}), find_card("t4"))
+
+
+def test_layers_that_change_their_input_are_refused_where_asked_for_and_else_not_recomputed(learner):
+    """A second pass would read what the first one left."""
+    config = learner("InPlace", **{"training.gradient_checkpointing": "all"})
+    sentence = "A Sequential that is to be recomputed changes its input in place"
+    with pytest.raises(BadInput, match=sentence):
+        make(config, find_card("t4"))
+    state, task = new_state(load_task(config), config), load_task(config)
+    with pytest.raises(BadInput, match=sentence):
+        task.loss(state.model, task.example_batch(2, state.device))
+    config = learner("InPlace", **{"training.effective_batch": 4096})
+    plain = make(config, find_card("t4"))
+    tight = 200 * 2**20 + 0.9 * plain.chosen.prediction.peak_bytes / FITS
+    plan = make(config, find_card(f"{tight / 2**30:.6f} GiB"))
+    assert plan.layers == 3 and plan.chosen.micro_batch < 4096 and {o.recomputed for o in plan.options} == {0}
+
+
+def test_a_task_names_its_layers_itself_and_each_counts_once(learner):
+    task = load_task(learner("Chosen"))
+    model = task.model()
+    assert checked_blocks(task, model) == [model.bert.encoder.layer[0], model.bert.encoder]
+    assert make(learner("Chosen"), find_card("t4")).layers == 2
+    with pytest.raises(BadInput, match="Foreign.blocks returned a Linear that is no module of the model"):
+        new_state(load_task(learner("Foreign")), learner("Foreign"))
+
+
+def test_fsdp2_divides_found_layers_and_then_the_rest(learner, monkeypatch):
+    divided = []
+    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", lambda module, mesh: divided.append(module))
+    monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda *_: None)
+    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2))
+    monkeypatch.setattr(ranks, "tensors_from_first", lambda mine: mine)
+    config = learner(**{"training.fully_shard": True})
+    model = new_state(load_task(config), config).model
+    assert divided == [*model.bert.encoder.layer, model]
+
+
+def test_a_run_recomputes_what_the_task_names(learner):
+    config = with_changes(learner("Chosen"), {"training.gradient_checkpointing": 1})
+    model = new_state(load_task(config), config).model
+    recomputed = [name for name, module in model.named_modules() if "forward" in vars(module)]
+    assert recomputed == ["bert.encoder.layer.0"]

@@ -1,0 +1,145 @@
+"""Draws from the generators that a process has anyway: functions of (seed, step, slot), and put back after."""
+
+import random
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from lib.task import load_task
+from lib.training import data, draws
+from lib.training.evaluation import EvaluationLoader
+from lib.training.order import Order
+from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
+
+NOISY = """
+import random
+import numpy as np
+import torch
+from tests.toy import Toy
+
+class Rows:
+    def __init__(self, count):
+        self.count = count
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        return index, float(torch.rand(())) + random.random() + np.random.rand() + np.random.randn()
+
+class Noisy(Toy):
+    def datasets(self):
+        return {name: Rows(len(items)) for name, items in super().datasets().items()}
+    def collate(self, samples, generator):
+        batch = super().collate([index for index, _ in samples], generator)
+        noise = torch.tensor([drawn for _, drawn in samples]) + torch.randn(len(samples)) + random.gauss(0, 1)
+        return {**batch, "x": batch["x"] + noise[:, None]}
+    def example_batch(self, size, device):
+        return {name: value.to(device) for name, value in self.collate([(0, 0.0)] * size, torch.Generator()).items()}
+"""
+
+
+@pytest.fixture
+def noisy(toy, tmp_path):
+    (tmp_path / "noisy.py").write_text(NOISY)
+    return lambda **changes: toy({"task": f"{tmp_path / 'noisy.py'}:Noisy", **changes})
+
+
+def states():
+    legacy = np.random.get_state()
+    return torch.random.get_rng_state().tolist(), (*legacy[:1], legacy[1].tolist(), *legacy[2:]), random.getstate()
+
+
+def disturb():
+    """Draws an odd number of normal ones, of which two generators keep the next one aside."""
+    torch.randn(3), np.random.randn(3), random.gauss(0, 1)
+
+
+def batches(config, steps, workers=0):
+    task = load_task(config)
+    train_set = task.datasets()["train"]
+    options = config.data.__class__(num_workers=workers)
+    order = Order(len(train_set), config.seed, 8, 2)
+    return [batch["x"] for _, slots in data.train_batches(task, train_set, order, steps, options) for batch in slots]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_draws_of_any_kind_follow_from_step_and_slot_and_the_callers_are_unchanged(noisy, workers):
+    whole = torch.stack(batches(noisy(), range(4)))
+    disturb()
+    before = states()
+    late = torch.stack(batches(noisy(), range(2, 4), workers))
+    assert states() == before
+    assert torch.equal(whole[4:], late)
+    assert len(set(whole.flatten().tolist())) == whole.numel(), "no two slots draw the same numbers"
+    assert not torch.equal(whole, torch.stack(batches(noisy(seed=1), range(4))))
+
+
+def test_each_iteration_leaves_the_generators_as_they_are_between_two_steps(noisy):
+    config = noisy()
+    task = load_task(config)
+    order = Order(37, 0, 8, 1)
+    seen = []
+    for _, (batch,) in data.train_batches(task, task.datasets()["train"], order, range(3), config.data):
+        seen.append(batch["x"])
+        before = states()
+        disturb()
+        assert states() != before
+    alone = [batch["x"] for _, (batch,) in data.train_batches(
+        task, task.datasets()["train"], order, range(3), config.data
+    )]  # fmt: skip
+    assert all(map(torch.equal, seen, alone))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_whose_data_set_draws_from_all_three_ends_in_the_same_bytes_after_a_resume(noisy, tmp_path, workers):
+    config = noisy(**{"data.num_workers": workers})
+    fit(config, tmp_path / "whole")
+    disturb()
+    fit(config, tmp_path / "parts", StopAfter(5))
+    disturb()
+    fit(config, tmp_path / "parts", resume=newest(tmp_path / "parts"))
+    for group in ("model", "optimizer"):
+        assert same_tensors(newest(tmp_path / "whole").tensors[group], newest(tmp_path / "parts").tensors[group])
+    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
+
+
+def test_evaluation_batches_are_the_same_each_time_for_any_size_of_slice(noisy):
+    task = load_task(noisy())
+
+    def seen(most):
+        disturb()
+        before = states()
+        loader = EvaluationLoader(task, task.datasets()["test"], 4, torch.device("cpu"), most=most)
+        xs = [batch["x"] for batch in loader]
+        assert states() == before
+        return torch.cat(xs)
+
+    assert torch.equal(seen(4), seen(3))
+
+
+def test_threads_that_load_at_once_draw_what_each_would_alone(noisy):
+    config = noisy()
+    alone = batches(config, range(20))
+    seen = {}
+    threads = [threading.Thread(target=lambda n=n: seen.update({n: batches(config, range(20))})) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 3 and all(all(map(torch.equal, alone, found)) for found in seen.values())
+
+
+def test_the_three_generators_and_that_of_collate_do_not_draw_the_same_numbers():
+    with draws.seeded_draws(5):
+        words = [int(torch.randint(2**32, ())), int(np.random.randint(2**32)), random.getrandbits(32)]
+    words.append(int(torch.randint(2**32, (), generator=torch.Generator().manual_seed(5))))
+    assert len(set(words)) == 4
+
+
+def test_an_error_in_a_data_set_leaves_the_generators_as_they_were():
+    before = states()
+    with pytest.raises(ZeroDivisionError), draws.seeded_draws(0):
+        disturb()
+        raise ZeroDivisionError
+    assert states() == before

@@ -1,0 +1,269 @@
+"""Groups of parameters: rates, weight decay and freezing by step, the same after a kill; mistakes are sentences."""
+
+import itertools
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from lib import checkpoint
+from lib.checkpoint import contents
+from lib.errors import BadInput
+from lib.planner import find_card
+from lib.planner.trace import predict_task
+from lib.task import Task, load_task
+from lib.training import optimization
+from lib.training.groups import groups_of
+from lib.training.state import first_state, new_state
+from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
+
+HEAD = {"names": "blocks.3.*", "lr": 10.0, "weight_decay": 0.0}
+BODY = {"names": ["blocks.0.*"], "from_step": 4, "until_step": 9, "lr": 0.5}
+
+
+@pytest.fixture
+def grouped(monkeypatch):
+    """grouped(entry, ...): every task has these groups."""
+
+    def put(*entries, player=lambda step: None):
+        monkeypatch.setattr(Task, "parameter_groups", lambda self, model: entries)
+        monkeypatch.setattr(Task, "player", lambda self, step: player(step))
+
+    return put
+
+
+def column(folder, name, split="train"):
+    return [float(row[name]) for row in stable(folder / "metrics.csv") if row["split"] == split]
+
+
+def trained(config, folder, seen):
+    """Trains, and notes weights and optimizer after each step."""
+    step = optimization.set_learning_rate
+
+    def watched(optimizer, value):
+        seen.append(
+            {
+                i: [p.detach().clone(), *(v.clone() for v in optimizer.state.get(p, {}).values())]
+                for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"])
+            }
+        )
+        step(optimizer, value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimization, "set_learning_rate", watched)
+        return fit(config, folder)
+
+
+def test_a_factor_and_a_weight_decay_of_its_own_give_what_torch_gives_with_them(toy, tmp_path, grouped):
+    """The first match counts, and the rest is as configured: matrices decayed, vectors not."""
+    grouped({"names": "*.bias", "lr": 3.0}, HEAD)
+    config = toy({"optimizer.weight_decay": 0.5, "training.clip_norm": 0, "training.max_steps": 1})
+    start = new_state(load_task(config), config)
+    groups = [(3.0, 0.0), (10.0, 0.0), (1.0, 0.5)]
+    got = [(g["scale"], g["weight_decay"]) for g in start.optimizer.param_groups]
+    assert got == groups and [len(g["params"]) for g in start.optimizer.param_groups] == [2, 1, 1]
+    before = {name: value.detach().clone() for name, value in start.model.named_parameters()}
+    gradients = {}
+    with pytest.MonkeyPatch.context() as patch:
+        real = torch.optim.AdamW.step
+
+        def watched(optimizer):
+            gradients.update({i: p.grad.clone() for i, p in enumerate(model.parameters())})
+            real(optimizer)
+
+        model = start.model
+        patch.setattr(torch.optim.AdamW, "step", watched)
+        patch.setattr("lib.training.state.new_state", lambda *_: start)
+        fit(config, tmp_path)
+    for number, (name, value) in enumerate(start.model.named_parameters()):
+        index = 0 if name.endswith("bias") else 1 if name.startswith("blocks.3") else 2
+        parameter = nn.Parameter(before[name])
+        parameter.grad = gradients[number]
+        lr, decay = groups[index]
+        torch.optim.AdamW([parameter], lr=0.01 / 2 * lr, weight_decay=decay).step()
+        assert torch.equal(parameter, value), name
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor"])
+def test_a_frozen_group_keeps_weights_and_moments_and_its_rate_is_0(toy, tmp_path, grouped, optimizer):
+    grouped(BODY, HEAD)
+    seen = []
+    more = {"optimizer.name": optimizer, "optimizer.weight_decay": 0.5, "training.log_every_steps": 1}
+    outcome = trained(toy(more), tmp_path, seen)
+    base = column(tmp_path, "lr")
+    assert len(base) == 12
+    assert column(tmp_path, "lr_blocks.3") == pytest.approx([10 * lr for lr in base])
+    assert column(tmp_path, "lr_blocks.0") == pytest.approx(
+        [0.5 * lr if 4 <= step < 9 else 0 for step, lr in enumerate(base)]
+    )
+    changes = [
+        not all(len(a) == len(b) and all(map(torch.equal, a, b)) for a, b in ((one[i], two[i]) for i in (0, 1)))
+        for one, two in itertools.pairwise(seen)
+    ]
+    assert changes == [4 <= step < 9 for step in range(11)]
+    assert all(len(seen[4][i]) == 1 for i in (0, 1))  # it has no moments before its first step
+    assert all(not torch.equal(one[2][0], two[2][0]) for one, two in itertools.pairwise(seen))
+    assert outcome.state.skipped_steps == 0
+
+
+@pytest.mark.parametrize("cut", [2, 4, 7, 10])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"training.ema_decay": 0.9, "workload.dropout": 0.5, "training.micro_batch": 3},
+        {"optimizer.name": "sgd", "scheduler.name": "one_cycle", "scheduler.warmup_steps": 0},
+    ],
+)
+def test_a_run_killed_while_groups_are_frozen_ends_in_the_same_bytes(toy, tmp_path, grouped, cut, overrides):
+    grouped(BODY, HEAD)
+    config = toy({"training.log_every_steps": 1, **overrides})
+    fit(config, tmp_path / "whole")
+    fit(config, tmp_path / "parts", StopAfter(cut))
+    saved = newest(tmp_path / "parts")
+    contents.check(saved)
+    fit(config, tmp_path / "parts", resume=saved)
+    whole, parts = newest(tmp_path / "whole"), newest(tmp_path / "parts")
+    assert all(same_tensors(whole.tensors[group], parts.tensors[group]) for group in whole.tensors)
+    assert whole.state == parts.state
+    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
+
+
+def test_the_norm_that_clips_is_that_of_what_is_trained(toy, tmp_path, grouped, monkeypatch):
+    grouped({"names": "blocks.0.*", "from_step": 99})
+    norms = []
+    real = nn.utils.get_total_norm
+    monkeypatch.setattr(nn.utils, "get_total_norm", lambda grads: norms.append(len(grads)) or real(grads))
+    fit(toy({"training.max_steps": 2}), tmp_path)
+    assert norms == [2, 2]  # weight and bias of the last layer
+
+
+def test_memory_that_runs_out_repeats_a_step_with_the_same_groups(toy, tmp_path, grouped, monkeypatch):
+    grouped(BODY)
+    config = toy({"training.max_steps": 6})
+    fit(config, tmp_path / "whole")
+    real, calls = nn.utils.get_total_norm, []
+
+    def full_once(grads):
+        calls.append(len(grads))
+        if len(calls) == 6:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+        return real(grads)
+
+    monkeypatch.setattr(nn.utils, "get_total_norm", full_once)
+    outcome = fit(config, tmp_path / "full")
+    assert calls == [2, 2, 2, 2, 4, 4, 4] and outcome.state.micro_batch == 4
+    whole, full = newest(tmp_path / "whole").tensors["model"], newest(tmp_path / "full").tensors["model"]
+    assert all(torch.allclose(whole[name], full[name], atol=1e-6) for name in whole)
+
+
+def test_changed_groups_are_named_at_resume_and_unchanged_ones_are_not(toy, tmp_path, grouped):
+    config = toy()
+    fit(config, tmp_path / "plain", StopAfter(3))
+    grouped(HEAD)
+    fit(config, tmp_path / "head", StopAfter(3))
+    assert json.loads(json.dumps(newest(tmp_path / "head").state["groups"])) == [
+        {
+            "lr": 10.0, "weight_decay": 0.0, "from_step": 0, "until_step": None, "player": "",
+            "parameters": ["blocks.3.weight", "blocks.3.bias"],
+        }
+    ]  # fmt: skip
+    assert "groups" not in newest(tmp_path / "plain").state
+
+    def said(saved):
+        lines = []
+        first_state(load_task(config), config, newest(tmp_path / saved), lines.append)
+        return "\n".join(lines)
+
+    assert said("head") == ""
+    assert "the group of blocks.3.weight, blocks.3.bias has changed: lr 1.0 -> 10.0, weight_decay None -> 0.0" in (
+        said("plain")
+    )
+    grouped({"names": "blocks.*", "lr": 10.0, "weight_decay": 0.0})  # other words, and two parameters more
+    assert "the group of blocks.0.weight, blocks.0.bias has changed" in said("head")
+    grouped()
+    assert "the group of blocks.3.weight, blocks.3.bias has changed: lr 10.0 -> 1.0" in said("head")
+
+
+MISTAKES = {
+    "no names": ({"lr": 1.0}, "entry 1: it has no names. Write"),
+    "no entry": ("head.*", "entry 1: it has no names. Write"),
+    "another key": ({"names": "*", "rate": 1.0}, "unknown key 'rate'. Known keys: names, lr, weight_decay"),
+    "no number": ({"names": "*", "lr": "fast"}, "lr is 'fast'. Give a number, 0 or more"),
+    "not finite": ({"names": "*", "lr": float("nan")}, "lr is nan. Give a number"),
+    "half a step": ({"names": "*", "from_step": 0.5}, "from_step is 0.5. Give a whole number"),
+    "no name": ({"names": ["*", 3]}, "names has 3. Give names of parameters, or globs"),
+    "an option of another": ({"names": "*", "momentum": 0.5}, "momentum is an option of sgd, and optimizer.name is"),
+    "no betas": ({"names": "*", "betas": 0.5}, "betas is 0.5. Give two numbers from 0 to below 1"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_group_is_a_sentence(toy, grouped, mistake):
+    entry, sentence = MISTAKES[mistake]
+    grouped(entry)
+    with pytest.raises(BadInput) as raised:
+        new_state(load_task(toy()), toy())
+    assert "Toy.parameter_groups, entry 1: " in str(raised.value) and sentence in str(raised.value)
+
+
+def test_a_pattern_that_takes_nothing_is_a_sentence_that_says_why(toy, grouped):
+    def said(*entries):
+        grouped(*entries)
+        with pytest.raises(BadInput) as raised:
+            new_state(load_task(toy()), toy())
+        return str(raised.value)
+
+    assert said(HEAD, {"names": ["blocks.0.*", "head.*"]}) == (
+        "Toy.parameter_groups, entry 2: 'head.*' matches no parameter. The model has blocks.0.weight, blocks.0.bias, "
+        "blocks.3.weight, blocks.3.bias."
+    )
+    assert "what 'blocks.3.*' matches is in an earlier entry already" in said({"names": "*"}, HEAD)
+
+
+def test_a_tied_weight_has_all_of_its_names(toy):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(4, 3), nn.Linear(3, 4)
+            self.head.weight = self.embed.weight
+
+    task = load_task(toy())
+    task.parameter_groups = lambda model: [{"names": "head.weight", "lr": 2.0}]
+    model = Tied()
+    groups = groups_of(task, model, "adamw")
+    assert [list(group.parameters) for group in groups] == [["embed.weight"], ["head.bias"]]
+    assert groups[0].parameters["embed.weight"] is model.head.weight
+
+
+def test_what_model_has_frozen_is_in_no_group(toy):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    task = load_task(toy())
+    assert [list(group.parameters) for group in groups_of(task, model, "adamw")] == [["1.weight", "1.bias"]]
+    task.parameter_groups = lambda model: [{"names": "0.*"}]
+    with pytest.raises(BadInput, match=r"or frozen by model\(\) \(requires_grad False\)"):
+        groups_of(task, model, "adamw")
+
+
+def test_a_step_in_which_nothing_is_trained_is_a_sentence(toy, tmp_path, grouped):
+    grouped({"names": "*", "until_step": 2})
+    with pytest.raises(BadInput, match="The loss of step 2 depends on no parameter that is trained in it"):
+        fit(toy(), tmp_path)
+
+
+def test_a_plan_is_for_the_steps_in_which_most_is_trained(toy, grouped):
+    config = toy()
+    grouped()
+    whole = predict_task(load_task(config), config, find_card("t4"), 4, 1, 1)
+    grouped({"names": "blocks.0.*", "from_step": 500})
+    assert predict_task(load_task(config), config, find_card("t4"), 4, 1, 1).peak_bytes == whole.peak_bytes
+
+
+@pytest.mark.parametrize("key", ["groups", "stopping"])
+def test_anybodys_checkpoint_with_odd_facts_is_damage(toy, tmp_path, key):
+    fit(toy({"training.max_steps": 1}), tmp_path)
+    saved = newest(tmp_path)
+    for odd in (3, [3], [{"parameters": 3}], {"waited": -1}, {"waited": "x", "best": None}):
+        with pytest.raises(checkpoint.DamagedCheckpoint, match=f"{key} in state.json"):
+            contents.check(checkpoint.Checkpoint(None, 1, saved.tensors, {**saved.state, key: odd}))

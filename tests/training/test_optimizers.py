@@ -1,0 +1,226 @@
+"""Optimizers and schedules beside AdamW and the cosine: torch's own numbers, the same after a kill, and planned."""
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from lib import checkpoint, launch
+from lib.checkpoint import contents
+from lib.config import Config, Training
+from lib.errors import BadInput
+from lib.kaggle import preflight
+from lib.planner import find_card
+from lib.planner.trace import predict_task
+from lib.task import Task, load_task
+from lib.training import identity, optimization
+from lib.training.groups import Group
+from lib.training.state import new_state
+from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
+
+KINDS = {
+    "sgd": {"optimizer.name": "sgd"},
+    "sgd with nesterov": {"optimizer.name": "sgd", "optimizer.momentum": 0.8, "optimizer.nesterov": True},
+    "sgd without momentum": {"optimizer.name": "sgd", "optimizer.momentum": 0},
+    "adafactor": {"optimizer.name": "adafactor", "optimizer.lr": 0.05},
+}
+SHAPES = [(4, 3), (2, 3, 3, 3), (4,), ()]
+STATES = {
+    "sgd": {"momentum_buffer"},
+    "sgd without momentum": set(),
+    "adafactor": {"step", "row_var", "col_var", "variance"},
+}
+
+
+def built(config, shapes=SHAPES):
+    """An optimizer of parameters of these shapes, and what torch itself would make of them."""
+    torch.manual_seed(0)
+    ours = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    theirs = [nn.Parameter(parameter.detach().clone()) for parameter in ours]
+    return optimization.build([Group(dict(zip("abcd", ours, strict=True)))], config), ours, theirs
+
+
+def give_gradients(parameters, seed, without=()):
+    """Gradients with zeros of both signs."""
+    draw = torch.Generator().manual_seed(seed)
+    for number, parameter in enumerate(parameters):
+        kept = torch.rand(parameter.shape, generator=draw) > 0.3
+        gradient = torch.randn(parameter.shape, generator=draw) * kept
+        parameter.grad = None if number in without else gradient
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_are_those_of_torchs_own_optimizer_bit_for_bit(toy, kind):
+    options = toy(KINDS[kind]).optimizer
+    optimizer, ours, theirs = built(toy(KINDS[kind]))
+    groups = [
+        {"params": [p for p in theirs if p.dim() >= 2], "weight_decay": options.weight_decay},
+        {"params": [p for p in theirs if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    if options.name == "sgd":
+        torchs = torch.optim.SGD(groups, options.lr, momentum=options.momentum, nesterov=options.nesterov)
+    else:
+        torchs = torch.optim.Adafactor(groups, options.lr)
+    for seed in range(4):
+        without = () if seed else (1,)  # one joins later
+        give_gradients(ours, seed, without)
+        give_gradients(theirs, seed, without)
+        optimization.make_moments(optimizer)
+        optimizer.step()
+        torchs.step()
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+        mine, its = optimizer.state[a], torchs.state[b]
+        assert mine.keys() == its.keys()
+        for name, value in its.items():
+            assert (value.dtype, value.shape) == (mine[name].dtype, mine[name].shape)
+            assert value.flatten().numpy().tobytes() == mine[name].flatten().numpy().tobytes(), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_stopped_anywhere_ends_in_the_same_bytes_and_learns(toy, tmp_path, kind):
+    config = toy({**KINDS[kind], "training.log_every_steps": 1, "training.max_steps": 8})
+    fit(config, tmp_path / "whole")
+    fit(config, tmp_path / "parts", StopAfter(3))
+    saved = newest(tmp_path / "parts")
+    contents.check(saved)
+    fit(config, tmp_path / "parts", resume=saved)
+    whole, parts = newest(tmp_path / "whole"), newest(tmp_path / "parts")
+    assert all(same_tensors(whole.tensors[group], parts.tensors[group]) for group in ("model", "optimizer"))
+    assert whole.state == parts.state
+    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
+    assert {key.partition("/")[0] for key in whole.tensors["optimizer"]} == STATES.get(kind, STATES["sgd"])
+    rows = stable(tmp_path / "whole" / "metrics.csv")
+    scores = [float(row["loss"]) for row in rows if row["split"] == "validation"]
+    assert scores[-1] != scores[0]
+
+
+@pytest.mark.parametrize("before, after", [("adamw", "sgd"), ("sgd", "adamw"), ("adafactor", "sgd")])
+def test_a_checkpoint_of_another_optimizer_says_that_its_states_begin_anew(toy, tmp_path, capsys, before, after):
+    fit(toy({"optimizer.name": before}), tmp_path, StopAfter(5))
+    saved = newest(tmp_path)
+    assert "begins anew" not in capsys.readouterr().out
+    outcome = fit(toy({"optimizer.name": after}), tmp_path, resume=saved)
+    assert outcome.state.step == 12
+    said = "The checkpoint is of another optimizer, which begins anew for 4 of 4 parameters."
+    assert said in capsys.readouterr().out
+    kinds = {key.partition("/")[0] for key in newest(tmp_path).tensors["optimizer"]}
+    assert kinds == ({"momentum_buffer"} if after == "sgd" else {"step", "exp_avg", "exp_avg_sq"})
+
+
+def test_rows_and_columns_of_another_shape_are_damage():
+    weight, row = torch.zeros(4, 3), torch.zeros(4, 1)
+    state = {"identity": {}, "kept_best": [], "pending": {}, "scaler": {}, "skipped_steps": 0, "skipped_in_a_row": 0}
+
+    def check(tensors):
+        groups = {"model": {"w": weight}, "optimizer": tensors}
+        contents.check(checkpoint.Checkpoint(None, 1, groups, {**state, "micro_batch": 1}))
+
+    check({"row_var/w": row, "col_var/w": torch.zeros(1, 3), "step/w": torch.zeros(())})
+    for key, value in {"row_var/w": torch.zeros(1, 3), "col_var/w": row, "momentum_buffer/w": row}.items():
+        with pytest.raises(checkpoint.DamagedCheckpoint, match="has not the shape of its weight"):
+            check({key: value})
+
+
+BYTES = {"adamw": 8, "sgd": 4, "sgd without momentum": 0, "adafactor": (4 * 3 * 1000) / 1000**2}
+
+
+@pytest.mark.parametrize("kind", BYTES)
+def test_plan_and_preflight_count_the_bytes_that_each_optimizer_takes_a_parameter(toy, kind):
+    config = toy(KINDS.get(kind, {}))
+    task = load_task(config)
+    task.model = lambda: nn.Sequential(nn.Linear(3, 1000), nn.Linear(1000, 1000), nn.Linear(1000, 1))
+    planned = predict_task(task, config, find_card("t4"), 4, 1, 1).by_category
+    parameters = sum(p.numel() for p in task.model().parameters())
+    assert planned.get("optimizer", 0) / parameters == pytest.approx(BYTES[kind], abs=0.1)
+    whole, model = preflight.saved_bytes(SimpleNamespace(task=task, config=config))
+    assert model == 4 * parameters and (whole - model) / parameters == pytest.approx(BYTES[kind], abs=0.1)
+    assert optimization.copies(config) == 2 + round(BYTES[kind] / 4)
+
+
+def test_what_does_not_go_together_is_refused(toy):
+    with pytest.raises(BadInput, match="nesterov looks ahead along optimizer.momentum, which is 0"):
+        toy({"optimizer.name": "sgd", "optimizer.momentum": 0, "optimizer.nesterov": True})
+    with pytest.raises(BadInput, match="adafactor needs whole rows and columns, which training.fully_shard divides"):
+        toy({"optimizer.name": "adafactor", "training.fully_shard": True})
+
+
+def test_keys_that_an_earlier_version_did_not_have_count_as_their_defaults(toy):
+    run = launch.prepare(toy())
+    now = identity.facts(run.config, run.task)
+    new = ("optimizer.momentum", "optimizer.nesterov")
+    earlier = {key: value for key, value in now.items() if key not in new}
+    assert len(earlier) == len(now) - 2 and identity.check(earlier, now, "somewhere") == ""
+    run = launch.prepare(toy({"optimizer.momentum": 0.5}))
+    assert "optimizer.momentum" in identity.check(earlier, identity.facts(run.config, run.task), "somewhere")
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("total, warmup", [(12, 0), (40, 10), (7, 6), (3, 0), (10, 10), (1, 0)])
+def test_one_cycle_has_the_rates_of_torch(toy, total, warmup):
+    lengths = {"training.max_steps": total, "scheduler.warmup_steps": warmup}
+    config = toy({"scheduler.name": "one_cycle", "optimizer.lr": 0.5, **lengths})
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.5)
+    share = warmup / total if warmup else 0.3
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=total, pct_start=share)
+    for step in range(total):
+        if step:
+            with warnings.catch_warnings():  # of an optimizer that made no step
+                warnings.simplefilter("ignore")
+                schedule.step()
+        assert optimization.learning_rate(config, step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+
+
+def test_a_cycle_that_rises_in_one_step_begins_at_its_top(toy):
+    config = toy({"scheduler.name": "one_cycle", "scheduler.warmup_steps": 1})
+    rates = [optimization.learning_rate(config, step) for step in range(12)]
+    assert rates[0] == config.optimizer.lr and rates == sorted(rates, reverse=True)
+
+
+def test_linear_falls_in_equal_steps_to_its_floor(toy):
+    lengths = {"scheduler.warmup_steps": 2, "training.max_steps": 10, "scheduler.min_lr_ratio": 0.2}
+    config = toy({"scheduler.name": "linear", "optimizer.lr": 1.0, **lengths})
+    rates = [optimization.learning_rate(config, step) for step in range(11)]
+    assert rates == pytest.approx([0.5, 1.0, *(1 - 0.1 * k for k in range(9))])
+
+
+class Stairs(Task):
+    def learning_rate(self, step, total_steps):
+        return None if step < 4 else 0.5 ** (10 * step // total_steps)
+
+
+def test_a_task_has_a_schedule_of_its_own_and_resumes_in_it(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(Task, "learning_rate", Stairs.learning_rate)
+    config = toy({"scheduler.name": "constant", "training.log_every_steps": 1})
+    fit(config, tmp_path / "whole")
+    fit(config, tmp_path / "parts", StopAfter(7))
+    fit(config, tmp_path / "parts", resume=newest(tmp_path / "parts"))
+    rows = [row for row in stable(tmp_path / "whole" / "metrics.csv") if row["split"] == "train"]
+    want = [0.005, 0.01, 0.01, 0.01, *(0.01 * 0.5 ** (10 * step // 12) for step in range(4, 12))]
+    assert [float(row["lr"]) for row in rows] == pytest.approx(want)
+    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
+    assert same_tensors(newest(tmp_path / "whole").tensors["model"], newest(tmp_path / "parts").tensors["model"])
+
+
+@pytest.mark.parametrize("factor", [-0.1, float("nan"), float("inf"), "0.5", True])
+def test_a_factor_that_is_none_is_a_sentence(toy, monkeypatch, factor):
+    monkeypatch.setattr(Task, "learning_rate", lambda self, step, total_steps: factor)
+    with pytest.raises(BadInput, match=r"Toy.learning_rate returned .* in step 3. Return a number, 0 or more"):
+        optimization.rate_of(load_task(toy()), toy(), 3)
+
+
+def test_the_defaults_are_what_they_were():
+    config = Config(task="x", training=Training(effective_batch=1))
+    assert (config.optimizer.name, config.scheduler.name, config.training.stop_after_evaluations) == (
+        "adamw", "cosine", 0,
+    )  # fmt: skip
+
+
+def test_state_of_the_default_optimizer_is_as_before(toy):
+    state = new_state(load_task(toy()), toy())
+    assert [group["weight_decay"] for group in state.optimizer.param_groups] == [0.01, 0.0]
+    assert [[p.dim() for p in group["params"]] for group in state.optimizer.param_groups] == [[2, 2], [1, 1]]

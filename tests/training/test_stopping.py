@@ -1,0 +1,160 @@
+"""Stopping early: after so many validations without gain, the same after a kill, and never undone in silence."""
+
+import json
+import math
+
+import pytest
+
+from lib import launch
+from lib.checkpoint import contents
+from lib.doctor import rehearsal
+from lib.errors import BadInput
+from lib.kaggle import preflight
+from lib.launch import queue
+from lib.launch.resume import describe_resume
+from lib.notebook import ended
+from lib.report import outputs
+from lib.report.metrics import read
+from lib.report.summary import Summary
+from lib.task import Task
+from lib.training.stopping import Stopping
+from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
+
+EARLY = {
+    "training.stop_after_evaluations": 3, "training.evaluate_every_steps": 2, "training.max_steps": 40,
+    "optimizer.lr": 0.05, "scheduler.name": "constant", "scheduler.warmup_steps": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def learns_until(monkeypatch):
+    """learns_until(n): from step n on the rate is 0, so no validation is better than the one before it."""
+
+    def put(last):
+        monkeypatch.setattr(Task, "learning_rate", lambda self, step, total: 1.0 if step < last else 0.0)
+
+    put(4)
+    return put
+
+
+def test_it_counts_validations_without_gain_in_either_direction():
+    values = [3.0, 2.0, math.nan, 2.0, 1.9, math.inf, 1.95]
+    for sign, direction in ((1, "min"), (-1, "max")):
+        found, waited = Stopping(3, "loss", direction), []
+        for number, value in enumerate(values):
+            found.observe(sign * value, number)
+            waited.append(found.waited)
+        assert waited == [0, 0, 1, 2, 0, 1, 2] and (found.best, found.best_step) == (sign * 1.9, 4)
+        assert not found.is_over
+        found.observe(sign * 2.0, 7)
+        assert found.is_over
+        again = Stopping(4, "loss", direction)
+        again.load(json.loads(json.dumps(found.facts(), allow_nan=False)))
+        assert again.facts() == found.facts() and not again.is_over
+
+
+def test_a_run_without_one_number_stops_too():
+    found = Stopping(2, "loss", "min")
+    found.observe(math.nan, 1)
+    assert not found.is_over
+    found.observe(math.nan, 2)
+    assert found.is_over and "loss was not better than no number" in found.sentence(2, 9)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 8, 9])
+def test_a_run_stopped_anywhere_stops_early_at_the_same_step_with_the_same_bytes(toy, tmp_path, learns_until, cut):
+    config = toy(EARLY)
+    whole = fit(config, tmp_path / "whole")
+    assert (whole.reason, whole.state.step, whole.state.stopping.best_step) == ("completed", 10, 4)
+    fit(config, tmp_path / "parts", StopAfter(cut))
+    saved = newest(tmp_path / "parts")
+    contents.check(saved)
+    assert saved.step == cut
+    fit(config, tmp_path / "parts", resume=saved)
+    a, b = newest(tmp_path / "whole"), newest(tmp_path / "parts")
+    assert a.state == b.state and a.state["stopping"]["waited"] == 3
+    assert all(same_tensors(a.tensors[group], b.tensors[group]) for group in a.tensors)
+    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
+    (event,) = read(tmp_path / "parts" / "events.csv")
+    assert (event["step"], event["kind"], event["before"], event["after"]) == ("10", "stopped_early", "40", "10")
+
+
+def test_one_killed_before_its_summary_trains_no_further_step(toy, tmp_path, learns_until):
+    config = toy(EARLY)
+    fit(config, tmp_path)
+    again = fit(config, tmp_path, resume=newest(tmp_path))
+    assert (again.reason, again.state.step) == ("completed", 10)
+    assert again.state.stopped_early(40)["evaluations"] == 3
+
+
+def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(toy, tmp_path, learns_until, capsys):
+    run = launch.prepare(toy(EARLY))
+    summary = launch.train(run)
+    text = "It stopped early, at step 10 of 40: in 3 validations in a row loss was not better than"
+    assert (summary.reason, summary.step, summary.max_steps) == ("completed", 10, 40)
+    assert summary.metrics and summary.best["step"] == 4 and summary.why_early.startswith(text)
+    assert Summary.read(run.folder) == summary and text in capsys.readouterr().out
+    assert outputs.holds(tmp_path / "runs" / outputs.ARCHIVE, run.folder)
+    assert text in ended(summary)
+
+    files = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+    longer = launch.prepare(toy({**EARLY, "training.max_steps": 60}))
+    assert launch.train(longer) == summary
+    out = capsys.readouterr().out
+    assert text in out and "A larger training.max_steps does not continue it." in out
+    assert "training.stop_after_evaluations does, with 0 or more than 3." in out
+    assert {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()} == files
+    finding = rehearsal.check_resume(longer)
+    assert "completed at step 10: there is nothing left to do" in finding.value
+    assert "A larger training.max_steps does not continue it." in finding.advice
+    saved = newest(run.folder)
+    assert "stopped early at step 10" in describe_resume(longer, saved)
+
+    learns_until(99)
+    on = launch.prepare(toy({**EARLY, "training.stop_after_evaluations": 0}))
+    assert "30 of 40 steps left" in describe_resume(on, saved)
+    outcome = fit(on.config, run.folder, resume=saved)
+    assert (outcome.reason, outcome.state.step) == ("completed", 40)
+    more = fit(toy({**EARLY, "training.stop_after_evaluations": 4}), tmp_path / "more", resume=saved)
+    assert more.state.step > 12
+
+
+def test_a_queue_has_nothing_left_of_it_and_its_quota_is_a_most(toy, tmp_path, learns_until, monkeypatch):
+    config = toy(EARLY)
+    run = launch.prepare(config)
+    outcome = fit(config, run.folder)
+    early = outcome.state.stopped_early(40)
+    Summary("toy", config.task, "completed", 10, 40, stopped_early=early, steps_per_second=1.0).write(run.folder)
+    table = queue.table([queue.Entry(config, "toy")])
+    assert "completed  10/40" in table and "Nothing is left to train." in table
+    monkeypatch.setattr(preflight, "_memory", lambda part: (None, 1.0))
+    said = preflight._speed([preflight.Part("toy", 1, config, 40, run)], 1.0)[-1].value
+    assert "40 steps at 1 steps/s, as you measured, takes at most 0.0 h" in said
+    plain = toy({**EARLY, "training.stop_after_evaluations": 0})
+    assert "at most" not in preflight._speed([preflight.Part("toy", 1, plain, 40, run)], 1.0)[-1].value
+
+
+def test_a_run_that_began_without_it_counts_from_its_best(toy, tmp_path, learns_until):
+    fit(toy({**EARLY, "training.stop_after_evaluations": 0}), tmp_path, StopAfter(7))
+    saved = newest(tmp_path)
+    assert "stopping" not in saved.state
+    outcome = fit(toy(EARLY), tmp_path, resume=saved)
+    assert (outcome.state.step, outcome.state.stopping.best_step) == (12, 4)  # the validations at 8, 10 and 12
+
+
+def test_one_that_reaches_its_last_step_has_not_stopped_early(toy, tmp_path, learns_until):
+    outcome = fit(toy({**EARLY, "training.max_steps": 10}), tmp_path)
+    assert outcome.state.has_stopped and outcome.state.stopped_early(10) == {}
+    assert not (tmp_path / "events.csv").exists()
+
+
+def test_without_validations_it_is_refused(toy):
+    with pytest.raises(BadInput, match="stop_after_evaluations counts evaluations, and this run has only one"):
+        toy({**EARLY, "training.evaluate_every_steps": 0})
+    assert toy({**EARLY, "training.evaluate_every_steps": 0, "training.evaluate_every_epochs": 1})
+
+
+@pytest.mark.parametrize("odd", [{"evaluations": "9"}, {"evaluations": None}, {}])
+def test_an_odd_summary_is_not_done(odd):
+    assert not Summary("a", "b", "completed", 10, 40, stopped_early=odd).is_done(40, 3)
+    assert Summary("a", "b", "completed", 40, 40, stopped_early=odd).is_done(40, 3)
