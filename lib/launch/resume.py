@@ -77,7 +77,7 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
     return None, []
 
 
-_MOST_BYTES = 2**26  # of a state.json
+_MOST_BYTES = 2**24  # of a state.json
 
 
 def check_completed(run: Run, summary: Summary) -> str:
