@@ -142,7 +142,7 @@ WORDS = (
     _word(
         "shuffle drop_last dataloader_drop_last sampler",
         "",
-        "There is nothing to set: each epoch is another permutation, and epochs flow into each other: no batch is short.",
+        "There is nothing to set: each epoch is another permutation, and goes on into the next: no batch is short.",
     ),
     _word("limit_train_batches max_train_samples fast_dev_run", "data.subset_ratio", "A share of the samples."),
     _word(
