@@ -54,6 +54,7 @@ WORDS = (
     _word("optim optimizer_name", "optimizer.name", "The optimizer's settings stand beside it."),
     _word("adam_beta1 adam_beta2", "optimizer.betas", "Both in one list: [0.9, 0.999]."),
     _word("adam_epsilon", "optimizer.eps", "What is added to the denominator of an update."),
+    _word("sgd_momentum", "optimizer.momentum", "Of sgd; adamw has optimizer.betas."),
     _word("wd", "optimizer.weight_decay", "Decoupled; norms and biases have none."),
     _word("lr_scheduler_type lr_scheduler lr_schedule", "scheduler.name", "Every schedule begins with its warm-up."),
     _word(
@@ -76,6 +77,16 @@ WORDS = (
         "eval_steps eval_strategy evaluation_strategy val_check_interval eval_every eval_interval",
         "training.evaluate_every_steps",
         "Without it the only validation is the one at the end.",
+    ),
+    _word(
+        "per_device_eval_batch_size eval_batch_size val_batch_size test_batch_size",
+        "data.evaluation_batch",
+        "Without it a validation takes as many samples at once as training.",
+    ),
+    _word(
+        "early_stopping early_stopping_patience early_stop",
+        "training.stop_after_evaluations",
+        "Validations without a better value; the run is then completed, and its best weights are tested.",
     ),
     _word("check_val_every_n_epoch", "training.evaluate_every_epochs", "Epochs between validations."),
     _word("logging_steps log_every_n_steps log_interval log_every", "training.log_every_steps", "Rows of metrics.csv."),
@@ -126,6 +137,12 @@ WORDS = (
         "data_dir data_path data_root dataset dataset_name dataset_path train_file train_dir root_dir",
         "data.dir",
         "A folder, or a mounted input by its name; validation and test are parts that the task makes of it.",
+    ),
+    _word("group_by_length bucket_by_length", "data.buckets", "Batches of a pool that is sorted by length."),
+    _word(
+        "shuffle drop_last dataloader_drop_last sampler",
+        "",
+        "There is nothing to set: each epoch is another permutation, and goes on into the next: no batch is short.",
     ),
     _word("limit_train_batches max_train_samples fast_dev_run", "data.subset_ratio", "A share of the samples."),
     _word(

@@ -291,3 +291,9 @@ def test_a_resumed_run_is_tested_and_described_as_one_that_was_not_cut(configure
     resumed = launch.train(configured("Words", {"data.dir": str(words)}))
     assert resumed.session == 2 and resumed.metrics == whole.metrics and resumed.test_loss == whole.test_loss
     assert Summary.read(Path("runs/small")).report.splitlines()[0] == whole.report.splitlines()[0]
+
+
+def test_a_batch_of_one_number_is_judged_like_any_other(task):
+    heights = task("Heights")
+    one = heights.labelled([heights.example()])
+    assert one["labels"].shape == (1,) and heights.loss(heights.model(), one)[0]["loss"].isfinite()

@@ -163,5 +163,8 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _bits(value: Tensor) -> Tensor:
-    plain = value.detach().contiguous()
-    return plain.reshape(-1).view(torch.uint8) if plain.numel() and not plain.is_quantized else plain
+    plain = value.detach()
+    if not plain.numel() or plain.is_quantized:
+        return plain
+    # a new one: a single element out of a column counts as contiguous and keeps its stride, which `view` refuses
+    return torch.empty(plain.shape, dtype=plain.dtype, device=plain.device).copy_(plain).reshape(-1).view(torch.uint8)

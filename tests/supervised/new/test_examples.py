@@ -3,19 +3,21 @@
 import ast
 import csv
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from lib import checkpoint, launch, planner
 from lib.__main__ import main
+from lib.supervised.new import made
 from lib.report.metrics import read
 from lib.task import load_config
 from lib.training import loop
-from tests.conftest import VOLATILE_COLUMNS
-from tests.own import made
+from tests.conftest import ROOT, VOLATILE_COLUMNS
 
-HERE = Path(__file__).parent
+EXAMPLES = ROOT / "lib" / "supervised" / "new" / "examples"
 TASKS = {"images": "Images", "text": "Text", "lm": "Answers", "tabular": "Tabular"}
 MOST_LINES = {"images": 35, "text": 35, "lm": 50, "tabular": 35}
 SMALL = {
@@ -27,6 +29,7 @@ SMALL = {
 STEPS = {
     "training.max_steps": 5, "training.epochs": 0, "training.evaluate_every_epochs": 0, "training.effective_batch": 8,
     "training.evaluate_every_steps": 4, "checkpoint.every_steps": 2, "training.log_every_steps": 1,
+    "data.num_workers": 0,
 }  # fmt: skip
 MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "lm": {"number": 40},
         "tabular": {"number": 60}}  # fmt: skip
@@ -41,9 +44,9 @@ def example(tmp_path):
         if name == "lm":
             pytest.importorskip("peft")
         for ending in ("py", "yaml"):
-            shutil.copyfile(HERE / f"{name}.{ending}", tmp_path / f"{name}.{ending}")
-        if not (tmp_path / "data" / name).is_dir():
-            getattr(made, name)(tmp_path / "data" / name, **MADE[name])
+            shutil.copyfile(EXAMPLES / f"{name}.{ending}", tmp_path / f"{name}.{ending}")
+        if not (tmp_path / name).is_dir():
+            getattr(made, name)(tmp_path / name, **MADE[name])
         return load_config(f"{name}.yaml", {**STEPS, **SMALL[name], **overrides})
 
     return make
@@ -60,8 +63,9 @@ def lines_of_code(path):
 
 
 @each
-def test_an_example_is_short(name):
-    assert lines_of_code(HERE / f"{name}.py") <= MOST_LINES[name]
+def test_an_example_is_short_as_it_is_formatted(name):
+    subprocess.run([sys.executable, "-m", "ruff", "format", "--check", "--quiet", EXAMPLES / f"{name}.py"], check=True)
+    assert lines_of_code(EXAMPLES / f"{name}.py") <= MOST_LINES[name]
 
 
 class Killed(BaseException):
@@ -107,7 +111,7 @@ def predict(name, tmp_path, monkeypatch):
     shutil.move("runs/outputs.tar.gz", empty)
     shutil.move(f"{name}.py", empty)
     new = empty / "new"
-    shutil.move(Path("data", name), new)
+    shutil.move(name, new)
     if name == "images":
         for path in new.glob("*/*.png"):
             path.rename(new / path.name)
@@ -130,6 +134,6 @@ def predict(name, tmp_path, monkeypatch):
 @each
 def test_an_example_is_planned_where_there_is_no_data(example, name, tmp_path):
     config = example(name)
-    shutil.rmtree(tmp_path / "data")
+    shutil.rmtree(tmp_path / name)
     plan = planner.make(config, planner.find_card("t4"), 2)
     assert plan.chosen.prediction.fits and plan.chosen.prediction.peak_bytes > 0
