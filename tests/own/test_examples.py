@@ -9,13 +9,13 @@ import pytest
 
 from lib import checkpoint, launch, planner
 from lib.__main__ import main
+from lib.new import made
 from lib.report.metrics import read
 from lib.task import load_config
 from lib.training import loop
-from tests.conftest import VOLATILE_COLUMNS
-from tests.own import made
+from tests.conftest import ROOT, VOLATILE_COLUMNS
 
-HERE = Path(__file__).parent
+EXAMPLES = ROOT / "lib" / "new" / "examples"
 TASKS = {"images": "Images", "text": "Text", "lm": "Answers", "tabular": "Tabular"}
 MOST_LINES = {"images": 35, "text": 35, "lm": 50, "tabular": 35}
 SMALL = {
@@ -25,8 +25,8 @@ SMALL = {
     "tabular": {"workload.width": 4},
 }
 STEPS = {
-    "training.max_steps": 5, "training.epochs": 0, "training.evaluate_every_epochs": 0, "training.effective_batch": 8,
-    "training.evaluate_every_steps": 4, "checkpoint.every_steps": 2, "training.log_every_steps": 1,
+    "data.num_workers": 0, "training.max_steps": 5, "training.epochs": 0, "training.evaluate_every_epochs": 0, "training.effective_batch": 8,
+    "training.evaluate_every_steps": 0, "checkpoint.every_steps": 2, "training.log_every_steps": 1,
 }  # fmt: skip
 MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "lm": {"number": 40},
         "tabular": {"number": 60}}  # fmt: skip
@@ -41,10 +41,10 @@ def example(tmp_path):
         if name == "lm":
             pytest.importorskip("peft")
         for ending in ("py", "yaml"):
-            shutil.copyfile(HERE / f"{name}.{ending}", tmp_path / f"{name}.{ending}")
+            shutil.copyfile(EXAMPLES / f"{name}.{ending}", tmp_path / f"{name}.{ending}")
         if not (tmp_path / "data" / name).is_dir():
             getattr(made, name)(tmp_path / "data" / name, **MADE[name])
-        return load_config(f"{name}.yaml", {**STEPS, **SMALL[name], **overrides})
+        return load_config(f"{name}.yaml", {**STEPS, **SMALL[name], "data.dir": f"data/{name}", **overrides})
 
     return make
 
@@ -61,7 +61,7 @@ def lines_of_code(path):
 
 @each
 def test_an_example_is_short(name):
-    assert lines_of_code(HERE / f"{name}.py") <= MOST_LINES[name]
+    assert lines_of_code(EXAMPLES / f"{name}.py") <= MOST_LINES[name]
 
 
 class Killed(BaseException):
