@@ -25,8 +25,9 @@ SMALL = {
     "tabular": {"workload.width": 4},
 }
 STEPS = {
-    "data.num_workers": 0, "training.max_steps": 5, "training.epochs": 0, "training.evaluate_every_epochs": 0, "training.effective_batch": 8,
-    "training.evaluate_every_steps": 0, "checkpoint.every_steps": 2, "training.log_every_steps": 1,
+    "data.num_workers": 0, "training.max_steps": 5, "training.epochs": 0, "training.evaluate_every_epochs": 0,
+    "training.effective_batch": 8, "training.evaluate_every_steps": 0, "checkpoint.every_steps": 2,
+    "training.log_every_steps": 1,
 }  # fmt: skip
 MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "lm": {"number": 40},
         "tabular": {"number": 60}}  # fmt: skip
