@@ -25,7 +25,7 @@ FLOORS = (
     ("__main__",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-EXAMPLES = LIB / "new" / "examples"  # texts that a person is given, and no part of the house
+EXAMPLES = LIB / "supervised" / "new" / "examples"  # texts that a person is given, and no part of the house
 FILES = sorted(
     path for path in LIB.rglob("*.py")
     if EXAMPLES not in path.parents and (path.parent != LIB or path.name != "__init__.py")

@@ -40,7 +40,8 @@ class Loader(list):
 
 
 @pytest.mark.parametrize("name", ["Words", "Heights", "Tags", "Following"])
-def test_a_task_trains_and_its_table_has_each_metric_beside_the_baseline(configured, words, name, capsys):
+def test_a_task_trains_and_its_table_has_each_metric_beside_the_baseline(configured, words, name, capsys, monkeypatch):
+    monkeypatch.setattr(launch, "plot", lambda run, baseline: None)  # a third of the time of such a run
     task = find_task(f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:{name}")
     summary = launch.train(configured(name, {"data.dir": str(words)} if name == "Words" else {}))
     metrics = {"Words": ["macro_f1", "accuracy"], "Heights": ["rmse", "r2"]}.get(name, ["accuracy"])
@@ -283,7 +284,8 @@ def test_lazy_sequences_stay_lazy_and_dicts_are_samples(task, monkeypatch):
     assert heights.datasets()["train"][10**9 - 1].sample["y"] == 1.0
 
 
-def test_a_resumed_run_is_tested_and_described_as_one_that_was_not_cut(configured, words, tmp_path, cut):
+def test_a_resumed_run_is_tested_and_described_as_one_that_was_not_cut(configured, words, cut, monkeypatch):
+    monkeypatch.setattr(launch, "plot", lambda run, baseline: None)
     whole = launch.train(configured("Words", {"data.dir": str(words), "run.name": "whole"}))
     cut(3)
     launch.train(configured("Words", {"data.dir": str(words)}))
