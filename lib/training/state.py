@@ -138,7 +138,7 @@ def new_state(
     precision = precision or choose_precision(config.training.precision, device)
     torch.manual_seed(mix(INITIALISE, config.seed))
     allow_tf32(precision, device)
-    model = task.model()
+    model = task.model().train()  # all of it: a base that was loaded in evaluation mode may lie in a fresh wrapper
     if ranks.world() > 1 and not any(value.is_meta for value in model.parameters()):
         # The same weights on all ranks, also where a task draws them in a way that the seed does not reach.
         mine = {"model": weights.of(model)}

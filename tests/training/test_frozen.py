@@ -155,7 +155,7 @@ def test_another_base_is_a_sentence(lora, tmp_path, cut):
     cut(None)
     other = {name: value + 1 for name, value in load_file(tmp_path / "base.safetensors").items()}
     save_file(other, tmp_path / "base.safetensors")
-    with pytest.raises(BadInput, match=r"of 2 that it leaves out because model\(\) makes them, 2 have another hash now"):
+    with pytest.raises(BadInput, match=r"of 2 that it leaves out because model\(\) makes them, 2 have another hash"):
         launch.train(lora())
 
 
@@ -233,6 +233,14 @@ def test_an_archive_predicts_in_an_empty_folder(lora, tmp_path, monkeypatch, bas
 def test_the_average_of_the_weights_leaves_out_what_is_frozen(lora, tmp_path):
     launch.train(lora({"training.ema_decay": 0.5}))
     assert newest(tmp_path).tensors["ema"].keys() == TRAINED
+
+
+def test_dropout_in_a_base_that_comes_in_evaluation_mode_works_from_the_first_step(lora):
+    """transformers loads a model in evaluation mode, and an adapter's wrapper around it says that it trains."""
+    run = launch.prepare(lora())
+    model = run.task.model()
+    run.task.model = lambda: (model.blocks[0].eval(), model)[1]
+    assert all(module.training for module in new_state(run.task, run.config).model.modules())
 
 
 # --- number formats ---------------------------------------------------------------------------------------------------

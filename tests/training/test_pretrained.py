@@ -56,7 +56,8 @@ def test_a_run_goes_on_without_the_weights_that_it_began_with(bert, tmp_path, cu
     cut(3)
     launch.train(bert())
     taken = newest(tmp_path).state["published"][str(tmp_path / "model")]
-    assert taken["config"]["model_type"] == "bert" and taken["config"]["hidden_size"] == 4 and len(taken["sha256"]) == 64
+    assert taken["config"]["model_type"] == "bert" and taken["config"]["hidden_size"] == 4
+    assert len(taken["sha256"]) == 64
     shutil.rmtree(tmp_path / "model")
     cut(None)
     assert launch.train(bert()).step == 4
@@ -143,9 +144,6 @@ def test_adapters_of_peft_are_saved_alone_resumed_and_exported(bert, tmp_path, c
     cut(None)
     launch.train(bert(None, "bert.py:Peft"))
     found = newest(tmp_path)
-    w = newest(tmp_path, "whole").tensors
-    print("DIFF", {g: {n: (found.tensors[g][n]-v).abs().max().item() for n, v in w[g].items() if not torch.equal(found.tensors[g][n], v)} for g in w})
-    print({n for n in w["model"]} ^ set(found.tensors["model"]), found.state["frozen"].keys() ^ newest(tmp_path, "whole").state["frozen"].keys(), [n for n, v in found.state["frozen"].items() if newest(tmp_path, "whole").state["frozen"][n] != v])
     assert same(found, newest(tmp_path, "whole"))
     assert found.state["trained"].keys() == found.tensors["model"].keys()
     assert all("lora_" in name or "classifier" in name for name in found.tensors["model"])
