@@ -275,7 +275,8 @@ class Supervised(Task):
         outputs = outputs[:, :-1] if self.kind == "next_tokens" else outputs
         shapes = f"{name} has the shape {tuple(outputs.shape)}, and the labels {tuple(labels.shape)}"
         if self.kind == "numbers":
-            if outputs.squeeze(-1).shape != labels.squeeze(-1).shape:
+            one, other = (value.squeeze(-1) if value.dim() > 1 else value for value in (outputs, labels))  # (1,) stays
+            if one.shape != other.shape:
                 raise BadInput(f"{shapes}. Return a number for each label.")
             return outputs.float().reshape(labels.shape), labels
         if outputs.shape[:-1] != labels.shape or outputs.shape[-1] < 2:
