@@ -24,7 +24,6 @@ from lib.training import loop
 from tests.conftest import ROOT
 from tests.contract.test_contract import IMAGES, Classes, InBatchNegatives, MeanLoss
 from tests.doctor.conftest import by_name
-from tests.gan import Gan
 from tests.toy import Toy
 from tests.training.test_draws import states
 from tests.training.test_loop import StopAfter, endless, newest, stable
@@ -153,7 +152,7 @@ class Queue(Classes):
         return self.Net()
 
 
-SOUND = [GlobalDraws, WeightedCount, Together, DrawingLoss, Detector, NeedsAll, TwoTerms, Frozen, Gan]
+SOUND = [GlobalDraws, WeightedCount, Together, DrawingLoss, Detector, NeedsAll, TwoTerms, Frozen]
 
 
 @pytest.mark.parametrize("cls", SOUND, ids=lambda cls: cls.__name__)
@@ -192,6 +191,12 @@ def test_draws_and_weighted_counts_train_and_figures_are_logged(cls, toy, tmp_pa
     logged = [row for row in rows if row["split"] == "train"]
     assert all(0.5 < float(row["loss"]) < 3 for row in logged), "an even guess has log(3)"
     assert all(0 < float(row["mean_label"]) < 2 for row in logged if cls is WeightedCount)
+
+
+def test_two_players_that_train_in_turn_keep_their_promises(toy):
+    config = toy({"task": f"{ROOT / 'tests' / 'gan.py'}:Gan"})
+    task = load_task(config)
+    assert contract.findings(task, config) == [] and task.step == 0
 
 
 @pytest.mark.parametrize("cls", ["Words", "Heights", "Tags", "Following"])
