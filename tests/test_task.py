@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 
 from lib import launch
 from lib.errors import BadInput
-from lib.task import find_task, load_config, locate_data
+from lib.task import Task, find_task, load_config, locate_data
 from tests.conftest import ROOT
 from tests.machine.conftest import kaggle
 
@@ -172,6 +172,19 @@ def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypat
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_packed_data_set_is_entered_where_a_task_has_no_sentinels(monkeypatch, tmp_path, layout):
+    kaggle(monkeypatch, tmp_path, [LAYOUTS[layout]])
+    mount = tmp_path / "input" / LAYOUTS[layout]
+    (mount / "data" / "train").mkdir(parents=True)
+    (mount / "README.md").touch()
+    assert locate_data("graphs", ()) == mount / "data"
+    (mount / "more.csv").touch()
+    assert locate_data("graphs", ()) == mount
+    (mount / "more.csv").unlink()
+    assert locate_data(str(mount / "data"), ()) == mount / "data"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_without_a_name_the_sentinel_is_searched_and_a_choice_is_said(monkeypatch, tmp_path, capsys, layout):
     kaggle(monkeypatch, tmp_path, [LAYOUTS[layout], "datasets/bob/more"])
     assert locate_data("", ("entities.jsonl",)) is None
@@ -186,3 +199,79 @@ def test_a_folder_of_ones_own_is_taken_as_it_is_and_not_searched(tmp_path):
     (tmp_path / "tree" / "inner").mkdir(parents=True)
     (tmp_path / "tree" / "inner" / "entities.jsonl").touch()
     assert locate_data(str(tmp_path / "tree"), ("entities.jsonl",)) == tmp_path / "tree"
+
+
+SHORT = """
+import torch
+from torch import nn
+from lib.task import Task
+
+class Short(Task):
+    def model(self):
+        return nn.Linear(2, 3)
+
+    def datasets(self):
+        rows = [{"x": [k / 9, 1.0], "labels": k % 3 if k else -100} for k in range(9)]
+        return {"train": rows, "validation": rows, "test": rows}
+
+    def loss(self, model, batch):
+        return {"loss": nn.functional.cross_entropy(model(batch["x"]), batch["labels"], reduction="sum")}, {}
+
+    def example_batch(self, size, device):
+        return {"x": torch.ones(size, 2), "labels": torch.zeros(size).long()}
+"""
+
+
+def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, capsys):
+    (tmp_path / "short.py").write_text(SHORT)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("a")
+    (tmp_path / "short.yaml").write_text(
+        "task: short.py:Short\ntraining: {max_steps: 2, effective_batch: 9}\ndata: {num_workers: 0, dir: data}\n"
+    )
+    run = launch.prepare(load_config("short.yaml", {"output_dir": str(tmp_path / "runs")}))
+    assert run.task.describe_data() == "Data: data. Samples: 9 train, 9 validation, 9 test."
+    summary = launch.train(run)
+    assert (summary.metrics, summary.baseline, summary.missing) == ({}, {}, {}) and summary.test_loss > 0
+    last = [line.split() for line in capsys.readouterr().out.splitlines()][-1]
+    assert last == ["loss", f"{summary.test_loss:.3f}"]
+    batch = run.task.collate(run.task.datasets()["train"], torch.Generator())
+    assert run.task.count(batch) == {"loss": 8} and run.task.count({"x": batch["x"]}) == {"loss": 9}
+    first = run.task.fingerprint()
+    (tmp_path / "data" / "a.txt").write_text("b")
+    assert run.task.fingerprint() == first  # every save asks for it
+    assert launch.prepare(load_config("short.yaml")).task.fingerprint() != first
+
+
+def test_the_mean_of_each_term_is_the_evaluation_where_none_is_written(own):
+    task = Task(own())
+    task.count = lambda batch: {"a": 4, "b": 2, "none": 0}
+    task.loss = lambda model, batch: ({"a": torch.tensor(batch), "b": torch.tensor(1.0)}, {})
+    assert Task.evaluate(task, None, [2.0, 6.0]) == {"a": 1.0, "b": 0.5, "loss": 1.5}
+
+
+UNWRITTEN = {
+    "model": lambda task: task.model(),
+    "datasets": lambda task: task.datasets(),
+    "collate": lambda task: task.collate([(1, 2)], None),
+    "loss": lambda task: task.loss(None, {}),
+    "example_batch": lambda task: task.example_batch(2, torch.device("cpu")),
+    "fingerprint": lambda task: task.fingerprint(),
+    "predict": lambda task: task.predict([], None, None),
+    "vote": lambda task: task.vote([], None),
+}
+
+
+@pytest.mark.parametrize("method", UNWRITTEN)
+def test_a_method_that_nothing_can_stand_for_is_named_with_what_it_returns(own, method):
+    class Bare(Task):
+        pass
+
+    with pytest.raises(BadInput, match=rf"Bare has no {method}\(.*Write it in the class Bare: it returns"):
+        UNWRITTEN[method](Bare(own()))
+
+
+def test_samples_that_cannot_be_stacked_are_said(own):
+    for samples in ([{"x": [1]}, {"x": [1, 2]}], [{"x": 1}, {"y": 1}], [{"x": "text"}]):
+        with pytest.raises(BadInput, match=r"Task has no collate\("):
+            Task(own()).collate(samples, None)

@@ -34,7 +34,7 @@ MANIFEST = "manifest.json"
 _STATE = "state.json"
 # A manifest may be anybody's: its seal says that nothing has changed since, not who wrote it.
 _FILE = re.compile(r"[a-z_]{1,40}\.safetensors|state\.json")
-_MOST_BYTES = {MANIFEST: 2**20, _STATE: 64 * 2**20}
+_MOST_BYTES = {MANIFEST: 2**20, _STATE: 16 * 2**20}
 _MOST_TENSOR_BYTES = 2**38  # a quarter of a TiB, which takes minutes to hash
 _SLACK = 64 * 1024  # bytes for the manifest, the folder and the last block of each file
 _DTYPES = {

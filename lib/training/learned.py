@@ -8,7 +8,7 @@ from lib import checkpoint, ranks
 from lib.errors import BadInput, printable
 from lib.task import Task
 
-_MOST_BYTES = 2**25  # as JSON: the largest tokenizers take 17 MB; state.json has room for twice that
+_MOST_BYTES = 12 * 2**20  # as JSON; a state.json of more than 16 MiB is not read, because it may be anybody's
 
 
 def take(task: Task, saved: checkpoint.Checkpoint | None, note: Callable[[str], None]) -> Task:
@@ -45,7 +45,7 @@ def of(task: Task) -> dict[str, Any]:
     if len(text) > _MOST_BYTES:
         raise BadInput(
             f"{name}.learned returned {len(text):,} bytes, which every checkpoint would hold; at most {_MOST_BYTES:,} "
-            "are kept. Keep large tables as buffers of the model."
+            "are kept. Keep a large table as a buffer of the model."
         )
     if values and type(task).take_learned is Task.take_learned:
         raise BadInput(f"{name} has learned() and no take_learned(values), which a resumed run needs. Write it too.")

@@ -210,6 +210,9 @@ STATES = {
     "a giant count": with_state(skipped_steps=10**300),
     "a negative count": with_state(skipped_in_a_row=-5),
     "a flag as a count": with_state(skipped_steps=True),
+    "what was learned as a list": with_state(learned=[1]),
+    "what was learned as text": with_state(learned=f"\n{FORGED}"),
+    "learned: not a number": with_state(learned={"mean": float("nan")}),
     "a plateau of text": with_state(plateau="x"),
     "a plateau without a rate": with_state(plateau={"best": None, "waited": 0}),
 }

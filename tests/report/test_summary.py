@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lib.report.summary import FILE, Summary, comparison
+from lib.report.summary import FILE, Summary, comparison, results, with_all
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -63,3 +63,19 @@ def test_a_value_of_another_type_has_its_default(tmp_path):
     assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "completed", max_steps=12)
     (tmp_path / FILE).write_text(json.dumps({"reason": "completed", "test_loss": 1, "predicted_peak_bytes": 7}))
     assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "completed", test_loss=1, predicted_peak_bytes=7)
+
+
+def test_a_metric_without_a_baseline_is_shown_alone_and_the_loss_comes_last():
+    metrics = {"f1": 0.5, "exact": 0.25}
+    summary = Summary("toy", "toy", "completed", metrics=metrics, baseline={"f1": 0.2}, test_loss=2.0)
+    rows = [line.split() for line in results(summary).splitlines()]
+    assert rows[1:] == [["f1", "0.200", "0.500", "+0.300"], ["exact", "0.250"], ["loss", "2.000"]]
+    assert results(Summary("toy", "toy", "interrupted")) == ""
+    groups = {"mrr_a": 0.1, "hits_a": 0.2, "mrr_b": 0.3, "hits_b": 0.4}
+    assert comparison(groups, {"mrr_a": 0.5}).splitlines()[1].split() == ["a", "0.100", "(0.500)", "0.200"]
+
+
+def test_a_summary_keeps_all_metrics_those_with_a_baseline_first():
+    scores = {"loss": 1.0, "exact": 0.1, "b": 0.2, "a": 0.3}
+    assert list(with_all(scores, {"a": 0, "b": 0, "lost": 0}).items()) == [("a", 0.3), ("b", 0.2), ("exact", 0.1)]
+    assert with_all(scores, {"loss": 9.0}) == scores

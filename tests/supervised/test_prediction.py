@@ -1,0 +1,152 @@
+"""New data without targets: read as the training data, or by what a person writes, answered into predictions.csv."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lib.errors import BadInput
+from lib.supervised import Supervised
+
+
+class Files(Supervised):
+    """Samples are files with a number in each, and the name of their folder."""
+
+    def read(self, source):
+        return [(path, path.parent.name) for path in source.glob("*/*.num")]
+
+    def example(self):
+        return "1", "one"
+
+    def batch(self, samples, training):
+        values = [float(text if isinstance(text, str) else text.read_text()) for text, _ in samples]
+        return {"x": torch.tensor(values)[:, None], "labels": torch.tensor([label for _, label in samples])}
+
+
+@pytest.fixture
+def files(configured, tmp_path):
+    """A task whose data are 12 files in two folders, and which took what it learned from them."""
+    for k in range(12):
+        path = tmp_path / "data" / ("one" if k % 2 else "zero") / f"{k}.num"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(k % 2))
+    trained = Files(configured("Heights"), tmp_path / "data")
+    task = Files(configured("Heights"))
+    task.take_learned(trained.learned())
+    return task
+
+
+def model(*weights):
+    found = nn.Linear(1, 2)
+    with torch.no_grad():
+        found.weight.copy_(torch.tensor([[-weights[0]], [weights[0]]]))
+        found.bias.copy_(torch.tensor([weights[0] / 2, -weights[0] / 2]))
+    return found
+
+
+def rows(folder):
+    with (folder / "predictions.csv").open() as file:
+        return list(csv.reader(file))
+
+
+def write(folder, **texts):
+    folder.mkdir(parents=True)
+    for name, text in texts.items():
+        (folder / f"{name}.num").write_text(text)
+    return folder
+
+
+def test_files_without_folders_of_classes_are_found_by_their_ending_and_named(files, tmp_path):
+    new = write(tmp_path / "new", a="0", c="1")
+    write(new / "deeper" / "still", b="1")
+    (new / "readme.txt").write_text("no number")
+    answers = files.predict([model(20.0)], new, tmp_path / "out")
+    assert rows(tmp_path / "out") == [
+        ["sample", "prediction", "probability"],
+        ["a.num", "zero", "1.0"], ["c.num", "one", "1.0"], ["deeper/still/b.num", "one", "1.0"],
+    ]  # fmt: skip
+    assert answers["a.num"]["prediction"] == "zero" and list(answers) == ["a.num", "c.num", "deeper/still/b.num"]
+    assert list(files.predict([model(20.0)], new / "c.num", None)) == ["c.num"]
+
+
+def test_several_models_answer_by_their_mean(files, tmp_path):
+    new = write(tmp_path / "new", a="1")
+    shares = [files.predict([model(w)], new, None)["a.num"]["probability"] for w in (0.5, 4.0)]
+    both = files.predict([model(0.5), model(4.0)], new, None)["a.num"]["probability"]
+    assert both == pytest.approx(sum(shares) / 2, abs=1e-5)
+
+
+def test_rows_without_targets_are_read_in_their_order(task, tmp_path):
+    words = task("Words")
+    words.take_learned({"classes": ["consonant", "vowel"]})
+    new = tmp_path / "new.jsonl"
+    new.write_text("\n".join(json.dumps({"word": f"w{k}"}) for k in range(70)))
+    torch.manual_seed(0)
+    net = words.model().eval()
+    answers = words.predict([net], new, tmp_path / "out")
+    assert list(answers) == [str(k) for k in range(70)] and len(rows(tmp_path / "out")) == 71
+    batch = words.labelled([(f"w{k}", 0) for k in range(70)])
+    assert [row["probability"] for row in answers.values()] == pytest.approx(
+        net(batch["x"]).softmax(1).amax(1).tolist(), abs=1e-5
+    )
+    assert {row["prediction"] for row in answers.values()} <= {"consonant", "vowel", "2", "3"}
+
+
+def test_targets_that_new_data_happens_to_have_change_nothing(task, tmp_path):
+    words = task("Words")
+    net = words.model().eval()
+    found = []
+    for kind in (None, "vowel", "a class of which nobody has heard"):
+        row = {"word": "apple"} | ({"class": kind} if kind else {})
+        (tmp_path / "new.jsonl").write_text(json.dumps(row))
+        found.append(words.predict([net], tmp_path / "new.jsonl", None))
+    assert found[0] == found[1] == found[2]
+
+
+def test_numbers_tokens_and_rows_of_ones_own(task, tmp_path, monkeypatch):
+    heights, tags = task("Heights"), task("Tags")
+    monkeypatch.setattr(type(heights), "read_new", lambda self, source: [((1.0, 2.0), None)])
+    monkeypatch.setattr(type(tags), "read_new", lambda self, source: [([1, 0, 2], ""), ([3], "")])
+    line, same = heights.model(), tags.model()
+    with torch.no_grad():
+        same.weight.copy_(torch.eye(6))
+    assert heights.predict([line], tmp_path, None)["0"]["prediction"] == pytest.approx(
+        line(torch.tensor([1.0, 2.0])).item()
+    )
+    assert [row["prediction"] for row in tags.predict([same], tmp_path, None).values()] == ["1 2", "3"]
+    following = task("Following")
+    monkeypatch.setattr(type(tags), "read_new", lambda self, source: [([1], ""), ([2], "")])
+    with pytest.raises(BadInput, match=r"Write answers\(models, samples\) in Following"):
+        following.predict([same], tmp_path, None)
+    monkeypatch.setattr(type(following), "answers", lambda self, models, samples: [str(ids) for ids, _ in samples])
+    following.predict([same], tmp_path, tmp_path / "out")
+    assert rows(tmp_path / "out") == [["sample", "prediction"], ["0", "[1]"], ["1", "[2]"]]
+    monkeypatch.setattr(type(following), "answers", lambda self, models, samples: ["one"])
+    with pytest.raises(BadInput, match="answers returned 1 rows for 2 samples"):
+        following.predict([same], tmp_path, None)
+
+
+def test_what_cannot_be_read_is_said_with_the_method_to_write(files, task, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    advice = r"Give data laid out as the training data, targets aside, or write read_new\(source\) in"
+    with pytest.raises(BadInput, match=f"There is no file ending in .num in .*empty. {advice} Files"):
+        files.predict([], empty, None)
+    with pytest.raises(BadInput, match=f"There is no sample that Words.read finds in .*empty. {advice} Words"):
+        task("Words").predict([], empty, None)
+    (empty / "x.jsonl").write_text('{"text": "no word"}')
+    with pytest.raises(BadInput, match=f"Words.read cannot read .*empty .KeyError: 'word'.. {advice} Words"):
+        task("Words").predict([], empty, None)
+    with pytest.raises(BadInput, match="There is no .*nowhere. Give the folder or file"):
+        files.predict([], Path("nowhere"), None)
+    with pytest.raises(BadInput, match="Give one folder or file to predict, not a dict"):
+        files.predict([], {"a": empty}, None)
+
+
+@pytest.mark.parametrize("values", [{"classes": 5}, {"classes": ["a", 1]}, {"suffixes": {"a": 1}}])
+def test_what_anybody_wrote_into_an_archive_is_refused_in_a_sentence(files, values):
+    with pytest.raises(BadInput, match="of what was learned from data are no names"):
+        files.take_learned(values)

@@ -1,0 +1,144 @@
+"""What a task learns from data: kept with its weights, taken back before model and data, the same at every start."""
+
+import json
+import tarfile
+
+import pytest
+
+from lib import checkpoint, launch
+from lib.errors import BadInput
+from lib.launch import ensemble
+from lib.task import find_task, load_config
+from lib.training import learned
+
+OWN = """
+from tests.toy import Toy
+
+class Own(Toy):
+    facts = {"labels": ("no", "yes"), "means": {3: 0.5}}
+    calls = []
+
+    def learned(self):
+        return getattr(self, "taken", self.facts)
+
+    def take_learned(self, values):
+        self.calls.append("take")
+        self.taken = dict(values)
+
+    def model(self):
+        self.calls.append("model")
+        return super().model()
+
+    def datasets(self):
+        self.calls.append("datasets")
+        return super().datasets()
+"""
+KEPT = {"labels": ["no", "yes"], "means": {"3": 0.5}}
+
+
+@pytest.fixture
+def own(tmp_path):
+    """own(**overrides) -> the configuration of a task that learns from data."""
+    (tmp_path / "own.py").write_text(OWN)
+    text = "task: own.py:Own\ntraining: {max_steps: 4, effective_batch: 8, evaluate_every_steps: 2}\n"
+    (tmp_path / "own.yaml").write_text(text + "data: {num_workers: 0}\ncheckpoint: {every_steps: 2}\n")
+    return lambda overrides=None: load_config("own.yaml", {"output_dir": str(tmp_path / "runs"), **(overrides or {})})
+
+
+@pytest.fixture
+def run(own, cut):
+    """run(steps, overrides) -> the task after a session of so many steps, with what it was asked for in `calls`."""
+
+    def train(steps=None, overrides=None):
+        cut(steps)
+        prepared = launch.prepare(own(overrides))
+        prepared.task.calls.clear()
+        launch.train(prepared)
+        return prepared.task
+
+    return train
+
+
+def states(folder):
+    paths = sorted(folder.glob("*/step-*/state.json"))
+    assert paths
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def test_it_goes_into_every_checkpoint_the_best_weights_and_the_archive(run, tmp_path):
+    run()
+    assert all(state["learned"] == KEPT for state in states(tmp_path / "runs" / "own"))
+    with tarfile.open(tmp_path / "runs" / "outputs.tar.gz") as archive:
+        best = next(name for name in archive.getnames() if name.endswith("state.json"))
+        assert "/best/" in best and json.load(archive.extractfile(best))["learned"] == KEPT
+
+
+def test_a_fresh_start_has_the_values_that_a_resumed_one_reads(run):
+    task = run(2)
+    assert task.taken == KEPT and task.calls[:2] == ["take", "datasets"]
+    assert task.calls.index("take") < task.calls.index("model")
+    assert run().taken == KEPT
+
+
+def test_a_resumed_run_takes_the_saved_values_and_is_told_what_its_data_gives_now(run, monkeypatch, capsys):
+    run(2)
+    capsys.readouterr()
+    monkeypatch.setattr(find_task("own.py:Own"), "facts", {"labels": ("yes", "no"), "means": {3: 0.5}, "more": 1})
+    assert run().taken == KEPT
+    assert "What was learned from data differs from what the run began with: labels, more." in capsys.readouterr().out
+
+
+def test_nothing_is_said_where_the_data_gives_the_same(run, capsys):
+    run(2), run()
+    assert "What was learned" not in capsys.readouterr().out
+
+
+def test_a_checkpoint_from_before_the_task_learned_anything_resumes_with_its_own(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(find_task("own.py:Own"), "facts", {})
+    run(2)
+    assert all("learned" not in state for state in states(tmp_path / "runs" / "own"))
+    monkeypatch.setattr(find_task("own.py:Own"), "facts", {"labels": ["a"]})
+    assert run().taken == {"labels": ["a"]}
+
+
+def test_a_prediction_takes_it_before_the_model_is_made(run, tmp_path):
+    run()
+    task, _ = ensemble.load(tmp_path / "runs" / "own", str(tmp_path / "own.py:Own"))
+    assert task.taken == KEPT and task.calls.index("take") < task.calls.index("model")
+
+
+def test_runs_that_learned_different_things_do_not_predict_together(run, tmp_path, monkeypatch):
+    run()
+    monkeypatch.setattr(find_task("own.py:Own"), "facts", {"labels": ["yes", "no"]})
+    run(None, {"run.name": "other"})
+    with pytest.raises(BadInput, match="cannot vote together.*or what they learned from data"):
+        ensemble.load(tmp_path / "runs", "own.py:Own")
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ({"mean": {1, 2}}, "learned returned what JSON does not have"),
+        ({"mean": float("nan")}, "learned returned what JSON does not have"),
+        ({"words": "a" * 13_000_000}, "learned returned 13,000,.* bytes, which every checkpoint would hold"),
+        ([1], "learned returned a list. Return a dict"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_before_the_first_step(own, monkeypatch, tmp_path, value, sentence):
+    config = own()
+    monkeypatch.setattr(find_task("own.py:Own"), "facts", value)
+    with pytest.raises(BadInput, match=sentence):
+        launch.train(config)
+    assert not checkpoint.steps(tmp_path / "runs" / "own" / "checkpoints")
+
+
+def test_a_task_that_could_not_take_it_back_is_refused(own, monkeypatch):
+    task = find_task("own.py:Own")(own())
+    monkeypatch.delattr(type(task), "take_learned")
+    with pytest.raises(BadInput, match=r"Own has learned\(\) and no take_learned\(values\)"):
+        learned.take(task, None, print)
+
+
+def test_a_task_that_learns_nothing_saves_what_it_always_did(toy, tmp_path):
+    launch.train(toy({"training.max_steps": 4}))
+    assert all("learned" not in state for state in states(tmp_path / "runs" / "toy"))
