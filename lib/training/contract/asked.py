@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from lib.config import Config
 from lib.errors import BadInput
 from lib.machine import memory
 from lib.task import Batch, Task, checked_datasets
-from lib.training import data
+from lib.training import data, learned
 from lib.training.contract.sentences import asking
 from lib.training.draws import seeded_draws
 from lib.training.order import Order
@@ -47,7 +47,7 @@ class Asked:
     @property
     def together(self) -> int:
         """How many samples must not be parted."""
-        return int(getattr(self.task, "together", 1))
+        return self.task.together
 
     @property
     def size(self) -> int:
@@ -60,16 +60,28 @@ class Asked:
         """Samples of a batch in the run's evaluations."""
         training = self.config.training
         slot = training.effective_batch // training.micro_batch_slots
-        return min(training.micro_batch or slot, slot)
+        return self.config.data.evaluation_batch or min(training.micro_batch or slot, slot)
 
     @cached_property
     def sets(self) -> dict[str, Any]:
+        _ = self.learned  # which a task takes before it is asked for its data sets
         with asking(f"{self.name}.datasets()", "Look at data.dir, and at how the data is read."):
             return checked_datasets(self.task)
 
-    def bare(self) -> Task:
-        """Returns the task without its data, as the planner has it."""
-        return dataless(type(self.task), self.config)
+    @cached_property
+    def learned(self) -> dict[str, Any]:
+        """What the task learned from its data, which it has taken back as a run does."""
+        with asking(f"{self.name}.learned() or take_learned()"):
+            learned.take(self.task, None, self.doubts.append)
+            return learned.of(self.task)
+
+    def bare(self, learned: Mapping[str, Any] | None = None) -> Task:
+        """Returns the task without its data, as the planner has it, or with what was learned from data."""
+        bare = dataless(type(self.task), self.config)
+        if learned:
+            with asking(f"{self.name}.take_learned()"):
+                bare.take_learned(learned)
+        return bare
 
     def indices(self, dataset: Any, batch: int = 0, size: int = 0) -> list[int]:
         """Returns which samples a training batch has, in the order of the run."""

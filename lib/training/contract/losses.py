@@ -21,6 +21,7 @@ from lib.training.precision import autocast, choose_precision
 
 _DRAWS = 8  # passes of a loss that draws, of which the means are compared
 _SEED, _OTHER = 21, 22
+_TURNS = 64  # steps in which each player has its turn
 
 Sums = Mapping[str, Tensor]
 
@@ -28,6 +29,8 @@ Sums = Mapping[str, Tensor]
 def build(asked: Asked) -> nn.Module:
     """Returns the model. Raises BadInput where it cannot be made without data, or has nothing to train."""
     model = _made(asked, _SEED)
+    if asked.learned:
+        _made(asked, _SEED, {})  # as the planner makes it, before anything was learned
     name = f"{asked.name}.model()"
     if not isinstance(model, nn.Module):
         raise BadInput(f"{name} returns a {type(model).__name__}. Return the model: a torch.nn.Module.")
@@ -38,8 +41,8 @@ def build(asked: Asked) -> nn.Module:
     return model
 
 
-def _made(asked: Asked, other_seed: int) -> Any:
-    bare = asked.bare()
+def _made(asked: Asked, other_seed: int, learned: Mapping[str, Any] | None = None) -> Any:
+    bare = asked.bare(asked.learned if learned is None else learned)
     mend = (
         "model() must do without data: the planner calls it where there is none. Give the sizes that it needs as "
         "settings (workload:)."
@@ -78,13 +81,24 @@ def losses(asked: Asked, model: nn.Module, drawn: list[Batch]) -> Iterator[str]:
         asked.doubts.append(
             f"{asked.name}.count() has no valid target in {samples} samples, from which nothing can be learned."
         )
-    yield from _in_training(asked, model, batches[0], counts[0])
+    former = asked.task.step
+    for step in _steps(asked):
+        asked.task.step = step
+        yield from _in_training(asked, model, batches[0], counts[0])
+    asked.task.step = former
     _fix(asked, model, batches[0], counts[0])
     for most, batch, numbers in zip((asked.size // 2, asked.together), batches[:2], counts[:2], strict=True):
         if found := list(_sums(asked, model, batch, numbers, most)):
             yield from found
             break
     model.eval()
+
+
+def _steps(asked: Asked) -> list[int]:
+    """Returns the first step of each player that trains in turn: the first step alone where all are trained."""
+    with asking(f"{asked.name}.player()", "It is asked for every step, from 0 to the last."):
+        players = {asked.task.player(step): step for step in reversed(range(_TURNS))}
+    return sorted(players.values())
 
 
 def _counted(asked: Asked, batch: Batch) -> dict[str, float]:
@@ -228,7 +242,8 @@ def _kind(value: Any) -> str:
 def _check_sums(asked: Asked, sums: Sums, counts: Mapping[str, float]) -> None:
     name = f"{asked.name}.loss()"
     check_loss_terms(asked.task, counts, sums)
-    check_terms(asked.task, counts, {}, sums)
+    if asked.task.player(asked.task.step) is None:  # else terms of players at rest may be left out
+        check_terms(asked.task, counts, {}, sums)
     for term, value in sums.items():
         if not isinstance(value, Tensor):
             raise BadInput(

@@ -12,6 +12,7 @@ from lib.errors import BadInput
 from lib.machine import hardware
 from lib.report.progress import working
 from lib.task import SPLITS, Batch, checked_datasets
+from lib.training import learned
 from lib.training.contract.asked import Asked, alike, fetch, fetch_one
 from lib.training.contract.sentences import asking
 from lib.training.data import check_samples
@@ -133,6 +134,7 @@ def _fresh(asked: Asked, seed: int) -> tuple[dict[str, Any], str]:
     """Returns data sets and fingerprint of another task on the same data, made where other numbers are drawn."""
     with seeded_draws(seed), asking(f"{asked.name}.datasets()"):
         task = type(asked.task)(asked.config, asked.task.source)
+        learned.take(task, None, asked.doubts.append)
         return checked_datasets(task), task.fingerprint()
 
 

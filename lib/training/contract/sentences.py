@@ -11,7 +11,7 @@ from pathlib import Path
 from lib.errors import BadInput, TrainingFailed, printable
 from lib.machine import memory
 
-_LIBRARY = Path(__file__).resolve().parents[1]
+_LIBRARY = Path(__file__).resolve().parents[2]
 _FOREIGN = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
 
 # What torch and Python say of the commonest mistakes, and what mends each.

@@ -1,6 +1,7 @@
 """Who asks the contract, what is only doubtful, and what must not be taken for a mistake."""
 
 import contextlib
+import json
 import random
 import warnings
 
@@ -16,9 +17,11 @@ from lib.errors import BadInput
 from lib.launch import smoke
 from lib.machine import hardware
 from lib.report.progress import Plain
+from lib.task import load_task
 from lib.training import contract, loop
 from lib.training.contract import losses, samples, scores
 from lib.training.contract.asked import alike
+from tests.conftest import ROOT
 from tests.doctor.conftest import by_name
 from tests.toy import Toy
 from tests.training.contract.test_contract import IMAGES, Classes, InBatchNegatives, MeanLoss
@@ -188,6 +191,24 @@ def test_draws_and_weighted_counts_train_and_figures_are_logged(cls, toy, tmp_pa
     logged = [row for row in rows if row["split"] == "train"]
     assert all(0.5 < float(row["loss"]) < 3 for row in logged), "an even guess has log(3)"
     assert all(0 < float(row["mean_label"]) < 2 for row in logged if cls is WeightedCount)
+
+
+def test_two_players_that_train_in_turn_keep_their_promises(toy):
+    config = toy({"task": f"{ROOT / 'tests' / 'gan.py'}:Gan"})
+    task = load_task(config)
+    assert contract.findings(task, config) == [] and task.step == 0
+
+
+@pytest.mark.parametrize("cls", ["Words", "Heights", "Tags", "Following"])
+def test_tasks_with_targets_keep_their_promises(cls, toy, tmp_path):
+    """Also for a batch of one sample, whose number is no more than a scalar to squeeze()."""
+    (tmp_path / "data").mkdir()
+    rows = [{"word": letter * number, "class": "vowel" if letter in "aeiou" else "consonant"}
+            for letter in "abcdefghi" for number in range(1, 9)]  # fmt: skip
+    (tmp_path / "data" / "words.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source = {"data.dir": str(tmp_path / "data")} if cls == "Words" else {}
+    config = toy({"task": f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:{cls}", **source})
+    assert contract.findings(load_task(config), config) == []
 
 
 # --- what may be meant ------------------------------------------------------------------------------------------------
@@ -383,6 +404,8 @@ class Holder:
     "make, other",
     [
         (lambda: torch.tensor([float("nan"), 0.0]), torch.tensor([float("nan"), -0.0])),
+        (lambda: IMAGES[:1, :1], IMAGES[1:2, :1]),
+        (lambda: torch.zeros(0), torch.zeros(1)),
         (lambda: np.array([1.0, np.nan]), np.array([1.0, 2.0])),
         (lambda: np.array(["a", None], dtype=object), np.array(["a", 1], dtype=object)),
         (lambda: {"a": [IMAGES[0], (1, float("nan"))]}, {"a": [IMAGES[1], (1, float("nan"))]}),
