@@ -11,8 +11,8 @@ import pytest
 
 from lib import checkpoint, launch, planner
 from lib.__main__ import main
-from lib.supervised.new import made
 from lib.report.metrics import read
+from lib.supervised.new import made
 from lib.task import load_config
 from lib.training import loop
 from tests.conftest import ROOT, VOLATILE_COLUMNS
