@@ -14,7 +14,7 @@ from lib.training.evaluation import evaluate
 from lib.training.state import first_state, new_state, restore_state
 from lib.training.step import out_of_memory
 from tests.toy import Net, Toy
-from tests.training.test_loop import endless, gradient, newest, same_tensors
+from tests.training.test_loop import endless, gradient, newest
 from tests.training.test_step import Plain, rows
 
 GROUP = 8
@@ -133,8 +133,10 @@ def test_running_out_of_memory_halves_to_whole_groups(contrastive, tmp_path):
     steps = [(row["kind"], row["before"], row["after"]) for row in rows(tmp_path / "tight")]
     assert steps == [("oom_training", "40", "24"), ("oom_training", "24", "16"), ("oom_training", "16", "8")]
     assert tight.state.micro_batch == 8
-    assert same_tensors(newest(tmp_path / "easy").tensors["model"], newest(tmp_path / "tight").tensors["model"])
-    assert easy.state.best == tight.state.best and set(sizes) == {40, 24, 16, 8, 5}  # 21 are 8, 8 and a rest of 5
+    ours, theirs = (newest(tmp_path / name).tensors["model"] for name in ("easy", "tight"))
+    assert all(torch.allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6) for name in ours)
+    assert easy.state.best["value"] == pytest.approx(tight.state.best["value"], rel=1e-4)
+    assert set(sizes) == {40, 24, 16, 8, 5}  # 21 are 8, 8 and a rest of 5
 
 
 def test_memory_that_does_not_suffice_for_one_group_ends_with_a_sentence(contrastive, tmp_path):
