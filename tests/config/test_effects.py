@@ -114,6 +114,8 @@ ELSEWHERE = {
     "data.pin_memory": "needs a GPU: tests/training/test_data.py, the options of the loader",
     "training.deterministic": "the CPU always is: tests/gpu/test_gpu.py",
     "training.fully_shard": "needs ranks: tests/ranks/test_ranks.py, 'sharded'",
+    "training.frozen_precision": "needs frozen weights: tests/training/test_frozen.py, 'halves'",
+    "checkpoint.frozen": "needs frozen weights: tests/training/test_frozen.py, 'saved each time'",
     "queue.mean_at_least": "judges runs that are completed: tests/launch/test_queue.py",
     "queue.best_at_least": "judges runs that are completed: tests/launch/test_queue.py",
     "queue.mean_at_most": "judges runs that are completed: tests/launch/test_queue.py",

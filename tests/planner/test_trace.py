@@ -262,3 +262,24 @@ class TiedToy(Toy):
 def test_tied_weights_of_a_task_are_planned_once(toy):
     task = TiedToy(toy())
     assert predict_task(task, toy(), find_card("t4"), 4, 1, 1).parameters == 64_000
+
+
+def test_a_frozen_base_has_neither_gradients_nor_moments_and_takes_half_in_fp16(toy):
+    class Adapted(Toy):
+        def model(self):
+            wide = nn.Linear(1024, 1024)
+            return nn.Sequential(nn.Linear(3, 1024), wide.requires_grad_(False), nn.Linear(1024, 1))
+
+    def planned(precision):
+        config = toy({"training.frozen_precision": precision})
+        return predict_task(Adapted(config), config, find_card("t4"), 2, 1, 1)
+
+    plain, halves = planned(""), planned("fp16")
+    frozen, trained = 1024 * 1024, 4 * 1024 + 1024 + 1
+    assert plain.parameters == halves.parameters == frozen + 1024 + trained
+    # the fp16 copy that autocast makes of an fp32 base is not needed for one in fp16
+    assert plain.moments["after load"] - halves.moments["after load"] == 2 * frozen
+    assert plain.peak_bytes - halves.peak_bytes == pytest.approx(4 * frozen, rel=0.01)
+    for plan in (plain, halves):
+        assert 8 * trained <= plan.by_category["optimizer"] < 8 * trained + 10_000
+        assert plan.by_category.get("gradients", 0) < 8 * trained + 10_000
