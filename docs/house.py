@@ -18,9 +18,9 @@ FLOORS = (
     ("machine", "ranks"),
     ("task", "checkpoint", "report"),
     ("training", "supervised"),
-    ("planner", "contract", "tasks"),
+    ("planner", "tasks"),
     ("launch",),
-    ("doctor", "notebook", "new"),
+    ("doctor", "notebook"),
     ("kaggle",),
     ("__main__",),
 )

@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_uncarried(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the commands of rooms that no notebook carries."""
-    for room in ("lib.new", "lib.kaggle"):
+    for room in ("lib.supervised.new", "lib.kaggle"):
         if importlib.util.find_spec(room):
             importlib.import_module(f"{room}.commands").add(commands)
 
@@ -115,7 +115,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from lib import launch, ranks
+    from lib import launch
     from lib.launch import queue, torchrun
     from lib.task import load_config
 
@@ -132,11 +132,7 @@ def _train(options: argparse.Namespace) -> int:
         where = f"{run.folder} and {archive}" if archive.is_file() else f"{run.folder}"
         lacking = f", without its {', '.join(summary.missing)}" if summary.missing else ""
         print(f"{summary.reason} at step {summary.step:,}{lacking}: see {where}")
-    code = launch.EXIT_CODES[summary.reason]
-    if ranks.under_torchrun():  # for which any other code is a failure; the summary says why it stopped
-        code = 0
-    ranks.end()
-    return code
+    return torchrun.end_rank(launch.EXIT_CODES[summary.reason])
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -167,14 +163,9 @@ def _queue(options: argparse.Namespace) -> int:
 
 def _train_queue(options: argparse.Namespace) -> int:
     """Trains all runs of a configuration's queue. Raises BadInput where torchrun has started this process."""
-    from lib import ranks
     from lib.launch import queue
 
-    if ranks.under_torchrun():
-        raise BadInput(
-            f"{options.config} has a queue of runs, and torchrun starts the ranks of one. Start it without torchrun: "
-            "each run of the queue takes all GPUs of this machine. Or give the config.yaml of one run."
-        )
+    queue.refuse_ranks(options.config)
     runs = queue.entries(Path(options.config), split_overrides(options.set))
     print("The queue:", ", ".join(entry.name for entry in runs))
     print(queue.table(runs, queue.measure(runs)), flush=True)

@@ -172,6 +172,19 @@ def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypat
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_packed_data_set_is_entered_where_a_task_has_no_sentinels(monkeypatch, tmp_path, layout):
+    kaggle(monkeypatch, tmp_path, [LAYOUTS[layout]])
+    mount = tmp_path / "input" / LAYOUTS[layout]
+    (mount / "data" / "train").mkdir(parents=True)
+    (mount / "README.md").touch()
+    assert locate_data("graphs", ()) == mount / "data"
+    (mount / "more.csv").touch()
+    assert locate_data("graphs", ()) == mount
+    (mount / "more.csv").unlink()
+    assert locate_data(str(mount / "data"), ()) == mount / "data"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_without_a_name_the_sentinel_is_searched_and_a_choice_is_said(monkeypatch, tmp_path, capsys, layout):
     kaggle(monkeypatch, tmp_path, [LAYOUTS[layout], "datasets/bob/more"])
     assert locate_data("", ("entities.jsonl",)) is None

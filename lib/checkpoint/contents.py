@@ -27,6 +27,7 @@ def check(found: Checkpoint) -> None:
         _expect(fits, f"kept_best in state.json has {_shown(best)}")
     for name, value in state["pending"].items():
         _expect(_is_sum(name, value), f"pending in state.json has {_shown({name: value})}")
+    check_names(state)
     plateau = state.get("plateau")
     if plateau is not None:
         fits = isinstance(plateau, dict) and _is(plateau.get("lr"), float) and _is(plateau.get("waited"), int)
@@ -52,6 +53,18 @@ def _check_options(state: dict[str, Any]) -> None:
 
 def _are_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def check_names(state: dict[str, Any]) -> None:
+    """Raises DamagedCheckpoint where what a state says of trained, frozen and published weights is not by their names.
+
+    A checkpoint of an earlier version says nothing of them.
+    """
+    for name in ("trained", "frozen", "published"):
+        named = state.get(name, {})
+        kind = dict if name == "published" else str
+        fits = isinstance(named, dict) and all(isinstance(value, kind) for value in named.values())
+        _expect(fits, f"{name} in state.json is {_shown(named)}")
 
 
 def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
@@ -82,7 +95,9 @@ def _shape_of_state(kind: str, weight: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _is_sum(name: str, value: Any) -> bool:
-    """Whether a value of `pending` is a number or, as "figures", [sum or null, samples] by name."""
+    """Whether a value of `pending` is a number; "figures": [sum or null, samples] by name; "rested": steps by name."""
+    if name == "rested":
+        return isinstance(value, dict) and all(_is(steps, int) for steps in value.values())
     if name != "figures":
         return _is(value, float)
     pairs = value.values() if isinstance(value, dict) else [None]

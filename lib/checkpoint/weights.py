@@ -1,7 +1,7 @@
 """Takes weights out of a model by name, puts them back, and transfers them to a model of another shape."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lib import checkpoint
 from lib.config.files import size_of
 from lib.errors import BadInput
+from lib.machine import published
 from lib.ranks import sharding
 
 _PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")  # DistributedDataParallel's and torch.compile's
@@ -38,10 +39,13 @@ def plain(name: str) -> str:
     return _PREFIXES.sub(r"\1", name)
 
 
-def put_back(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copies saved weights into a model. Raises BadInput unless they are exactly its tensors, in its shapes."""
-    expected = of(model)
+def put_back(model: nn.Module, tensors: Mapping[str, Tensor], left_out: Container[str] = ()) -> None:
+    """Copies saved weights into a model. Raises BadInput unless they are exactly its tensors, in its shapes.
+
+    Those of its tensors that are `left_out` may be missing, and then stay as they are.
+    """
     saved = {plain(name): value for name, value in tensors.items()}
+    expected = {name: value for name, value in of(model).items() if name in saved or name not in left_out}
     wrong = [name for name, value in expected.items() if name not in saved or saved[name].shape != value.shape]
     extra = sorted(set(saved) - set(expected))
     if wrong or extra:
@@ -84,7 +88,9 @@ def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor], names: list[
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """Reads weights by name, onto the CPU, from a .safetensors file, a checkpoint, or a run (its best, or newest).
+    """Reads weights by name, onto the CPU: of a .safetensors file, a checkpoint, a run (its best, or newest), a model.
+
+    That is a folder with published weights, or one that holds such a folder; see `lib.machine.published`.
 
     Raises BadInput for any other file or folder, and for a damaged one.
     """
@@ -92,11 +98,13 @@ def read(path: Path) -> dict[str, Tensor]:
         for folder in (path, path / "best", path / "checkpoints"):
             if steps := checkpoint.steps(folder):
                 return of_checkpoint(checkpoint.path_of(folder, steps[-1]))
-        if (path / "model.safetensors").is_file():
+        if (path / checkpoint.MANIFEST).is_file():
             return of_checkpoint(path)
-        raise BadInput(
-            f"There are no weights in {path}. Give a .safetensors file, a checkpoint or the folder of a run."
-        )
+        try:
+            return published.read(published.find_model(str(path)))
+        except BadInput as error:
+            advice = "Give a .safetensors file, a checkpoint, the folder of a run, or one with published weights."
+            raise BadInput(f"There are no weights in {path} that can be taken. {error} {advice}") from None
     if path.suffix != ".safetensors":
         raise BadInput(
             f"{path} is no .safetensors file. Pickled weights (.pt, .pth, .bin) can run code when they are loaded, so "

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ import yaml
 
 from lib.config import words
 from lib.config.nodes import REFUSED, child, read_text
-from lib.config.reader import BAD, Reader, length_pairs, option, sentences
+from lib.config.reader import BAD, Reader, option, sentences
 from lib.errors import BadInput, printable
 
 # Keys of earlier versions: they are ignored with this sentence on stderr, so that the config.yaml of an old run loads.
@@ -47,7 +46,9 @@ class Run:
 
     name: str = option("", "The name of the run and of its folder; empty: the name of the configuration file.")
     initial_weights: str = option(
-        "", "Weights that a new run starts from: a .safetensors file, or a run's folder.", path=True
+        "",
+        "Weights that a new run starts from: a .safetensors file, the folder of a run, or a published model.",
+        path=True,
     )
     initial_weights_share: float = option(
         0.9, "The least share of the model's tensors that must match in name and shape.", minimum=0, maximum=1
@@ -100,6 +101,9 @@ class Training:
         1, "Equal parts of the effective batch that are dealt to the ranks.", minimum=1, limit=4096
     )
     precision: Literal["auto", "fp32", "fp16", "bf16"] = option("auto", "Number format of the forward pass.")
+    frozen_precision: Literal["", "fp16", "bf16"] = option(
+        "", "Number format in which frozen matrices lie in memory; empty: as model() makes them."
+    )
     gradient_checkpointing: int | Literal["all"] = option(0, "Layers that are recomputed to save memory.", minimum=0)
     ema_decay: float = option(0.0, "Decay of the average of the weights that is tested; 0: none.", minimum=0, below=1)
     clip_norm: float = option(1.0, "The largest norm of the gradient; 0: not clipped.", minimum=0)
@@ -200,6 +204,10 @@ class Checkpoint:
     lightweight: bool = option(
         False,
         "Leaves the optimizer out (with adamw a third of the size), but a resumed run is not the same bit for bit.",
+    )
+    frozen: Literal["hash", "save"] = option(
+        "hash",
+        "Frozen weights: hash checks what model() makes again and keeps the rest once; save puts all into each.",
     )
     keep_last: int = option(2, "Newest checkpoints that are kept; 0: none is written.", minimum=0)
     keep_best: int = option(1, "Best weights that are kept; 0: none are written.", minimum=0)
@@ -328,41 +336,6 @@ def with_changes(config: Config, changes: Mapping[str, object]) -> Config:
     """Returns the configuration with other values at dotted keys, checked as a file is. Raises BadInput."""
     new = _read(to_yaml(config), Path("configuration"), config.run.name, changes, lambda task: type(config.workload))
     return dataclasses.replace(new, overridden=config.overridden)
-
-
-def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
-    """Turns every length in epochs into steps, for a number of training samples; also returns a line for each.
-
-    Raises BadInput where there are no samples.
-    """
-    if samples < 1:
-        raise BadInput("There are no training samples. Look at data.dir and at data.subset_ratio.")
-    lines: list[str] = []
-    return _in_steps(config, "", samples, config.training.effective_batch, lines), lines
-
-
-def _in_steps(value: Any, path: str, samples: int, batch: int, lines: list[str]) -> Any:
-    """Returns a section, or sections in a list or by name, with steps for epochs; any other value as it is."""
-    if isinstance(value, tuple):
-        return tuple(_in_steps(item, f"{path}[{i}]", samples, batch, lines) for i, item in enumerate(value))
-    if isinstance(value, dict):
-        return {name: _in_steps(item, f"{path}.{name}", samples, batch, lines) for name, item in value.items()}
-    if not dataclasses.is_dataclass(value):
-        return value
-    prefix, changes = f"{path}." if path else "", {}
-    for name in (f.name for f in dataclasses.fields(value)):
-        inner = getattr(value, name)
-        if dataclasses.is_dataclass(inner) or isinstance(inner, tuple | dict):
-            changes[name] = _in_steps(inner, prefix + name, samples, batch, lines)
-    for epochs, steps in length_pairs(type(value)):
-        if length := getattr(value, epochs):
-            # A fraction of the decimal digits: in binary 1.1 epochs of 10 samples would be a little more than 11
-            changes |= {epochs: 0.0, steps: max(1, math.ceil(Fraction(repr(length)) * samples / batch))}
-            lines.append(
-                f"{prefix}{epochs} {length:g} -> {prefix}{steps} {changes[steps]:,} "
-                f"(samples {samples:,}, effective batch {batch:,})"
-            )
-    return dataclasses.replace(value, **changes)
 
 
 def _read(

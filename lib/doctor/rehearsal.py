@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lib import checkpoint, contract, launch
+from lib import checkpoint, launch
 from lib.checkpoint.retention import Retention
 from lib.checkpoint.saver import Saver
 from lib.config import Config, profiles
@@ -21,6 +21,7 @@ from lib.machine import disk, hardware, memory, platform
 from lib.report.summary import Summary
 from lib.task import checked_blocks
 from lib.text import amount
+from lib.training import contract
 from lib.training.precision import choose_precision, recomputable
 from lib.training.state import State, new_state, restore_state, save_state, state_tensors
 
@@ -126,7 +127,7 @@ def check_resume(run: Run) -> Finding:
 
 
 def check_contract(run: Run) -> Finding:
-    """Asks the task what a run would find out after hours: see lib/contract."""
+    """Asks the task what a run would find out after hours: see lib/training/contract."""
     found = contract.examine(run.task, run.config)
     both = "\n".join([*found.wrong, *found.doubts])
     if found.wrong:

@@ -15,6 +15,7 @@ def push_by_hand(notebook: Notebook, file: Path, own_output: bool) -> str:
     """Returns the clicks that do what a push does with the prepared `file`."""
     inputs = [f"Datasets > {name}" for name in notebook.datasets]
     inputs += [f"Notebooks > {name}" for name in notebook.kernels]
+    inputs += [f"Models > {name}" for name in notebook.models]
     inputs += [f"Your Work > Notebooks > {notebook.kernel}"] if own_output else []
     accelerator = "GPU T4 x2" if uses_gpu(notebook) else "None"
     steps = [

@@ -129,6 +129,11 @@ def is_stale(path: Path) -> bool | None:
     return module.notebook_text(source) != path.read_text("utf-8")
 
 
+def is_here(data: str) -> bool:
+    """Returns whether a configuration's data.dir names a file or folder of this machine."""
+    return data not in ("", "embedded") and Path(data).expanduser().exists()
+
+
 # --- what it trains ---------------------------------------------------------------------------------------------------
 
 

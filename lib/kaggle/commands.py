@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import functools
 import json
+import re
 import sys
 import webbrowser
 from collections.abc import Callable
@@ -28,12 +29,14 @@ _ON_KAGGLE: Options = {
     "name": {"help": "a workload or notebook such as graphmer, my.yaml, or owner/slug on Kaggle"},
     **_OWNER,
 }
+_MODEL = "OWNER/MODEL/FRAMEWORK/VARIATION/VERSION"
 _BUILT: Options = {
     "name": {"help": "a workload or notebook such as graphmer, my.yaml, or a path ending in .ipynb"},
     **_OWNER,
     "--slug": {"default": "", "help": "the notebook's name on Kaggle; empty: trainbook- and its file name"},
     "--dataset": {"action": "append", "default": [], "metavar": "OWNER/SLUG", "help": "a data set to mount"},
     "--kernel": {"action": "append", "default": [], "metavar": "OWNER/SLUG", "help": "a notebook's output to mount"},
+    "--model": {"action": "append", "default": [], "metavar": _MODEL, "help": "a published model to mount"},
     "--param": {"action": "append", "default": [], "metavar": "NAME=VALUE", "help": "a value of the parameters cell"},
     "--set": {"action": "append", "default": [], "metavar": "KEY=VALUE", "help": "a configuration key (OVERRIDES)"},
     "--gpu": {"action": argparse.BooleanOptionalAction, "help": "T4 x2 or none; left out: as the notebook says"},
@@ -75,6 +78,12 @@ def _notebook(options: argparse.Namespace) -> Notebook:
     for name in [*options.dataset, *options.kernel]:
         if name.count("/") != 1:
             raise BadInput(f"{name!r} is not owner/slug, as in the address that the browser shows.")
+    for name in options.model:
+        if not re.fullmatch(r"[\w.-]+(/[\w.-]+){3}/[0-9]+", name):
+            raise BadInput(
+                f"{name!r} is not {_MODEL}, as in the address that the browser shows, with the number of the version "
+                "at its end: ada/bert/pytorch/tiny/2."
+            )
     return Notebook(
         path,
         f"{_owner(options)}/{options.slug or kernel.slug_of(path)}",
@@ -84,6 +93,7 @@ def _notebook(options: argparse.Namespace) -> Notebook:
         options.internet,
         options.public,
         root,
+        options.model,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import yaml
 
 from lib.config import split_overrides
+from lib.config.environment import command
 from lib.errors import BadInput
 from lib.kaggle import carried, client, credentials
 from lib.kaggle.carried import ROOT
@@ -48,6 +49,7 @@ class Notebook:
     internet: bool | None = None
     public: bool = False
     root: Path | None = None
+    models: Sequence[str] = ()  # owner/model/framework/variation/version
 
     @property
     def folder(self) -> Path:
@@ -171,7 +173,7 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
         "dataset_sources": list(notebook.datasets),
         "competition_sources": [],
         "kernel_sources": [*notebook.kernels, *([notebook.kernel] if own_output else [])],
-        "model_sources": [],
+        "model_sources": list(notebook.models),
     }
 
 
@@ -210,7 +212,22 @@ def check(notebook: Notebook, values: Mapping[str, object], stale: bool = False)
             f"{notebook.path} is stale: its source, lib or configs were edited after it was built. Run `make "
             "notebooks`, or give --stale to send it as it is."
         )
-    return carried.training(source, values, uses_gpu(notebook), notebook.root)
+    training = carried.training(source, values, uses_gpu(notebook), notebook.root)
+    if training and notebook.root is not None:
+        _check_data(notebook, training)
+    return training
+
+
+def _check_data(notebook: Notebook, training: carried.Training) -> None:
+    """Raises BadInput where the data is a folder of this machine, which no session has."""
+    folder = training.entries[0].config.data.dir
+    mounted = [name.split("/")[1] for name in (*notebook.datasets, *notebook.kernels)]
+    if carried.is_here(folder) and Path(folder).name not in mounted:
+        pack = command(f"kaggle dataset {notebook.path.stem}.yaml --slug SLUG")
+        raise BadInput(
+            f"data.dir is {folder}, which is on this machine, and a session does not have it. Upload it ({pack}), then "
+            "give --dataset OWNER/SLUG --param DATA_DIR=OWNER/SLUG."
+        )
 
 
 def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:
@@ -346,21 +363,9 @@ def _check(results: Path, loose: Path) -> dict[str, Summary]:
                 last = max((int(row["step"]) for row in read(folder / "metrics.csv")), default=0)
                 if last > summary.step or (summary.reason == "completed" and last < summary.step):
                     refuse(run, f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}")
-            if damaged := _damaged(folder):
-                refuse(run, damaged)
+            if any(folder.glob("*/step-*/manifest.json")):
+                from lib.launch import archive  # not at the top: torch takes seconds to import
+
+                if damaged := archive.damaged(folder):
+                    refuse(run, damaged)
     return summaries
-
-
-def _damaged(run: Path) -> str:
-    """Returns which weights or checkpoint in a run's folder do not match their manifest, and why; "" for none."""
-    manifests = sorted(run.glob("*/step-*/manifest.json"))
-    if not manifests:
-        return ""
-    from lib import checkpoint  # not at the top: torch takes seconds to import
-
-    for manifest in manifests:
-        try:
-            checkpoint.verify(manifest.parent)
-        except checkpoint.DamagedCheckpoint as damage:
-            return f"{manifest.parent.name} is damaged: {damage}"
-    return ""

@@ -4,30 +4,25 @@ import ast
 import json
 import math
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lib import launch, planner
-from lib.config import Config, profiles, resolve_lengths
+from lib.config import Config, profiles
 from lib.config.environment import command
+from lib.config.lengths import resolve_lengths
 from lib.doctor.addresses import ADDRESS, check_addresses, remote
 from lib.doctor.findings import Finding
 from lib.errors import BadInput, TrainingFailed
-from lib.kaggle import built, carried, client, credentials, image
+from lib.kaggle import carried, client, credentials, packages
 from lib.kaggle.carried import Training
 from lib.launch.queue import Entry
+from lib.launch.run import resolved, saved_bytes
 from lib.machine.facts import CARDS, FACTS
-from lib.task import find_task, load_task
-from lib.task.files import imports
+from lib.task import find_task
 from lib.text import amount
-from lib.training import data
-from lib.training.optimization import make_moments
-from lib.training.state import new_state, state_tensors
 
 _LOCAL_PATH = re.compile(
     r"(?<![\w.:/$~-])(/(home|Users|mnt|media|root|data|opt|srv|scratch)/[^\s'\"`)]*|[A-Za-z]:\\\\?\w[^\s'\"`)]*)"
@@ -66,7 +61,7 @@ def check(
     on_kaggle = notebook["metadata"].get("kaggle", {})
     texts = {"the notebook": carried.text_of(notebook, "code", "markdown")}
     texts |= {name: text for name, text in files.items() if name.startswith("configs/")}
-    sections = {"Notebook": [*_contents(path, files, texts, root is not None), _imports(notebook, files)]}
+    sections = {"Notebook": [*_contents(path, files, texts, root is not None), packages.check(notebook, files)]}
     trains, _ = carried.workload(notebook)
     training = None
     if trains:
@@ -125,35 +120,6 @@ def _contents(path: Path, files: Mapping[str, str], texts: Mapping[str, str], is
         advice = "Remove them: a notebook finds mounted data, or takes owner/slug in DATA_DIR."
         return [*findings, Finding("paths", f"of one machine: {', '.join(local)}", "bad", advice)]
     return [*findings, Finding("paths", "no path of one machine in the notebook and its configurations")]
-
-
-def _imports(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
-    """Compares the packages that the notebook and the carried files import with those of Kaggle's image."""
-    own = {name: text for name, text in files.items() if name.startswith("configs/") and name.endswith(".py")}
-    codes = [text for name, text in files.items() if name.endswith(".py") and name not in own]
-    names = {alias for code in codes for alias in _tops(ast.walk(ast.parse(code)))} | {*_tops(carried.syntax(notebook))}
-    names |= {one.dotted.split(".")[0] for text in own.values() for one in imports(text) if one.is_needed}
-    beside = {part for name in own for part in Path(name).with_suffix("").parts}
-    names -= {*sys.stdlib_module_names, "lib", "__future__", *beside}
-    has_internet = bool(notebook["metadata"].get("kaggle", {}).get("isInternetEnabled"))
-    if (absent := built.absent_packages(names)) and not has_internet:
-        advice = "Switch the internet on, or mount their wheels."
-        return Finding("imports", f"Kaggle's image lacks {', '.join(absent)}", "bad", advice)
-    if unknown := built.unknown_packages(names):
-        return Finding("imports", built.unknown_sentence(unknown), "warning", built.UNKNOWN_ADVICE)
-    if absent:
-        return Finding("imports", f"Kaggle's image lacks {', '.join(absent)}; the notebook's internet is on for them")
-    newest = max((image.PACKAGES[name].checked for name in names), default="-")
-    return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported (checked {newest})")
-
-
-def _tops(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yields the names of the packages that are imported."""
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.split(".")[0]
 
 
 # --- the configuration ------------------------------------------------------------------------------------------------
@@ -238,17 +204,15 @@ def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Pa
     Data is only read where `folder` names some: the embedded data takes minutes to make.
     """
     config, _ = profiles.apply(entries[0].config, has_gpu=True)
-    task, in_epochs = find_task(config.task)(config), bool(config.training.epochs)
-    sizes, samples = "", 0
+    in_epochs, sizes = bool(config.training.epochs), ""
     if folder and not remote(config) and (folder == "embedded" or config.data.dir != "embedded"):
         _say(f"Reading the data of {kind}; the first time takes minutes where it is large.")
-        task = load_task(config)
-        parts = task.datasets()
-        sizes = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
-        samples = len(data.subset(parts["train"], config.data.subset_ratio, config.seed))
-    config, _ = resolve_lengths(config, samples or config.training.effective_batch)
-    task.config = config
-    steps = config.training.max_steps if samples or not in_epochs else 0
+        task, config, _ = resolved(config)
+        sizes = ", ".join(f"{len(part):,} {name}" for name, part in task.datasets().items())
+    else:
+        config, _ = resolve_lengths(config, config.training.effective_batch)
+        task = find_task(config.task)(config)
+    steps = config.training.max_steps if sizes or not in_epochs else 0
     run = launch.Run(config, task, Path(entries[0].name), [])
     return _data(kind, config, folder, sizes), Part(kind, len(entries), config, steps, run)
 
@@ -263,6 +227,11 @@ def _data(kind: str, config: Config, folder: str, sizes: str) -> Finding:
         return Finding("data", f"{kind}: the embedded data{counted}")
     if folder and config.data.dir:
         return Finding("data", f"{folder} is valid{counted}")
+    if carried.is_here(config.data.dir):
+        value = f"data.dir is {config.data.dir}, which is on this machine and in no session"
+        return Finding(
+            "data", value, "warning", "Upload it (kaggle dataset), and push with --param DATA_DIR=OWNER/SLUG."
+        )
     if config.data.dir:
         value = f"data.dir is {config.data.dir}, which only a session sees"
         return Finding("data", value, "warning", "Give the folder here with --data to have it validated.")
@@ -344,23 +313,6 @@ def _space(parts: Sequence[Part]) -> Finding:
     if size > limit:
         return Finding("space", value, "bad", "Lower checkpoint.keep_last or checkpoint.keep_best.")
     return Finding("space", value)
-
-
-def saved_bytes(run: launch.Run) -> tuple[int, int]:
-    """Returns the bytes of the tensors in a checkpoint of a run, and of those in its best weights.
-
-    They are counted on the `meta` device, so that weights, the optimizer's tensors and the average take no memory.
-    """
-    state = new_state(run.task, run.config, torch.device("meta"), "fp32")
-    for parameter in state.parameters:
-        if parameter.requires_grad:
-            parameter.grad = torch.empty_like(parameter)
-    make_moments(state.optimizer)
-    groups = state_tensors(state, run.config)
-    sizes = {
-        group: sum(value.numel() * value.element_size() for value in named.values()) for group, named in groups.items()
-    }
-    return sum(sizes.values()), sizes["model"]
 
 
 # --- addresses and account --------------------------------------------------------------------------------------------

@@ -4,18 +4,21 @@ import contextlib
 import dataclasses
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from torch import nn
+
 from lib import checkpoint, ranks
-from lib.checkpoint import weights
+from lib.checkpoint import frozen
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
-from lib.contract import baseline_of
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import code, limits, smaller, torchrun
+from lib.launch import code, export, limits, smaller, torchrun
+from lib.launch.endings import noting
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
@@ -26,6 +29,7 @@ from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all
 from lib.training import identity, learned, loop, precision
+from lib.training.contract import baseline_of
 from lib.training.evaluation import evaluate
 from lib.training.session import handling_signals, start_session
 from lib.training.state import State, checkpoint_from_first, first_state
@@ -109,7 +113,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _complete(run: Run, earlier: Summary) -> Summary:
     """Makes what a run lacks that was completed before; all else stays as it is. Raises BadInput for another run."""
     _print_completed(run, earlier)
-    if earlier.missing.keys() - {"plot"}:
+    if earlier.missing.keys() - {"plot"} or ranks.from_first(export.is_lacking(run)):
         if (count := torchrun.processes(run.config)) > 1:
             torchrun.train(run.config, run.folder, count, earlier.session, {})
             return Summary.read(run.folder) or earlier
@@ -138,7 +142,7 @@ def _mend_files(run: Run, earlier: Summary) -> Summary:
     _tidy(run)
     if "plot" in earlier.missing or not picture(run).is_file():
         missing = {name: error for name, error in earlier.missing.items() if name != "plot"}
-        with _noting(missing, "plot"):
+        with noting(missing, "plot"):
             plot(run, earlier.baseline)
         if missing != earlier.missing:
             earlier = dataclasses.replace(earlier, missing=missing)
@@ -193,7 +197,7 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
 
 def _tidy(run: Run, state: State | None = None) -> None:
     """Removes what killed saves and deletions left; with the state of a run's end also what retention could not."""
-    for kind in ("checkpoints", "best"):
+    for kind in ("checkpoints", "best", frozen.FOLDER):
         checkpoint.tidy(run.folder / kind)
     if state and run.config.checkpoint.keep_last:
         retention = Retention(run.folder, run.config.checkpoint)
@@ -232,13 +236,14 @@ def _test_again(run: Run, earlier: Summary) -> Summary:
             print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
             return earlier
     tested = _tested(run, state)
+    exported = export.model_of(run, state)
     if not ranks.is_first():
         return earlier
     plots = {name: error for name, error in earlier.missing.items() if name == "plot"}
     ended = dataclasses.replace(earlier, **{**tested, "missing": tested["missing"] | plots})
     _write(run, ended)
     _print_result(ended)
-    return ended
+    return _exported(run, ended, exported)
 
 
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
@@ -248,10 +253,11 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     """
     is_completed = outcome.reason == "completed"
     tested = _tested(run, outcome.state) if is_completed else {}
+    exported = export.model_of(run, outcome.state) if is_completed else None
     if not ranks.is_first():
         return _summary(run, outcome.reason, outcome.state.step, number)
     missing = tested.get("missing", {})
-    with _noting(missing if is_completed else {}, "plot"):
+    with noting(missing if is_completed else {}, "plot"):
         plot(run, tested.get("baseline", {}))
     facts = (
         {"identity": identity.facts(run.config, run.task)}
@@ -261,6 +267,18 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     ended = _summary(run, outcome.reason, outcome.state.step, number, **tested, **facts)
     _write(run, ended)
     _print_result(ended)
+    return _exported(run, ended, exported)
+
+
+def _exported(run: Run, ended: Summary, model: Callable[[], AbstractContextManager[nn.Module]] | None) -> Summary:
+    """Lets the task write the model in a form of its own; returns the summary, which says where that failed."""
+    missing = dict(ended.missing)
+    if model:
+        with noting(missing, "export", alone=True):
+            export.write(run, model)
+    if missing != ended.missing:
+        ended = dataclasses.replace(ended, missing=missing)
+        _write(run, ended)
     return ended
 
 
@@ -307,30 +325,9 @@ def _measured(outcome: loop.Outcome, max_steps: int) -> dict[str, Any]:
 
 def _pack(run: Run) -> None:
     """Packs the archive of the output folder. A failure is a warning: the next call packs."""
-    with _noting({}, "archive"), disk.lock(run.output_dir):  # a run beside this one may be packing too
+    with noting({}, "archive"), disk.lock(run.output_dir):  # a run beside this one may be packing too
         outputs.bundle(run.output_dir, platform.detect())
         outputs.package(run.output_dir)
-
-
-@contextlib.contextmanager
-def _noting(missing: dict[str, str], name: str) -> Iterator[None]:
-    """Notes an error of the block in `missing` and prints it; what comes after training must not cost the run its end.
-
-    An error that only several ranks together can answer is raised: memory that runs out, or a rank that is gone.
-    """
-    try:
-        yield
-    except Exception as error:
-        for_a_person = isinstance(error, BadInput | TrainingFailed | OSError) and not isinstance(error, OutOfMemory)
-        if ranks.world() > 1 and isinstance(error, RuntimeError) and not for_a_person:
-            raise
-        missing[name] = f"{type(error).__name__}: {error}"
-        print("" if for_a_person else traceback.format_exc(), end="")
-        print(
-            f"Warning: the {name} failed ({missing[name]}). The run itself is whole. Correct the cause, or free room "
-            "on the disk, and run again: what is missing is made, and nothing is trained again.",
-            flush=True,
-        )
 
 
 def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, float], dict[str, float], str]:
@@ -341,10 +338,10 @@ def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, flo
     scores: dict[str, float] = {}
     baseline: dict[str, float] = {}
     report = ""
-    with _noting(missing, "test"):
+    with noting(missing, "test"):
         best = checkpoint_from_first(best_weights(run, state) if ranks.is_first() else None)
         if best:
-            weights.put_back(state.model, best.tensors["model"])
+            frozen.put_back(state.model, best)
             state.ema = None  # the best weights are averages already
         print(f"Testing the weights of step {best.step if best else state.step:,} on held-out data.", flush=True)
         progress = choose_progress()
@@ -352,10 +349,10 @@ def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, flo
         progress.close()
     if not ranks.is_first():
         return scores, {}, ""
-    with _noting(missing, "baseline"):
+    with noting(missing, "baseline"):
         baseline = baseline_of(run.task)
     if scores:
-        with _noting(missing, "report"):
+        with noting(missing, "report"):
             report = run.task.report(scores, run.folder)
             if not isinstance(report, str):
                 kind, report = type(report).__name__, ""
@@ -368,7 +365,7 @@ def best_weights(run: Run, state: State) -> checkpoint.Checkpoint | None:
     for best in state.kept_best:
         path = checkpoint.path_of(run.folder / "best", best["step"])
         try:
-            return checkpoint.load(path)
+            return frozen.completed(checkpoint.load_model(path))
         except checkpoint.DamagedCheckpoint as damage:
             print(f"The best weights {path} are skipped ({damage}).")
     return None

@@ -1,4 +1,4 @@
-"""Unpacks what a prediction needs of an archive, which may be anybody's: known names, plain files, bounded sizes."""
+"""What comes out of an archive, which may be anybody's: known names, plain files, bounded sizes, weights as sealed."""
 
 import gzip
 import io
@@ -8,6 +8,7 @@ import tarfile
 import zlib
 from pathlib import Path
 
+from lib import checkpoint
 from lib.config.files import size_of
 from lib.errors import BadInput, printable
 from lib.text import amount
@@ -15,7 +16,7 @@ from lib.text import amount
 # In a run's folder, at the top or one below it.
 _WANTED = re.compile(
     r"([^/]{1,200}/)?(config\.yaml|summary\.json"
-    r"|best/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
+    r"|(best|frozen)/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
 )
 _CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")  # a task's own files
 _MOST_MEMBERS = 20_000
@@ -57,7 +58,7 @@ class _Bounded(io.RawIOBase):
 
 
 def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
-    """Writes configurations, summaries and best weights of the runs in an archive into a folder, and nothing else.
+    """Writes configurations, summaries and weights of the runs in an archive into a folder, and nothing else.
 
     `with_code` also takes the files of tasks, for who trusts whoever made the archive. Links, devices and other names
     stay packed. Raises BadInput.
@@ -95,3 +96,13 @@ def _take(packed: tarfile.TarFile, folder: Path, with_code: bool) -> None:
         content = packed.extractfile(member)
         with place.open("xb") as file:
             shutil.copyfileobj(content, file, _CHUNK)  # type: ignore[type-var]
+
+
+def damaged(run: Path) -> str:
+    """Returns which weights or checkpoint in a run's folder do not match their manifest, and why; "" for none."""
+    for manifest in sorted(run.glob("*/step-*/manifest.json")):
+        try:
+            checkpoint.verify(manifest.parent)
+        except checkpoint.DamagedCheckpoint as damage:
+            return f"{manifest.parent.name} is damaged: {damage}"
+    return ""

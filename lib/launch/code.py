@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from lib.config import Config, read_config
@@ -46,7 +47,22 @@ def named_by(run: Path) -> str:
     return names[0] if names else ""
 
 
-def task_in(run: Path) -> str:
+def tasks_in(runs: Sequence[Path]) -> dict[Path, str]:
+    """Returns the task that each run's configuration names, as `_task_in` does.
+
+    Runs with the same code get the file of the first of them, so that their tasks and settings are of the same class.
+    """
+    found: dict[Path, str] = {}
+    first: dict[object, str] = {}
+    for run in runs:
+        task = _task_in(run)
+        files = sorted((run / FOLDER).rglob("*.py")) if task else []
+        content = tuple((path.relative_to(run).as_posix(), path.read_bytes()) for path in files)
+        found[run] = first.setdefault((label(task), content), task)
+    return found
+
+
+def _task_in(run: Path) -> str:
     """Returns the task that a run's configuration names, file.py:Class, if that is a file in its own folder of code.
 
     "" for a task of lib. Nothing is run. Raises BadInput for a file elsewhere.

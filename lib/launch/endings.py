@@ -1,14 +1,16 @@
-"""What a rank leaves for the launcher when it ends: its error, or only the exit code that torchrun saw."""
+"""How runs end: what a failed rank leaves for the launcher, and errors after training, which cost no run its end."""
 
+import contextlib
 import json
 import re
 import signal
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lib import ranks
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine.disk import whole
 from lib.training.data import WorkerKilled
@@ -70,3 +72,25 @@ def ending_of(place: Path, number: int) -> str:
     ended_by = signal.Signals(-int(code))
     hint = " The system does this where the machine's RAM is full." if ended_by == signal.SIGKILL else ""
     return f"Rank {number} was ended by signal {ended_by.value} ({ended_by.name}).{hint}"
+
+
+@contextlib.contextmanager
+def noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator[None]:
+    """Notes an error of the block in `missing` and prints it; what comes after training must not cost the run its end.
+
+    An error that only several ranks together can answer is raised: memory that runs out, or a rank that is gone;
+    `alone` says that no other rank takes part in the block.
+    """
+    try:
+        yield
+    except Exception as error:
+        for_a_person = isinstance(error, BadInput | TrainingFailed | OSError) and not isinstance(error, OutOfMemory)
+        if ranks.world() > 1 and not alone and isinstance(error, RuntimeError) and not for_a_person:
+            raise
+        missing[name] = f"{type(error).__name__}: {error}"
+        print("" if for_a_person else traceback.format_exc(), end="")
+        print(
+            f"Warning: the {name} failed ({missing[name]}). The run itself is whole. Correct the cause, or free room "
+            "on the disk, and run again: what is missing is made, and nothing is trained again.",
+            flush=True,
+        )

@@ -4,13 +4,12 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lib import checkpoint
-from lib.checkpoint import weights
+from lib.checkpoint import Checkpoint, contents, frozen
 from lib.config import Config, to_yaml
 from lib.errors import BadInput, printable
 from lib.launch import code
@@ -21,6 +20,7 @@ from lib.report.summary import Summary, with_all
 from lib.task import Task, find_task, load_config, load_task
 from lib.task.files import label
 from lib.text import aligned
+from lib.training.order import INITIALISE, mix
 
 _MOST_RUNS = 1000
 _ROOM = 10**6  # numbers that a model may have beyond twice those saved: tied weights are saved once
@@ -103,13 +103,15 @@ def load_members(runs: Sequence[Path], own_task: str = "", trusted: bool = False
     lie in them. A run from whose weights others started (`queue.before`) is left out. Raises BadInput where the rest
     differ in their inputs or answers.
     """
-    loaded = {run: _configuration(run, own_task or (code.task_in(run) if trusted else "")) for run in runs}
+    tasks = code.tasks_in(runs) if trusted and not own_task else dict.fromkeys(runs, own_task)
+    loaded = {run: _configuration(run, task) for run, task in tasks.items()}
     earlier = {Path(name).stem for config in loaded.values() for name in config.queue.before}
     members = {run: find_task(c.task)(c) for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
     first = next(iter(members.values()))
     models, taken = [], None
     for run, task in members.items():
-        saved, learned = _best_weights(run)
+        saved = _best_weights(run)
+        learned = saved.state.get("learned", {})
         taken = learned if taken is None else taken
         alike = label(task.config.task) == label(first.config.task) and task.joined_by() == first.joined_by()
         if not alike or learned != taken:
@@ -120,8 +122,11 @@ def load_members(runs: Sequence[Path], own_task: str = "", trusted: bool = False
             )
         task.take_learned(learned)
         _check_size(task, saved, run)
-        model = task.model()
-        weights.put_back(model, saved)
+        task.published = saved.state.get("published", {})
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(mix(INITIALISE, task.config.seed))  # as the run drew what is frozen
+            model = task.model()
+        frozen.put_back(model, saved)
         models.append(model.to(memory.device()).eval())
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
@@ -140,22 +145,31 @@ def _configuration(run: Path, task: str) -> Config:
         ) from None
 
 
-def _best_weights(run: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads a run's best weights, those that its summary names, else the newest, and what was learned from its data.
-
-    Raises BadInput.
-    """
+def _best_weights(run: Path) -> Checkpoint:
+    """Reads a run's best weights: those that its summary names, else the newest. Raises BadInput."""
     summary, steps = Summary.read(run), checkpoint.steps(run / "best")
     best = summary.best.get("step") if summary and isinstance(summary.best, dict) else None
-    found = weights.load(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
-    return found.tensors["model"], found.state.get("learned", {})
+    path = checkpoint.path_of(run / "best", best if best in steps else steps[-1])
+    try:
+        found = checkpoint.load_model(path)
+        contents.check_names(found.state)
+        return frozen.completed(found) or found
+    except checkpoint.DamagedCheckpoint as damage:
+        raise BadInput(f"The weights {path} are damaged ({damage}). Download or copy them again.") from None
 
 
-def _check_size(task: Task, saved: dict[str, Tensor], run: Path) -> None:
-    """Raises BadInput where a configuration describes a far larger model than its weights are; it takes no memory."""
+def _check_size(task: Task, saved: Checkpoint, run: Path) -> None:
+    """Raises BadInput where a configuration describes a far larger model than its weights are; it takes no memory.
+
+    Frozen weights that were left out count as saved where the task's model has them frozen, too.
+    """
+    left_out = saved.state.get("frozen", {}).keys() - saved.tensors["model"].keys()
+    task.published = saved.state.get("published", {})
     with torch.device("meta"):
-        described = sum(value.numel() for value in task.model().state_dict().values())
-    if described > 2 * sum(value.numel() for value in saved.values()) + _ROOM:
+        model = task.model()
+    made = sum(value.numel() for name, value in frozen.parameters(model).items() if name in left_out)
+    described = sum(value.numel() for value in model.state_dict().values()) - made
+    if described > 2 * sum(value.numel() for value in saved.tensors["model"].values()) + _ROOM:
         raise BadInput(
             f"config.yaml of {printable(run.name)} describes a model of {described:,} numbers, and its weights have "
             "fewer than half of them. They do not belong together."

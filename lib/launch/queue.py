@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib import checkpoint, launch
+from lib import checkpoint, launch, ranks
 from lib.config import Config, Queue, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import smoke, torchrun
@@ -110,6 +110,15 @@ def is_for(path: Path, config: Config) -> bool:
     """Says whether a configuration asks for a queue of runs; a run's own config.yaml names that run alone."""
     is_of_a_run = path.name == "config.yaml" and path.absolute().parent.name == config.run.name
     return config.queue.has_runs and not is_of_a_run
+
+
+def refuse_ranks(config: str) -> None:
+    """Raises BadInput where torchrun has started this process: its ranks cannot share a queue of runs."""
+    if ranks.under_torchrun():
+        raise BadInput(
+            f"{config} has a queue of runs, and torchrun starts the ranks of one. Start it without torchrun: each run "
+            "of the queue takes all GPUs of this machine. Or give the config.yaml of one run."
+        )
 
 
 def _before(path: Path, config: Config) -> list[Entry]:

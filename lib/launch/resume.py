@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lib import checkpoint
-from lib.checkpoint import contents
+from lib.checkpoint import contents, frozen
 from lib.config import Config, profiles
 from lib.config.files import read_bytes
 from lib.errors import BadInput
@@ -153,8 +153,9 @@ def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
             (run.folder / name).unlink(missing_ok=True)  # of a start that was killed
             if (origin / name).is_file():
                 shutil.copyfile(origin / name, run.folder / name)
-    for step in checkpoint.steps(origin / "best"):
-        with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
-            best = checkpoint.load_model(checkpoint.path_of(origin / "best", step))
-            checkpoint.save(run.folder / "best", step, {"model": best.tensors["model"]}, best.state)
+    for kind in ("best", frozen.FOLDER):
+        for step in checkpoint.steps(origin / kind):
+            with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
+                kept = checkpoint.load_model(checkpoint.path_of(origin / kind, step))
+                checkpoint.save(run.folder / kind, step, {"model": kept.tensors["model"]}, kept.state)
     return Summary.read(origin)

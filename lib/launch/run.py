@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 from lib import ranks
-from lib.config import Config, profiles, resolve_lengths, with_changes
+from lib.config import Config, profiles, with_changes
+from lib.config.lengths import resolve_lengths
 from lib.launch import torchrun
 from lib.machine import hardware, memory
 from lib.machine.memory import GIB
@@ -19,8 +20,10 @@ from lib.planner.trace import NotTraceable
 from lib.report.progress import working
 from lib.task import Task, checked_datasets, load_task
 from lib.training import data
+from lib.training.optimization import make_moments
 from lib.training.order import Order
 from lib.training.precision import choose_precision
+from lib.training.state import new_state, state_tensors
 
 
 @dataclass(frozen=True)
@@ -101,3 +104,20 @@ def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[st
         plan,
         [*(f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()), *said],
     )
+
+
+def saved_bytes(run: Run) -> tuple[int, int]:
+    """Returns the bytes of the tensors in a checkpoint of a run, and of those in its best weights.
+
+    They are counted on the `meta` device, so that weights, the optimizer's tensors and the average take no memory.
+    """
+    state = new_state(run.task, run.config, torch.device("meta"), "fp32")
+    for parameter in state.parameters:
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+    make_moments(state.optimizer)
+    groups = state_tensors(state, run.config)
+    sizes = {
+        group: sum(value.numel() * value.element_size() for value in named.values()) for group, named in groups.items()
+    }
+    return sum(sizes.values()), sizes["model"]

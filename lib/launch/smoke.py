@@ -3,7 +3,6 @@
 import tempfile
 from pathlib import Path
 
-from lib import contract
 from lib.config import with_changes
 from lib.errors import TrainingFailed
 from lib.launch import torchrun
@@ -13,7 +12,7 @@ from lib.machine.memory import GIB
 from lib.planner import FITS
 from lib.report.progress import choose_progress
 from lib.text import aligned, duration
-from lib.training import data, loop
+from lib.training import contract, data, loop
 from lib.training.loop import Outcome
 from lib.training.session import start_session
 

@@ -84,6 +84,16 @@ def is_watched() -> bool:
     return environment.RANK_FOLDER in os.environ
 
 
+def end_rank(code: int) -> int:
+    """Ends this process's part in the ranks; returns the exit code: below torchrun any but 0 would be a failure.
+
+    There summary.json says why the run stopped.
+    """
+    code = 0 if ranks.under_torchrun() else code
+    ranks.end()
+    return code
+
+
 # --- in a rank --------------------------------------------------------------------------------------------------------
 
 

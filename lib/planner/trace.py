@@ -23,12 +23,11 @@ from lib.planner.allocator import MIB
 from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, FITS, NCCL_BYTES, Target, check_room, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.tracker import Tracker
-from lib.ranks import sums
 from lib.task import Batch, Task
 from lib.training.data import to_device
 from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
-from lib.training.step import optimizer_step
+from lib.training.step import optimizer_step, summing_bytes
 
 _STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
 _TURNS = 1000  # first steps of a run in which all players of a task have their turn
@@ -206,9 +205,9 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
     def at(moment: str) -> None:
         tracker.at(moment)
         if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
-            tracker.pass_by(min(sums.BUCKET_BYTES, 4 * tracker.parameters))
+            tracker.pass_by(summing_bytes(tracker.parameters))
 
-    moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
+    moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None, rest=lambda terms: None)
     loss = tracker.users_code()(task.loss)
     watched = types.SimpleNamespace(count=task.count, term_weights=task.term_weights, loss=loss, player=task.player)
     tracker.at("after load")

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -19,13 +20,19 @@ Item = TypeVar("Item")
 Logged = dict[str, tuple[float | Tensor, int]]
 
 
-def add_figures(logged: Logged, figures: Mapping[str, float | Tensor], size: int, terms: Collection[str]) -> None:
-    """Adds the figures of a micro-batch of `size` samples to `logged`.
+def add_figures(
+    logged: Logged,
+    figures: Mapping[str, float | Tensor],
+    size: int,
+    terms: Collection[str],
+    columns: Collection[str] = (),
+) -> None:
+    """Adds the figures of a micro-batch of `size` samples to `logged`; the trainer itself fills these `columns`.
 
     Raises BadInput for a name that metrics.csv has another use for, and for what is no single number.
     """
     for name, value in figures.items():
-        if name in _TAKEN or name in (f"loss_{term}" for term in terms):
+        if name in _TAKEN or name in columns or name in (f"loss_{term}" for term in terms):
             raise BadInput(f"Task.loss returned a figure {name!r}, a column that metrics.csv fills itself. Rename it.")
         is_tensor = isinstance(value, Tensor)
         if is_tensor and value.numel() != 1:
@@ -48,9 +55,10 @@ class Meter:
     """
 
     def __init__(self, pending: Mapping[str, Any], device: torch.device):
-        terms = {k: v for k, v in pending.items() if k not in ("steps", "figures")}
+        terms = {k: v for k, v in pending.items() if k not in ("steps", "figures", "rested")}
         self._sums = {k: torch.tensor(v, device=device) for k, v in terms.items()}
         self._steps = int(pending.get("steps", 0))
+        self._rested = Counter(pending.get("rested", {}))  # steps from which a term was left out
         self._logged: Logged = {}
         if ranks.is_first():  # the sum over the ranks was saved
             self.log({k: (math.nan if v is None else v, n) for k, (v, n) in pending.get("figures", {}).items()})
@@ -81,6 +89,10 @@ class Meter:
         for name, (value, samples) in logged.items():
             before, number = self._logged.get(name, (0.0, 0))
             self._logged[name] = before + value, number + samples
+
+    def rest(self, terms: Iterable[str]) -> None:
+        """Notes that a step that has just ended left these loss terms out, so that they are means over the others."""
+        self._rested.update(terms)
 
     def _figures(self) -> dict[str, tuple[float, int]]:
         """Returns sums and samples since the last row, of all ranks, which must all call this."""
@@ -127,14 +139,16 @@ class Meter:
         sums = {term: float(value) for term, value in self._sums.items()}
         # JSON has no NaN.
         figures = {name: (v if math.isfinite(v) else None, n) for name, (v, n) in self._figures().items()}
-        return {"steps": self._steps, **sums, **({"figures": figures} if figures else {})}
+        more = {"figures": figures, "rested": dict(self._rested)}
+        return {"steps": self._steps, **sums, **{name: value for name, value in more.items() if value}}
 
     def row(self, effective_batch: int) -> dict[str, float]:
         """Returns means since the last row, speed and memory; no `loss` and `loss_<term>` if every step was skipped.
 
         All ranks must call it.
         """
-        terms = {f"loss_{term}": float(value) / self._steps for term, value in self._sums.items()}
+        steps = {term: self._steps - self._rested[term] for term in self._sums}
+        terms = {f"loss_{term}": float(value) / steps[term] for term, value in self._sums.items() if steps[term]}
         means = {"loss": sum(terms.values()), **terms} if terms else {}
         means |= {name: value / samples for name, (value, samples) in self._figures().items()}
         rate = self._window_steps / self._window_seconds
@@ -142,7 +156,7 @@ class Meter:
         saved = {"save_peak_memory_bytes": self._save_peak} if self._save_peak else {}
         self._timed_steps += self._window_steps
         self._seconds += self._window_seconds
-        self._sums, self._steps, self._logged = {}, 0, {}
+        self._sums, self._steps, self._logged, self._rested = {}, 0, {}, Counter()
         self._window_steps, self._window_seconds, self._window_waited, self._save_peak = 0, 0.0, 0.0, 0
         return {
             **means,

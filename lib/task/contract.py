@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lib.config import Config, NoSettings
 from lib.errors import BadInput, printable
+from lib.task import published
 from lib.task.blocks import find_blocks
 from lib.task.fingerprint import fingerprint
 
@@ -42,6 +43,8 @@ class Task:
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
     together: ClassVar[int] = 1
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
+    # What was published of others, by name, that the run started from; kept in its checkpoints, set when it resumes.
+    published: Mapping[str, Mapping[str, Any]] = {}
 
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:
@@ -56,6 +59,16 @@ class Task:
     def model(self) -> nn.Module:
         """Returns a freshly initialised model on the CPU. Reads no data: the planner calls it where there is none."""
         raise to_write(self, "model()", "a freshly initialised torch.nn.Module, without reading data")
+
+    def pretrained(self, name: str, cls: Any, **options: Any) -> nn.Module:
+        """Returns a model of transformers with published weights, for `model()` to begin with.
+
+        `name` is a folder, a mounted model or data set, or a name on the Hugging Face hub; `cls` is a class such as
+        AutoModelForSequenceClassification, and `options` are those of its `from_pretrained`; the type is fp32 unless
+        they say `dtype`. What was taken is kept with the run. When it resumes, and in a plan, the model is built from
+        the configuration of then, and its weights come from the checkpoint. Raises BadInput.
+        """
+        return published.pretrained(self, name, cls, options)
 
     def describe_data(self) -> str:
         """Returns one paragraph on the data: where it comes from and how much of it there is; by default no more."""
@@ -156,8 +169,8 @@ class Task:
         """Returns the one player that is trained in a step, of those in `parameter_groups`; None: all of them are.
 
         For two networks that play against each other: the groups of other players are frozen in the step, and gradients
-        are clipped by the norm of this one. A loss term with the name of another player weighs nothing there, and
-        `loss` may leave it out: `self.step` is the step. It is a function of the step alone.
+        are clipped by the norm of this one. A loss term with the name of another player is left out of the step, so
+        `loss` need not compute it: `self.step` is the step. It is a function of the step alone.
         """
         return None
 
@@ -220,6 +233,12 @@ class Task:
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Returns metrics of several models together on the test set, and what to print; figures go into `folder`."""
         raise to_write(self, "vote(models, folder)", "metrics of all models together on the test set, and a text")
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """Writes the tested model into an empty folder in a form of its own, which the archive has as `export/`.
+
+        Such a form is `model.save_pretrained(folder)` of transformers and peft. By default there is none.
+        """
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""

@@ -176,8 +176,14 @@ def locate_data(
         folder = inputs.find_input(data_dir, here)
         is_mounted = here.input_dir is not None and here.input_dir in folder.parents
         found = inputs.search([folder], sentinels) if is_mounted and folder.is_dir() else []
-        return _first(homes(found), data_dir) or folder
+        return _first(homes(found), data_dir) or (_unpacked(folder) if is_mounted else folder)
     return _first(homes(inputs.search(inputs.mounted(here), sentinels)) if sentinels else [], "the mounted inputs")
+
+
+def _unpacked(folder: Path) -> Path:
+    """Returns the folder `data` in a data set that `kaggle dataset` packed: Kaggle unpacks its archive there."""
+    beside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return folder / "data" if beside - {"README.md"} == {"data"} and (folder / "data").is_dir() else folder
 
 
 def _first(found: list[Path], where: str) -> Path | None:

@@ -181,7 +181,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
 
 
 class Ema:
-    """Averages the parameters of a model after each step; validation, test and best weights use the average.
+    """Averages the trained parameters of a model after each step; validation, test and best weights use the average.
 
     The decay grows to `decay` as (1 + step) / (10 + step), so that a short run is not an average over its first steps.
     Buffers (batch statistics) are averages already and are not averaged again.
@@ -189,7 +189,7 @@ class Ema:
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
-        self._parameters = dict(model.named_parameters())
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.average = {name: value.detach().clone() for name, value in self._parameters.items()}
 
     @torch.no_grad()

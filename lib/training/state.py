@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lib import checkpoint, ranks
-from lib.checkpoint import weights
+from lib.checkpoint import frozen, weights
 from lib.checkpoint.saver import Saver
 from lib.config import Config
 from lib.errors import TrainingFailed
@@ -21,6 +21,7 @@ from lib.ranks import sharding
 from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
 from lib.task import Task, checked_blocks
+from lib.training import frozen as freezing
 from lib.training import groups, identity, layers, learned, optimization
 from lib.training.data import whole_groups
 from lib.training.groups import Group
@@ -50,6 +51,8 @@ class State:
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
     stopping: Stopping | None = None
+    left_out: dict[str, str] = field(default_factory=dict)  # frozen weights that are in no checkpoint, with their seals
+    once: frozenset[str] = frozenset()  # of these, what is yet to be written into the run's folder
     # Of this session alone, in no checkpoint:
     together: int = 1  # samples that no micro-batch parts
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
@@ -60,9 +63,11 @@ class State:
     # Found once, because a walk over a large model takes milliseconds:
     parameters: list[nn.Parameter] = field(init=False)
     with_buffers: list[nn.Module] = field(init=False)
+    trained: dict[str, str] = field(init=False)  # type and shape by name
 
     def __post_init__(self) -> None:
         self.parameters = list(self.model.parameters())
+        self.trained = frozen.trained(self.model)
         self.with_buffers = [module for module in self.model.modules() if module._buffers]
 
     def averaged(self) -> AbstractContextManager[None]:
@@ -94,12 +99,16 @@ def first_state(
     Only the first rank's `saved` counts; the others need not see its folder. A micro-batch has at most `most` samples,
     unless that is 0. Raises BadInput where `saved` does not fit.
     """
+    saved = checkpoint_from_first(frozen.completed(saved))
+    task.published = saved.state.get("published", {}) if saved else {}
     state = new_state(task, config)
     state.micro_batch = min(state.micro_batch, whole_groups(most or state.micro_batch, state.together))
-    if saved := checkpoint_from_first(saved):
+    if saved:
         restore_state(state, saved, note)
-    elif config.run.initial_weights:
-        note(start_from(state, task, config))
+    else:
+        if config.run.initial_weights:
+            note(start_from(state, task, config))
+        state.left_out, state.once = freezing.seals(state.model, task, config)
     if ended := state.stopped_early(config.training.max_steps):
         note(ended["text"])
     if ranks.world() > 1:
@@ -135,6 +144,7 @@ def new_state(
         mine = {"model": weights.of(model)}
         weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
     blocks = checked_blocks(task, model)
+    freezing.set_types(model, config, precision)
     sharded = config.training.fully_shard and ranks.world() > 1
     if sharded:
         sharding.shard(model, device, blocks)
@@ -168,6 +178,8 @@ def start_from(state: State, task: Task, config: Config) -> str:
         if ranks.is_first():
             read = {"model": weights.read(inputs.find_input(config.run.initial_weights, platform.detect()))}
     named = (ranks.tensors_from_first(read) or {})["model"]
+    taken = {"sha256": frozen.seal_of_all(named)}
+    task.published = {**task.published, config.run.initial_weights: taken}
     adapted, how = task.adapt({weights.plain(name): value for name, value in named.items()}, state.model)
     sentence = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
     if state.ema:
@@ -196,6 +208,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         )
     state.events.flush()
     own = groups.facts(state.groups)
+    _keep_frozen(state, saver)
     facts = {
         **({"groups": own} if own else {}),
         **({"stopping": state.stopping.facts()} if state.stopping else {}),
@@ -209,6 +222,9 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         "scaler": state.scaler.state_dict(),
         "micro_batch": state.micro_batch,
         **learned.facts(task),
+        "trained": state.trained,
+        "frozen": state.left_out,
+        "published": task.published,
     }
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
     tensors = state_tensors(state, config)  # all ranks take part where it is sharded
@@ -221,6 +237,17 @@ def set_rates(state: State, task: Task, config: Config, step: int) -> dict[str, 
     lr = optimization.rate_of(task, config, step, state.plateau)
     optimization.set_learning_rate(state.optimizer, lr)
     return groups.rates(state.groups, lr, step, groups.player_of(task, state.groups, step))
+
+
+def _keep_frozen(state: State, saver: Saver) -> None:
+    """Writes what is kept once of the frozen weights; what cannot be written goes into every checkpoint."""
+    if state.once and not freezing.keep_once(state.model, state.once, saver):
+        state.left_out = {name: seal for name, seal in state.left_out.items() if name not in state.once}
+    state.once = frozenset()
+
+
+def _saved_weights(state: State) -> dict[str, Tensor]:
+    return {name: value for name, value in weights.of(state.model).items() if name not in state.left_out}
 
 
 def _is_finite(parameter: Tensor) -> bool:
@@ -266,12 +293,16 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
     ranked = sorted([*others, new], key=lambda best: sign * best["value"])[: config.checkpoint.keep_best]
     if new in ranked:
         state.kept_best = ranked
+        _keep_frozen(state, saver)
         keep = partial(saver.retention.keep_best, [best["step"] for best in ranked])
         then = None if config.checkpoint.keep_last else keep
         with state.averaged():
-            groups = {"model": sharding.on_first(weights.of(state.model))}
+            groups = {"model": sharding.on_first(_saved_weights(state))}
             if ranks.is_first():
-                saver.save("best", state.step, groups, {"best": new, **learned.facts(task)}, then)
+                facts = {
+                    "best": new, "frozen": state.left_out, "published": task.published, **learned.facts(task),
+                }  # fmt: skip
+                saver.save("best", state.step, groups, facts, then)
 
 
 def restore_state(
@@ -279,7 +310,8 @@ def restore_state(
 ) -> None:
     """Restores model, optimizer, scaler and counters from `saved`. Raises BadInput where they do not fit."""
     state.resumed_from = saved.path
-    weights.put_back(state.model, saved.tensors["model"])
+    frozen.put_back(state.model, saved)
+    state.left_out = saved.state.get("frozen", {})
     if state.ema:
         state.ema.load(saved.tensors.get("ema", saved.tensors["model"]))
     groups.note_changes(saved.state.get("groups", []), state.groups, note)
@@ -332,7 +364,7 @@ def state_tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:
     The optimizer's go by parameter name ("exp_avg/blocks.0.qkv.weight"), whatever groups they are in. Sharded ones
     are gathered: whole on the first rank's CPU, none on the others.
     """
-    groups = {"model": weights.of(state.model)}
+    groups = {"model": _saved_weights(state)}
     if not config.checkpoint.lightweight:
         groups["optimizer"] = {
             f"{kind}/{name}": value

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from lib import checkpoint, ranks
+from lib.checkpoint.weights import plain
 from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
 from lib.ranks import sharding
-from lib.ranks.sums import add_counts, over_ranks
+from lib.ranks.sums import BUCKET_BYTES, add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task, check_loss_terms, check_terms
 from lib.text import listed
@@ -24,6 +25,7 @@ from lib.training.order import DROPOUT, Order, mix, seed_generators
 from lib.training.precision import autocast
 from lib.training.state import State
 
+_MOST_NAMES = 5  # in a sentence
 NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
 
 
@@ -35,6 +37,11 @@ class _Ready:
     logged: Logged
     buffers: list[dict[str, Tensor]]  # from before the step
     finite: bool
+
+
+def summing_bytes(parameters: int) -> int:
+    """Returns the bytes that the sum of so many gradients over ranks takes for a moment: a piece of it, in fp32."""
+    return min(BUCKET_BYTES, 4 * parameters)
 
 
 def optimizer_step(
@@ -63,6 +70,7 @@ def optimizer_step(
         if state.ema:
             state.ema.update(step)
         meter.log(ready.logged)
+        meter.rest(_term_weights(state, task, counts, step)[1])
     else:
         _restore_buffers(state, ready.buffers)  # batch statistics that saw such values would stay so for ever
         _count_skipped(state, step, order)
@@ -93,6 +101,8 @@ def _before_update(
         means, logged = computed
         try:
             over_ranks(state.parameters, means, state.with_buffers, buffers, state.sharded)
+            if step == 0:
+                _name_without_gradient(state)
             return _Ready(means, logged, buffers, _prepare_update(state, config.training.clip_norm))
         except Exception as error:
             # Between two ranks' sums no other rank can be told, so a fresh launch repeats the step.
@@ -103,6 +113,21 @@ def _before_update(
     if state.scaler.is_enabled():
         state.scaler._per_optimizer_states.pop(id(state.optimizer), None)  # unscaling twice would be refused
     return None
+
+
+def _name_without_gradient(state: State) -> None:
+    """Records the trained tensors that the whole first step gave no gradient; a later loss term may reach them yet."""
+    if state.device.type == "meta":  # a plan
+        return
+    trained = [(plain(name), p) for name, p in state.model.named_parameters() if p.requires_grad]
+    if without := [name for name, parameter in trained if parameter.grad is None]:
+        more = ", ..." if len(without) > _MOST_NAMES else ""
+        state.events.record(
+            0, "no_gradient", len(trained), len(trained) - len(without),
+            f"In the first step {len(without)} of {len(trained)} trained tensors got no gradient "
+            f"({', '.join(without[:_MOST_NAMES])}{more}): no loss depends on them, so they stay as they are. That is "
+            "right where a later loss term uses them. Otherwise use them in the forward pass, or freeze them.",
+        )  # fmt: skip
 
 
 def _prepare_update(state: State, clip_norm: float) -> bool:
@@ -129,6 +154,7 @@ def _gradients(
     position = ranks.rank() * sum(map(data.size_of, slots))  # in the whole effective batch
     micro_batches = (micro for slot in slots for micro in data.micro_batches(slot, state.micro_batch))
     weight, idle = _term_weights(state, task, counts, step)
+    columns = groups.rates(state.groups, 0.0, step, None).keys()
     for micro in data.on_device(micro_batches, state.device):
         # Dropout is a function of (seed, step, position of the micro-batch): a resumed step draws the same masks, and
         # so does a repeated one in micro-batches of the same size. Others draw other masks.
@@ -151,7 +177,7 @@ def _gradients(
         meter.allocated_at("after backward")
         for term, value in parts.items():
             means[term] = means[term] + value.detach() if term in means else value.detach()
-        add_figures(logged, figures, size, counts)
+        add_figures(logged, figures, size, counts, columns)
     if ranks.world() == 1:  # else the counts are those of all ranks
         check_terms(task, {term: 0 if term in idle else n for term, n in counts.items()}, weight, means)
     means = {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}

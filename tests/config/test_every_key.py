@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import get_type_hints
 
 from lib import launch
-from lib.config import Config, resolve_lengths, with_changes
+from lib.config import Config, with_changes
+from lib.config.lengths import resolve_lengths
 from lib.config.reader import flat, length_pairs, option
 from lib.launch import smoke
 from lib.task import load_config

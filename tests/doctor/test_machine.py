@@ -1,6 +1,7 @@
 """Checks of machines that this one is not: faked cards, disks, networks, clocks and versions."""
 
 import errno
+import importlib.util
 import shutil
 import time
 from collections import namedtuple
@@ -11,7 +12,9 @@ import torch
 from lib.doctor import machine
 from lib.doctor.findings import Finding
 from lib.machine import disk, hardware, memory, platform
+from lib.task import load_config
 from lib.training import session
+from tests import own as project
 from tests.doctor.conftest import by_name
 
 Usage = namedtuple("Usage", "total used free")
@@ -207,3 +210,16 @@ def test_a_machine_that_only_plans_is_asked_for_neither_gpu_nor_data(nothing_of_
         assert any("embedded data is trained on" in text for text in texts) == advised
         assert any("last save" in text for text in texts) == advised
         assert (found["GPU"].verdict == "ok") != advised
+
+
+def test_packages_that_the_task_s_own_files_import_must_be_there(tmp_path):
+    config = load_config(project.write(tmp_path / "project"))
+    with (tmp_path / "project" / "late.py").open("a") as file:
+        file.write("def later():\n    import nbformat, torchvision, no_such_package\n")
+    found = by_name(machine.check_versions(config))
+    assert found["nbformat"].verdict == "ok" and "the task imports it" in found["nbformat"].value
+    absent = found["no_such_package"]
+    assert (absent.verdict, absent.advice) == ("bad", "pip install 'no_such_package'.")
+    assert "no_such_package" not in by_name(machine.check_versions()) and found["scipy"].verdict == "ok"
+    if importlib.util.find_spec("torchvision") is None:
+        assert "Install it beside PyTorch" in found["torchvision"].advice

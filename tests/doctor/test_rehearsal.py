@@ -150,10 +150,20 @@ def test_a_model_that_cannot_be_made_is_said(toy, monkeypatch, error, sentence):
     assert found.verdict == "bad" and sentence in found.value
 
 
-def test_a_mistake_in_the_task_keeps_its_own_traceback(toy, monkeypatch):
+def test_a_mistake_in_the_task_is_said_with_its_line(toy, monkeypatch):
     def mistaken(task, config):
         raise AttributeError("no such layer")
 
     monkeypatch.setattr(rehearsal, "new_state", mistaken)
+    found = by_name(rehearsal.check_run(toy()))["model"]
+    assert found.verdict == "bad" and "raises AttributeError: no such layer" in found.advice
+    assert "test_rehearsal.py" in found.advice and 'raise AttributeError("no such layer")' in found.advice
+
+
+def test_a_mistake_of_the_library_keeps_its_own_traceback(toy, monkeypatch):
+    source = "def mistaken(task, config):\n    raise AttributeError('no such layer')\n"
+    names = {}
+    exec(compile(source, rehearsal.__file__, "exec"), names)
+    monkeypatch.setattr(rehearsal, "new_state", names["mistaken"])
     with pytest.raises(AttributeError, match="no such layer"):
         rehearsal.check_run(toy())

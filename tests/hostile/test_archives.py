@@ -111,6 +111,25 @@ def giant_header(kind):
     return member("x", kind, size=2 * 10**9).tobuf() + bytes(10_000)
 
 
+CODE = {
+    "toy/code/mine.py": True, "toy/code/pack/deep/x.py": True, "toy/code/my-task.py": True, "code/mine.py": True,
+    "toy/code/../mine.py": False, "toy/code/x.pyc": False, "toy/code/.hidden/x.py": False, "toy/mine.py": False,
+    "toy/code/x.so": False, "lib/task/code/a/b/c/d/e/f/g/h/i/x.py": False, "/toy/code/x.py": False,
+    "toy/code/\x1b[2J.py": False, "toy/code/a\nb.py": False, "toy/code/" + "x" * 300 + ".py": False,
+}  # fmt: skip
+
+
+def test_of_code_only_plain_python_files_below_its_folder_are_unpacked_and_only_for_who_trusts(nothing_outside, mine):
+    linked = (member("toy/code/link.py", tarfile.SYMTYPE, "/etc/passwd"), None)
+    path = archive_of(mine, *((member(name, size=1), b"x") for name in CODE), linked)
+    into = nothing_outside.root / "temporary" / "unpacked"
+    assert nothing_outside.attempt(unpack, path, into) == "" and not list(into.rglob("*.py"))
+    shutil.rmtree(into)
+    assert nothing_outside.attempt(unpack, path, into, True) == ""
+    written = {str(p.relative_to(into)) for p in into.rglob("*") if "code" in p.parts and p.is_file()}
+    assert written - {f"toy/code/{name}" for name in ("toy.py",)} == {name for name, taken in CODE.items() if taken}
+
+
 BOMBS = {
     "4 GB of zeros": lambda: gzip.compress(member("toy/x", size=4 * 10**9).tobuf() + bytes(2**20)),
     "a giant configuration": lambda: gzip.compress(member("toy/config.yaml", size=4 * 10**12).tobuf() + bytes(2**20)),

@@ -67,6 +67,19 @@ def test_a_push_says_everything_and_carries_the_parameters(stub, capsys):
     assert stub.sessions[0].parameter("SMOKE_STEPS") == 0
 
 
+def test_a_published_model_is_mounted_by_its_version(stub, capsys):
+    given = ["--model", "ada/bert/pytorch/tiny/2", "--model", "google/vit/flax/base-16/1"]
+    assert main(["kaggle", "push", "graphmer", *given]) == 0
+    assert stub.sessions[0].request["modelDataSources"] == ["ada/bert/pytorch/tiny/2", "google/vit/flax/base-16/1"]
+    assert main(["kaggle", "push", "graphmer", "--dry-run", *given]) == 0
+    out = capsys.readouterr().out
+    assert 'model_sources: ["ada/bert/pytorch/tiny/2", "google/' in out and "Add Input > Models > ada/bert/pyt" in out
+    for name in ("ada/bert", "ada/bert/pytorch/tiny", "ada/bert/pytorch/tiny/latest", "ada//pytorch/tiny/1"):
+        assert main(["kaggle", "push", "graphmer", "--model", name]) == 2
+        assert "is not OWNER/MODEL/FRAMEWORK/VARIATION/VERSION" in capsys.readouterr().err
+    assert stub.count("SaveKernel") == 1
+
+
 def test_nothing_is_pushed_while_a_session_is_active(stub, capsys):
     pushed = threading.Event()
     stub.runner = lambda session: pushed.wait(600)

@@ -10,6 +10,7 @@ from lib import checkpoint, launch
 from lib.__main__ import main
 from lib.errors import BadInput, TrainingFailed
 from lib.kaggle import carried, preflight
+from lib.launch.run import saved_bytes
 from tests.conftest import ROOT
 from tests.kaggle.stub import KEY
 from tests.notebooks.test_notebooks import PARAMETERS, small_graph
@@ -211,7 +212,7 @@ def test_the_bytes_that_are_counted_are_those_that_a_run_saves(toy, tmp_path, li
     overrides = {"training.ema_decay": ema_decay, "checkpoint.lightweight": lightweight, "training.max_steps": 3}
     overrides["workload.batch_norm"] = True  # tensors of the same shape, which have no addresses on `meta`
     run = launch.prepare(toy(overrides))
-    counted = preflight.saved_bytes(run)
+    counted = saved_bytes(run)
     launch.train(run)
     kinds = ("checkpoints", "best")
     saved = [next((tmp_path / "runs" / "toy" / kind).glob("step-*")) for kind in kinds]

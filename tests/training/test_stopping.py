@@ -61,7 +61,7 @@ def test_a_run_without_one_number_stops_too():
     assert found.is_over and "loss was not better than no number" in found.sentence(2, 9)
 
 
-@pytest.mark.parametrize("cut", [1, 5, 8, 9])
+@pytest.mark.parametrize("cut", [5, 9])
 def test_a_run_stopped_anywhere_stops_early_at_the_same_step_with_the_same_bytes(toy, tmp_path, learns_until, cut):
     config = toy(EARLY)
     whole = fit(config, tmp_path / "whole")
@@ -129,7 +129,7 @@ def test_a_queue_has_nothing_left_of_it_and_its_quota_is_a_most(toy, tmp_path, l
     assert "completed  10/40" in table and "Nothing is left to train." in table
     monkeypatch.setattr(preflight, "_memory", lambda part: (None, 1.0))
     said = preflight._speed([preflight.Part("toy", 1, config, 40, run)], 1.0)[-1].value
-    assert "40 steps at 1 steps/s, as you measured, takes at most 0.0 h" in said
+    assert "40 steps at 1 steps/s, as you measured, take at most 0.0 h" in said
     plain = toy({**EARLY, "training.stop_after_evaluations": 0})
     assert "at most" not in preflight._speed([preflight.Part("toy", 1, plain, 40, run)], 1.0)[-1].value
 

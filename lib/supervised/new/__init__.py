@@ -11,7 +11,7 @@ _TEST = '''"""Whether {name}_task.py keeps the contract of a task: run this with
 from pathlib import Path
 
 import trainbook  # noqa: F401  which lets lib be found
-from lib.contract import check
+from lib.training.contract import check
 
 
 def test_the_task_keeps_its_contract():
@@ -40,7 +40,7 @@ def write(name: str, kind: str, folder: Path) -> list[Path]:
         raise BadInput(f"{', '.join(map(str, there))}: there already, and nothing is overwritten. Take another name.")
     for path, text in texts.items():
         path.write_text(text, "utf-8")
-    from lib.new import made  # not at the top: the command's help does not wait for NumPy
+    from lib.supervised.new import made  # not at the top: the command's help does not wait for NumPy
 
     getattr(made, kind)(data)
     return [*texts, data]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lib import contract
+from lib.training import contract
 from tests.toy import Toy
 
 IMAGES = torch.arange(60.0).view(20, 3) / 60

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from lib.contract.asked import Asked, fetch
-from lib.contract.sentences import asking
 from lib.errors import BadInput
 from lib.report.progress import working
 from lib.task import Batch, Task, checked_numbers, checked_scores
+from lib.training.contract.asked import Asked, fetch
+from lib.training.contract.sentences import asking
 from lib.training.data import check_samples, to_device
 from lib.training.draws import put_back
 from lib.training.evaluation import EvaluationLoader

@@ -3,9 +3,10 @@
 import argparse
 from pathlib import Path
 
-from lib import new
 from lib.config.environment import command
-from lib.text import aligned
+from lib.supervised import new
+
+_WIDTH = 60  # of a command; a longer one moves its comment
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -30,5 +31,7 @@ def _new(options: argparse.Namespace) -> int:
     print(f"{config}: the run, with a reason for each key")
     print(f"{test}: asks whether the task keeps its contract; run it with pytest")
     print(f"{data}: generated data, in the layout that the task reads; put yours in its place")
-    print(f"\nNext:\n{aligned([(command(arguments), f'# {what}') for arguments, what in steps], left={0, 1})}")
+    print("\nNext:")
+    for arguments, what in steps:
+        print(f"{command(arguments):{_WIDTH}}  # {what}")
     return 0

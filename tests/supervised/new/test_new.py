@@ -46,8 +46,8 @@ def test_what_is_written_is_sound_and_trains_at_once(written, kind, capsys):
 
 
 def test_the_test_that_is_written_passes_and_fails_where_the_task_breaks_its_contract(written):
-    if not find_spec("lib.contract"):
-        pytest.skip("the test that is written calls lib.contract, which is not there")
+    if not find_spec("lib.training.contract"):
+        pytest.skip("the test that is written calls lib.training.contract, which is not there")
     written("tabular")
     check = runpy.run_path("test_my_task.py")["test_the_task_keeps_its_contract"]
     check()

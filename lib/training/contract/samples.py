@@ -8,12 +8,12 @@ import psutil
 import torch
 from torch import Tensor
 
-from lib.contract.asked import Asked, alike, fetch, fetch_one
-from lib.contract.sentences import asking
 from lib.errors import BadInput
 from lib.machine import hardware
 from lib.report.progress import working
 from lib.task import SPLITS, Batch, checked_datasets
+from lib.training.contract.asked import Asked, alike, fetch, fetch_one
+from lib.training.contract.sentences import asking
 from lib.training.data import check_samples
 from lib.training.draws import put_back, seeded_draws
 

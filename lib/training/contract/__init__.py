@@ -9,14 +9,15 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from lib.config import Config, resolve_lengths
-from lib.contract import losses, samples, scores
-from lib.contract.asked import Asked
-from lib.contract.scores import baseline_of
-from lib.contract.sentences import explained, place_of, same_error
+from lib.config import Config
+from lib.config.lengths import resolve_lengths
 from lib.errors import BadInput
 from lib.machine import memory
 from lib.task import Task, load_config, load_task
+from lib.training.contract import losses, samples, scores
+from lib.training.contract.asked import Asked
+from lib.training.contract.scores import baseline_of
+from lib.training.contract.sentences import explained, place_of, same_error
 from lib.training.data import subset
 
 __all__ = ["Asked", "Findings", "baseline_of", "check", "examine", "explained", "findings", "place_of", "require"]

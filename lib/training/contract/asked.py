@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from lib.config import Config
-from lib.contract.sentences import asking
 from lib.errors import BadInput
 from lib.machine import memory
 from lib.task import Batch, Task, checked_datasets
 from lib.training import data
+from lib.training.contract.sentences import asking
 from lib.training.draws import seeded_draws
 from lib.training.order import Order
 

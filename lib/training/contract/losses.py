@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lib.contract.asked import Asked, alike
-from lib.contract.sentences import asking
 from lib.errors import BadInput
 from lib.ranks.sums import add_counts
 from lib.report.meter import add_figures
 from lib.task import Batch, check_loss_terms, check_terms
 from lib.training import data
+from lib.training.contract.asked import Asked, alike
+from lib.training.contract.sentences import asking
 from lib.training.draws import put_back, seed_draws
 from lib.training.order import INITIALISE, mix, seed_generators
 from lib.training.precision import autocast, choose_precision

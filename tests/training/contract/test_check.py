@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lib import contract, launch
-from lib.contract import losses, samples, scores
-from lib.contract.asked import alike
+from lib import launch
 from lib.doctor import rehearsal
 from lib.errors import BadInput
 from lib.launch import smoke
 from lib.machine import hardware
 from lib.report.progress import Plain
-from lib.training import loop
-from tests.contract.test_contract import IMAGES, Classes, InBatchNegatives, MeanLoss
+from lib.training import contract, loop
+from lib.training.contract import losses, samples, scores
+from lib.training.contract.asked import alike
 from tests.doctor.conftest import by_name
 from tests.toy import Toy
+from tests.training.contract.test_contract import IMAGES, Classes, InBatchNegatives, MeanLoss
 from tests.training.test_draws import states
 from tests.training.test_loop import StopAfter, endless, newest, stable
 

@@ -1,0 +1,56 @@
+"""The packages that a notebook imports, compared with those of Kaggle's image."""
+
+import ast
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lib.doctor.findings import Finding
+from lib.kaggle import carried, image
+from lib.task.files import imports
+
+ADVICE = "The notebook looks there; what is missing it installs where its internet is on (--internet)."
+
+
+def sentence(names: Collection[str]) -> str:
+    return f"Whether Kaggle's image has {', '.join(names)} is not known: no table here names it."
+
+
+def absent(names: Collection[str]) -> list[str]:
+    """Returns the imports that Kaggle's image is known to lack."""
+    return sorted(name for name in names if name in image.PACKAGES and image.PACKAGES[name].version is None)
+
+
+def unknown(names: Collection[str]) -> list[str]:
+    """Returns the imports of which no table says whether Kaggle's image has them."""
+    return sorted(set(names) - image.PACKAGES.keys())
+
+
+def check(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
+    """Compares the packages that the notebook and the carried files import with those of Kaggle's image."""
+    own = {name: text for name, text in files.items() if name.startswith("configs/") and name.endswith(".py")}
+    codes = [text for name, text in files.items() if name.endswith(".py") and name not in own]
+    names = {alias for code in codes for alias in _tops(ast.walk(ast.parse(code)))} | {*_tops(carried.syntax(notebook))}
+    names |= {one.dotted.split(".")[0] for text in own.values() for one in imports(text) if one.is_needed}
+    beside = {part for name in own for part in Path(name).with_suffix("").parts}
+    names -= {*sys.stdlib_module_names, "lib", "__future__", *beside}
+    has_internet = bool(notebook["metadata"].get("kaggle", {}).get("isInternetEnabled"))
+    if (lacked := absent(names)) and not has_internet:
+        advice = "Switch the internet on, or mount their wheels."
+        return Finding("imports", f"Kaggle's image lacks {', '.join(lacked)}", "bad", advice)
+    if unlisted := unknown(names):
+        return Finding("imports", sentence(unlisted), "warning", ADVICE)
+    if lacked:
+        return Finding("imports", f"Kaggle's image lacks {', '.join(lacked)}; the notebook's internet is on for them")
+    newest = max((image.PACKAGES[name].checked for name in names), default="-")
+    return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported (checked {newest})")
+
+
+def _tops(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yields the names of the packages that are imported."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]

@@ -1,0 +1,114 @@
+"""A model with published weights, which are chosen once: a run that resumes builds the same one without them."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lib.config import Config
+from lib.config.files import read_bytes
+from lib.errors import BadInput, printable
+from lib.machine import inputs, platform
+from lib.machine.published import as_safetensors, digest, find_model
+
+_MOST_BYTES = 2**24  # of a state.json
+_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_TAKEN_FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]  # no pickle
+
+
+def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn.Module:
+    """Does what `Task.pretrained` says."""
+    options = {"dtype": torch.float32, **options}
+    dtype = options.pop("dtype")
+    known = task.published.get(name) or _taken_before(task.config, name)
+    folder = _folder(name, is_known=bool(known))
+    config, rest = _configuration(name, folder, known, options)
+    if not known and not _on_meta():
+        known = {"config": json.loads(config.to_json_string(use_diff=False)), "sha256": digest(as_safetensors(folder))}
+    if known:
+        task.published = {**task.published, name: known}
+    if folder is None or _on_meta():
+        make = getattr(cls, "from_config", None) or cls._from_config
+        return make(config, dtype=dtype, **rest)
+    here = as_safetensors(folder)
+    return cls.from_pretrained(here, config=config, dtype=dtype, use_safetensors=True, local_files_only=True, **rest)
+
+
+def _on_meta() -> bool:
+    return torch.empty(0).is_meta
+
+
+def _configuration(
+    name: str, folder: Path | None, known: Mapping[str, Any] | None, options: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Returns the configuration that the run began with, else the published one, and the options that it lacks.
+
+    Raises BadInput.
+    """
+    from transformers import AutoConfig
+
+    try:
+        if known:
+            values = dict(known["config"])
+            config = AutoConfig.for_model(values.pop("model_type"), **values)
+            return config, {key: value for key, value in options.items() if not hasattr(config, key)}
+        return AutoConfig.from_pretrained(folder, return_unused_kwargs=True, local_files_only=True, **options)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = printable(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, most=300)
+        where = "which the run began with" if known else f"in {printable(folder)}"
+        raise BadInput(f"The configuration of {printable(name)} {where} cannot be used ({why}).") from None
+
+
+def _folder(name: str, is_known: bool) -> Path | None:
+    """Returns the folder with the weights; None where it is not there, and the run knows what to build without it."""
+    try:
+        found = find_model(name)
+        if found.is_dir():
+            return found
+        raise BadInput(f"{printable(found)} is a file. Give the folder with the weights and config.json.")
+    except BadInput as absent:
+        folder = _from_hub(name) if _ON_HUB.fullmatch(name) else None
+        if folder is None and not is_known:
+            raise absent
+        return folder
+
+
+def _from_hub(name: str) -> Path | None:
+    """Returns the folder of a model of the Hugging Face hub, from its cache or over the internet; None without them."""
+    try:
+        from huggingface_hub import snapshot_download
+
+        try:
+            return Path(snapshot_download(name, allow_patterns=_TAKEN_FROM_HUB, local_files_only=True))
+        except OSError:
+            return Path(snapshot_download(name, allow_patterns=_TAKEN_FROM_HUB))
+    except Exception as error:  # of the network in many forms
+        print(f"{printable(name)} is not mounted, and the Hugging Face hub does not give it ({type(error).__name__}).")
+        return None
+
+
+def _taken_before(config: Config, name: str) -> Mapping[str, Any] | None:
+    """Returns what the newest checkpoint of the run says of published weights, for a plan before the run resumes."""
+    for folder in _checkpoints(config):
+        for path in sorted(folder.glob("step-*/state.json"), reverse=True):
+            try:
+                taken = json.loads(read_bytes(path, _MOST_BYTES))["published"][name]
+                if isinstance(taken["config"], dict):
+                    return taken
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                continue
+    return None
+
+
+def _checkpoints(config: Config) -> Iterator[Path]:
+    run = config.run.name
+    if config.run.resume_from:
+        base = inputs.find_input(config.run.resume_from, platform.detect())
+        yield from (base / "checkpoints", base / run / "checkpoints")
+        return
+    earlier = inputs.earlier_runs(run, platform.detect())
+    yield from (folder / "checkpoints" for folder in (platform.output_dir(config) / run, *earlier))

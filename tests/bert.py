@@ -1,0 +1,41 @@
+"""A tiny BERT of transformers whose published weights come from a folder, on the toy's samples."""
+
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from lib.config.reader import option
+from tests import toy
+
+
+@dataclass(frozen=True)
+class Settings(toy.Settings):
+    published: str = option("", "Published weights.")
+    frozen: bool = option(False, "Whether all but the head is frozen.")
+
+
+class Bert(toy.Toy):
+    Settings = Settings
+
+    def model(self):
+        model = self.pretrained(self.config.workload.published, AutoModelForSequenceClassification, num_labels=1)
+        if self.config.workload.frozen:
+            model.bert.requires_grad_(False)
+        return model
+
+    def loss(self, model, batch):
+        ids = (batch["id"][:, None].long() + torch.arange(3, device=batch["id"].device)) % 11
+        answers = model(input_ids=ids).logits
+        valid = batch["y"] > -1e8
+        return {"squared": torch.where(valid, (answers - batch["y"]) ** 2, 0.0).sum()}, {}
+
+    def export(self, model, folder):
+        model.save_pretrained(folder)
+
+
+class Peft(Bert):
+    def model(self):
+        from peft import LoraConfig, get_peft_model
+
+        return get_peft_model(super().model(), LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"]))

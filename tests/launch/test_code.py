@@ -1,0 +1,101 @@
+"""The files of a task of one's own lie in its run and its archive, and run only for who says so."""
+
+import shutil
+import sys
+import tarfile
+
+import pytest
+
+from lib import launch
+from lib.__main__ import main
+from lib.errors import BadInput
+from lib.launch import code, ensemble
+from lib.task import load_config
+from tests import own as project
+
+FILES = {"mine.py", "layers.py", "waves.py", "late.py"}
+
+
+def train(config, **overrides):
+    return launch.train(load_config(config, {"output_dir": str(config.parent / "runs"), **overrides}))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a project with a completed run."""
+    config = project.write(tmp_path_factory.mktemp("trained") / "project")
+    train(config)
+    return config.parent
+
+
+@pytest.fixture
+def archive(trained, tmp_path, monkeypatch):
+    """Its archive in an empty folder of a machine that has nothing else of it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    shutil.copy(trained / "runs" / "outputs.tar.gz", tmp_path)
+    (tmp_path / "data").mkdir()
+    for name in ("waves", "layers", "late"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path / "outputs.tar.gz"
+
+
+def test_run_and_archive_hold_the_task_s_file_and_what_it_imports_beside_it(trained):
+    assert {path.name for path in (trained / "runs" / "my" / "code").glob("*.py")} == FILES
+    with tarfile.open(trained / "runs" / "outputs.tar.gz") as packed:
+        names = set(packed.getnames())
+    assert {f"my/code/{name}" for name in FILES} <= names and not [name for name in names if "__pycache__" in name]
+    assert "\ntask: code/mine.py:Mine" in "\n" + (trained / "runs" / "my" / "config.yaml").read_text()
+
+
+def test_a_run_goes_on_from_its_own_configuration_in_another_place(trained, tmp_path):
+    shutil.copytree(trained / "runs", tmp_path / "elsewhere")
+    config = load_config(tmp_path / "elsewhere" / "my" / "config.yaml", {"output_dir": str(tmp_path / "elsewhere")})
+    assert str(tmp_path) in config.task and launch.train(config).reason == "completed"
+    longer = {"output_dir": str(tmp_path / "elsewhere"), "training.max_steps": 6}
+    assert launch.train(load_config(tmp_path / "elsewhere" / "my" / "config.yaml", longer)).step == 6
+
+
+def test_what_a_task_no_longer_imports_leaves_its_run(tmp_path):
+    config = project.write(tmp_path / "project")
+    run = tmp_path / "run"
+    for names in (FILES, FILES - {"late.py"}):
+        code.keep(run, load_config(config))
+        assert {path.name for path in (run / "code").iterdir()} == names
+        (config.parent / "mine.py").write_text(project.TASK.replace("from late import said", "said = str"))
+
+
+def test_predict_runs_the_archive_s_task_only_for_who_trusts_it(archive, tmp_path, capsys):
+    given = ["predict", str(archive), "data", "out"]
+    assert main(given) == 2
+    error = capsys.readouterr().err
+    assert "give it: --task file.py:Class" in error and "add --trust" in error and "waves" not in sys.modules
+    assert main([*given, "--trust"]) == 0
+    assert (tmp_path / "out" / "answers.txt").read_text() == "1 models", "it imports while it predicts"
+
+
+def test_predict_runs_one_s_own_copy_without_any_of_the_archive(archive, tmp_path, trained):
+    project.write(tmp_path / "mine")
+    (tmp_path / "mine" / "late.py").write_text("def said(models):\n    return 'mine'\n")
+    assert main(["predict", str(archive), "data", "out", "--task", "mine/mine.py:Mine"]) == 0
+    assert (tmp_path / "out" / "answers.txt").read_text() == "mine"
+
+
+def test_several_runs_of_one_task_predict_together(trained, tmp_path):
+    shutil.copytree(trained / "runs", tmp_path / "runs")
+    shutil.copytree(tmp_path / "runs" / "my", tmp_path / "runs" / "other")
+    assert "2 models together" in ensemble.run(tmp_path / "runs", tmp_path, tmp_path / "out", trusted=True)
+
+
+@pytest.mark.parametrize("task", ["{evil}:Evil", "code/../../evil.py:Evil", "code/link.py:Evil", "code/none.py:Evil"])
+def test_trust_reaches_no_further_than_the_run_s_own_folder(trained, tmp_path, task):
+    run = tmp_path / "runs" / "my"
+    shutil.copytree(trained / "runs" / "my", run)
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    shutil.copy(evil, tmp_path / "runs" / "evil.py")
+    (run / "code" / "link.py").symlink_to(evil)
+    text = (run / "config.yaml").read_text().replace("code/mine.py:Mine", task.format(evil=evil))
+    (run / "config.yaml").write_text(text)
+    with pytest.raises(BadInput, match=r"no such file is in its folder code.*--task file\.py:Class"):
+        ensemble.run(run, tmp_path, tmp_path / "out", trusted=True)
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,296 @@
+"""Fine-tuning with adapters: what is trained is kept by name, and what is frozen is left out, checked and kept once."""
+
+import csv
+import dataclasses
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from lib import checkpoint, launch
+from lib.checkpoint import weights
+from lib.errors import BadInput
+from lib.launch import ensemble
+from lib.training.frozen import set_types
+from lib.training.state import new_state, restore_state
+from tests.adapters import Lora
+from tests.conftest import ROOT
+
+BASE = {"blocks.0.base.weight", "blocks.0.base.bias"}
+TRAINED = {"blocks.0.down.weight", "blocks.0.up.weight", "blocks.2.weight", "blocks.2.bias"}
+LONG = {"training.max_steps": 6, "checkpoint.every_steps": 2, "training.evaluate_every_steps": 2}
+
+
+@pytest.fixture(autouse=True)
+def no_plots(monkeypatch):
+    """Most of the time of so small a run would go into its picture."""
+    monkeypatch.setattr(launch, "plot", lambda *_: None)
+
+
+@pytest.fixture
+def lora(toy, tmp_path):
+    """lora(**overrides) -> the configuration of adapters on a base that is read from a file."""
+    torch.manual_seed(1)
+    save_file(weights.of(nn.Linear(3, 4)), tmp_path / "base.safetensors")
+
+    def make(overrides=None, task="Adapted"):
+        given = {"task": f"{ROOT / 'tests' / 'adapters.py'}:{task}"}
+        return toy({**given, "workload.base": str(tmp_path / "base.safetensors"), **LONG, **(overrides or {})})
+
+    return make
+
+
+def newest(tmp_path, name="toy"):
+    return checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0]
+
+
+# --- what is trained --------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_names_what_is_trained_with_type_and_shape(lora, tmp_path):
+    launch.train(lora())
+    assert newest(tmp_path).state["trained"] == {
+        "blocks.0.down.weight": "float32 (2, 3)", "blocks.0.up.weight": "float32 (4, 2)",
+        "blocks.2.weight": "float32 (1, 4)", "blocks.2.bias": "float32 (1,)",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong, sentence",
+    [
+        ("frozen", r"2 trained then and frozen now \(blocks.0.down.weight, blocks.0.up.weight\)"),
+        ("wrapped twice", r"4 trained tensors: 2 trained now and not in the model then \(blocks.0.base.down"),
+        ("unused", r"4 trained tensors: 2 trained now and not in the model then \(extra.weight, extra.bias\)"),
+    ],
+)
+def test_a_model_that_trains_something_else_is_not_resumed(lora, cut, wrong, sentence):
+    cut(3)
+    launch.train(lora())
+    cut(None)
+    with pytest.raises(BadInput, match=sentence):
+        launch.train(lora({"workload.wrong": wrong}))
+    assert launch.train(lora()).step == 6
+
+
+def test_another_type_of_a_trained_tensor_is_named(lora, tmp_path, cut):
+    cut(3)
+    launch.train(lora())
+    found = newest(tmp_path)
+    trained = {**found.state["trained"], "blocks.2.bias": "float16 (1,)"}
+    run = launch.prepare(lora())
+    with pytest.raises(BadInput, match=r"1 of another type or shape now \(blocks.2.bias\)"):
+        restore_state(
+            new_state(run.task, run.config), dataclasses.replace(found, state={**found.state, "trained": trained})
+        )
+
+
+def test_a_checkpoint_of_earlier_code_resumes(lora, tmp_path, cut):
+    """It has every weight, and says nothing of what was trained."""
+    cut(None)
+    launch.train(lora({"checkpoint.frozen": "save", "run.name": "whole"}))
+    cut(3)
+    launch.train(lora({"checkpoint.frozen": "save"}))
+    found = newest(tmp_path)
+    state = {key: value for key, value in found.state.items() if key not in ("trained", "frozen", "published")}
+    checkpoint.save(found.path.parent, found.step, found.tensors, state)
+    cut(None)
+    assert launch.train(lora()).reason == "completed"
+    assert newest(tmp_path).tensors["model"].keys() >= BASE
+    assert same(newest(tmp_path), newest(tmp_path, "whole"))
+
+
+def same(one, other):
+    groups = ("model", "optimizer")
+    pairs = [(one.tensors[group], other.tensors[group]) for group in groups]
+    return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs)
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+def events(tmp_path):
+    path = tmp_path / "runs" / "toy" / "events.csv"
+    rows = csv.DictReader(path.read_text().splitlines()) if path.is_file() else []
+    return [row["text"] for row in rows if row["kind"] == "no_gradient"]
+
+
+def test_a_trained_tensor_that_gets_no_gradient_is_named_once(lora, tmp_path, capsys):
+    launch.train(lora({"workload.wrong": "unused"}))
+    (said,) = events(tmp_path)
+    assert "2 of 6 trained tensors got no gradient (extra.weight, extra.bias)" in said
+    assert capsys.readouterr().out.count("got no gradient") == 1
+
+
+def test_a_tensor_that_is_used_is_not_named_though_its_gradient_is_zero(lora, tmp_path):
+    launch.train(lora())  # `up` is zero, so `down` gets a gradient of zeros
+    assert events(tmp_path) == []
+
+
+# --- what is frozen ---------------------------------------------------------------------------------------------------
+
+
+def test_a_base_that_comes_from_a_file_is_in_no_checkpoint_and_resuming_is_exact(lora, tmp_path, cut):
+    cut(None)
+    launch.train(lora({"run.name": "whole"}))
+    cut(3)
+    launch.train(lora())
+    cut(None)
+    launch.train(lora())
+    run, found = tmp_path / "runs" / "toy", newest(tmp_path)
+    assert found.tensors["model"].keys() == TRAINED and found.state["frozen"].keys() == BASE
+    (best,) = (run / "best").iterdir()
+    assert load_file(best / "model.safetensors").keys() == TRAINED
+    assert not (run / "frozen").exists()
+    assert same(found, newest(tmp_path, "whole"))
+
+
+def test_another_base_is_a_sentence(lora, tmp_path, cut):
+    cut(3)
+    launch.train(lora())
+    cut(None)
+    other = {name: value + 1 for name, value in load_file(tmp_path / "base.safetensors").items()}
+    save_file(other, tmp_path / "base.safetensors")
+    with pytest.raises(BadInput, match=r"of 2 that it leaves out because model\(\) makes them, 2 have another hash now"):
+        launch.train(lora())
+
+
+def test_a_base_that_is_drawn_is_kept_once_and_needs_no_other_draw(lora, tmp_path, cut, monkeypatch):
+    drawn = {"workload.base": ""}
+    cut(None)
+    launch.train(lora({**drawn, "run.name": "whole"}))
+    cut(3)
+    launch.train(lora(drawn))
+    kept = checkpoint.load(tmp_path / "runs" / "toy" / "frozen" / "step-00000000")
+    assert kept.tensors["model"].keys() == BASE and newest(tmp_path).tensors["model"].keys() == TRAINED
+    cut(None)
+    with monkeypatch.context() as patch:  # as a version of torch with another generator would
+        patch.setattr(nn.Linear, "reset_parameters", lambda self: nn.init.constant_(self.weight, 0.5))
+        launch.train(lora(drawn))
+    assert same(newest(tmp_path), newest(tmp_path, "whole"))
+
+
+def test_a_base_that_is_lost_is_a_sentence(lora, tmp_path, cut, monkeypatch):
+    cut(3)
+    launch.train(lora({"workload.base": ""}))
+    cut(None)
+    shutil.rmtree(tmp_path / "runs" / "toy" / "frozen")
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.Linear, "reset_parameters", lambda self: nn.init.constant_(self.weight, 0.5))
+        with pytest.raises(BadInput, match=r"take the version of torch that the run began with"):
+            launch.train(lora({"workload.base": ""}))
+    assert launch.train(lora({"workload.base": ""})).step == 6  # drawn once more, it is the same one
+
+
+def test_an_earlier_output_brings_the_frozen_weights_along(lora, tmp_path, cut):
+    cut(3)
+    launch.train(lora({"workload.base": ""}))
+    cut(None)
+    (tmp_path / "runs").rename(tmp_path / "earlier")
+    launch.train(lora({"workload.base": "", "run.resume_from": str(tmp_path / "earlier")}))
+    assert (tmp_path / "runs" / "toy" / "frozen" / "step-00000000" / "manifest.json").is_file()
+
+
+def test_frozen_weights_can_be_saved_each_time(lora, tmp_path):
+    launch.train(lora({"checkpoint.frozen": "save"}))
+    assert newest(tmp_path).tensors["model"].keys() == TRAINED | BASE and not newest(tmp_path).state["frozen"]
+
+
+def test_where_the_base_cannot_be_kept_once_it_is_in_every_checkpoint(lora, tmp_path, capsys):
+    (tmp_path / "runs" / "toy").mkdir(parents=True)
+    (tmp_path / "runs" / "toy" / "frozen").write_text("in the way")
+    assert launch.train(lora({"workload.base": ""})).reason == "completed"
+    assert newest(tmp_path).tensors["model"].keys() == TRAINED | BASE
+    assert "The frozen weights are in every checkpoint instead." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("base", ["from a file", "drawn"])
+def test_an_archive_predicts_in_an_empty_folder(lora, tmp_path, monkeypatch, base):
+    config = lora({} if base == "from a file" else {"workload.base": ""})
+    launch.train(config)
+    archive = shutil.move(tmp_path / "runs" / "outputs.tar.gz", tmp_path / "there.tar.gz")
+    shutil.rmtree(tmp_path / "runs")
+    _, (model,) = ensemble.load(Path(archive), config.task)
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "there", filter="data")
+    (best,) = (tmp_path / "there" / "toy" / "best").iterdir()
+    trained = load_file(best / "model.safetensors")
+    assert all(torch.equal(model.get_parameter(name), value) for name, value in trained.items())
+    if base == "from a file":
+        (tmp_path / "base.safetensors").write_bytes(b"")
+        save_file({"weight": torch.zeros(4, 3), "bias": torch.zeros(4)}, tmp_path / "base.safetensors")
+        with pytest.raises(BadInput, match="2 have another hash now"):
+            ensemble.load(Path(archive), config.task)
+    else:
+        kept = checkpoint.load(tmp_path / "there" / "toy" / "frozen" / "step-00000000").tensors["model"]
+        assert all(torch.equal(model.get_parameter(name), value) for name, value in kept.items())
+
+
+def test_the_average_of_the_weights_leaves_out_what_is_frozen(lora, tmp_path):
+    launch.train(lora({"training.ema_decay": 0.5}))
+    assert newest(tmp_path).tensors["ema"].keys() == TRAINED
+
+
+# --- number formats ---------------------------------------------------------------------------------------------------
+
+
+def test_frozen_matrices_lie_in_halves_and_adapters_stay_fp32(lora, tmp_path, cut):
+    halves = {"training.frozen_precision": "bf16", "training.precision": "bf16"}
+    cut(None)
+    launch.train(lora({**halves, "run.name": "whole"}))
+    cut(3)
+    launch.train(lora(halves))
+    cut(None)
+    assert launch.train(lora(halves)).reason == "completed"
+    found = newest(tmp_path)
+    assert found.state["frozen"]["blocks.0.base.weight"].startswith("bfloat16 (4, 3) ")
+    assert found.state["frozen"]["blocks.0.base.bias"].startswith("float32 (4,) ")
+    assert {described.split()[0] for described in found.state["trained"].values()} == {"float32"}
+    assert same(found, newest(tmp_path, "whole"))
+    _, (model,) = ensemble.load(tmp_path / "runs" / "toy", lora().task)
+    base = load_file(tmp_path / "base.safetensors")["weight"]
+    assert torch.equal(model.blocks[0].base.weight, base.bfloat16().float()), "as it was trained with"
+
+
+def test_adapters_on_a_half_base_are_made_fp32_and_a_whole_half_model_is_left_alone(toy):
+    model = Lora(nn.Linear(3, 4)).half()
+    set_types(model, toy(), "fp16")
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
+    assert model.base.weight.dtype is torch.float16
+    whole = nn.Linear(3, 4).bfloat16()
+    set_types(whole, toy(), "bf16")
+    assert whole.weight.dtype is torch.bfloat16
+
+
+def test_halves_in_a_run_that_computes_in_fp32_are_a_sentence(lora):
+    with pytest.raises(BadInput, match="training.frozen_precision is fp16, but this run computes in fp32"):
+        launch.train(lora({"training.frozen_precision": "fp16"}))
+
+
+# --- export -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_tested_model_is_exported_into_the_archive(lora, tmp_path):
+    launch.train(lora(task="Exported"))
+    with tarfile.open(tmp_path / "runs" / "outputs.tar.gz") as packed:
+        said = json.loads(packed.extractfile("toy/export/weights.txt").read())
+    _, (best,) = ensemble.load(tmp_path / "runs" / "toy", lora(task="Exported").task)
+    assert said == best(torch.ones(1, 3)).tolist()
+    assert torch.load(tmp_path / "runs" / "toy" / "export" / "mode.pt") is False
+
+
+def test_an_export_that_fails_costs_neither_summary_nor_archive_and_is_made_up_for(lora, tmp_path, capsys):
+    Path("broken").touch()
+    summary = launch.train(lora(task="Exported"))
+    run = tmp_path / "runs" / "toy"
+    assert summary.reason == "completed" and summary.missing.keys() == {"export"} and summary.metrics
+    assert not (run / "export").exists() and (tmp_path / "runs" / "outputs.tar.gz").is_file()
+    Path("broken").unlink()
+    assert launch.train(lora(task="Exported")).missing == {} and (run / "export" / "weights.txt").is_file()
+    shutil.rmtree(run / "export")  # a kill between summary and export
+    launch.train(lora(task="Exported"))
+    assert (run / "export" / "weights.txt").is_file()

@@ -1,0 +1,156 @@
+"""A task on published weights of transformers: taken once, resumed without them, exported, and trained by adapters."""
+
+import os
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib import checkpoint, launch
+from lib.errors import BadInput
+from lib.launch import ensemble
+from lib.planner import make
+from lib.planner.card import find_card
+from lib.task import find_task
+from tests.conftest import ROOT
+
+transformers = pytest.importorskip("transformers")
+SHORT = {"training.max_steps": 4, "checkpoint.every_steps": 2, "training.evaluate_every_steps": 2}
+
+
+@pytest.fixture(autouse=True)
+def no_plots_and_no_hub(monkeypatch):
+    monkeypatch.setattr(launch, "plot", lambda *_: None)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def bert(toy, tmp_path):
+    """bert(**overrides) -> the configuration of a tiny BERT from the folder tmp_path/model."""
+    torch.manual_seed(1)
+    sizes = {"vocab_size": 11, "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.BertConfig(**sizes, intermediate_size=4, max_position_embeddings=8)
+    transformers.BertModel(config).save_pretrained(tmp_path / "model")
+
+    def make(overrides=None, task="bert.py:Bert"):
+        given = {"task": f"{ROOT / 'tests'}/{task}", "workload.published": str(tmp_path / "model")}
+        return toy({**given, **SHORT, **(overrides or {})})
+
+    return make
+
+
+def newest(tmp_path, name="toy"):
+    return checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0]
+
+
+def same(one, other):
+    return all(torch.equal(one.tensors["model"][name], value) for name, value in other.tensors["model"].items())
+
+
+def test_a_run_goes_on_without_the_weights_that_it_began_with(bert, tmp_path, cut, capsys):
+    cut(None)
+    launch.train(bert({"run.name": "whole"}))
+    cut(3)
+    launch.train(bert())
+    taken = newest(tmp_path).state["published"][str(tmp_path / "model")]
+    assert taken["config"]["model_type"] == "bert" and taken["config"]["hidden_size"] == 4 and len(taken["sha256"]) == 64
+    shutil.rmtree(tmp_path / "model")
+    cut(None)
+    assert launch.train(bert()).step == 4
+    assert same(newest(tmp_path), newest(tmp_path, "whole"))
+    assert make(bert(), find_card("t4")).chosen.prediction.fits, "a plan needs no weights either"
+    with pytest.raises(BadInput, match="There is no input"):
+        launch.train(bert({"run.name": "new"}))
+
+
+def test_the_weights_are_taken_at_a_fresh_start_and_not_again(bert, tmp_path, cut):
+    cut(1)
+    launch.train(bert({"optimizer.lr": 1e-30}))
+    loaded = transformers.BertModel.from_pretrained(tmp_path / "model").state_dict()
+    began = newest(tmp_path).tensors["model"]
+    assert torch.equal(began["bert.encoder.layer.1.output.dense.weight"], loaded["encoder.layer.1.output.dense.weight"])
+    cut(2)
+    other = transformers.BertConfig.from_pretrained(tmp_path / "model", num_hidden_layers=3)
+    transformers.BertModel(other).save_pretrained(tmp_path / "model")
+    launch.train(bert({"optimizer.lr": 1e-30}))
+    went_on = newest(tmp_path).tensors["model"]
+    assert all(torch.allclose(value, began[name]) for name, value in went_on.items()) and newest(tmp_path).step == 3
+
+
+def test_a_frozen_base_that_is_not_mounted_is_named(bert, tmp_path, cut):
+    cut(3)
+    launch.train(bert({"workload.frozen": True}))
+    assert newest(tmp_path).tensors["model"].keys() == {"classifier.weight", "classifier.bias"}
+    (tmp_path / "model").rename(tmp_path / "away")
+    cut(None)
+    with pytest.raises(BadInput, match="They were published as .*/model: mount exactly these"):
+        launch.train(bert({"workload.frozen": True}))
+    (tmp_path / "away").rename(tmp_path / "model")
+    assert launch.train(bert({"workload.frozen": True})).reason == "completed"
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_archive_predicts_and_its_export_gives_the_same_logits(bert, tmp_path, frozen):
+    config = bert({"workload.frozen": frozen})
+    launch.train(config)
+    archive = shutil.move(tmp_path / "runs" / "outputs.tar.gz", tmp_path / "there.tar.gz")
+    shutil.rmtree(tmp_path / "runs")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "there", filter="data")
+    exported = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "there" / "toy" / "export")
+    if not frozen:
+        shutil.rmtree(tmp_path / "model")
+    _, (model,) = ensemble.load(Path(archive), config.task)
+    ids = torch.arange(8).view(2, 4)
+    assert torch.equal(exported.eval()(ids).logits, model(ids).logits)
+
+
+def test_a_name_that_is_neither_mounted_nor_on_the_hub_is_a_sentence(bert):
+    with pytest.raises(BadInput, match="There is no input ada/no-such-model"):
+        launch.train(bert({"workload.published": "ada/no-such-model"}))
+
+
+def test_pickled_weights_are_taken_from_a_named_folder(bert, tmp_path):
+    tensors = transformers.BertModel.from_pretrained(tmp_path / "model").state_dict()
+    (tmp_path / "model" / "model.safetensors").unlink()
+    torch.save(tensors, tmp_path / "model" / "pytorch_model.bin")
+    task = find_task(bert().task)(bert())
+    assert torch.equal(task.model().state_dict()["bert.pooler.dense.weight"], tensors["pooler.dense.weight"])
+
+
+@pytest.mark.skipif("TRAINBOOK_MINILM" not in os.environ, reason="TRAINBOOK_MINILM names no folder of all-MiniLM-L6-v2")
+def test_a_real_folder_is_frozen_in_halves_and_trained_on(bert, tmp_path):
+    real = os.environ["TRAINBOOK_MINILM"]
+    config = bert({"workload.published": real, "workload.frozen": True, "training.max_steps": 2})
+    assert launch.train(config).reason == "completed"
+    path = newest(tmp_path).path
+    assert (path / "model.safetensors").stat().st_size < 10_000
+    tokenizer = transformers.AutoTokenizer.from_pretrained(real)
+    assert tokenizer("a word")["input_ids"][0] == tokenizer.cls_token_id
+
+
+@pytest.mark.skipif("TRAINBOOK_PEFT" not in os.environ, reason="TRAINBOOK_PEFT names no folder with peft installed")
+def test_adapters_of_peft_are_saved_alone_resumed_and_exported(bert, tmp_path, cut, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, os.environ["TRAINBOOK_PEFT"]])
+    peft = pytest.importorskip("peft")
+    cut(None)
+    launch.train(bert({"run.name": "whole"}, "bert.py:Peft"))
+    cut(3)
+    launch.train(bert(None, "bert.py:Peft"))
+    cut(None)
+    launch.train(bert(None, "bert.py:Peft"))
+    found = newest(tmp_path)
+    w = newest(tmp_path, "whole").tensors
+    print("DIFF", {g: {n: (found.tensors[g][n]-v).abs().max().item() for n, v in w[g].items() if not torch.equal(found.tensors[g][n], v)} for g in w})
+    print({n for n in w["model"]} ^ set(found.tensors["model"]), found.state["frozen"].keys() ^ newest(tmp_path, "whole").state["frozen"].keys(), [n for n, v in found.state["frozen"].items() if newest(tmp_path, "whole").state["frozen"][n] != v])
+    assert same(found, newest(tmp_path, "whole"))
+    assert found.state["trained"].keys() == found.tensors["model"].keys()
+    assert all("lora_" in name or "classifier" in name for name in found.tensors["model"])
+    base = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "model", num_labels=1)
+    again = peft.PeftModel.from_pretrained(base, tmp_path / "runs" / "toy" / "export").eval()
+    _, (model,) = ensemble.load(tmp_path / "runs" / "toy", bert(None, "bert.py:Peft").task)
+    ids = torch.arange(8).view(2, 4)
+    assert torch.equal(again(ids).logits, model(ids).logits)
