@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path

@@ -9,13 +9,13 @@ import pytest
 
 from lib import checkpoint, launch, planner
 from lib.__main__ import main
-from lib.new import made
 from lib.report.metrics import read
+from lib.supervised.new import made
 from lib.task import load_config
 from lib.training import loop
 from tests.conftest import ROOT, VOLATILE_COLUMNS
 
-EXAMPLES = ROOT / "lib" / "new" / "examples"
+EXAMPLES = ROOT / "lib" / "supervised" / "new" / "examples"
 TASKS = {"images": "Images", "text": "Text", "lm": "Answers", "tabular": "Tabular"}
 MOST_LINES = {"images": 35, "text": 35, "lm": 50, "tabular": 35}
 SMALL = {
