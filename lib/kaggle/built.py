@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib.errors import BadInput
-from lib.kaggle import packages
 from lib.machine import disk
 
 
@@ -19,7 +18,8 @@ class Built:
 
 def build(config: Path, out: Path) -> Built:
     """Writes the notebook of a configuration to `out`. Raises BadInput."""
-    from lib.notebook import own  # not at the top: torch takes seconds to import
+    from lib.kaggle import packages  # not at the top: torch takes seconds to import
+    from lib.notebook import own
 
     if out.suffix != ".ipynb":
         raise BadInput(f"A notebook's name ends in .ipynb; {out} does not.")

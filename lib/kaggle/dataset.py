@@ -20,7 +20,6 @@ from lib.kaggle.kernel import HOME, is_configuration, notebook_for
 from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report.summary import Summary
-from lib.task.files import label
 from lib.text import amount
 
 METADATA, README = "dataset-metadata.json", "README.md"
@@ -93,6 +92,7 @@ def pack_data(config: Config, labels: Labels, least: int, file: str = "") -> Pac
     if not source.is_dir():
         raise BadInput(f"{source} is no folder. Give the one that holds the data.")
     from lib import launch  # not at the top: torch takes seconds to import
+    from lib.task.files import label
 
     run = launch.prepare(config)
     sizes = {name: len(part) for name, part in run.task.datasets().items()}
@@ -123,6 +123,8 @@ def pack_run(run: Path, labels: Labels) -> Package:
         raise BadInput(
             f"{run} is no run: it has no config.yaml with a summary.json. Give a folder such as runs/graphmer."
         )
+    from lib.task.files import label  # not at the top: torch takes seconds to import
+
     task = summary.task or _task(run)  # a failed run of an earlier version names none
     files, left_out = _files(run)
     about = [
