@@ -13,7 +13,7 @@ from lib import launch, planner
 from lib.config import Config
 from lib.errors import BadInput, printable
 from lib.launch import queue
-from lib.machine import platform
+from lib.machine import disk, platform
 from lib.planner import file
 from lib.report.summary import Summary, results
 from lib.task import find_task, load_config
@@ -29,6 +29,22 @@ KEYS = {
     "SESSION_MINUTES": "session.minutes",
     "RESUME_FROM": "run.resume_from",
 }
+
+
+def save_cell(path: Path) -> None:
+    """Writes the cell that ends with this call into a Python file, without the call, and prints where it is.
+
+    What a cell defines is known to this process alone; ranks and loader workers import it from the file. Raises
+    BadInput where the cell does not end with the call, or where there is no cell.
+    """
+    cells = vars(sys.modules["__main__"]).get("In") or [""]
+    code, call, rest = cells[-1].rstrip().rpartition("\nnotebook.save_cell(")
+    if not call or "\n" in rest:
+        raise BadInput("save_cell writes the cell of a notebook that it ends. Make it the last line of that cell.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk.whole(path) as aside:
+        aside.write_text(code.rstrip() + "\n", "utf-8")
+    print(f"This cell is now the file {path}.")
 
 
 def configure(workload: str, home: Path, parameters: Parameters) -> Config:

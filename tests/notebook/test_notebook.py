@@ -1,5 +1,8 @@
 """The parameters cell of a training notebook, and the comparison at its end."""
 
+import sys
+import types
+
 import numpy as np
 import PIL.Image
 import pytest
@@ -72,3 +75,19 @@ def test_a_picture_is_shown_small_and_its_file_stays(tmp_path, size, form):
     shown = notebook.picture(tmp_path / "tiles.png")
     assert shown.format == form and len(shown.data) < len(whole) / (4 if form == "jpeg" else 1)
     assert (tmp_path / "tiles.png").read_bytes() == whole
+
+
+def test_a_cell_becomes_a_file_without_the_line_that_saves_it(tmp_path, monkeypatch, capsys):
+    main = types.SimpleNamespace(In=["", "x = 1\n\n\nclass A:\n    y = x\n\n\nnotebook.save_cell(HOME / 'a.py')\n"])
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    notebook.save_cell(tmp_path / "configs" / "a.py")
+    assert (tmp_path / "configs" / "a.py").read_text() == "x = 1\n\n\nclass A:\n    y = x\n"
+    assert str(tmp_path / "configs" / "a.py") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cell", ["x = 1\nnotebook.save_cell(HOME / 'a.py')\ny = 2", "x = 1", None])
+def test_a_cell_that_does_not_end_with_the_call_is_not_saved(tmp_path, monkeypatch, cell):
+    monkeypatch.setitem(sys.modules, "__main__", types.SimpleNamespace(**({"In": [cell]} if cell else {})))
+    with pytest.raises(BadInput, match="last line"):
+        notebook.save_cell(tmp_path / "a.py")
+    assert not (tmp_path / "a.py").exists()

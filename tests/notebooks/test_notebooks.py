@@ -9,6 +9,7 @@ import papermill
 import pytest
 
 from lib.notebook.source import parameters as known_parameters
+from lib.supervised.new import made
 from tests.conftest import ROOT
 from tests.tasks.glacier.files import write_scenes
 
@@ -64,6 +65,11 @@ PARAMETERS = {
     "04_glacier_ensemble": {
         "MAX_STEPS": 6, "SMOKE_STEPS": 2, "OVERRIDES": {**GLACIER, **SHORT, "queue.seeds": [42, 123]},
     },
+    "07_your_model": {
+        "MAX_STEPS": 6,
+        "SMOKE_STEPS": 2,
+        "OVERRIDES": {"workload.width": 2, "workload.size": 16, "training.effective_batch": 8, "data.num_workers": 0},
+    },
 }  # fmt: skip
 TRAINING = [name for name in PARAMETERS if name != "00_memory"]
 LAYOUTS = {"new layout": "datasets/someone/the-data", "old layout": "the-data"}
@@ -76,6 +82,7 @@ RUNS = {  # what each leaves behind
     "02_glacier_pretrain": ["glacier_pretrain_small"],
     "03_glacier_finetune": [f"glacier_finetune_small-fold{fold}" for fold in range(2)],
     "04_glacier_ensemble": [f"glacier_ensemble_small-seed{seed}" for seed in (42, 123)],
+    "07_your_model": ["my"],
 }
 
 
@@ -135,6 +142,8 @@ def execute(name: str, folder: Path, parameters: dict) -> tuple[nbformat.Noteboo
 def small_data(name: str, folder: Path) -> None:
     if name == "01_graphmer":
         small_graph(folder)
+    elif name == "07_your_model":
+        made.images(folder, number=30, size=16)
     else:
         bands, classes = (7, 3) if name == "02_glacier_pretrain" else (5, 4)
         write_scenes(folder, 8, bands=bands, classes=classes)
@@ -157,7 +166,7 @@ def check_first_run(name: str, kaggle: Path, layout: str) -> str:
     notebook, text = execute(name, kaggle / "working", PARAMETERS[name])
     assert re.search(r"ok +platform +kaggle \(batch run\)", text) and re.search(r"warning +GPU +none", text)
     assert f"Data: {kaggle / 'input' / LAYOUTS[layout]}" in text and "embedded default" not in text
-    for run in (kaggle / "working" / made for made in RUNS[name]):
+    for run in (kaggle / "working" / left for left in RUNS[name]):
         summary = json.loads((run / "summary.json").read_text())
         assert (summary["reason"], summary["step"]) == ("completed", 6)
         assert summary["metrics"].keys() == summary["baseline"].keys()
@@ -191,6 +200,13 @@ def test_without_mounted_data_the_notebook_says_that_it_takes_the_default(kaggle
     overrides = {**parameters["OVERRIDES"], "workload.split.validation": 0.05, "workload.split.test": 0.05}
     _, text = execute("01_graphmer", kaggle / "working", {**parameters, "OVERRIDES": overrides})
     assert "The embedded default is used: the standard library" in text
+
+
+def test_the_class_in_the_cell_is_the_example_that_new_writes():
+    cells = nbformat.read(ROOT / "notebooks" / "07_your_model.ipynb", 4).cells
+    task = next(cell.source for cell in cells if "task" in cell.metadata.get("tags", []))
+    example = (ROOT / "lib" / "supervised" / "new" / "examples" / "images.py").read_text("utf-8")
+    assert task.rpartition("\nnotebook.save_cell(")[0].rstrip() == example.rstrip()
 
 
 def test_every_notebook_has_test_parameters():

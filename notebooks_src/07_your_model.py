@@ -1,0 +1,240 @@
+# ---
+# trainbook:
+#   title: "Trainbook 07: your own model"
+#   gpu: true
+#   internet: false
+# ---
+
+# %% [markdown]
+# # Your own model
+#
+# Two cells below hold a model and its configuration. Change them to yours: everything else stays as it is. As they stand,
+# they learn the class of an image from a folder of PNG or JPEG files for each class, and without your data they draw some.
+#
+# Press **Run all** and this notebook will:
+#
+# 1. check the machine, find and validate the data, and plan what fits the card's memory;
+# 2. train your class, on both GPUs where there are two, and resume an earlier session's run where it stopped;
+# 3. print its scores on the test data beside those of always guessing the commonest class;
+# 4. leave a plot, a table and one archive, `outputs.tar.gz`, which also holds your class and predicts elsewhere.
+#
+# It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
+# stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first.
+
+# %% tags=["carrier"]
+# The build puts lib here.
+
+# %% [markdown]
+# ## Dependencies
+# This checks every package. With internet it installs what is missing; without, it names it. It never installs PyTorch,
+# because the platform's own build fits its GPUs.
+
+# %%
+from lib import dependencies, notebook
+
+print(dependencies.ensure())
+
+# %% [markdown]
+# ## Your model
+# The next cell is saved to a file by its last line, because the processes that train and load data import it from there.
+# Run it again after a change.
+#
+# - `model` returns a fresh model on the CPU.
+# - `read` lists the samples, the target last in each; `split` deals them to training, validation and test.
+# - `batch` makes tensors, the targets as `"labels"`. It may draw from torch, NumPy and `random`: a resumed run draws the same.
+# - `example` is one sample of the largest size, for the plan.
+#
+# Loss, metrics, baseline, confusion matrix and `predict` follow from these. Each can be written anew.
+
+# %% tags=["task"]
+"""The class of an image: PNG or JPEG files in a folder for each class."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from lib.config import option
+from lib.supervised import Supervised, split
+
+
+@dataclass(frozen=True)
+class Settings:
+    classes: tuple[str, ...] = option(("circle", "square", "triangle"), "The names of the class folders.")
+    size: int = option(64, "The height and width that images are scaled to.", minimum=8)
+    width: int = option(16, "The channels of the first layer.", minimum=1)
+
+
+class Images(Supervised):
+    Settings, sentinels, metrics = Settings, ("*/*.png", "*/*.jpg"), ("accuracy", "macro_f1")
+
+    def model(self):
+        width = [3, *(self.settings.width * 2**k for k in range(3))]
+        blocks = [
+            nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2))
+            for a, b in pairwise(width)
+        ]
+        head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(self.settings.classes))
+        return nn.Sequential(*blocks, *head)
+
+    def read(self, source):
+        return split((path, path.parent.name) for path in source.glob("*/*") if path.suffix in (".png", ".jpg"))
+
+    def example(self):
+        return Image.new("RGB", (self.settings.size, self.settings.size)), self.settings.classes[0]
+
+    def batch(self, samples, training):
+        images = (x if isinstance(x, Image.Image) else Image.open(x) for x, _ in samples)
+        scaled = [x.convert("RGB").resize((self.settings.size, self.settings.size)) for x in images]
+        x = torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2) / 255
+        flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training
+        return {"x": torch.where(flips, x.flip(3), x), "labels": torch.tensor([label for _, label in samples])}
+
+
+notebook.save_cell(HOME / "configs" / "my_task.py")
+
+# %% [markdown]
+# ## Its configuration
+# How it is trained. A misspelt key is named with its line.
+
+# %%
+CONFIGURATION = """
+task: my_task.py:Images
+data:
+  num_workers: 2  # processes that decode images while the model computes
+training:
+  epochs: 10  # passes over the training images
+  effective_batch: 32  # images of a step, however many cards share them
+  micro_batch_slots: 2  # equal parts of a step: two, so that both cards of Kaggle's T4 x2 get one
+  evaluate_every_epochs: 1  # a validation after each pass; the best weights are kept
+optimizer:
+  lr: 3.0e-3  # high, because the model is small and starts from nothing
+scheduler:
+  warmup_epochs: 1  # statistics of batches and moments settle before the rate is high
+checkpoint:
+  every_minutes: 10  # what a session that is killed loses at most
+workload:
+  classes: [circle, square, triangle]  # the names of the class folders, in the order of the model's outputs
+  size: 64  # pixels: images are scaled to this height and width
+"""
+(HOME / "configs" / "my.yaml").write_text(CONFIGURATION)
+print("This is now the file configs/my.yaml.")
+
+# %% [markdown]
+# ## Parameters
+# Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
+# `{"optimizer.lr": 1e-4, "workload.width": 32}`.
+
+# %% tags=["parameters"]
+CONFIG: str = ""  # empty: the cell above
+DATA_DIR: str = ""  # empty: a mounted folder of class folders if one is found, otherwise drawn shapes
+OUTPUT_DIR: str = ""  # empty: the platform's
+SMOKE_STEPS: int = 0
+MAX_STEPS: int = 0
+SESSION_MINUTES: float = 0  # 0: the platform's limit
+OVERRIDES: dict = {}
+RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
+
+# %%
+from lib import doctor, launch
+from lib.launch import resume, smoke
+from lib.machine import memory
+from lib.notebook import widgets
+from lib.report import outputs
+from lib.supervised.new import made
+from lib.task import locate_data
+
+if not DATA_DIR and locate_data("", Images.sentinels) is None:
+    DATA_DIR = str(made.images(HOME / "shapes", number=240))
+    print("No images are mounted. So that the notebook runs as it is, 240 drawn shapes are the data.")
+config = notebook.configure("my", HOME, globals())
+
+# %% [markdown]
+# ## GPU check
+# What the machine has: each finding has a verdict and says what to do. A bad one would end the run later, so the notebook
+# stops here.
+
+# %%
+doctor.admit(config)
+
+# %% [markdown]
+# ## Data
+# The data is found, read and validated, before anything is written. What follows says where it comes from and how much of
+# it there is; a length in epochs becomes one in steps.
+
+# %%
+run = launch.prepare(config)
+print(run.task.describe_data())
+print(*run.lengths, sep="\n")
+
+# %% [markdown]
+# ## Memory check and plan
+# The card's memory that the run will take, by a trace of its real training step, and what is in use now. The plan splits
+# the effective batch into *micro-batches* that fit, and never changes its size. With a GPU, *Use this plan* puts it into
+# `OVERRIDES`; the other buttons measure again and free unused memory.
+
+# %%
+widgets.plan_panel(notebook.plan(run), OVERRIDES)
+widgets.memory_panel()
+
+# %% [markdown]
+# ## Smoke test
+# A few real steps in a temporary folder. They show that everything works, how much memory each phase takes, and how long
+# the full run will be. If the peak is above 92 % of the card, the notebook stops here and says what to change.
+
+# %%
+print(smoke.test(run))
+memory.clear_memory()
+
+# %% [markdown]
+# ## Resume
+# The checkpoint that the run resumes from, and how many steps are left.
+
+# %%
+found = resume.announce(run)
+
+# %% [markdown]
+# ## Full run
+# Interrupting this cell once finishes the step and saves; run it again to continue.
+
+# %%
+summary = launch.train(run)
+print(notebook.ended(summary))
+
+# %% [markdown]
+# ## Metrics
+# Losses, validation metrics (once the run is completed, beside the trivial baseline), speed and learning rate, from
+# `metrics.csv`.
+
+# %%
+notebook.picture(run.folder / "plots" / "metrics.png")
+
+# %% [markdown]
+# ## Evaluation beside the trivial baseline
+# The best weights on the test data, which training never saw, with a row for each class. A score means something only
+# beside that of the trivial baseline on the same data.
+
+# %%
+print(notebook.compare(summary))
+
+# %% [markdown]
+# ## Packaging
+# The files with their sizes, the platform's limits, and how to download the archive.
+
+# %%
+print(outputs.table(run.output_dir))
+
+# %% [markdown]
+# ## Troubleshooting
+#
+# | what you see | what to do |
+# |---|---|
+# | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
+# | "No images are mounted", but you mounted some | Set `DATA_DIR` to its slug (`owner/name`), and `sentinels` in the class to patterns of your files. |
+# | the contract check refuses something | The sentence names the method and what to change. Change the class, run its cell, and run all again. |
+# | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
+# | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
+# | "cannot be resumed with this configuration" | The message names what differs. Restore the earlier value, or choose another `run.name` in `OVERRIDES`. |
