@@ -155,10 +155,10 @@ def training(
 ) -> Training | None:
     """Reads the configuration that a session reads, with the values given for its parameters.
 
-    Returns None for a notebook that trains nothing, or whose CONFIG is a file that only a session sees. `root` is the
-    folder here with the files of a notebook that was built just now from a configuration of one's own; of any other a
-    task's file is never run here. Raises BadInput for a file that the notebook does not carry, and for all that the
-    session itself would refuse.
+    Returns None for a notebook that trains nothing, or whose configuration only a session sees: a file on Kaggle, or
+    one that its cells write, as a cell tagged `task` does with the task. `root` is the folder here with the files of a
+    notebook that was built just now from a configuration of one's own; of any other a task's file is never run here.
+    Raises BadInput for a file that the notebook does not carry, and for all that the session itself would refuse.
     """
     from lib.notebook import KEYS, default_config  # not at the top: torch takes seconds to import
 
@@ -166,7 +166,7 @@ def training(
     given = {key: parameter.default for key, parameter in parameters(notebook).items()} | dict(values)
     small = f"configs/{name}_small.yaml" in carried_files(notebook)
     file = str(given.get("CONFIG") or default_config(name, has_gpu, small)[0])
-    if not name or file.startswith(_KAGGLE):
+    if not name or file.startswith(_KAGGLE) or tagged(notebook, "task"):
         return None
     overrides = {key: given[parameter] for parameter, key in KEYS.items() if given.get(parameter)}
     overrides |= given.get("OVERRIDES") or {}  # type: ignore[operator]

@@ -138,8 +138,9 @@ def _configuration(
     except BadInput as refusal:
         return [Finding("configuration", f"{title} is refused: {refusal}", "bad", _CORRECT)], None
     if training is None:
-        value = "CONFIG names a file that only a session sees"
-        return [Finding("configuration", value, "warning", "Run this with the file's own notebook.")], None
+        value = "it is a file that only a session sees, on Kaggle or written by a cell"
+        advice = "To have it checked before, put task and configuration into files here and give my.yaml instead."
+        return [Finding("configuration", value, "warning", advice)], None
     findings = [Finding("configuration", f"{title} is valid")]
     if len(training.entries) > 1:
         names = ", ".join(entry.name for entry in training.entries)

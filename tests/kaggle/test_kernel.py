@@ -131,7 +131,8 @@ def test_what_a_session_would_read_may_be_pushed(stub, capsys):
     assert main(["kaggle", "push", "graphmer", *given]) == 0
     assert main(["kaggle", "push", "graphmer", "--slug", "by-file", "--param", "CONFIG=/kaggle/input/a/mine.yaml"]) == 0
     assert main(["kaggle", "push", "memory"]) == 0  # it trains nothing
-    assert stub.count("SaveKernel") == 3
+    assert main(["kaggle", "push", "your_model"]) == 0  # whose configuration a cell of it writes
+    assert stub.count("SaveKernel") == 4
 
 
 def test_a_notebook_that_lib_was_edited_after_is_only_pushed_on_purpose(staleness_counts, stub, tmp_path, capsys):

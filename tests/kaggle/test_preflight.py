@@ -273,15 +273,21 @@ def kept(value):
 
 def test_a_notebook_that_trains_nothing_needs_neither_data_nor_a_plan_nor_quota(stub, monkeypatch):
     monkeypatch.setattr(preflight.planner, "plan", lambda config, card: pytest.fail("a step was traced"))
-    monkeypatch.setattr(preflight, "load_task", lambda config: pytest.fail("data was read"))
+    monkeypatch.setattr("lib.launch.run.load_task", lambda config: pytest.fail("data was read"))
     stub.quota_hours = (30.0, 30.0)
     sections, findings = of("00_memory", {})
     assert not bad(findings) and list(sections) == ["Notebook", "Addresses", "Account"]
     assert any("it trains nothing" in finding.value for finding in findings)
 
 
+def test_a_configuration_that_a_cell_writes_is_to_be_looked_at(stub):
+    sections, findings = of("07_your_model", {})
+    assert not bad(findings) and [finding.verdict for finding in sections["my.yaml"]] == ["warning"]
+    assert "written by a cell" in sections["my.yaml"][0].value
+
+
 def test_a_length_in_epochs_is_not_guessed_and_no_data_is_made_to_count_it(stub, monkeypatch):
-    monkeypatch.setattr(preflight, "load_task", lambda config: pytest.fail("data was read"))
+    monkeypatch.setattr("lib.launch.run.load_task", lambda config: pytest.fail("data was read"))
     _, findings = of("02_glacier_pretrain", {})
     found = {finding.name: finding for finding in findings}
     assert found["time"].verdict == "warning" and "not known without the data" in found["time"].value
@@ -293,10 +299,10 @@ def test_a_length_in_epochs_is_not_guessed_and_no_data_is_made_to_count_it(stub,
 def test_data_is_counted_where_it_is_given(stub, graph, monkeypatch):
     def counted(config):
         task = preflight.find_task(config.task)(config)
-        task.datasets = lambda: {"train": range(80)}
+        task.datasets = lambda: {"train": range(80), "validation": range(10), "test": range(10)}
         return task
 
-    monkeypatch.setattr(preflight, "load_task", counted)
+    monkeypatch.setattr("lib.launch.run.load_task", counted)
     settings = {**KEYS, "training.max_steps": "0", "training.epochs": "4"}
     for folder in (graph, "embedded"):
         _, findings = of("01_graphmer", settings, folder)
