@@ -36,7 +36,7 @@ print(dependencies.ensure())
 
 # %% [markdown]
 # ## Your model
-# The next cell is saved to a file by its last line, because the processes that train and load data import it from there.
+# The cell after the next is saved to a file by its last line, because the processes that train and load data import it from there.
 # Run it again after a change.
 #
 # - `model` returns a fresh model on the CPU.
@@ -45,6 +45,12 @@ print(dependencies.ensure())
 # - `example` is one sample of the largest size, for the plan.
 #
 # Loss, metrics, baseline, confusion matrix and `predict` follow from these. Each can be written anew.
+
+# %%
+import tempfile
+from pathlib import Path
+
+PROJECT = Path(tempfile.mkdtemp(prefix="your-model-"))  # of this session; the run and its archive keep the task's file
 
 # %% tags=["task"]
 """The class of an image: PNG or JPEG files in a folder for each class."""
@@ -94,7 +100,7 @@ class Images(Supervised):
         return {"x": torch.where(flips, x.flip(3), x), "labels": torch.tensor([label for _, label in samples])}
 
 
-notebook.save_cell(HOME / "configs" / "my_task.py")
+notebook.save_cell(PROJECT / "configs" / "my_task.py")
 
 # %% [markdown]
 # ## Its configuration
@@ -120,8 +126,8 @@ workload:
   classes: [circle, square, triangle]  # the names of the class folders, in the order of the model's outputs
   size: 64  # pixels: images are scaled to this height and width
 """
-(HOME / "configs" / "my.yaml").write_text(CONFIGURATION)
-print("This is now the file configs/my.yaml.")
+(PROJECT / "configs" / "my.yaml").write_text(CONFIGURATION)
+print(f"This is now the file {PROJECT / 'configs' / 'my.yaml'}.")
 
 # %% [markdown]
 # ## Parameters
@@ -148,9 +154,9 @@ from lib.supervised.new import made
 from lib.task import locate_data
 
 if not DATA_DIR and locate_data("", Images.sentinels) is None:
-    DATA_DIR = str(made.images(HOME / "shapes", number=240))
+    DATA_DIR = str(made.images(PROJECT / "shapes", number=240))
     print("No images are mounted. So that the notebook runs as it is, 240 drawn shapes are the data.")
-config = notebook.configure("my", HOME, globals())
+config = notebook.configure("my", PROJECT, globals())
 
 # %% [markdown]
 # ## GPU check

@@ -104,7 +104,7 @@ def default_config(workload: str, has_gpu: bool, has_small: bool) -> tuple[str, 
     if has_small:
         return _small(workload), "there is no GPU, so this is the small size for a laptop"
     small = Path(_small(workload)).name
-    return f"configs/{workload}.yaml", f"there is no GPU, and the notebook carries no {small} for such a machine"
+    return f"configs/{workload}.yaml", f"there is no GPU, and no {small} for such a machine"
 
 
 def _small(workload: str) -> str:

@@ -97,7 +97,7 @@ def test_a_small_configuration_goes_along_and_without_one_the_same_is_trained(co
         return notebook.configure("my", home, parameters)
 
     assert configured().run.name == "my"
-    assert "there is no GPU, and the notebook carries no my_small.yaml" in capsys.readouterr().out
+    assert "there is no GPU, and no my_small.yaml" in capsys.readouterr().out
     (config.parent / "my_small.yaml").write_text("base: my.yaml\ntraining: {max_steps: 2}\n")
     assert configured().run.name == "my_small" and (home / "configs" / "my_small.yaml").is_file()
     assert "my.yaml where there is a GPU, otherwise my_small.yaml" in text_of(built(config))

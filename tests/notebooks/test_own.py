@@ -26,7 +26,7 @@ def test_a_notebook_of_ones_own_runs_from_an_empty_folder(kaggle, tmp_path):  # 
     text = "".join(o.get("text", "") for cell in cells for o in cell.outputs if o.output_type == "stream")
     assert cells[-1].execution_count and "completed at step 4 of 4" in text
     assert "11 packages are there" in text and re.search(r"ok +platform +kaggle \(batch run\)", text)
-    assert "there is no GPU, and the notebook carries no my_small.yaml" in text
+    assert "there is no GPU, and no my_small.yaml" in text
     assert "Override: data.dir = 'ada/waves'" in text and "rmse" in text.split("completed at step")[1]
     summary = json.loads((working / "my" / "summary.json").read_text())
     assert (summary["reason"], summary["step"], summary["baseline"]) == ("completed", 4, {"rmse": 1.0})
