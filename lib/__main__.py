@@ -94,9 +94,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_uncarried(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the commands of rooms that no notebook carries."""
-    for room in ("lib.supervised.new", "lib.kaggle"):
-        if importlib.util.find_spec(room):
-            importlib.import_module(f"{room}.commands").add(commands)
+    if importlib.util.find_spec("lib.kaggle"):
+        importlib.import_module("lib.kaggle.commands").add(commands)
 
 
 def _doctor(options: argparse.Namespace) -> int:

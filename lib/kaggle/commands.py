@@ -15,7 +15,7 @@ from lib.config import split_overrides
 from lib.config.environment import command
 from lib.doctor import findings
 from lib.errors import BadInput
-from lib.kaggle import browser, built, carried, chain, client, dataset, kernel
+from lib.kaggle import browser, built, carried, chain, client, dataset, kernel, new
 from lib.kaggle.kernel import Notebook
 from lib.machine.facts import FACTS
 
@@ -338,7 +338,8 @@ def _answered(run: Callable[[argparse.Namespace], int], options: argparse.Namesp
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `notebook`, and the command `kaggle` with its own commands."""
+    """Adds `new` and `notebook`, and the command `kaggle` with its own commands."""
+    new.add(commands)
     notebook = commands.add_parser("notebook", help="write the notebook that trains a configuration of your own")
     for option, keywords in _OWN.items():
         notebook.add_argument(option, **keywords)

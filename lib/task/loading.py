@@ -152,8 +152,8 @@ def load_task(config: Config) -> Task:
     """Returns the task of a configuration with its data located.
 
     An empty `data.dir` means a mounted input that holds one of the task's sentinels, or the task's embedded default
-    where there is none; `describe_data` says which. Raises BadInput where batches would part
-    what the task keeps together.
+    where there is none; `describe_data` says which. Raises BadInput where batches would part what the task keeps
+    together.
     """
     cls = find_task(config.task)
     task = cls(config, locate_data(config.data.dir, cls.sentinels, cls.homes))

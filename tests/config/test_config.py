@@ -11,10 +11,10 @@ from lib.config import (
     Run,
     Training,
     read_config,
-    resolve_lengths,
     split_overrides,
     with_changes,
 )
+from lib.config.lengths import resolve_lengths
 from lib.errors import BadInput
 from tests.config.settings import GOOD, Encoder, Settings, load, reload, workload
 

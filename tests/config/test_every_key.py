@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 
 LIB = ROOT / "lib"
 # These walk or copy every field alike; a read by them steers nothing. A profile reads what it is about to change.
-GENERIC = {LIB / "config" / name for name in ("__init__.py", "nodes.py", "reader.py", "profiles.py")}
+GENERIC = {LIB / "config" / name for name in ("__init__.py", "lengths.py", "nodes.py", "profiles.py", "reader.py")}
 
 
 def sections(cls, prefix=""):

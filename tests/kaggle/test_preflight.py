@@ -306,7 +306,7 @@ def test_data_is_counted_where_it_is_given(stub, graph, monkeypatch):
     settings = {**KEYS, "training.max_steps": "0", "training.epochs": "4"}
     for folder in (graph, "embedded"):
         _, findings = of("01_graphmer", settings, folder)
-        assert any("(80 train)" in finding.value for finding in findings)
+        assert any("(80 train, " in finding.value for finding in findings)
         assert any("40 steps at 2 steps/s" in finding.value for finding in findings)
 
 

@@ -1,8 +1,8 @@
-"""`new`: the files of a task of one's own, with data on which it trains at once. No notebook carries this room."""
+"""`new`: the files of a task of one's own, with data on which it trains at once."""
 
 from pathlib import Path
 
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
 
 KINDS = ("images", "text", "lm", "tabular")
 _EXAMPLES = Path(__file__).with_name("examples")
@@ -27,6 +27,8 @@ def write(name: str, kind: str, folder: Path) -> list[Path]:
     """
     if not (name.isascii() and name.isidentifier()):
         raise BadInput(f"{name!r} cannot be the name of a Python file. Write letters, digits and underscores.")
+    if kind not in KINDS:
+        raise BadInput(f"There is no example {printable(repr(kind), most=60)}. There are: {', '.join(KINDS)}.")
     example = _EXAMPLES / f"{kind}.py"
     task, data = f"{name}_task.py", folder / f"{name}_data"
     config = example.with_suffix(".yaml").read_text("utf-8")

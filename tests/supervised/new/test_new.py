@@ -86,3 +86,8 @@ def test_three_commands_lead_from_nothing_to_a_notebook_that_runs_on_kaggle(writ
     assert __main__.main(["kaggle", "dataset", "my.yaml", "--slug", "my-data"]) == 0
     assert __main__.main(["kaggle", "push", "my.yaml", "--dataset", "ada/my-data"]) == 0
     assert "Version 1 of ada/trainbook-my was pushed and starts" in capsys.readouterr().out
+
+
+def test_a_kind_without_an_example_is_refused_with_those_that_there_are(capsys):
+    assert __main__.main(["new", "my", "--like", "sounds"]) == 2
+    assert "There is no example 'sounds'. There are: images, text, lm, tabular." in capsys.readouterr().err

@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 
 from lib.config.environment import command
-from lib.supervised import new
 
 _WIDTH = 60  # of a command; a longer one moves its comment
 
@@ -13,11 +12,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Adds the command `new`."""
     one = commands.add_parser("new", help="write a task of your own with its configuration, test and generated data")
     one.add_argument("name", help="what the files are named by: my for my_task.py, my.yaml, test_my_task.py, my_data")
-    one.add_argument("--like", choices=new.KINDS, default=new.KINDS[0], help="the example to begin with")
+    one.add_argument("--like", metavar="KIND", default="images", help="the example: images, text, lm or tabular")
     one.set_defaults(run=_new)
 
 
 def _new(options: argparse.Namespace) -> int:
+    from lib.supervised import new  # not at the top: torch takes seconds to import
+
     task, config, test, data = new.write(options.name, options.like, Path())
     slug = f"{options.name.strip('_').replace('_', '-').lower()}-data"
     steps = (
