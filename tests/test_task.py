@@ -175,6 +175,7 @@ def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypat
 def test_a_packed_data_set_is_entered_where_a_task_has_no_sentinels(monkeypatch, tmp_path, layout):
     kaggle(monkeypatch, tmp_path, [LAYOUTS[layout]])
     mount = tmp_path / "input" / LAYOUTS[layout]
+    (mount / "data.jsonl").unlink()
     (mount / "data" / "train").mkdir(parents=True)
     (mount / "README.md").touch()
     assert locate_data("graphs", ()) == mount / "data"

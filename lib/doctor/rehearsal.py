@@ -27,6 +27,8 @@ from lib.training.state import State, new_state, restore_state, save_state, stat
 
 Groups = dict[str, dict[str, Tensor]]
 
+NO_KERNELS = "not tried: this build of PyTorch has no kernels for the GPU"
+
 
 def check_run(config: Config) -> list[Finding]:
     """Checks what a configuration will do on this machine. Writes nothing in the run's folder, downloads nothing.
@@ -128,6 +130,8 @@ def check_resume(run: Run) -> Finding:
 
 def check_contract(run: Run) -> Finding:
     """Asks the task what a run would find out after hours: see lib/training/contract."""
+    if _no_kernels():
+        return Finding("contract", NO_KERNELS, "warning")
     found = contract.examine(run.task, run.config)
     both = "\n".join([*found.wrong, *found.doubts])
     if found.wrong:
@@ -147,14 +151,18 @@ def check_output(folder: Path) -> Finding:
     return Finding("output path", f"{folder}{new}: writable")
 
 
+def _no_kernels() -> bool:
+    return torch.cuda.is_available() and machine.check_kernels().verdict == "bad"
+
+
 # --- with the model and its optimizer ---------------------------------------------------------------------------------
 
 
 def _state_checks(run: Run) -> list[Finding]:
     """Checks recomputation, size and one save with the run's own model, unless the GPU has no kernels for it."""
     name = "save and resume"
-    if torch.cuda.is_available() and machine.check_kernels().verdict == "bad":
-        return [Finding(name, "not tried: this build of PyTorch has no kernels for the GPU", "warning")]
+    if _no_kernels():
+        return [Finding(name, NO_KERNELS, "warning")]
     try:
         state = _after_one_update(run)
     except BadInput as refused:

@@ -144,7 +144,8 @@ _PUSH: Options = {
 
 
 def _push(options: argparse.Namespace) -> int:
-    notebook, values = _notebook(options), kernel.read_parameters(options.param, options.set)
+    notebook = _notebook(options)
+    values = kernel.with_mounted_data(notebook, kernel.read_parameters(options.param, options.set))
     training = kernel.check(notebook, values, options.stale)
     if options.dry_run:
         print(_what_is_sent(notebook, values, training, options.own_output))
@@ -259,7 +260,8 @@ _CHAIN: Options = {
 
 
 def _chain(options: argparse.Namespace) -> int:
-    notebook, values = _notebook(options), kernel.read_parameters(options.param, options.set)
+    notebook = _notebook(options)
+    values = kernel.with_mounted_data(notebook, kernel.read_parameters(options.param, options.set))
     kernel.check(notebook, values, options.stale)
     sessions = chain.Chain(
         notebook,

@@ -218,6 +218,17 @@ def check(notebook: Notebook, values: Mapping[str, object], stale: bool = False)
     return training
 
 
+def with_mounted_data(notebook: Notebook, values: Mapping[str, object]) -> dict[str, object]:
+    """Returns the values, with the one mounted data set as DATA_DIR where the data lies on this machine; says so."""
+    if notebook.root is None or values.get("DATA_DIR") or len(notebook.datasets) != 1:
+        return dict(values)
+    training = carried.training(_read(notebook.path), values, uses_gpu(notebook), notebook.root)
+    if not training or not carried.is_here(folder := training.entries[0].config.data.dir):
+        return dict(values)
+    print(f"DATA_DIR is {notebook.datasets[0]} there, because data.dir is {folder}, which is on this machine.")
+    return {**values, "DATA_DIR": notebook.datasets[0]}
+
+
 def _check_data(notebook: Notebook, training: carried.Training) -> None:
     """Raises BadInput where the data is a folder of this machine, which no session has."""
     folder = training.entries[0].config.data.dir

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lib import __main__, new
+from lib import __main__
 from lib.config.reader import flat
 from lib.errors import BadInput
+from lib.supervised import new
 from lib.task import load_config
 from tests.conftest import ROOT
 
@@ -86,6 +87,7 @@ def test_three_commands_lead_from_nothing_to_a_notebook_that_runs_on_kaggle(writ
     assert __main__.main(["kaggle", "dataset", "my.yaml", "--slug", "my-data"]) == 0
     assert __main__.main(["kaggle", "push", "my.yaml", "--dataset", "ada/my-data"]) == 0
     assert "Version 1 of ada/trainbook-my was pushed and starts" in capsys.readouterr().out
+    assert "DATA_DIR = 'ada/my-data'" in stub.sessions[0].request["text"]
 
 
 def test_a_kind_without_an_example_is_refused_with_those_that_there_are(capsys):
