@@ -321,10 +321,11 @@ class _Launch:
         until = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < until and self._agent.poll() is None:
             if all((place / f"ended-{number}").exists() for number in self._gone):
-                return
+                break
             time.sleep(0.01)
-        if self._agent.poll() is not None:
-            self._gone &= endings.failed(place)
+        first = self._gone & endings.failed(place)  # not those that torchrun ended in the meantime because of it
+        if first or self._agent.poll() is not None:
+            self._gone = first
 
     def _end(self) -> None:
         """Kills what is left: torchrun, and the ranks also where torchrun can no longer be their parent.

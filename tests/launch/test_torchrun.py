@@ -207,6 +207,9 @@ def test_a_rank_whose_end_only_torchrun_saw_is_named_and_not_those_that_torchrun
     (tmp_path / "ended-0").write_text("-15")
     (tmp_path / "ended-1").write_text("-6")
     assert str(ended._verdict(tmp_path)) == "Rank 1 was ended by signal 6 (SIGABRT)."
+    ended._gone = {0, 1}  # both are seen to be gone at once
+    ended._wait_for_codes(tmp_path)
+    assert str(ended._verdict(tmp_path)) == "Rank 1 was ended by signal 6 (SIGABRT)."
 
 
 @pytest.mark.parametrize(
