@@ -1,6 +1,7 @@
 """New data, read without targets, and what models answer, as predictions.csv. Each `task` is a `Supervised`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import torch
 from torch import nn
 
 from lib.errors import BadInput, printable
-from lib.report.progress import counted
+from lib.report.progress import Remaining, choose_progress
 from lib.report.result import write_table
 from lib.supervised.samples import IGNORED, in_order, path_of, reading, target_of, with_target
+from lib.task.batches import in_batches
 
 FILE = "predictions.csv"
 _AT_ONCE = 32  # samples, where no micro-batch is set: training, which fits, takes more memory
@@ -46,16 +48,24 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
     if not source.exists():
         raise BadInput(f"There is no {printable(source)}. Give the folder or file with new data.")
     samples = list(task.read_new(source))
-    size = task.config.training.micro_batch or _AT_ONCE
-    chunks = counted(range(0, len(samples), size), "batches predicted")
-    rows = [row for first in chunks for row in _rows(task, models, samples[first : first + size])]
-    answers = dict(zip(_names(samples, source), rows, strict=True))
+    answers = dict(zip(_names(samples, source), _in_batches(task, models, samples), strict=True))
     if out is not None:
         _write(answers, out)
     return answers
 
 
-def _rows(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
+def _in_batches(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
+    """Returns a row for each sample."""
+    progress, remaining = choose_progress(), Remaining()
+    rows: list[Mapping[str, Any]] = []
+    for more in in_batches(partial(_rows, task, models), samples, task.config.training.micro_batch or _AT_ONCE):
+        rows += more
+        progress.update(len(rows), len(samples), partial(remaining.text, "samples predicted", len(rows), len(samples)))
+    progress.close()
+    return rows
+
+
+def _rows(task: Any, models: list[nn.Module], samples: Sequence[Any]) -> list[Mapping[str, Any]]:
     with torch.inference_mode():
         found = task.answers(models, [_without_target(task, sample) for sample in samples])
     if len(found) != len(samples):

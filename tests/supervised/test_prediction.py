@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lib.errors import BadInput
+from lib.errors import BadInput, TrainingFailed
 from lib.supervised import Supervised
 
 
@@ -150,3 +150,31 @@ def test_what_cannot_be_read_is_said_with_the_method_to_write(files, task, tmp_p
 def test_what_anybody_wrote_into_an_archive_is_refused_in_a_sentence(files, values):
     with pytest.raises(BadInput, match="of what was learned from data are no names"):
         files.take_learned(values)
+
+
+def test_where_memory_runs_out_batches_are_halved_and_the_answers_stay(files, tmp_path, monkeypatch, capsys):
+    folder = write(tmp_path / "new", **{f"f{k:02}": str(k % 2) for k in range(11)})
+    whole = files.predict([model(4.0)], folder, None)
+    answers, sizes = Files.answers, []
+
+    def short(self, models, samples):
+        sizes.append(len(samples))
+        if len(samples) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return answers(self, models, samples)
+
+    monkeypatch.setattr(Files, "answers", short)
+    assert files.predict([model(4.0)], folder, None) == whole and len(whole) == 11
+    assert sizes == [11, 5, 2, 2, 2, 2, 2, 1]
+    assert "Memory ran out. The work goes on with 2 samples at once" in capsys.readouterr().out
+
+
+def test_one_sample_that_does_not_fit_is_a_sentence(files, tmp_path, monkeypatch):
+    folder = write(tmp_path / "new", a="1")
+
+    def short(self, models, samples):
+        raise MemoryError
+
+    monkeypatch.setattr(Files, "answers", short)
+    with pytest.raises(TrainingFailed, match="Memory ran out with a single sample"):
+        files.predict([model(4.0)], folder, None)
