@@ -134,7 +134,8 @@ def pushed(folder: Path, base: Path) -> str:
 
 def planned(folder: Path) -> dict[str, object]:
     """Plans the run on Kaggle's two T4s; returns the first micro-batch that fits, with its peak."""
-    (plan,) = json.loads(command(folder, "plan", "my.yaml", "--gpu", "t4", "--gpus", "2", "--json"))
+    said = command(folder, "plan", "my.yaml", "--gpu", "t4", "--gpus", "2", "--json")
+    (plan,) = json.loads(said[said.index("[\n") :])  # behind what libraries write into the same log as they load
     option = next(each for each in plan["options"] if each["prediction"]["fits"])
     peak = option["prediction"]["reserved_bytes"]
     return {"micro_batch": option["micro_batch"], "reserved_bytes": peak, "layers": plan["layers"]}
