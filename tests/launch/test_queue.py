@@ -18,11 +18,7 @@ from lib.training import loop
 from lib.training.session import Session
 from tests.conftest import ROOT, TOY
 
-
-@pytest.fixture(autouse=True)
-def without_plots(monkeypatch):
-    """Drawing takes longer than the toy's training, and tests of its own."""
-    monkeypatch.setattr(launch, "plot", lambda run, baseline: run.folder)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture
