@@ -27,7 +27,7 @@ BOTH = [
     run("not finite", {"workload.poison_from": 35}),
     run("norms", {"workload.batch_norm": True}),
     run("cumulative norms", {"workload.batch_norm": True}, task="CumulativeNorm"),
-    run("four slots", {"training.micro_batch_slots": 4, "training.effective_batch": 8, "training.max_steps": 60}),
+    run("four slots", {"training.micro_batch_slots": 4, "training.effective_batch": 8, "training.max_steps": 24}),
     run("sharded", {"training.fully_shard": True, "training.clip_norm": 0}),
     run("sharded and clipped", {"training.fully_shard": True, "training.clip_norm": 0.05, "training.ema_decay": 0.9}),
     run("tight", task="Tight"),
