@@ -16,6 +16,8 @@ from lib.machine.disk import held
 from lib.report.metrics import read
 from tests.checkpoint.test_saver import make, weights
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 def limited(monkeypatch, free, budget=None, number=None):
     here = SimpleNamespace(output_dir=Path("/nowhere"), output_bytes=budget, output_files=number)

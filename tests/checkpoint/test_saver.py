@@ -18,6 +18,8 @@ from lib.machine import disk
 from lib.machine.disk import Disk, remove_tree
 from lib.report.summary import Summary
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 KEEP = Checkpoint()
 
 

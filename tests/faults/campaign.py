@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def operations(base: Path, fast: bool) -> dict:
-    return runs.every_operation(base, stride=29 if fast else 1, first=3 if fast else 1)
+    return runs.every_operation(base, stride=41 if fast else 1, first=3 if fast else 1)
 
 
 def kills(base: Path, fast: bool) -> dict:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest import mock
 from urllib.parse import quote, unquote, urlsplit
 
 import torch
@@ -23,6 +24,8 @@ import torch
 from lib import checkpoint
 from lib.report import outputs
 
+# Commands of the client that lib does not call: it builds the parsers of all of them at each start.
+OTHERS = ("competitions", "models", "files", "forums", "benchmarks", "auth")
 KEY = "stub-key-0123456789abcdef"  # a made-up credential; no test may find it in an output
 PAGE = 3  # files of a page, however many are asked for
 ACTIVE = ("QUEUED", "RUNNING")
@@ -347,12 +350,15 @@ class _Server(ThreadingHTTPServer):
 
 def execute_here(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
     """What `client._execute` does, without a process of its own."""
+    from kaggle import cli
+
     from lib.kaggle import child
 
     out, error, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["kaggle", "--no-warn", *arguments]
     try:
-        with redirect_stdout(out), redirect_stderr(error):
+        others = {f"parse_{name}": lambda subparsers: None for name in OTHERS}
+        with redirect_stdout(out), redirect_stderr(error), mock.patch.multiple(cli, **others):
             child.main()
     except SystemExit as end:
         return int(end.code or 0), out.getvalue(), error.getvalue()
@@ -386,6 +392,7 @@ def serving(folder: Path) -> Iterator[tuple[Stub, dict[str, str]]]:
         "KAGGLE_CONFIG_DIR": str(home / ".kaggle"),
         "HOME": str(home),
         "TMPDIR": str(home / "tmp"),
+        "LANGUAGE": "C",  # or the client looks on the disk for a translation of each of a thousand texts
     }
     try:
         yield stub, environment

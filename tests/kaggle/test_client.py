@@ -66,7 +66,7 @@ def test_a_notebook_that_is_not_there_is_said(stub, capsys):
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("code, kind", [(404, client.Refused), (409, client.Refused), (429, client.NoAnswer),
-                                        (503, client.NoAnswer)])  # fmt: skip
+                                        (500, client.NoAnswer), (503, client.NoAnswer)])  # fmt: skip
 def test_the_code_of_an_error_is_known_in_both_forms_of_its_body(stub, nested, code, kind):
     stub.nested = nested
     stub.failures["GetAcceleratorQuotaStatistics"] = [code]

@@ -169,7 +169,7 @@ def test_more_bytes_than_kaggle_takes_are_refused(stub, graph, packed, monkeypat
     assert "bytes; Kaggle takes 10 a data set" in capsys.readouterr().err and not packed.exists()
 
 
-def test_a_run_is_published_so_that_a_session_goes_on_with_it(stub, tmp_path, toy, monkeypatch, capsys):
+def test_a_run_is_published_so_that_a_session_goes_on_with_it(stub, tmp_path, toy, quick, monkeypatch, capsys):
     """Unpacked as Kaggle does, to a folder with the archive's name, it is found in both layouts."""
     from lib import launch
 

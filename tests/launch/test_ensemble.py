@@ -16,6 +16,8 @@ from tests.conftest import ROOT
 
 OWN = f"{ROOT / 'tests' / 'toy.py'}:Toy"
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 @pytest.mark.parametrize("place", ["outputs.tar.gz", "toy", "."])
 def test_the_best_weights_come_from_wherever_the_run_is_packed(toy, tmp_path, place):

@@ -10,6 +10,8 @@ from lib.launch.queue import find_completed
 from lib.launch.resume import announce, find_checkpoint
 from lib.machine import platform
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 def test_a_run_whose_every_checkpoint_is_damaged_never_starts_from_0_in_silence(toy, tmp_path):
     launch.train(toy())
@@ -42,7 +44,6 @@ def test_leftovers_are_cleaned_when_a_run_starts(toy, tmp_path):
 
 def test_what_a_run_resumes_from_is_printed_once_in_a_notebook_and_again_where_it_changed(toy, monkeypatch, capsys):
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    monkeypatch.setattr(launch, "plot", lambda run, baseline: run.folder)
     run = launch.prepare(toy())
     assert announce(run) is None  # the cell "Resume"
     launch.train(run)  # the cell "Full run"

@@ -10,7 +10,7 @@ from lib.config import Device
 from lib.errors import BadInput
 from lib.report.metrics import read
 from tests import several
-from tests.conftest import TOY, VOLATILE_COLUMNS
+from tests.conftest import VOLATILE_COLUMNS
 
 SLOTS = {"training.micro_batch_slots": 2}
 
@@ -27,7 +27,7 @@ BOTH = [
     run("not finite", {"workload.poison_from": 35}),
     run("norms", {"workload.batch_norm": True}),
     run("cumulative norms", {"workload.batch_norm": True}, task="CumulativeNorm"),
-    run("four slots", {"training.micro_batch_slots": 4, "training.effective_batch": 8, "training.max_steps": 60}),
+    run("four slots", {"training.micro_batch_slots": 4, "training.effective_batch": 8, "training.max_steps": 24}),
     run("sharded", {"training.fully_shard": True, "training.clip_norm": 0}),
     run("sharded and clipped", {"training.fully_shard": True, "training.clip_norm": 0.05, "training.ema_decay": 0.9}),
     run("tight", task="Tight"),
@@ -206,16 +206,16 @@ def test_more_ranks_than_gpus_under_torchrun_are_refused_before_they_join(two_gp
         ranks.start(Device())
 
 
-def test_a_port_in_use_is_a_sentence(tmp_path):
-    (tmp_path / "toy.yaml").write_text(TOY)
-    (tmp_path / "scenarios.json").write_text(json.dumps([run("port")]))
+def test_a_port_in_use_is_a_sentence(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
-        first = several.start_rank(tmp_path, 0, 2, taken.getsockname()[1])
-        first.wait(timeout=600)
-    (result,) = json.loads((tmp_path / "results-0.json").read_text())
-    assert "another program uses this port" in result["error"], (tmp_path / "rank-0.txt").read_text()
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": taken.getsockname()[1]}
+        for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2, **meeting}.items():
+            monkeypatch.setenv(name, str(value))
+        with pytest.raises(BadInput, match="another program uses this port"):
+            ranks.start(Device())
+    assert ranks.world() == 1
 
 
 def test_a_rank_of_a_launch_that_meets_nobody_leaves_an_error_that_a_fresh_launch_may_cure(tmp_path, monkeypatch):

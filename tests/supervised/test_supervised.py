@@ -174,7 +174,7 @@ def test_the_fingerprint_is_that_of_the_files_or_of_the_samples(task, words, mon
     assert task("Heights").fingerprint() != before
 
 
-def test_a_table_and_a_figure_of_confusions_are_left(configured, words, tmp_path):
+def test_a_table_and_a_figure_of_confusions_are_left(configured, words, tmp_path, quick):
     summary = launch.train(configured("Words", {"data.dir": str(words)}))
     folder = tmp_path / "runs" / "small"
     rows = [line.split(",") for line in (folder / "confusion.csv").read_text().splitlines()]

@@ -16,6 +16,8 @@ from lib.training import data
 from lib.training.order import Order
 from tests.training.test_step import run_in
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 def batches(task, config, steps, workers):
     training_set = task.datasets()["train"]

@@ -13,6 +13,8 @@ from lib.training.state import new_state
 from tests.training.test_loop import newest, same_tensors
 from tests.training.test_step import rows, run_in, tight
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])
 def test_an_evaluation_that_runs_out_starts_again_in_smaller_pieces_with_the_same_metrics(

@@ -18,6 +18,8 @@ from lib.training.optimization import Ema, Plateau, learning_rate, make_moments
 from lib.training.state import new_state
 from tests.checkpoint.test_weights import net
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 def scheduled(direction="max", factor=0.5, patience=1, min_lr=0.0, lr=1.0):
     scheduler = Scheduler(name="plateau", factor=factor, patience=patience, min_lr=min_lr)

@@ -20,6 +20,8 @@ from lib.task import Task
 from lib.training.stopping import Stopping
 from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 EARLY = {
     "training.stop_after_evaluations": 3, "training.evaluate_every_steps": 2, "training.max_steps": 40,
     "optimizer.lr": 0.05, "scheduler.name": "constant", "scheduler.warmup_steps": 0,

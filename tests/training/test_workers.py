@@ -16,6 +16,8 @@ from lib.training import data, workers
 from lib.training.order import Order
 from tests.toy import Toy
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 class Given:
     """One sample: what `look` says about this object where it is asked."""
@@ -150,6 +152,8 @@ def test_a_loop_of_references_is_not_followed_for_ever():
 
 
 def test_a_crash_of_a_worker_is_told_from_a_kill(toy, monkeypatch):
+    iterator = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    monkeypatch.setattr(iterator._try_get_data, "__defaults__", (0.2,))  # torch looks every 5 s whether workers live
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid \d+\) is killed by signal: Segmentation fault"):
         seen_by_a_worker(toy, Given(lambda self: os.kill(os.getpid(), signal.SIGSEGV)), monkeypatch)
 

@@ -17,6 +17,8 @@ from lib.task import load_config
 from lib.training import loop
 from tests.conftest import ROOT, VOLATILE_COLUMNS
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 EXAMPLES = ROOT / "lib" / "supervised" / "new" / "examples"
 TASKS = {"images": "Images", "text": "Text", "lm": "Answers", "tabular": "Tabular"}
 MOST_LINES = {"images": 35, "text": 35, "lm": 50, "tabular": 35}

@@ -14,6 +14,8 @@ from lib.supervised import new
 from lib.task import load_config
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 pytest.importorskip("PIL", reason="it draws the images; matplotlib brings it")
 NEEDS = {"lm": "peft"}
 SIZES = {"training.max_steps": 3, "training.effective_batch": 8, "scheduler.warmup_steps": 1}

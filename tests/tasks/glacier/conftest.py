@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.task import load_config
+from lib.task import find_task, load_config
 from tests.tasks.glacier.files import write_scenes
 
 TINY = """
@@ -33,3 +33,15 @@ def tiny(tmp_path):
         return load_config(tmp_path / "tiny.yaml", given)
 
     return make
+
+
+@pytest.fixture
+def without_figures(quick, monkeypatch):
+    """Runs whose figures, which take longer than their training, nobody looks at."""
+    monkeypatch.setattr(find_task("glacier"), "_draw", lambda *_: None)
+
+
+@pytest.fixture
+def without_baseline(monkeypatch):
+    """Runs whose fitted baseline, which takes longer than their training, nobody looks at."""
+    monkeypatch.setattr(find_task("glacier"), "baseline", lambda self: {})

@@ -109,7 +109,7 @@ def test_weights_of_another_network_are_refused():
         carry({"encoder.weight": torch.zeros(1)}, {}, (HACK, HACK), (FINE, FINE))
 
 
-def test_a_task_adapts_the_weights_that_a_run_starts_from(toy, tmp_path):
+def test_a_task_adapts_the_weights_that_a_run_starts_from(toy, tmp_path, quick):
     launch.train(toy({"run.name": "first"}))
     config = toy({"run.initial_weights": str(tmp_path / "runs" / "first")})
     task = load_task(config)
