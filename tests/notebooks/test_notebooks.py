@@ -18,8 +18,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 TINY = {
     "workload.tiles.size": 32,
     "workload.tiles.stride": 0,
-    "workload.split.validation": 0.3,
-    "workload.split.test": 0.3,
+    "workload.split.validation": 0.2,
+    "workload.split.test": 0.15,
     "workload.model.widths": "[4, 4, 4, 4, 4]",
     "workload.model.decoder": "[4, 4, 4, 4, 4]",
 }
