@@ -21,7 +21,9 @@ MINUTES = 20.0  # of a session; the first one begins when nearly all of them hav
 IMPORTS = 6  # times the seconds of importing lib that the first session has: two or three pass until it trains
 
 RUN = """
-import sys, papermill
+import sys
+sys.modules["rfc3987_syntax"] = None  # which jsonschema may lack: to import it compiles a grammar for 2.5 seconds
+import papermill
 source, folder = sys.argv[1:]
 papermill.execute_notebook(source, source + ".out", kernel_name="python3", cwd=folder, progress_bar=False)
 """
@@ -98,7 +100,7 @@ def test_three_sessions_with_the_second_killed_end_in_the_weights_of_one_long_ru
     stub.datasets["ada/code-graph"] = [{}]
     stub.runner = Kaggle(stub, tmp_path / "sessions")
     overrides = {
-        **PARAMETERS["01_graphmer"]["OVERRIDES"], "training.evaluate_every_steps": 10, "checkpoint.every_steps": 5,
+        **PARAMETERS["01_graphmer"]["OVERRIDES"], "training.evaluate_every_steps": 20, "checkpoint.every_steps": 5,
         "session.margin_seconds": 1,
     }  # fmt: skip
     values = {"MAX_STEPS": STEPS, "SMOKE_STEPS": 1, "SESSION_MINUTES": MINUTES}
@@ -114,6 +116,11 @@ def test_three_sessions_with_the_second_killed_end_in_the_weights_of_one_long_ru
     assert sessions[2]["first_step"] == sessions[0]["step"]
     mounted = stub.sessions[2].mounts
     assert mounted["notebooks/ada/trainbook-01-graphmer"] == stub.sessions[0].working
+    root = tmp_path / "sessions" / "session-3"
+    before, step = root / "input" / "notebooks" / "ada" / "trainbook-01-graphmer", sessions[0]["step"]
+    said = (root / "notebook.ipynb.out").read_text()
+    assert f"Resuming graphmer_small from {before / 'graphmer_small'}" in said
+    assert f"step {step}: {STEPS - step} of {STEPS} steps left" in said
 
     alone = tmp_path / "alone"
     code = (

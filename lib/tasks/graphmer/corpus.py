@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import struct
 import zipfile
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -310,15 +311,15 @@ def _cut(
     bounds = []  # (first line, word start, word stop)
     while line <= last_line:
         begin = starts[line - 1]
-        limit = int(np.searchsorted(cumulative, cumulative[begin] + budget, "right")) - 1
-        following = min(int(np.searchsorted(starts, limit, "right")), last_line + 1)
+        limit = int(cumulative.searchsorted(cumulative[begin] + budget, "right")) - 1
+        following = min(int(starts.searchsorted(limit, "right")), last_line + 1)
         following = max(following, line + 1)
         bounds.append((line, int(begin), min(int(starts[following - 1]), limit)))
         line = following
     first_lines = [bound[0] for bound in bounds]
     by_number: dict[int, _Window] = {}
     for triple in triples:
-        number = max(0, int(np.searchsorted(first_lines, triple.line, "right")) - 1)
+        number = max(0, bisect_right(first_lines, triple.line) - 1)
         _, start, stop = bounds[number]
         by_number.setdefault(number, _Window(start, stop, [])).triples.append(triple)
     return [by_number[number] for number in sorted(by_number)]
