@@ -3,6 +3,7 @@
 import ast
 import base64
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -62,10 +63,15 @@ def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
     try:
         for cell in tagged(notebook, "carrier"):
             if packed := re.search(r'^HOME = library\("""\n([^"]+)"""\)$', "".join(cell["source"]), re.MULTILINE):
-                return json.loads(zlib.decompress(base64.b85decode("".join(packed[1].split()))))
+                return dict(_unpacked(packed[1]))
     except (ValueError, zlib.error) as error:
         raise BadInput(f"The carrier cell is damaged ({error}). Build the notebook again: make notebooks") from None
     return {}
+
+
+@functools.lru_cache(maxsize=4)  # a tenth of a second for the same notebook, which is asked for three times
+def _unpacked(packed: str) -> dict[str, str]:
+    return json.loads(zlib.decompress(base64.b85decode("".join(packed.split()))))
 
 
 def text_of(notebook: Mapping[str, Any], *kinds: str) -> str:
