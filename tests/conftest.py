@@ -84,6 +84,18 @@ def toy(tmp_path):
     return make
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """A picture that takes no time: drawing takes longer than the toy's training, and has tests of its own."""
+
+    def draw(table, out, *_):
+        out.parent.mkdir(exist_ok=True)
+        out.write_bytes(b"picture")
+        return out
+
+    monkeypatch.setattr(launch, "draw_metrics", draw)
+
+
 # --- machines that this one is not ------------------------------------------------------------------------------------
 
 CU128 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]

@@ -210,7 +210,7 @@ def test_without_a_plan_the_speed_is_not_known_and_that_is_bad(stub, built, grap
 
 @pytest.mark.parametrize("lightweight", [False, True])
 @pytest.mark.parametrize("ema_decay", [0.0, 0.9])
-def test_the_bytes_that_are_counted_are_those_that_a_run_saves(toy, tmp_path, lightweight, ema_decay):
+def test_the_bytes_that_are_counted_are_those_that_a_run_saves(toy, tmp_path, quick, lightweight, ema_decay):
     overrides = {"training.ema_decay": ema_decay, "checkpoint.lightweight": lightweight, "training.max_steps": 3}
     overrides["workload.batch_norm"] = True  # tensors of the same shape, which have no addresses on `meta`
     run = launch.prepare(toy(overrides))
