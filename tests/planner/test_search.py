@@ -157,14 +157,15 @@ def test_cards_that_cannot_be_are_refused_in_a_sentence(tall, card, count, sente
         make(tall(), find_card(card), count)
 
 
-def test_a_plan_with_a_memory_profile_comes_out_of_its_own_process_as_it_is_trained(tall):
-    config = tall({"memory.profile": "ultra_low", "training.effective_batch": 8})
-    config = dataclasses.replace(config, overridden=frozenset({"memory.profile"}))  # 8 as if the file gave it
-    here, below = make(config, find_card("t4")), planner.plan(config, "t4")
-    assert here == below and here.effective_batch == 16 and here.option_of(4, 0)
-    assert "memory.profile ultra_low: training.effective_batch 8 -> 16" in planner.of_plan(here).splitlines()
-    kept = planner.plan(tall({"memory.profile": "ultra_low", "training.effective_batch": 8}), find_card("8 GiB"))
-    assert kept.effective_batch == 8, "an override wins over the profile, in the child process too"
+def test_a_memory_profile_is_planned_as_it_is_trained(tall):
+    given = tall({"memory.profile": "ultra_low", "training.effective_batch": 8})
+    config = dataclasses.replace(given, overridden=frozenset({"memory.profile"}))  # 8 as if the file gave it
+    plan = make(config, find_card("t4"))
+    assert plan.effective_batch == 16 and plan.option_of(4, 0)
+    assert "memory.profile ultra_low: training.effective_batch 8 -> 16" in planner.of_plan(plan).splitlines()
+    kept = planner.plan(given, "t4")
+    assert kept.effective_batch == 8 and kept.changed, "an override wins over the profile, in the child process too"
+    assert kept == make(given, find_card("t4")), "a plan comes out of its own process the same"
 
 
 def test_a_length_in_epochs_has_hours_for_1000_samples_or_for_those_that_are_given(tall):
