@@ -10,25 +10,16 @@ from lib import __main__, launch
 from tests.conftest import ROOT, TOY
 
 
-def lib(tmp_path, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "lib", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-
-
-def test_the_command_line_trains_and_exits_with_0(tmp_path):
+def test_the_deadline_exits_with_75_and_running_again_completes_with_0(tmp_path, capsys, quick):
+    """The first session is a process of its own; the second is the same command without starting Python again."""
     (tmp_path / "toy.yaml").write_text(TOY)
-    done = lib(tmp_path, "train", "toy.yaml", "--set", "training.max_steps=5")
-    assert done.returncode == 0, done.stderr
-    assert "completed at step 5" in done.stdout and (tmp_path / "runs" / "toy" / "summary.json").is_file()
-
-
-def test_the_deadline_exits_with_75_and_running_again_completes(tmp_path):
-    (tmp_path / "toy.yaml").write_text(TOY)
-    done = lib(tmp_path, "train", "toy.yaml", "--set", "session.minutes=0.001", "--set", "session.margin_seconds=0")
+    short = ["--set", "session.minutes=0.001", "--set", "session.margin_seconds=0"]
+    command, environment = [sys.executable, "-m", "lib"], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*command, "train", "toy.yaml", *short], env=environment, capture_output=True, text=True)
     assert done.returncode == 75, done.stderr
-    assert lib(tmp_path, "train", "toy.yaml").returncode == 0
+    assert __main__.main(["train", "toy.yaml"]) == 0
+    assert "completed at step 12" in capsys.readouterr().out
+    assert (tmp_path / "runs" / "toy" / "summary.json").is_file()
 
 
 @pytest.mark.parametrize(

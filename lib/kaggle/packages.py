@@ -1,6 +1,7 @@
 """The packages that a notebook imports, compared with those of Kaggle's image."""
 
 import ast
+import functools
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -31,7 +32,7 @@ def check(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
     """Compares the packages that the notebook and the carried files import with those of Kaggle's image."""
     own = {name: text for name, text in files.items() if name.startswith("configs/") and name.endswith(".py")}
     codes = [text for name, text in files.items() if name.endswith(".py") and name not in own]
-    names = {alias for code in codes for alias in _tops(ast.walk(ast.parse(code)))} | {*_tops(carried.syntax(notebook))}
+    names = {name for code in codes for name in _imported(code)} | {*_tops(carried.syntax(notebook))}
     names |= {one.dotted.split(".")[0] for text in own.values() for one in imports(text) if one.is_needed}
     beside = {part for name in own for part in Path(name).with_suffix("").parts}
     names -= {*sys.stdlib_module_names, "lib", "__future__", *beside}
@@ -45,6 +46,16 @@ def check(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
         return Finding("imports", f"Kaggle's image lacks {', '.join(lacked)}; the notebook's internet is on for them")
     newest = max((image.PACKAGES[name].checked for name in names), default="-")
     return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported (checked {newest})")
+
+
+@functools.cache
+def _imported(code: str) -> frozenset[str]:
+    """Returns the names of the packages that code imports anywhere; only statements are looked through."""
+    found: list[ast.AST] = [ast.parse(code)]
+    for node in found:
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            found += getattr(node, part, ())
+    return frozenset(_tops(found))
 
 
 def _tops(nodes: Iterable[ast.AST]) -> Iterator[str]:

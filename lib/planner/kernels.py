@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from lib.planner.allocator import round_up
 from lib.planner.card import Target
+from lib.planner.shapes import tensors_of
 
 # Launching a kernel from Python takes 5 to 20 microseconds of a CPU thread; where the GPU is faster than that, it
 # waits. Eager PyTorch, from nanoGPT-like loops on server and on Kaggle CPUs: an assumption, not a measurement here.
@@ -25,8 +25,10 @@ def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.n
     The GPU takes the longer of arithmetic and memory traffic (Williams, Waterman, Patterson, CACM 2009). An expanded
     tensor is read once.
     """
-    tensors = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor) and t.device.type == "meta"]
-    if func.is_view or func._schema.name.removeprefix("aten::") in _NO_KERNEL or not tensors:
+    if func.is_view or func._schema.name.removeprefix("aten::") in _NO_KERNEL:
+        return np.zeros(5)
+    tensors = [t for t in tensors_of((*args, *kwargs.values(), out)) if t.is_meta]
+    if not tensors:
         return np.zeros(5)
     touched = sum(
         t.element_size() * math.prod(size for size, stride in zip(t.shape, t.stride(), strict=True) if stride)

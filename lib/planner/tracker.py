@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from lib.planner import kernels
 from lib.planner.allocator import Allocator, Block
 from lib.planner.card import Target
+from lib.planner.shapes import Shapes, tensors_of
 
 KNOWN_LIMIT = 2**22  # elements of an integer tensor whose values are followed
 
@@ -57,6 +58,7 @@ class Tracker(TorchDispatchMode):
         self._peak, self._peak_at = -1, 0
         self._modules: list[str] = []
         self._handles: set[bool] = set()
+        self._shapes = Shapes(self._cost_of)
 
     # --- what is followed -----------------------------------------------------------------------------------------
 
@@ -144,21 +146,26 @@ class Tracker(TorchDispatchMode):
 
     def _dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
         name = func._schema.name.removeprefix("aten::")
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if self.device == "meta" and any(t.device.type == "meta" for t in tensors):
+        tensors = tensors_of((args, *kwargs.values()))
+        if self.device == "meta" and any(t.is_meta for t in tensors):
             if name == "_local_scalar_dense":
                 return self._value(args[0])
             if name in _DEPENDING:
                 return self._bounded(name, func, args, kwargs)
             if name in ("index", "index_put", "_index_put_impl_", "index_put_"):
                 args = (args[0], self._without_masks(args[1]), *args[2:])
+                tensors = tensors_of((args, *kwargs.values()))
         temporaries = [self._take(size, "workspace") for size in self._workspaces(name, args)]
-        out = func(*args, **kwargs)
+        if self.device == "meta" and tensors and all(t.is_meta for t in tensors):
+            out, cost = self._shapes.run(func, args, kwargs, tensors)
+        else:
+            out = func(*args, **kwargs)
+            cost = self._cost_of(func, args, kwargs, out)
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out)
         for entry in temporaries:
             self._drop(entry)
-        self.cost += kernels.cost(func, args, kwargs, out, self.target)
+        self.cost += cost
         return out
 
     def _follow_results(self, out: Any) -> None:
@@ -168,10 +175,12 @@ class Tracker(TorchDispatchMode):
         """
         forward = torch.is_grad_enabled()
         module = "(recomputed)" if forward and torch._C._current_graph_task_id() != -1 else ""
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor):
-                category = "activations" if forward else "temporaries"
-                self._follow(tensor, category, self._modules[-1] if self._modules else module)
+        for tensor in tensors_of((out,)):
+            category = "activations" if forward else "temporaries"
+            self._follow(tensor, category, self._modules[-1] if self._modules else module)
+
+    def _cost_of(self, func: Any, args: tuple, kwargs: dict, out: Any) -> np.ndarray:
+        return kernels.cost(func, args, kwargs, out, self.target)
 
     def _workspaces(self, name: str, args: tuple) -> list[int]:
         """Returns the bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own."""
@@ -201,7 +210,7 @@ class Tracker(TorchDispatchMode):
 
     def _bounded(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
         """Runs an operator whose shape depends on values: with the true ones, else with everything selected."""
-        if all(_known(leaf) is not None for leaf in tree_leaves(args) if isinstance(leaf, Tensor)):
+        if all(_known(leaf) is not None for leaf in tensors_of(args)):
             true = func(*tree_map_only(Tensor, _known, args), **kwargs)
             out = tree_map_only(Tensor, lambda t: torch.empty_like(t, device="meta"), true)
             for tensor, value in zip(tree_leaves(out), tree_leaves(true), strict=True):
@@ -232,6 +241,9 @@ class Tracker(TorchDispatchMode):
             positions = torch.empty(index.dim(), self._selected(index), dtype=torch.long, device="meta")
             self._follow_results(positions)
             plain += positions.unbind()
+            if (known := _known(index)) is not None:
+                for position, values in zip(plain[-index.dim() :], known.nonzero().unbind(1), strict=True):
+                    position._known_values = values
         return plain
 
     def _note_values(self, func: Any, name: str, tensors: list[Tensor], args: tuple, kwargs: dict, out: Any) -> None:

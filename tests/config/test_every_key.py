@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import get_type_hints
 
+import pytest
+
 from lib import launch
 from lib.config import Config, with_changes
 from lib.config.lengths import resolve_lengths
@@ -17,6 +19,7 @@ from lib.tasks.graphmer import Settings
 from tests import toy as toys
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("quick")
 LIB = ROOT / "lib"
 # These walk or copy every field alike; a read by them steers nothing. A profile reads what it is about to change.
 GENERIC = {LIB / "config" / name for name in ("__init__.py", "lengths.py", "nodes.py", "profiles.py", "reader.py")}

@@ -95,7 +95,9 @@ def test_a_configuration_that_is_written_elsewhere_still_means_the_same(project,
     assert load_config("other/config.yaml") == config
 
 
-def test_a_run_goes_on_from_another_folder_and_from_its_own_configuration(project, tmp_path, cut, monkeypatch, capsys):
+def test_a_run_goes_on_from_another_folder_and_from_its_own_configuration(
+    project, tmp_path, cut, quick, monkeypatch, capsys
+):
     """The path of the task is another one each time: relative, absolute, and as the run's folder has it."""
     runs = {"output_dir": str(tmp_path / "runs")}
     cut(4)

@@ -176,7 +176,7 @@ def test_a_stage_reaches_training(written):
     assert run.lengths[-1] == "training.epochs 1 -> training.max_steps 1 (samples 7, effective batch 8)"
 
 
-def test_keeping_the_best_weights_alone_is_possible_and_said_once(toy, tmp_path, capsys):
+def test_keeping_the_best_weights_alone_is_possible_and_said_once(toy, tmp_path, capsys, quick):
     summary = launch.train(toy({"checkpoint.keep_last": 0}))
     out = capsys.readouterr().out
     assert out.count("only the best weights are kept: a session that ends early cannot be resumed") == 1

@@ -11,13 +11,20 @@ from lib import __main__, doctor, launch
 from lib.doctor import machine, rehearsal
 from lib.doctor.findings import Finding
 from lib.errors import BadInput
+from lib.planner import process
+from lib.planner.trace import NotTraceable
 from tests.conftest import ROOT
 from tests.doctor.conftest import by_name
+
+
+def unplanned(*_):
+    raise NotTraceable("There is no plan.")
 
 
 def test_a_p100_with_a_cuda_12_8_build_is_caught_without_touching_the_card(card, monkeypatch, toy):
     card("Tesla P100-PCIE-16GB", (6, 0), 15.9)
     touched = lambda *a, **k: pytest.fail("the card was touched")  # noqa: E731
+    monkeypatch.setattr(process, "plan", unplanned)  # in a process that sees no card; it takes seconds
     monkeypatch.setattr(torch.cuda, "_lazy_init", touched)
     monkeypatch.setattr(torch, "empty", touched)
     monkeypatch.setattr(rehearsal, "new_state", touched)

@@ -61,7 +61,7 @@ def snapshot(folder):
     return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in [folder, *folder.rglob("*")]}
 
 
-def test_the_source_of_a_resumed_run_is_found_and_nothing_in_its_folder_changes(toy, tmp_path):
+def test_the_source_of_a_resumed_run_is_found_and_nothing_in_its_folder_changes(toy, tmp_path, quick):
     config = toy()
     launch.train(config)
     folder = tmp_path / "runs" / "toy"
@@ -76,7 +76,7 @@ def test_the_source_of_a_resumed_run_is_found_and_nothing_in_its_folder_changes(
     assert find_checkpoint(launch.prepare(config)).step == 9 and not newest.exists(), "a run does set it aside"
 
 
-def test_a_run_that_cannot_go_on_is_bad(toy, tmp_path):
+def test_a_run_that_cannot_go_on_is_bad(toy, tmp_path, quick):
     launch.train(toy())
     other = launch.prepare(toy({"seed": 1, "training.max_steps": 20}))
     found = rehearsal.check_resume(other)

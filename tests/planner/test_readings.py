@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lib.planner import predict
+from lib.planner import find_card, predict
 from tests.planner.models import ConvNextTiny, MnasNet
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -128,16 +128,31 @@ STOCK = {
     "WhisperForConditionalGeneration": sound, "XLNetLMHeadModel": text,
 }  # fmt: skip
 
+# Two layers of each kind: those that follow them trace in the same way.
+_TWO = (
+    "num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers",
+)  # fmt: skip
 
+
+def shallow(kind, **more):
+    """The stock configuration at two layers, or at two in each of its stages."""
+    full = kind.config_class().to_dict()
+    less = {name: 2 for name in _TWO if name in full}
+    less |= {"depths": [min(2, depth) for depth in full["depths"]]} if "depths" in full else {}
+    less |= {part: {"num_hidden_layers": 2} for part in ("text_config", "vision_config") if part in full}
+    return kind.config_class(**less, **more)
 
 
 @pytest.mark.parametrize("name", STOCK)
 def test_a_stock_model_traces_unchanged(name):
     kind = getattr(transformers, name)
-    more = {"decoder_start_token_id": 0} if name.startswith("T5") else {}
+    config = shallow(kind, **({"decoder_start_token_id": 0} if name.startswith("T5") else {}))
     batch = STOCK[name]
-    result = predict(lambda: kind(kind.config_class(**more)), lambda net: net(**batch()).loss, "t4", precision="fp16")
-    # weights, and in the end two moments; Longformer has layers that this step does not use
-    assert result.moments["after load"] == pytest.approx(4 * result.parameters, rel=0.02, abs=20 * MIB)
-    assert result.moments["after optimizer step"] == pytest.approx(16 * result.parameters, rel=0.12, abs=100 * MIB)
+    result = predict(lambda: kind(config), lambda net: net(**batch()).loss, "t4", precision="fp16")
+    # weights; in the end gradients, two moments and cuBLAS's workspaces of forward and backward, too; Longformer and
+    # Whisper have weights that this step does not use
+    workspaces = 2 * find_card("t4").cublas_workspace
+    held = 16 * result.parameters + workspaces
+    assert result.moments["after load"] == pytest.approx(4 * result.parameters, rel=0, abs=2 * MIB)
+    assert result.moments["after optimizer step"] == pytest.approx(held, rel=0.06, abs=10 * MIB)
     assert result.peak_bytes > result.moments["after optimizer step"] and result.attention is not None

@@ -103,10 +103,9 @@ def test_the_micro_batch_is_the_largest_even_one_that_fits(tall, gib):
     card = f"{gib} GiB, capability 7.5"
     plan = made(tall(), card)
     plain = next(option for option in plan.options if option.recomputed == 0)
-    fitting = [m for m in search._even_sizes(16) if peak(tall(), card, m, 0).fits]
-    assert plain.micro_batch == max(fitting)
-    largest = max(m for m in range(1, 17) if peak(tall(), card, m, 0).fits)
-    assert plain.passes == -(-16 // largest)  # no other size would save a pass
+    fitting = [m for m in range(1, 17) if peak(tall(), card, m, 0).fits]
+    assert plain.micro_batch == max({*fitting} & {*search._even_sizes(16)})
+    assert plain.passes == -(-16 // max(fitting))  # no other size would save a pass
 
 
 def test_even_sizes_are_those_that_split_a_slot_best():
@@ -159,13 +158,14 @@ def test_cards_that_cannot_be_are_refused_in_a_sentence(tall, card, count, sente
 
 
 def test_a_memory_profile_is_planned_as_it_is_trained(tall):
-    config = tall({"memory.profile": "ultra_low", "training.effective_batch": 8})
-    config = dataclasses.replace(config, overridden=frozenset({"memory.profile"}))  # 8 as if the file gave it
-    here, below = (plan(config, find_card("8 GiB")) for plan in (make, planner.plan))
-    assert here == below and here.effective_batch == 16 and here.option_of(4, 0)
-    assert "memory.profile ultra_low: training.effective_batch 8 -> 16" in planner.of_plan(here).splitlines()
-    kept = planner.plan(tall({"memory.profile": "ultra_low", "training.effective_batch": 8}), find_card("8 GiB"))
-    assert kept.effective_batch == 8, "an override wins over the profile, in the child process too"
+    given = tall({"memory.profile": "ultra_low", "training.effective_batch": 8})
+    config = dataclasses.replace(given, overridden=frozenset({"memory.profile"}))  # 8 as if the file gave it
+    plan = make(config, find_card("t4"))
+    assert plan.effective_batch == 16 and plan.option_of(4, 0)
+    assert "memory.profile ultra_low: training.effective_batch 8 -> 16" in planner.of_plan(plan).splitlines()
+    kept = planner.plan(given, "t4")
+    assert kept.effective_batch == 8 and kept.changed, "an override wins over the profile, in the child process too"
+    assert kept == make(given, find_card("t4")), "a plan comes out of its own process the same"
 
 
 def test_a_length_in_epochs_has_hours_for_1000_samples_or_for_those_that_are_given(tall):
@@ -245,11 +245,6 @@ def test_time_follows_from_the_bounds(tall):
     assert plan.seconds(1000) == seconds and f"  1,000  {duration(seconds)}  " in text
 
 
-def test_a_plan_comes_out_of_its_own_process_the_same(tall):
-    config = tall()
-    assert planner.plan(config, "t4") == made(config, "t4")
-
-
 def test_a_loss_that_fails_brings_its_own_traceback(tall):
     sentence = r"(?s)failed in the task's own code.*tall.py.*this loss is broken"
     with pytest.raises(TrainingFailed, match=sentence) as caught:
@@ -286,13 +281,15 @@ def test_without_a_gpu_nothing_is_planned(tall):
     assert apply_plan(config, 1) == (config, None, [])
 
 
-def test_a_micro_batch_of_zero_becomes_the_planned_one(tall, small_card):
+def test_a_micro_batch_of_zero_becomes_the_planned_one(tall, small_card, monkeypatch):
+    monkeypatch.setattr(run.process, "plan", make)  # in this process
     config, plan, lines = apply_plan(tall(), 1)
     assert config.training.micro_batch == plan.chosen.micro_batch < 16
     assert lines[0].startswith(f"Planned: training.micro_batch = {plan.chosen.micro_batch} (predicted peak 0.")
 
 
-def test_a_micro_batch_that_is_given_stays_and_is_predicted(tall, small_card):
+def test_a_micro_batch_that_is_given_stays_and_is_predicted(tall, small_card, monkeypatch):
+    monkeypatch.setattr(run.process, "plan", make)
     config, plan, lines = apply_plan(tall({"training.micro_batch": 4}), 1)
     assert config.training.micro_batch == 4 and not lines
     assert plan.option_of(4, 0).prediction.peak_bytes > 16 * 4_200_000

@@ -158,6 +158,19 @@ def test_values_of_the_batch_decide_how_many_positions_a_loss_picks():
     assert any("a mask as index (all 8,192 elements)" in sentence for sentence in unknown.unseen)
 
 
+def test_values_that_a_mask_picks_stay_known():
+    """Seven of eight values, without the largest."""
+    chosen = torch.arange(8) != 7
+
+    def step(net):
+        picked = torch.arange(0, 80, 10, device="cuda")[chosen.to("cuda")]
+        return net(torch.randn(int(picked.max()) + len(picked), 4, device="cuda")).sum()
+
+    result = predict(lambda: nn.Linear(4, 4), step)
+    assert not any("value read into Python" in sentence for sentence in result.unseen)
+    assert result.pass_flops == 2 * 2 * (60 + 7) * 4 * 4  # forward, and the gradient of the weights
+
+
 def test_a_value_read_into_python_is_said():
     def step(net):
         y = net(torch.randn(4, 4, device="cuda")).sum()
