@@ -22,7 +22,6 @@ IMPORTS = 6  # times the seconds of importing lib that the first session has: tw
 
 RUN = """
 import sys
-sys.modules["rfc3987_syntax"] = None  # which jsonschema may lack: to import it compiles a grammar for 2.5 seconds
 import papermill
 source, folder = sys.argv[1:]
 papermill.execute_notebook(source, source + ".out", kernel_name="python3", cwd=folder, progress_bar=False)
