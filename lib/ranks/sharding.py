@@ -30,6 +30,18 @@ def shard(model: nn.Module, device: torch.device, blocks: Iterable[nn.Module] = 
             module.set_force_sum_reduction_for_comms(True)  # what gloo knows, and has no division in it
 
 
+def gather_anew(model: nn.Module) -> None:
+    """Drops whole weights that FSDP2 keeps after a forward pass without a backward one; the next pass gathers them.
+
+    It keeps those of the model itself, outside its blocks, which would be out of date after a change of the shards.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def is_shard(tensor: Tensor) -> bool:
     """Says whether the tensor is torch's DTensor, of which this rank holds a part."""
     return hasattr(tensor, "full_tensor")

@@ -1,8 +1,8 @@
 """The state of a run: what a checkpoint holds, how it is put together and put back."""
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from lib.task import Task, checked_blocks
 from lib.training import frozen as freezing
 from lib.training import groups, identity, layers, learned, optimization
 from lib.training.data import whole_groups
+from lib.training.gradients import FirstGradients
 from lib.training.groups import Group
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
@@ -58,6 +59,8 @@ class State:
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
     groups: list[Group] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)  # in the step at hand
+    players: set[str] = field(default_factory=set)  # that had a turn
+    gradients: FirstGradients = field(default_factory=FirstGradients)
     events: EventLog = field(default_factory=EventLog)
     resumed_from: Path | None = None
     # Found once, because a walk over a large model takes milliseconds:
@@ -70,9 +73,17 @@ class State:
         self.trained = frozen.trained(self.model)
         self.with_buffers = [module for module in self.model.modules() if module._buffers]
 
-    def averaged(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
         """Gives the model its averaged weights inside the block, where there is an average."""
-        return self.ema.applied() if self.ema else nullcontext()
+        try:
+            if self.sharded:
+                sharding.gather_anew(self.model)
+            with self.ema.applied() if self.ema else nullcontext():
+                yield
+        finally:
+            if self.sharded:
+                sharding.gather_anew(self.model)
 
     @property
     def has_stopped(self) -> bool:
@@ -102,6 +113,7 @@ def first_state(
     saved = checkpoint_from_first(frozen.completed(saved))
     task.published = saved.state.get("published", {}) if saved else {}
     state = new_state(task, config)
+    optimization.check_steps(task, config, state.groups)
     state.micro_batch = min(state.micro_batch, whole_groups(most or state.micro_batch, state.together))
     if saved:
         restore_state(state, saved, note)
@@ -235,8 +247,10 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
 def set_rates(state: State, task: Task, config: Config, step: int) -> dict[str, float]:
     """Gives the optimizer the rates of a step; returns the columns of metrics.csv on them."""
     lr = optimization.rate_of(task, config, step, state.plateau)
+    own = optimization.own_rates(task, config, state.groups, step, state.plateau)
     optimization.set_learning_rate(state.optimizer, lr)
-    return groups.rates(state.groups, lr, step, groups.player_of(task, state.groups, step))
+    optimization.set_own_rates(state.optimizer, own)
+    return groups.rates(state.groups, lr, step, groups.player_of(task, state.groups, step), own)
 
 
 def _keep_frozen(state: State, saver: Saver) -> None:
@@ -339,7 +353,7 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
         # not be free while it is used.
         by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
     wanted = {
-        parameter: {*optimization.state_names(state.optimizer, group, parameter)}
+        parameter: {*optimization.state_names(group, parameter)}
         for group in state.optimizer.param_groups
         for parameter in group["params"]
     }
