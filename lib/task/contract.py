@@ -155,8 +155,9 @@ class Task:
         `names` are one or more globs over the names of parameters, of which the first match counts. `lr` is a factor on
         the scheduled rate. `weight_decay` holds for all of the group. Before `from_step`, and from `until_step` on, the
         group is frozen: weights, moments and weight decay rest. `player` is for `Task.player`. `optimizer` is its own
-        one: "adamw", "sgd" or "adafactor". Other keys are options of its optimizer: `betas` and `eps`, or `momentum`
-        and `nesterov`. Batch statistics are no parameters.
+        one: "adamw", "sgd" or "adafactor". With a `clip_norm` its gradients are clipped by their own norm. Other keys
+        are options of its optimizer: `betas` and `eps`, or `momentum` and `nesterov`. Batch statistics are no
+        parameters.
         """
         return ()
 
@@ -174,9 +175,10 @@ class Task:
         """Returns the one player that is trained in a step, of those in `parameter_groups`; None: all of them are.
 
         For two networks that play against each other: the groups of other players are frozen in the step, and gradients
-        are clipped by the norm of this one. A loss term with the name of another player is left out of the step, so
-        `loss` need not compute it: `self.step` is the step. So each player has a term of its name, or `term_weights`
-        gives 0 to what is for others. It is a function of the step alone, and is asked for all steps before the first.
+        are clipped by the norm of this one; in fp16 it has a loss scale of its own. A loss term with the name of
+        another player is left out of the step, so `loss` need not compute it: `self.step` is the step. So each player
+        has a term of its name, or `term_weights` gives 0 to what is for others. It is a function of the step alone, and
+        is asked for all steps before the first.
         """
         return None
 

@@ -27,7 +27,8 @@ class Group:
     from_step: int = 0
     until_step: int | None = None
     player: str = ""
-    optimizer: str = ""  # its kind; empty: as configured
+    optimizer: str | None = None  # its kind; None: as configured
+    clip_norm: float | None = None  # of its own gradients; None: by the norm of all that is clipped as configured
     options: Mapping[str, Any] = field(default_factory=dict)  # of torch's optimizer
 
     def is_trained(self, step: int, player: str | None) -> bool:
@@ -42,12 +43,12 @@ class Group:
     def settings(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps of it beside the names of its parameters, as JSON gives it back."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in _UNSAVED}
-        if self.optimizer:
-            values["optimizer"] = self.optimizer
+        values |= {name: getattr(self, name) for name in _LATER if getattr(self, name) is not None}
         return values | {name: list(v) if isinstance(v, tuple) else v for name, v in self.options.items()}
 
 
-_UNSAVED = ("parameters", "label", "optimizer", "options")
+_LATER = ("optimizer", "clip_norm")  # what checkpoints of an earlier version do not have
+_UNSAVED = ("parameters", "label", "options", *_LATER)
 
 
 def groups_of(task: Task, model: nn.Module, optimizer: str) -> list[Group]:
@@ -112,7 +113,8 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "from_step": (_is_step, "a whole number, 0 or more"),
     "until_step": (lambda value: value is None or _is_step(value), "a whole number, 0 or more, or None"),
     "player": (lambda value: isinstance(value, str), "a name"),
-    "optimizer": (lambda value: value in KINDS, f"one of {', '.join(KINDS)}"),
+    "optimizer": (lambda value: value is None or value in KINDS, f"one of {', '.join(KINDS)}"),
+    "clip_norm": (lambda value: value is None or _is_number(value), "a number, 0 or more, or None"),
     "betas": (
         lambda value: isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_share, value)),
         "two numbers from 0 to below 1",
@@ -133,7 +135,8 @@ def _checked(entry: Any, where: str, optimizer: str) -> list[str]:
             raise BadInput(f"{where}: it has the unknown key {key!r}. Known keys: names, {', '.join(_VALUES)}.")
         if key != "names" and not _VALUES[key][0](value):
             raise BadInput(f"{where}: {key} is {printable(repr(value), most=60)}. Give {_VALUES[key][1]}.")
-    kind, whose = entry.get("optimizer", optimizer), "its optimizer" if "optimizer" in entry else "optimizer.name"
+    own = entry.get("optimizer")
+    kind, whose = own or optimizer, "its optimizer" if own else "optimizer.name"
     for key in entry.keys() & _OPTIONS.keys():
         if _OPTIONS[key] != kind:
             said = f"{key} is an option of {_OPTIONS[key]}, and {whose} is {kind}"
@@ -201,6 +204,18 @@ def out_of_turn(groups: Sequence[Group], player: str | None) -> list[nn.Paramete
 def frozen_in(groups: Sequence[Group], step: int, player: str | None) -> list[nn.Parameter]:
     """Returns the parameters that are not trained in a step."""
     return [p for group in groups if not group.is_trained(step, player) for p in group.parameters.values()]
+
+
+def clipped(
+    groups: Sequence[Group], parameters: Sequence[nn.Parameter], clip_norm: float
+) -> list[tuple[Sequence[nn.Parameter], float]]:
+    """Returns the parameters whose gradients are clipped by their norm together, with the most that it may be."""
+    own = [(list(group.parameters.values()), group.clip_norm) for group in groups if group.clip_norm is not None]
+    if not own:
+        return [(parameters, clip_norm)]
+    taken = {id(parameter) for some, _ in own for parameter in some}
+    parts = [([p for p in parameters if id(p) not in taken], clip_norm), *own]
+    return [(some, most) for some, most in parts if any(p.grad is not None for p in some)]
 
 
 def rates(

@@ -28,7 +28,7 @@ from lib.training.gradients import FirstGradients
 from lib.training.groups import Group
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
-from lib.training.precision import Precision, allow_tf32, choose_precision, recompute
+from lib.training.precision import Precision, allow_tf32, choose_precision, load_scalers, recompute, scaler_facts
 from lib.training.stopping import Stopping
 
 
@@ -38,11 +38,12 @@ class State:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
+    scaler: torch.amp.GradScaler  # of the step at hand
     device: torch.device
     precision: Precision
     micro_batch: int
     sharded: bool = False  # among the ranks, by FSDP2
+    scalers: dict[str, torch.amp.GradScaler] = field(default_factory=dict)  # by player, where they have their own
     step: int = 0
     kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"metric", "step", "value"}, the best one first
     skipped_steps: int = 0
@@ -231,7 +232,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         "pending": state.pending,
         "rows": state.rows,
         "plateau": state.plateau.facts() if state.plateau else None,
-        "scaler": state.scaler.state_dict(),
+        **scaler_facts(state.scaler, state.scalers),
         "micro_batch": state.micro_batch,
         **learned.facts(task),
         "trained": state.trained,
@@ -330,8 +331,7 @@ def restore_state(
         state.ema.load(saved.tensors.get("ema", saved.tensors["model"]))
     groups.note_changes(saved.state.get("groups", []), state.groups, note)
     _restore_optimizer(state, saved.tensors.get("optimizer", {}), note)  # none in a lightweight checkpoint
-    if state.scaler.is_enabled() and saved.state["scaler"]:
-        state.scaler.load_state_dict(saved.state["scaler"])
+    load_scalers(state.scaler, state.scalers, saved.state)
     state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
     state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
     state.rows = saved.state.get("rows", 0)  # none in a checkpoint of an earlier version

@@ -21,7 +21,7 @@ from lib.text import listed
 from lib.training import data, groups
 from lib.training.optimization import make_moments
 from lib.training.order import DROPOUT, Order, mix, seed_generators
-from lib.training.precision import autocast
+from lib.training.precision import autocast, scaler_of
 from lib.training.state import State
 
 NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
@@ -58,6 +58,7 @@ def optimizer_step(
     task.step = step
     player = groups.player_of(task, state.groups, step)
     state.frozen = groups.frozen_in(state.groups, step, player)
+    state.scaler = scaler_of(state.scaler, state.scalers, player)
     counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
     if player and player not in state.players:
         groups.check_own_term(task, player, counts, task.term_weights(step))
@@ -121,12 +122,17 @@ def _before_update(
 def _prepare_update(state: State, clip_norm: float) -> bool:
     """Unscales and clips the gradients, and makes the optimizer's states; returns whether the gradient is finite."""
     state.scaler.unscale_(state.optimizer)
-    norm = sharding.whole(nn.utils.get_total_norm([p.grad for p in state.parameters if p.grad is not None]))
-    length = norm.item()  # the one wait for the device in a step
-    if not math.isfinite(length):
+    parts = groups.clipped(state.groups, state.parameters, clip_norm)
+    norms = [
+        sharding.whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        for parameters, _ in parts
+    ]
+    lengths = [norm.item() for norm in norms]  # the one wait for the device in a step
+    if not all(map(math.isfinite, lengths)):
         return False
-    if 0 < clip_norm < length:  # scaling by 1 takes 20 microseconds
-        nn.utils.clip_grads_with_norm_(state.parameters, clip_norm, norm)
+    for (parameters, most), norm, length in zip(parts, norms, lengths, strict=True):
+        if 0 < most < length:  # scaling by 1 takes 20 microseconds
+            nn.utils.clip_grads_with_norm_(parameters, most, norm)
     make_moments(state.optimizer)
     return True
 

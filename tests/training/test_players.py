@@ -427,3 +427,68 @@ def test_a_mistake_in_a_later_step_is_found_before_the_first(gan, tmp_path, monk
     monkeypatch.setattr(task, method, lambda self, step, *more: wrong if step == 7 else real(self, step, *more))
     (found,) = [sentence for sentence in contract.findings(load_task(config), config) if "step 7" in sentence]
     assert re.search(said, found)
+
+
+def test_a_group_with_a_clip_norm_of_its_own_is_clipped_by_its_own_gradients(gan, tmp_path, monkeypatch):
+    config = gan({"workload.both": True, "training.max_steps": 1, "training.clip_norm": 0.05})
+    task = type(load_task(config))
+    monkeypatch.setattr(task, "player", lambda self, step: None)
+    own = [{"names": "generator.*", "clip_norm": 0.001}, {"names": "discriminator.0.*", "clip_norm": 0}]
+    step = torch.optim.AdamW.step
+
+    def norms(entries):
+        """The norm of the gradients of generator, first and last layer of the discriminator at the update."""
+        monkeypatch.setattr(task, "parameter_groups", lambda self, model: entries)
+        found = []
+
+        def watched(optimizer):
+            named = {part["label"]: [] for part in optimizer.param_groups}
+            for part in optimizer.param_groups:
+                named[part["label"]] += [p.grad for p in part["params"]]
+            found.extend(float(nn.utils.get_total_norm(gradients)) for gradients in named.values())
+            step(optimizer)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.optim.AdamW, "step", watched)
+            fit(config, tmp_path / str(len(entries[0])))
+        return found
+
+    free = norms([{**entry, "clip_norm": 0} for entry in own])
+    assert free[0] > 0.01 and free[1] > 0.01
+    assert norms([dict(entry, lr=2.0) for entry in own]) == pytest.approx([0.001, free[1], 0.05], rel=1e-3)
+    saved = newest(tmp_path / "3").state["groups"]
+    assert [group["clip_norm"] for group in saved] == [0.001, 0]
+
+
+def test_an_overflow_of_one_player_halves_the_loss_scale_of_that_one_alone(gan, tmp_path, monkeypatch):
+    config = gan({"training.max_steps": 6})
+    task = type(load_task(config))
+    real = torch.amp.GradScaler
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda device, init_scale=1024.0, **_: real(device, init_scale))
+    loss = task.loss
+
+    def overflowing(self, model, batch):
+        sums, figures = loss(self, model, batch)
+        return {term: value * (torch.inf if self.step == 3 else 1) for term, value in sums.items()}, figures
+
+    monkeypatch.setattr(task, "loss", overflowing)
+    fit(config, tmp_path / "whole")
+    whole = newest(tmp_path / "whole")
+    contents.check(whole)
+    assert {name: one["scale"] for name, one in whole.state["scalers"].items()} == {
+        "generator": 512.0, "discriminator": 1024.0,
+    }  # fmt: skip
+    assert whole.state["scaler"]["scale"] == 1024.0 and whole.state["skipped_steps"] == 1
+    fit(config, tmp_path / "parts", StopAfter(5))
+    saved = newest(tmp_path / "parts")
+    fit(config, tmp_path / "parts", resume=saved)
+    parts = newest(tmp_path / "parts")
+    assert whole.state == parts.state
+    assert all(same_tensors(whole.tensors[group], parts.tensors[group]) for group in whole.tensors)
+    earlier = {key: value for key, value in saved.state.items() if key != "scalers"}  # as an earlier version wrote it
+    earlier["scaler"] = {**earlier["scaler"], "scale": 256.0}
+    fit(config, tmp_path / "parts", resume=checkpoint.Checkpoint(saved.path, saved.step, saved.tensors, earlier))
+    assert newest(tmp_path / "parts").state["scalers"]["generator"]["scale"] == 256.0
+    for odd in (3, {"generator": 3}):
+        with pytest.raises(checkpoint.DamagedCheckpoint, match="scalers in state.json"):
+            contents.check(checkpoint.Checkpoint(None, 5, saved.tensors, {**saved.state, "scalers": odd}))
