@@ -5,7 +5,7 @@ import socket
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from lib import checkpoint, ranks
 from lib.config import Device
@@ -45,7 +45,6 @@ BOTH = [
     run("found layers", {**RECOMPUTED, "training.clip_norm": 0}, task="Listed"),
     run("recomputed, sharded and clipped", {**RECOMPUTED, "training.clip_norm": 0.05}),
     run("two kinds, sharded", {"training.fully_shard": True, "training.clip_norm": 0}, task="TwoKinds"),
-    run("averaged, sharded and exported", AVERAGED, task="Exported"),
 ]
 # And these by two alone.
 TWO = [
@@ -71,9 +70,13 @@ class Ends:
 
     def __init__(self, base):
         self.base = base
+        self.given = several.Exported(None).model().state_dict()  # the weights that one of the runs starts from
+        save_file(self.given, base / "given.safetensors")
+        given = {**AVERAGED, "run.initial_weights": str(base / "given.safetensors")}
+        both = [*BOTH, run("averaged, sharded and exported", given, task="Exported")]
         several.here(base / "two", MOVED[:1])
-        there = [*BOTH, *TWO, MOVED[1], *SHARDED]
-        several.here(base / "one", [*BOTH, run("plain", PLAIN)])
+        there = [*both, *TWO, MOVED[1], *SHARDED]
+        several.here(base / "one", [*both, run("plain", PLAIN)])
         names = [each["config"]["run.name"] for each in there]
         results = zip(*several.on_ranks(base / "two", there), strict=True)
         self.said = dict(zip(names, results, strict=True))
@@ -112,12 +115,14 @@ def test_one_process_with_two_slots_is_two_processes_with_one_bit_for_bit(ends, 
     assert ours == {key: value for key, value in two.state.items() if key != "identity"}
 
 
-def test_an_export_without_best_weights_has_the_average_of_any_number_of_ranks(ends):
+def test_an_export_without_best_weights_has_the_average_and_what_is_frozen_of_any_number_of_ranks(ends):
     name = "averaged, sharded and exported"
     for place in ("one", "two"):
         saved = ends.newest(place, name).tensors
         exported = load_file(ends.base / place / "runs" / name / "export" / "all.safetensors")
-        assert {*exported} - {*saved["ema"]} == {"0.weight", "0.bias"}  # which are frozen
+        frozen = {*exported} - {*saved["ema"]}
+        assert frozen == {"0.weight", "0.bias"} and not frozen & {*saved["model"]}  # they lie beside the checkpoints
+        assert all(torch.equal(exported[n], ends.given[n]) for n in frozen)
         assert all(torch.equal(value, saved["ema"][n]) for n, value in exported.items() if n in saved["ema"])
         assert any(not torch.equal(value, saved["model"][n]) for n, value in exported.items() if n in saved["ema"])
 

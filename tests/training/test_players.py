@@ -410,15 +410,19 @@ def test_adafactor_of_a_group_is_refused_where_shards_divide_rows_and_columns(ga
         new_state(task, config)
 
 
-@pytest.mark.parametrize("method", ["player", "learning_rate"])
-def test_a_mistake_in_a_later_step_is_found_before_the_first(gan, tmp_path, monkeypatch, method):
+LATER = [
+    ("player", "dd", "player returned 'dd' in step 7"),
+    ("learning_rate", -1.0, "learning_rate returned -1.0 in step 7"),
+    ("learning_rate", {"generator": float("nan")}, "learning_rate returned nan in step 7"),
+    ("learning_rate", {"generators": 1.0}, "a factor for 'generators' in step 7, .*: generator, discriminator"),
+]
+
+
+@pytest.mark.parametrize("method, wrong, said", LATER)
+def test_a_mistake_in_a_later_step_is_found_before_the_first(gan, tmp_path, monkeypatch, method, wrong, said):
     config = gan()
     task = type(load_task(config))
     real = getattr(task, method)
-    wrong, said = {
-        "player": ("dd", "player returned 'dd' in step 7"),
-        "learning_rate": ({"generators": 1.0}, "a factor for 'generators' in step 7, .*: generator, discriminator"),
-    }[method]
     monkeypatch.setattr(task, method, lambda self, step, *more: wrong if step == 7 else real(self, step, *more))
     monkeypatch.setattr(task, "loss", lambda *given: pytest.fail("a step was taken"))
     with pytest.raises(BadInput, match=said):
