@@ -1,5 +1,6 @@
 """The loss terms of an evaluation, each in a step of the player that it belongs to, and the steps that are asked."""
 
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,16 +20,32 @@ def steps_to_ask(total: int, near: int = 0) -> Iterable[int]:
     return sorted({*range(_ALL // 2), *about, *between, *range(total - 1000, total)})
 
 
+_players: "weakref.WeakKeyDictionary[Any, tuple[int, set]]" = weakref.WeakKeyDictionary()  # found once for each task
+
+
 def turns(task: Any) -> dict[str | None, int]:
     """Returns the step nearest to `task.step` in which each player of a task has its turn, by name; `None` is last."""
+    total, near = task.config.training.max_steps, task.step
+    if _players.get(task, (None,))[0] != total:
+        _players[task] = total, {*_nearest(task, steps_to_ask(total, near))}
+    players = _players[task][1]
+    if len(players) < 2:
+        return dict.fromkeys(players or {None}, near)
+    found = _nearest(task, range(max(0, near - 1000), min(total, near + 1000)))
+    if not found.keys() >= players:
+        found = _nearest(task, steps_to_ask(total, near))
+    return {player: found[player] for player in sorted(found, key=lambda name: (name is None, name))}
+
+
+def _nearest(task: Any, steps: Iterable[int]) -> dict[str | None, int]:
     nearest: dict[str | None, int] = {}
-    for step in steps_to_ask(task.config.training.max_steps, task.step):
+    for step in steps:
         player = task.player(step)
         if player is not None and not isinstance(player, str):
             continue  # which training refuses
         if player not in nearest or abs(step - task.step) < abs(nearest[player] - task.step):
             nearest[player] = step
-    return {player: nearest[player] for player in sorted(nearest, key=lambda name: (name is None, name))}
+    return nearest
 
 
 class TermMeans:
@@ -41,7 +58,7 @@ class TermMeans:
     def __init__(self, task: Any):
         self.task = task
         found = turns(task)
-        self._turns = found if len(found) > 1 else {None: task.step}
+        self._turns = found if len(found) > 1 else {None: task.step}  # one that plays alone leaves out no term
         self._sums: dict[str, float] = {}
         self._counts: dict[str, float] = {}  # of the terms that were computed
         self._is_due = False  # whether any term had targets
