@@ -3,7 +3,8 @@
 A checkpoint holds whole tensors either way, so a run moves freely between one process, several, and sharded ones.
 """
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -30,15 +31,22 @@ def shard(model: nn.Module, device: torch.device, blocks: Iterable[nn.Module] = 
             module.set_force_sum_reduction_for_comms(True)  # what gloo knows, and has no division in it
 
 
-def gather_anew(model: nn.Module) -> None:
-    """Drops whole weights that FSDP2 keeps after a forward pass without a backward one; the next pass gathers them.
+@contextlib.contextmanager
+def gathered_alone(model: nn.Module) -> Iterator[None]:
+    """Lets passes inside the block gather the weights as they are in it, and those after it as they are then.
 
-    It keeps those of the model itself, outside its blocks, which would be out of date after a change of the shards.
+    Of the model itself, outside its blocks, FSDP2 keeps whole weights after a forward pass without a backward one.
+    After a change of the shards they would be out of date.
     """
     from torch.distributed.fsdp import FSDPModule
 
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
+    divided = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    try:
+        for module in divided:
+            module.reshard()
+        yield
+    finally:
+        for module in divided:
             module.reshard()
 
 

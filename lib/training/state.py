@@ -77,14 +77,9 @@ class State:
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Gives the model its averaged weights inside the block, where there is an average."""
-        try:
-            if self.sharded:
-                sharding.gather_anew(self.model)
-            with self.ema.applied() if self.ema else nullcontext():
-                yield
-        finally:
-            if self.sharded:
-                sharding.gather_anew(self.model)
+        alone = sharding.gathered_alone(self.model) if self.sharded else nullcontext()
+        with alone, self.ema.applied() if self.ema else nullcontext():
+            yield
 
     @property
     def has_stopped(self) -> bool:
@@ -248,8 +243,8 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
 def set_rates(state: State, task: Task, config: Config, step: int) -> dict[str, float]:
     """Gives the optimizer the rates of a step; returns the columns of metrics.csv on them."""
     lr = optimization.rate_of(task, config, step, state.plateau)
-    own = optimization.own_rates(task, config, state.groups, step, state.plateau)
     optimization.set_learning_rate(state.optimizer, lr)
+    own = optimization.own_rates(task, config, state.groups, step, state.plateau)
     optimization.set_own_rates(state.optimizer, own)
     return groups.rates(state.groups, lr, step, groups.player_of(task, state.groups, step), own)
 
