@@ -19,6 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+from safetensors.torch import save_file
 
 from lib import checkpoint, launch, ranks
 from lib.errors import BadInput, TrainingFailed
@@ -116,6 +117,32 @@ class Listed(Toy):
     def model(self):
         layers = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(2)]
         return torch.nn.Sequential(torch.nn.Linear(3, 4), *layers, torch.nn.Linear(4, 1))
+
+
+class Exported(Listed):
+    """The first layer is frozen, and lies beside the last one outside all blocks; the model is exported."""
+
+    def model(self):
+        model = super().model()
+        model[0].requires_grad_(False)
+        return model
+
+    def export(self, model, folder):
+        save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / "all.safetensors")
+
+
+class TwoKinds(Gan):
+    """Players with optimizers and rates of their own, each in one piece for FSDP2."""
+
+    def blocks(self, model):
+        return [model.generator, model.discriminator]
+
+    def parameter_groups(self, model):
+        generator, discriminator = super().parameter_groups(model)
+        return [generator, {**discriminator, "optimizer": "sgd", "momentum": 0.5}]
+
+    def learning_rate(self, step, total_steps):
+        return {"generator": 1 / (1 + step)}
 
 
 class CumulativeNorm(Toy):

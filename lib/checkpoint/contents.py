@@ -38,12 +38,15 @@ def check(found: Checkpoint) -> None:
 
 
 def _check_options(state: dict[str, Any]) -> None:
-    """Raises DamagedCheckpoint for odd facts that only some runs have: groups of parameters, and an early stop."""
+    """Raises DamagedCheckpoint for odd facts that only some runs have: groups, players, and an early stop."""
     groups = state.get("groups", [])
     fits = isinstance(groups, list) and all(
         isinstance(one, dict) and _are_names(one.get("parameters")) for one in groups
     )
     _expect(fits, f"groups in state.json is {_shown(groups)}")
+    scalers = state.get("scalers", {})
+    fits = isinstance(scalers, dict) and all(isinstance(one, dict) for one in scalers.values())
+    _expect(fits, f"scalers in state.json is {_shown(scalers)}")
     if "stopping" in state:
         facts = state["stopping"]
         fits = isinstance(facts, dict) and _is(facts.get("waited"), int) and _is(facts.get("best_step"), int)

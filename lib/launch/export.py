@@ -35,7 +35,10 @@ def model_of(run: Run, state: State) -> Callable[[], AbstractContextManager[nn.M
     """
     if not _exports(run):
         return None
-    whole = sharding.on_first(weights.of(state.model)) if state.sharded else {}
+    whole: dict = {}
+    if state.sharded:
+        with state.averaged():
+            whole = sharding.on_first(weights.of(state.model))
     return partial(_tested_model, run, state, whole)
 
 

@@ -193,6 +193,7 @@ def _followed(
             state = new_state(on_meta, config, _META, precision)
         state.micro_batch = micro_batch
         state.groups = [replace(group, from_step=0, until_step=None) for group in state.groups]  # most is trained then
+        state.players = {group.player for group in state.groups}  # whose terms are checked where they train
         _force_foreach(state.optimizer)
         tracker.adopt(state.model)
         if state.ema:
@@ -265,8 +266,9 @@ def _seeded() -> Iterator[None]:
 
 def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
     """Sets `foreach`, which PyTorch chooses for parameters on a GPU and not for those on `meta`."""
-    keeps_loop = isinstance(optimizer, torch.optim.Adafactor)  # on a GPU, too, to save memory
     for group in optimizer.param_groups:
+        # On a GPU adafactor takes one after the other, too, to save memory.
+        keeps_loop = isinstance(optimizer, torch.optim.Adafactor) or group.get("kind") == "adafactor"
         if not keeps_loop and "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
 

@@ -3,7 +3,8 @@
 A checkpoint holds whole tensors either way, so a run moves freely between one process, several, and sharded ones.
 """
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,25 @@ def shard(model: nn.Module, device: torch.device, blocks: Iterable[nn.Module] = 
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # what gloo knows, and has no division in it
+
+
+@contextlib.contextmanager
+def gathered_alone(model: nn.Module) -> Iterator[None]:
+    """Lets passes inside the block gather the weights as they are in it, and those after it as they are then.
+
+    Of the model itself, outside its blocks, FSDP2 keeps whole weights after a forward pass without a backward one.
+    After a change of the shards they would be out of date.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    divided = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    try:
+        for module in divided:
+            module.reshard()
+        yield
+    finally:
+        for module in divided:
+            module.reshard()
 
 
 def is_shard(tensor: Tensor) -> bool:

@@ -13,6 +13,7 @@ from lib.errors import BadInput, printable
 from lib.task import published
 from lib.task.blocks import find_blocks
 from lib.task.fingerprint import fingerprint
+from lib.task.terms import TermMeans
 
 Batch = dict[str, Tensor]
 _IGNORED = -100  # the label of what has no target, as in torch and transformers
@@ -153,15 +154,20 @@ class Task:
 
         `names` are one or more globs over the names of parameters, of which the first match counts. `lr` is a factor on
         the scheduled rate. `weight_decay` holds for all of the group. Before `from_step`, and from `until_step` on, the
-        group is frozen: weights, moments and weight decay rest. `player` is for `Task.player`. Other keys are
-        the optimizer's own: `betas` and `eps`, or `momentum` and `nesterov`. Batch statistics are no parameters.
+        group is frozen: weights, moments and weight decay rest. `player` is for `Task.player`. `optimizer` is its own
+        one: "adamw", "sgd" or "adafactor". With a `clip_norm` its gradients are clipped by their own norm. Other keys
+        are options of its optimizer: `betas` and `eps`, or `momentum` and `nesterov`. Batch statistics are no
+        parameters.
         """
         return ()
 
-    def learning_rate(self, step: int, total_steps: int) -> float | None:
+    def learning_rate(self, step: int, total_steps: int) -> float | Mapping[str, float | None] | None:
         """Returns what `optimizer.lr` is multiplied by in a step, in place of the schedule; None: as configured.
 
-        It is a function of its arguments alone, so that a resumed run has the same rates.
+        It may be several by name: of a player, or of a group as metrics.csv has it ("head" in "lr_head"). Others are
+        as configured, and `lr` of a group comes on top.
+        It is a function of its arguments alone, so that a resumed run has the same rates, and is asked for all steps
+        before the first one.
         """
         return None
 
@@ -169,8 +175,10 @@ class Task:
         """Returns the one player that is trained in a step, of those in `parameter_groups`; None: all of them are.
 
         For two networks that play against each other: the groups of other players are frozen in the step, and gradients
-        are clipped by the norm of this one. A loss term with the name of another player is left out of the step, so
-        `loss` need not compute it: `self.step` is the step. It is a function of the step alone.
+        are clipped by the norm of this one; in fp16 it has a loss scale of its own. A loss term with the name of
+        another player is left out of the step, so `loss` need not compute it: `self.step` is the step. So each player
+        has a term of its name, or `term_weights` gives 0 to what is for others. It is a function of the step alone, and
+        is asked for all steps before the first.
         """
         return None
 
@@ -189,17 +197,13 @@ class Task:
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns metrics of `model` (in evaluation mode) over a loader whose `.dataset` is one of `datasets()`.
 
-        By default these are the mean of each loss term, and as "loss" their sum.
+        By default these are the mean of each loss term, and as "loss" their sum. Where players take turns, `loss` is
+        asked in a step of each of them.
         """
-        sums: dict[str, float] = {}
-        counts: dict[str, float] = {}
+        terms = TermMeans(self)
         for batch in loader:
-            for term, number in self.count(batch).items():
-                counts[term] = counts.get(term, 0) + number
-            for term, value in self.loss(model, batch)[0].items():
-                sums[term] = sums.get(term, 0.0) + float(value)
-        means = {term: sums.get(term, 0.0) / number for term, number in counts.items() if number}
-        return {**means, "loss": sum(means.values())}
+            terms.add(model, batch)
+        return terms.means()
 
     def baseline(self) -> dict[str, float]:
         """Returns the keys of `evaluate` on the test set, as the strongest trivial method reaches them, or some.

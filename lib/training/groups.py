@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
 from lib.checkpoint.weights import plain
+from lib.config import Optimizer
 from lib.errors import BadInput, printable
 from lib.task import Task
 
@@ -26,20 +27,28 @@ class Group:
     from_step: int = 0
     until_step: int | None = None
     player: str = ""
+    optimizer: str | None = None  # its kind; None: as configured
+    clip_norm: float | None = None  # of its own gradients; None: by the norm of all that is clipped as configured
     options: Mapping[str, Any] = field(default_factory=dict)  # of torch's optimizer
 
     def is_trained(self, step: int, player: str | None) -> bool:
         """Says whether the group is trained in a step, in which this player is trained (None: all of them are)."""
         is_due = self.from_step <= step and (self.until_step is None or step < self.until_step)
-        return is_due and (player is None or self.player in ("", player))
+        return is_due and self.has_turn(player)
+
+    def has_turn(self, player: str | None) -> bool:
+        """Says whether the group is not one of another player."""
+        return player is None or self.player in ("", player)
 
     def settings(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps of it beside the names of its parameters, as JSON gives it back."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in _UNSAVED}
+        values |= {name: getattr(self, name) for name in _LATER if getattr(self, name) is not None}
         return values | {name: list(v) if isinstance(v, tuple) else v for name, v in self.options.items()}
 
 
-_UNSAVED = ("parameters", "label", "options")
+_LATER = ("optimizer", "clip_norm")  # what checkpoints of an earlier version do not have
+_UNSAVED = ("parameters", "label", "options", *_LATER)
 
 
 def groups_of(task: Task, model: nn.Module, optimizer: str) -> list[Group]:
@@ -51,6 +60,12 @@ def groups_of(task: Task, model: nn.Module, optimizer: str) -> list[Group]:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(plain(name))
     left = {plain(name): p for name, p in model.named_parameters() if p.requires_grad}
+    if not left:
+        said = f"all of its {len(names):,} tensors have requires_grad False" if names else "it has no parameters"
+        raise BadInput(
+            f"{type(task).__name__}.model() returns a model in which nothing is trained: {said}. Set requires_grad of "
+            "what is to be trained, or give it a layer."
+        )
     groups: list[Group] = []
     for number, entry in enumerate(task.parameter_groups(model) or (), 1):
         where = f"{type(task).__name__}.parameter_groups, entry {number}"
@@ -89,6 +104,8 @@ def _is_share(value: Any) -> bool:
     return _is_number(value) and value < 1
 
 
+KINDS: tuple[str, ...] = get_args(Optimizer.__annotations__["name"])
+
 # What each key of an entry takes, in code and in words
 _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "lr": (_is_number, "a number, 0 or more"),
@@ -96,6 +113,8 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "from_step": (_is_step, "a whole number, 0 or more"),
     "until_step": (lambda value: value is None or _is_step(value), "a whole number, 0 or more, or None"),
     "player": (lambda value: isinstance(value, str), "a name"),
+    "optimizer": (lambda value: value is None or value in KINDS, f"one of {', '.join(KINDS)}"),
+    "clip_norm": (lambda value: value is None or _is_number(value), "a number, 0 or more, or None"),
     "betas": (
         lambda value: isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_share, value)),
         "two numbers from 0 to below 1",
@@ -114,11 +133,14 @@ def _checked(entry: Any, where: str, optimizer: str) -> list[str]:
     for key, value in entry.items():
         if key != "names" and key not in _VALUES:
             raise BadInput(f"{where}: it has the unknown key {key!r}. Known keys: names, {', '.join(_VALUES)}.")
-        if key in _OPTIONS and _OPTIONS[key] != optimizer:
-            said = f"{key} is an option of {_OPTIONS[key]}, and optimizer.name is {optimizer}"
-            raise BadInput(f"{where}: {said}. Take it out.")
         if key != "names" and not _VALUES[key][0](value):
             raise BadInput(f"{where}: {key} is {printable(repr(value), most=60)}. Give {_VALUES[key][1]}.")
+    own = entry.get("optimizer")
+    kind, whose = own or optimizer, "its optimizer" if own else "optimizer.name"
+    for key in entry.keys() & _OPTIONS.keys():
+        if _OPTIONS[key] != kind:
+            said = f"{key} is an option of {_OPTIONS[key]}, and {whose} is {kind}"
+            raise BadInput(f'{where}: {said}. Take it out, or write "optimizer": "{_OPTIONS[key]}" beside it.')
     names = entry["names"]
     patterns = list(names) if isinstance(names, list | tuple) else [names]
     if wrong := [name for name in patterns if not isinstance(name, str)]:
@@ -159,15 +181,53 @@ def player_of(task: Task, groups: Sequence[Group], step: int) -> str | None:
     return player
 
 
+def check_own_term(task: Task, player: str | None, counts: Iterable[str], weights: Mapping[str, float]) -> None:
+    """Raises BadInput where a player would be trained on the loss terms of all, its opponent's among them.
+
+    None of the terms has its name, and no weight of 0 leaves one out.
+    """
+    if player is None or player in (terms := [*counts]) or not terms or not all(weights.values()):
+        return
+    name = type(task).__name__
+    raise BadInput(
+        f"{name}.player has the player {player!r}, and no loss term of {name} has that name ({', '.join(terms)}), so "
+        f"it would be trained on the terms of the others too. Call its term {player!r} in {name}.count and "
+        f"{name}.loss, or let {name}.term_weights(step) give 0 to each term that is not for the player of the step."
+    )
+
+
+def out_of_turn(groups: Sequence[Group], player: str | None) -> list[nn.Parameter]:
+    """Returns the parameters of the players that have no turn in a step of this one."""
+    return [p for group in groups if not group.has_turn(player) for p in group.parameters.values()]
+
+
 def frozen_in(groups: Sequence[Group], step: int, player: str | None) -> list[nn.Parameter]:
     """Returns the parameters that are not trained in a step."""
     return [p for group in groups if not group.is_trained(step, player) for p in group.parameters.values()]
 
 
-def rates(groups: Sequence[Group], lr: float, step: int, player: str | None) -> dict[str, float]:
-    """Returns the columns of metrics.csv: the step's rate and that of each group, 0 where it is not trained."""
-    own = {f"lr_{g.label}": lr * g.lr if g.is_trained(step, player) else 0.0 for g in groups if g.label}
-    return {"lr": lr, **own}
+def clipped(
+    groups: Sequence[Group], parameters: Sequence[nn.Parameter], clip_norm: float
+) -> list[tuple[Sequence[nn.Parameter], float]]:
+    """Returns the parameters whose gradients are clipped by their norm together, with the most that it may be."""
+    own = [(list(group.parameters.values()), group.clip_norm) for group in groups if group.clip_norm is not None]
+    if not own:
+        return [(parameters, clip_norm)]
+    taken = {id(parameter) for some, _ in own for parameter in some}
+    parts = [([p for p in parameters if id(p) not in taken], clip_norm), *own]
+    return [(some, most) for some, most in parts if any(p.grad is not None for p in some)]
+
+
+def rates(
+    groups: Sequence[Group], lr: float, step: int, player: str | None, own: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Returns the columns of metrics.csv: the step's rate and that of each group, 0 where it is not trained.
+
+    `own` has the rates of groups for which another schedule holds, by label, before their own factor.
+    """
+    rate = {group.label: lr for group in groups} | dict(own or {})
+    columns = {f"lr_{g.label}": rate[g.label] * g.lr if g.is_trained(step, player) else 0.0 for g in groups if g.label}
+    return {"lr": lr, **columns}
 
 
 # --- in a checkpoint --------------------------------------------------------------------------------------------------

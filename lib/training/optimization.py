@@ -1,7 +1,7 @@
 """The optimizer, and the learning rate: a function of the step, or lowered where validation no longer gets better."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any
@@ -13,7 +13,8 @@ from lib.config import Config
 from lib.errors import BadInput, printable
 from lib.ranks import sharding
 from lib.task import Task
-from lib.training.groups import Group
+from lib.task.terms import steps_to_ask
+from lib.training.groups import Group, player_of
 
 
 def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
@@ -22,18 +23,49 @@ def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
     A group with a weight decay of its own has it for all of its parameters.
     """
     options = config.optimizer
-    parts = [part for group in groups for part in _parts(group, options.weight_decay) if part["params"]]
-    if options.name == "sgd":
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for group in groups:
+        kind = group.optimizer or options.name
+        parts.setdefault(kind, []).extend(part for part in _parts(group, kind, options.weight_decay) if part["params"])
+    if "adafactor" in parts and config.training.fully_shard:
+        raise BadInput(
+            "A group of parameter_groups has the optimizer adafactor, which needs whole rows and columns, and "
+            "training.fully_shard divides them. Give it adamw or sgd, or leave training.fully_shard out."
+        )
+    made = [_of_kind(kind, groups, config) for kind, groups in parts.items() if groups]
+    return made[0] if len(made) == 1 else Several(made)
+
+
+def _of_kind(kind: str, parts: list[dict[str, Any]], config: Config) -> torch.optim.Optimizer:
+    options = config.optimizer
+    if kind == "sgd":
         return torch.optim.SGD(parts, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov)
-    if options.name == "adafactor":
+    if kind == "adafactor":
         return torch.optim.Adafactor(parts, lr=options.lr)
     return torch.optim.AdamW(parts, lr=options.lr, betas=options.betas, eps=options.eps)
 
 
-def _parts(group: Group, weight_decay: float) -> list[dict[str, Any]]:
-    """Returns a group as torch's optimizers take it: once, or its matrices before its vectors; `scale` is ours."""
+class Several(torch.optim.Optimizer):
+    """Optimizers of different kinds that are stepped together: their groups in a row, and one table of states."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]):
+        super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
+        self.optimizers = optimizers
+        for optimizer in optimizers:
+            optimizer.state = self.state
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
+def _parts(group: Group, kind: str, weight_decay: float) -> list[dict[str, Any]]:
+    """Returns a group as torch's optimizers take it: once, or its matrices before its vectors.
+
+    `scale`, `label` and `kind` are ours.
+    """
     parameters = list(group.parameters.values())
-    shared = {"scale": group.lr, **group.options}
+    shared = {"scale": group.lr, "label": group.label, "kind": kind, **group.options}
     if group.weight_decay is not None:
         return [{"params": parameters, "weight_decay": group.weight_decay, **shared}]
     return [
@@ -42,11 +74,11 @@ def _parts(group: Group, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def state_names(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> tuple[str, ...]:
+def state_names(group: Mapping[str, Any], parameter: Tensor) -> tuple[str, ...]:
     """Returns the names of the states that an optimizer of torch keeps for a parameter of one of its groups."""
-    if isinstance(optimizer, torch.optim.SGD):
+    if group["kind"] == "sgd":
         return ("momentum_buffer",) if group["momentum"] else ()
-    if isinstance(optimizer, torch.optim.Adafactor):
+    if group["kind"] == "adafactor":
         return ("step", "row_var", "col_var") if parameter.dim() > 1 else ("step", "variance")
     return ("step", "exp_avg", "exp_avg_sq")
 
@@ -61,7 +93,7 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None and parameter not in optimizer.state:
-                names = state_names(optimizer, group, parameter)
+                names = state_names(group, parameter)
                 optimizer.state[parameter] = {name: _first_value(name, parameter) for name in names}
 
 
@@ -159,19 +191,60 @@ def _along_cosine(first: float, last: float, done: float) -> float:
 
 
 def rate_of(task: Task, config: Config, step: int, plateau: Plateau | None = None) -> float:
-    """Returns a step's rate: by `Task.learning_rate` where that gives a factor, else by the configuration.
+    """Returns a step's rate: by `Task.learning_rate` where that gives a factor for all, else by the configuration.
 
     Raises BadInput for a factor that is none.
     """
     factor = task.learning_rate(step, config.training.max_steps)
+    return _rate(task, config, step, None if isinstance(factor, Mapping) else factor, plateau)
+
+
+def own_rates(
+    task: Task, config: Config, groups: Iterable[Group], step: int, plateau: Plateau | None = None
+) -> dict[str, float]:
+    """Returns the rates of groups for which `Task.learning_rate` gives a factor by name, by label. Raises BadInput.
+
+    A name is that of a player, or what metrics.csv calls a group, which counts before its player.
+    """
+    factors = task.learning_rate(step, config.training.max_steps)
+    if not isinstance(factors, Mapping):
+        return {}
+    known = {name: None for group in groups for name in (group.player, group.label) if name}
+    if unknown := [name for name in factors if name not in known]:
+        raise BadInput(
+            f"{type(task).__name__}.learning_rate returned a factor for {printable(repr(unknown[0]), most=60)} in step "
+            f"{step}, and no entry of parameter_groups is called so. They are: {', '.join(known) or 'none'}."
+        )
+    rates = {}
+    for group in groups:
+        name = group.label if group.label in factors else group.player
+        if name and name in factors:
+            rates[group.label] = _rate(task, config, step, factors[name], plateau)
+    return rates
+
+
+def _rate(task: Task, config: Config, step: int, factor: Any, plateau: Plateau | None) -> float:
     if factor is None:
         return learning_rate(config, step, plateau)
     if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= factor < math.inf:
         raise BadInput(
             f"{type(task).__name__}.learning_rate returned {printable(repr(factor), most=60)} in step {step}. Return a "
-            "number, 0 or more, that optimizer.lr is multiplied by, or None for the configured schedule."
+            "number, 0 or more, that optimizer.lr is multiplied by, or None for the configured schedule; or such "
+            "values by the names of players and groups."
         )
     return config.optimizer.lr * float(factor)
+
+
+def check_steps(task: Task, config: Config, groups: Sequence[Group]) -> None:
+    """Asks a task for players and rates of the steps to come. Raises BadInput for a mistake before any of them."""
+    players: list[Any] = []
+    for step in steps_to_ask(config.training.max_steps):
+        player = task.player(step)
+        if player not in players:
+            players.append(player_of(task, groups, step))
+        if task.learning_rate(step, config.training.max_steps) is not None:
+            rate_of(task, config, step)
+            own_rates(task, config, groups, step)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
@@ -180,11 +253,20 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
         group["lr"] = value * group.get("scale", 1.0)
 
 
+def set_own_rates(optimizer: torch.optim.Optimizer, rates: Mapping[str, float]) -> None:
+    """Gives groups of the optimizer rates by their labels, times their own factors."""
+    for group in optimizer.param_groups:
+        if group["label"] in rates:
+            group["lr"] = rates[group["label"]] * group["scale"]
+
+
 class Ema:
     """Averages the trained parameters of a model after each step; validation, test and best weights use the average.
 
     The decay grows to `decay` as (1 + step) / (10 + step), so that a short run is not an average over its first steps.
-    Buffers (batch statistics) are averages already and are not averaged again.
+    Buffers (batch statistics) are averages already and are not averaged again. The average of a player rests in the
+    turns of others. That of a group that `until_step` has frozen goes on: it comes to the weights that the others are
+    trained beside.
     """
 
     def __init__(self, model: nn.Module, decay: float):
@@ -193,10 +275,13 @@ class Ema:
         self.average = {name: value.detach().clone() for name, value in self._parameters.items()}
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Moves the average towards the weights after the step with this number (from 0)."""
+    def update(self, step: int, resting: Iterable[nn.Parameter] = ()) -> None:
+        """Moves the average towards the weights after the step with this number (from 0), but not of those at rest."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.average.values()), list(self._parameters.values()), 1 - decay)
+        at_rest = set(map(id, resting))
+        moving = {name: p for name, p in self._parameters.items() if id(p) not in at_rest}
+        if moving:
+            torch._foreach_lerp_([self.average[name] for name in moving], list(moving.values()), 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """The state of a run: what a checkpoint holds, how it is put together and put back."""
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,11 @@ from lib.task import Task, checked_blocks
 from lib.training import frozen as freezing
 from lib.training import groups, identity, layers, learned, optimization
 from lib.training.data import whole_groups
+from lib.training.gradients import FirstGradients
 from lib.training.groups import Group
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
-from lib.training.precision import Precision, allow_tf32, choose_precision, recompute
+from lib.training.precision import Precision, allow_tf32, choose_precision, load_scalers, recompute, scaler_facts
 from lib.training.stopping import Stopping
 
 
@@ -37,11 +38,12 @@ class State:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
+    scaler: torch.amp.GradScaler  # of the step at hand
     device: torch.device
     precision: Precision
     micro_batch: int
     sharded: bool = False  # among the ranks, by FSDP2
+    scalers: dict[str, torch.amp.GradScaler] = field(default_factory=dict)  # by player, where they have their own
     step: int = 0
     kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"metric", "step", "value"}, the best one first
     skipped_steps: int = 0
@@ -58,6 +60,8 @@ class State:
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
     groups: list[Group] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)  # in the step at hand
+    players: set[str] = field(default_factory=set)  # that had a turn
+    gradients: FirstGradients = field(default_factory=FirstGradients)
     events: EventLog = field(default_factory=EventLog)
     resumed_from: Path | None = None
     # Found once, because a walk over a large model takes milliseconds:
@@ -70,9 +74,12 @@ class State:
         self.trained = frozen.trained(self.model)
         self.with_buffers = [module for module in self.model.modules() if module._buffers]
 
-    def averaged(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
         """Gives the model its averaged weights inside the block, where there is an average."""
-        return self.ema.applied() if self.ema else nullcontext()
+        alone = sharding.gathered_alone(self.model) if self.sharded else nullcontext()
+        with alone, self.ema.applied() if self.ema else nullcontext():
+            yield
 
     @property
     def has_stopped(self) -> bool:
@@ -102,6 +109,7 @@ def first_state(
     saved = checkpoint_from_first(frozen.completed(saved))
     task.published = saved.state.get("published", {}) if saved else {}
     state = new_state(task, config)
+    optimization.check_steps(task, config, state.groups)
     state.micro_batch = min(state.micro_batch, whole_groups(most or state.micro_batch, state.together))
     if saved:
         restore_state(state, saved, note)
@@ -219,7 +227,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         "pending": state.pending,
         "rows": state.rows,
         "plateau": state.plateau.facts() if state.plateau else None,
-        "scaler": state.scaler.state_dict(),
+        **scaler_facts(state.scaler, state.scalers),
         "micro_batch": state.micro_batch,
         **learned.facts(task),
         "trained": state.trained,
@@ -236,7 +244,9 @@ def set_rates(state: State, task: Task, config: Config, step: int) -> dict[str, 
     """Gives the optimizer the rates of a step; returns the columns of metrics.csv on them."""
     lr = optimization.rate_of(task, config, step, state.plateau)
     optimization.set_learning_rate(state.optimizer, lr)
-    return groups.rates(state.groups, lr, step, groups.player_of(task, state.groups, step))
+    own = optimization.own_rates(task, config, state.groups, step, state.plateau)
+    optimization.set_own_rates(state.optimizer, own)
+    return groups.rates(state.groups, lr, step, groups.player_of(task, state.groups, step), own)
 
 
 def _keep_frozen(state: State, saver: Saver) -> None:
@@ -316,8 +326,7 @@ def restore_state(
         state.ema.load(saved.tensors.get("ema", saved.tensors["model"]))
     groups.note_changes(saved.state.get("groups", []), state.groups, note)
     _restore_optimizer(state, saved.tensors.get("optimizer", {}), note)  # none in a lightweight checkpoint
-    if state.scaler.is_enabled() and saved.state["scaler"]:
-        state.scaler.load_state_dict(saved.state["scaler"])
+    load_scalers(state.scaler, state.scalers, saved.state)
     state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
     state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
     state.rows = saved.state.get("rows", 0)  # none in a checkpoint of an earlier version
@@ -339,7 +348,7 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
         # not be free while it is used.
         by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
     wanted = {
-        parameter: {*optimization.state_names(state.optimizer, group, parameter)}
+        parameter: {*optimization.state_names(group, parameter)}
         for group in state.optimizer.param_groups
         for parameter in group["params"]
     }

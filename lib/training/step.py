@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from lib import checkpoint, ranks
-from lib.checkpoint.weights import plain
 from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
@@ -22,10 +21,9 @@ from lib.text import listed
 from lib.training import data, groups
 from lib.training.optimization import make_moments
 from lib.training.order import DROPOUT, Order, mix, seed_generators
-from lib.training.precision import autocast
+from lib.training.precision import autocast, scaler_of
 from lib.training.state import State
 
-_MOST_NAMES = 5  # in a sentence
 NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
 
 
@@ -58,8 +56,13 @@ def optimizer_step(
     for slot in slots:
         data.check_samples(slot)
     task.step = step
-    state.frozen = groups.frozen_in(state.groups, step, groups.player_of(task, state.groups, step))
+    player = groups.player_of(task, state.groups, step)
+    state.frozen = groups.frozen_in(state.groups, step, player)
+    state.scaler = scaler_of(state.scaler, state.scalers, player)
     counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
+    if player and player not in state.players:
+        groups.check_own_term(task, player, counts, task.term_weights(step))
+        state.players.add(player)
     tried: list[int] = []
     while (ready := _before_update(state, task, config, slots, counts, step, meter)) is None:
         tried.append(state.micro_batch)
@@ -68,7 +71,7 @@ def optimizer_step(
         state.skipped_in_a_row = 0
         state.scaler.step(state.optimizer)
         if state.ema:
-            state.ema.update(step)
+            state.ema.update(step, groups.out_of_turn(state.groups, player))
         meter.log(ready.logged)
         meter.rest(_term_weights(state, task, counts, step)[1])
     else:
@@ -101,8 +104,9 @@ def _before_update(
         means, logged = computed
         try:
             over_ranks(state.parameters, means, state.with_buffers, buffers, state.sharded)
-            if step == 0:
-                _name_without_gradient(state)
+            if state.device.type != "meta":  # a plan
+                player = groups.player_of(task, state.groups, step)
+                state.gradients.observe(state.groups, task, step, player, state.events)
             return _Ready(means, logged, buffers, _prepare_update(state, config.training.clip_norm))
         except Exception as error:
             # Between two ranks' sums no other rank can be told, so a fresh launch repeats the step.
@@ -115,30 +119,20 @@ def _before_update(
     return None
 
 
-def _name_without_gradient(state: State) -> None:
-    """Records the trained tensors that the whole first step gave no gradient; a later loss term may reach them yet."""
-    if state.device.type == "meta":  # a plan
-        return
-    trained = [(plain(name), p) for name, p in state.model.named_parameters() if p.requires_grad]
-    if without := [name for name, parameter in trained if parameter.grad is None]:
-        more = ", ..." if len(without) > _MOST_NAMES else ""
-        state.events.record(
-            0, "no_gradient", len(trained), len(trained) - len(without),
-            f"In the first step {len(without)} of {len(trained)} trained tensors got no gradient "
-            f"({', '.join(without[:_MOST_NAMES])}{more}): no loss depends on them, so they stay as they are. That is "
-            "right where a later loss term uses them. Otherwise use them in the forward pass, or freeze them.",
-        )  # fmt: skip
-
-
 def _prepare_update(state: State, clip_norm: float) -> bool:
     """Unscales and clips the gradients, and makes the optimizer's states; returns whether the gradient is finite."""
     state.scaler.unscale_(state.optimizer)
-    norm = sharding.whole(nn.utils.get_total_norm([p.grad for p in state.parameters if p.grad is not None]))
-    length = norm.item()  # the one wait for the device in a step
-    if not math.isfinite(length):
+    parts = groups.clipped(state.groups, state.parameters, clip_norm)
+    norms = [
+        sharding.whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        for parameters, _ in parts
+    ]
+    lengths = [norm.item() for norm in norms]  # the one wait for the device in a step
+    if not all(map(math.isfinite, lengths)):
         return False
-    if 0 < clip_norm < length:  # scaling by 1 takes 20 microseconds
-        nn.utils.clip_grads_with_norm_(state.parameters, clip_norm, norm)
+    for (parameters, most), norm, length in zip(parts, norms, lengths, strict=True):
+        if 0 < most < length:  # scaling by 1 takes 20 microseconds
+            nn.utils.clip_grads_with_norm_(parameters, most, norm)
     make_moments(state.optimizer)
     return True
 
@@ -198,12 +192,19 @@ def _term_weights(
 
 def _check_graph(state: State, task: Task, total: Tensor, step: int) -> None:
     """Raises BadInput where a loss depends on no parameter that is trained in the step."""
-    if state.frozen and not total.requires_grad:
-        name = type(task).__name__
+    if total.requires_grad:
+        return
+    name = type(task).__name__
+    if state.frozen:
         raise BadInput(
             f"The loss of step {step} depends on no parameter that is trained in it. Look at from_step, until_step and "
             f"player in {name}.parameter_groups, at {name}.player, and at what {name}.loss detaches."
         )
+    raise BadInput(
+        f"The loss of step {step} has no gradient, so nothing is trained: {name}.loss computes it from nothing that is "
+        "trained. Compute it from the model's output in torch, without .item(), .detach(), .data, .numpy(), "
+        "torch.tensor(...) and torch.no_grad() on the way, and see that the layers which it uses are not frozen."
+    )
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ import json
 import socket
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from lib import checkpoint, ranks
 from lib.config import Device
@@ -20,6 +22,10 @@ def run(name, overrides=None, **more):
 
 
 RECOMPUTED = {"training.fully_shard": True, "training.gradient_checkpointing": "all"}
+AVERAGED = {
+    "training.fully_shard": True, "training.clip_norm": 0, "training.ema_decay": 0.9,
+    "training.evaluate_every_steps": 4, "checkpoint.keep_best": 0,
+}  # fmt: skip
 # Each of these is done by one process and by two.
 BOTH = [
     run("dropout", {"workload.dropout": 0.5, "training.ema_decay": 0.9, "data.num_workers": 1}),
@@ -38,6 +44,7 @@ BOTH = [
     run("recomputed and sharded", {**RECOMPUTED, "training.clip_norm": 0}),
     run("found layers", {**RECOMPUTED, "training.clip_norm": 0}, task="Listed"),
     run("recomputed, sharded and clipped", {**RECOMPUTED, "training.clip_norm": 0.05}),
+    run("two kinds, sharded", {"training.fully_shard": True, "training.clip_norm": 0}, task="TwoKinds"),
 ]
 # And these by two alone.
 TWO = [
@@ -54,7 +61,7 @@ SHARDED = [run("shards", {**PLAIN, **sharded}, cut=4) for sharded in ({}, {"trai
 
 SAME = [
     "dropout", "branches", "not finite", "sharded", "recomputed and sharded", "found layers", "players",
-    "frozen and sharded", "momentum, sharded",
+    "frozen and sharded", "momentum, sharded", "two kinds, sharded", "averaged, sharded and exported",
 ]  # fmt: skip
 
 
@@ -63,9 +70,13 @@ class Ends:
 
     def __init__(self, base):
         self.base = base
+        self.given = several.Exported(None).model().state_dict()  # the weights that one of the runs starts from
+        save_file(self.given, base / "given.safetensors")
+        given = {**AVERAGED, "run.initial_weights": str(base / "given.safetensors")}
+        both = [*BOTH, run("averaged, sharded and exported", given, task="Exported")]
         several.here(base / "two", MOVED[:1])
-        there = [*BOTH, *TWO, MOVED[1], *SHARDED]
-        several.here(base / "one", [*BOTH, run("plain", PLAIN)])
+        there = [*both, *TWO, MOVED[1], *SHARDED]
+        several.here(base / "one", [*both, run("plain", PLAIN)])
         names = [each["config"]["run.name"] for each in there]
         results = zip(*several.on_ranks(base / "two", there), strict=True)
         self.said = dict(zip(names, results, strict=True))
@@ -102,6 +113,18 @@ def test_one_process_with_two_slots_is_two_processes_with_one_bit_for_bit(ends, 
     assert ends.rows("one", name) == ends.rows("two", name)  # losses and validations are those of all samples
     ours = {key: value for key, value in one.state.items() if key != "identity"}
     assert ours == {key: value for key, value in two.state.items() if key != "identity"}
+
+
+def test_an_export_without_best_weights_has_the_average_and_what_is_frozen_of_any_number_of_ranks(ends):
+    name = "averaged, sharded and exported"
+    for place in ("one", "two"):
+        saved = ends.newest(place, name).tensors
+        exported = load_file(ends.base / place / "runs" / name / "export" / "all.safetensors")
+        frozen = {*exported} - {*saved["ema"]}
+        assert frozen == {"0.weight", "0.bias"} and not frozen & {*saved["model"]}  # they lie beside the checkpoints
+        assert all(torch.equal(exported[n], ends.given[n]) for n in frozen)
+        assert all(torch.equal(value, saved["ema"][n]) for n, value in exported.items() if n in saved["ema"])
+        assert any(not torch.equal(value, saved["model"][n]) for n, value in exported.items() if n in saved["ema"])
 
 
 def test_all_ranks_stop_early_at_the_same_step(ends):

@@ -288,6 +288,65 @@ def test_a_plan_is_for_the_steps_in_which_most_is_trained(toy, grouped):
     assert predict_task(load_task(config), config, find_card("t4"), 4, 1, 1).peak_bytes == whole.peak_bytes
 
 
+def test_a_group_that_starts_later_is_looked_at_then_and_is_not_named_before(toy, tmp_path, grouped, monkeypatch):
+    config = toy({"training.max_steps": 6})
+    grouped({"names": "blocks.0.*", "from_step": 3})
+    fit(config, tmp_path / "sound")
+    assert not (tmp_path / "sound" / "events.csv").exists()
+    task = type(load_task(config))
+    loss = task.loss
+
+    def detached(self, model, batch):  # the first layer, which all else depends on in step 0 alone
+        if self.step:
+            with torch.no_grad():
+                batch = {**batch, "x": model.blocks[0](batch["x"])}
+            model = nn.Sequential(*model.blocks[1:])
+        return loss(self, model, batch)
+
+    monkeypatch.setattr(task, "loss", detached)
+    fit(config, tmp_path / "idle")
+    (row,) = stable(tmp_path / "idle" / "events.csv")
+    assert (row["step"], row["kind"], row["before"], row["after"]) == ("3", "no_gradient", "2", "0")
+    assert "up to step 3, 2 of 2 trained tensors got no gradient (blocks.0.weight, blocks.0.bias)" in row["text"]
+
+
+def test_the_average_of_a_group_that_until_step_froze_comes_to_its_weights(toy, tmp_path, grouped):
+    grouped({"names": "blocks.0.*", "until_step": 2})
+    fit(toy({"training.ema_decay": 0.5}), tmp_path)
+    saved = newest(tmp_path).tensors
+    name = "blocks.0.weight"
+    apart = (saved["ema"][name] - saved["model"][name]).abs().max()
+    assert apart < 1e-3 * saved["model"][name].abs().max()
+
+
+@pytest.mark.parametrize("groups", [(), ({"names": "blocks.0.*", "lr": 2.0},)])
+def test_a_model_in_which_everything_is_frozen_is_a_sentence(toy, grouped, monkeypatch, groups):
+    grouped(*groups)
+    config = toy()
+    task = load_task(config)
+    model = task.model
+    task.model = lambda: model().requires_grad_(False)
+    with pytest.raises(BadInput, match=r"Toy.model\(\) .* in which nothing is trained: all of its 4 tensors"):
+        new_state(task, config)
+    task.model = nn.Tanh
+    with pytest.raises(BadInput, match="nothing is trained: it has no parameters"):
+        new_state(task, config)
+
+
+def test_a_loss_without_a_gradient_is_a_sentence_for_a_task_without_groups(toy, tmp_path, monkeypatch):
+    config = toy()
+    task = type(load_task(config))
+    loss = task.loss
+
+    def detached(self, model, batch):
+        sums, figures = loss(self, model, batch)
+        return {term: value.detach() for term, value in sums.items()} if model.training else sums, figures
+
+    monkeypatch.setattr(task, "loss", detached)
+    with pytest.raises(BadInput, match=r"The loss of step 0 has no gradient.*: Toy.loss computes it.*\.detach\(\)"):
+        fit(config, tmp_path)
+
+
 @pytest.mark.parametrize("key", ["groups", "stopping"])
 def test_anybodys_checkpoint_with_odd_facts_is_damage(toy, tmp_path, key):
     fit(toy({"training.max_steps": 1}), tmp_path)

@@ -1,6 +1,8 @@
 """Two networks that play against each other: whose turn it is follows from the step, and the other one rests."""
 
 import itertools
+import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,10 +11,11 @@ from torch import nn
 from lib import checkpoint
 from lib.checkpoint import contents
 from lib.errors import BadInput
+from lib.launch.run import saved_bytes
 from lib.planner import find_card
 from lib.planner.trace import _traced_steps, predict_task
 from lib.task import load_task
-from lib.training import data
+from lib.training import contract, data, optimization
 from lib.training.order import Order
 from lib.training.state import new_state
 from tests.conftest import ROOT
@@ -181,3 +184,315 @@ def test_a_plan_sees_the_turns_of_both(gan, turns):
     assert sorted(steps) == sorted([0, turns] * 2) and (turns == 1 or steps[-1] == 0)
     planned = predict_task(task, config, find_card("t4"), 4, 1, 1)
     assert planned.by_category.get("optimizer", 0) >= 2 * 4 * planned.parameters  # the moments of both
+
+
+# --- terms, gradients and averages of players -------------------------------------------------------------------------
+
+
+def renamed(monkeypatch, task, names=lambda name: f"{name}_loss"):
+    """Gives the terms of a task's loss other names than its players have."""
+    count, loss = task.count, task.loss
+    monkeypatch.setattr(task, "count", lambda *given: {names(term): n for term, n in count(*given).items()})
+
+    def other(*given):
+        sums, figures = loss(*given)
+        return {names(term): value for term, value in sums.items()}, figures
+
+    monkeypatch.setattr(task, "loss", other)
+
+
+def test_a_player_without_a_term_of_its_name_is_refused_where_no_weight_leaves_the_others_out(
+    gan, tmp_path, monkeypatch
+):
+    config = gan({"workload.both": True})
+    task = type(load_task(config))
+    fit(config, tmp_path / "named")
+    renamed(monkeypatch, task)
+    said = "the player 'discriminator', and no loss term of Gan has that name .generator_loss, discriminator_loss."
+    with pytest.raises(BadInput, match=said):
+        fit(config, tmp_path / "shared")
+    found = contract.findings(load_task(config), config)
+    assert len(found) == 1 and "and no loss term of Gan has that name" in found[0]
+
+    def weights(self, step):
+        resting = {"generator": "discriminator", "discriminator": "generator"}[self.player(step)]
+        return {f"{resting}_loss": 0.0}
+
+    monkeypatch.setattr(task, "term_weights", weights)
+    fit(config, tmp_path / "weighed")
+    assert contract.findings(load_task(config), config) == []
+    named, weighed = newest(tmp_path / "named"), newest(tmp_path / "weighed")
+    assert all(same_tensors(named.tensors[group], weighed.tensors[group]) for group in named.tensors)
+
+
+def test_a_term_that_a_later_batch_does_not_count_ends_no_run(gan, tmp_path, monkeypatch):
+    config = gan({"training.max_steps": 4, "workload.both": True})
+    task = type(load_task(config))
+    count = task.count
+    monkeypatch.setattr(task, "count", lambda self, batch: count(self, batch) if self.step < 2 else {"x": 0})
+    loss = task.loss
+    monkeypatch.setattr(task, "loss", lambda self, *given: loss(self, *given) if self.step < 2 else ({}, {}))
+    fit(config, tmp_path)
+    assert newest(tmp_path).step == 4
+
+
+def no_gradient(folder):
+    path = folder / "events.csv"
+    return [row for row in stable(path) if row["kind"] == "no_gradient"] if path.is_file() else []
+
+
+def test_each_player_is_looked_at_in_its_first_turn_and_nobody_at_rest_is_named(gan, tmp_path, monkeypatch):
+    config = gan({"workload.turns": 3, "training.max_steps": 6})
+    task = type(load_task(config))
+    fit(config, tmp_path / "sound")
+    assert no_gradient(tmp_path / "sound") == []
+    model = task.model
+
+    def spare(self):
+        made = model(self)
+        made.generator.register_parameter("spare", nn.Parameter(torch.ones(3)))
+        made.register_parameter("served", nn.Parameter(torch.ones(1)))
+        made.register_parameter("idle", nn.Parameter(torch.ones(1)))
+        return made
+
+    monkeypatch.setattr(task, "model", spare)
+    loss = task.loss
+
+    def served(self, model, batch):  # by the generator alone
+        sums, figures = loss(self, model, batch)
+        return {t: v * model.served.squeeze() if t == "generator" else v for t, v in sums.items()}, figures
+
+    monkeypatch.setattr(task, "loss", served)
+    fit(config, tmp_path / "spare", StopAfter(2))
+    assert no_gradient(tmp_path / "spare") == []
+    fit(config, tmp_path / "whole")
+    (row,) = no_gradient(tmp_path / "whole")
+    assert (row["step"], row["before"], row["after"]) == ("3", "7", "5")  # the generator's five, and two of nobody
+    assert "2 of 7 trained tensors got no gradient (generator.spare, idle)" in row["text"]
+    fit(config, tmp_path / "resumed", StopAfter(4))
+    fit(config, tmp_path / "resumed", resume=newest(tmp_path / "resumed"))
+    assert len(no_gradient(tmp_path / "resumed")) == 1
+
+
+def test_the_average_of_a_player_moves_in_its_own_turns_alone(gan, tmp_path):
+    config = gan({"workload.turns": 5, "training.ema_decay": 0.5, "training.max_steps": 11})
+    averages = []
+    update = optimization.Ema.update
+
+    def watched(ema, step, *resting):
+        update(ema, step, *resting)
+        averages.append({name: value.clone() for name, value in ema.average.items()})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimization.Ema, "update", watched)
+        fit(config, tmp_path)
+    for step in range(6, 11):  # the generator's turn was step 5
+        for name, value in averages[step].items():
+            assert torch.equal(value, averages[5][name]) == name.startswith("generator"), (step, name)
+    weights = newest(tmp_path).tensors["model"]
+    behind = averages[5]["generator.0.weight"] - weights["generator.0.weight"]
+    assert behind.abs().max() > 0  # and would have come closer
+
+
+# --- of their own -----------------------------------------------------------------------------------------------------
+
+
+def kinds(self, model):
+    return [
+        {"names": "generator.*", "player": "generator", "optimizer": "sgd", "momentum": 0.8, "lr": 3.0},
+        {"names": "discriminator.2.*", "player": "discriminator", "optimizer": "adafactor"},
+        {"names": "discriminator.*", "player": "discriminator", "betas": (0.5, 0.9)},
+    ]
+
+
+def rates(self, step, total_steps):
+    return {"generator": 1 / (1 + step), "discriminator.2": 0.5}
+
+
+def test_players_with_optimizers_and_schedules_of_their_own_are_torchs_in_a_loop_of_ones_own(
+    gan, tmp_path, monkeypatch
+):
+    config = gan({"scheduler.name": "constant", "optimizer.weight_decay": 0.02, "training.max_steps": 6})
+    task = type(load_task(config))
+    monkeypatch.setattr(task, "parameter_groups", kinds)
+    monkeypatch.setattr(task, "learning_rate", rates)
+    start = new_state(load_task(config), config)
+    before = {name: value.detach().clone() for name, value in start.model.named_parameters()}
+    gradients = []
+    step = optimization.Several.step
+
+    def watched(optimizer):
+        gradients.append([None if p.grad is None else p.grad.clone() for p in start.model.parameters()])
+        step(optimizer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimization.Several, "step", watched)
+        patch.setattr("lib.training.state.new_state", lambda *_: start)
+        fit(config, tmp_path / "whole")
+    for number, (name, value) in enumerate(start.model.named_parameters()):
+        own = nn.Parameter(before[name])
+        decay = {"params": [own], "weight_decay": 0.02 if own.dim() > 1 else 0.0}
+        if name.startswith("generator"):
+            optimizer = torch.optim.SGD([decay], 1.0, momentum=0.8)
+        elif name.startswith("discriminator.2"):
+            optimizer = torch.optim.Adafactor([decay], 1.0)
+        else:
+            optimizer = torch.optim.AdamW([decay], 1.0, betas=(0.5, 0.9), eps=config.optimizer.eps)
+        for turn, every in enumerate(gradients):
+            warm = min(1, (turn + 1) / config.scheduler.warmup_steps)
+            factors = {torch.optim.SGD: 3 / (1 + turn), torch.optim.Adafactor: 0.5, torch.optim.AdamW: warm}
+            optimizer.param_groups[0]["lr"] = config.optimizer.lr * factors[type(optimizer)]
+            own.grad = every[number]
+            optimizer.step()
+        assert torch.allclose(own, value, rtol=1e-6, atol=1e-8), name
+    # With what metrics.csv says of it, and from any step on:
+    base = column(tmp_path / "whole", "lr")
+    want = [3 * config.optimizer.lr / (1 + turn) * (turn % 2 == 1) for turn in range(6)]
+    assert column(tmp_path / "whole", "lr_generator") == pytest.approx(want)
+    want = [0.5 * config.optimizer.lr * (turn % 2 == 0) for turn in range(6)]
+    assert column(tmp_path / "whole", "lr_discriminator.2") == pytest.approx(want)
+    assert column(tmp_path / "whole", "lr_discriminator") == pytest.approx(
+        [lr * (turn % 2 == 0) for turn, lr in enumerate(base)]
+    )
+    fit(config, tmp_path / "parts", StopAfter(3))
+    contents.check(newest(tmp_path / "parts"))
+    fit(config, tmp_path / "parts", resume=newest(tmp_path / "parts"))
+    whole, parts = newest(tmp_path / "whole"), newest(tmp_path / "parts")
+    assert all(same_tensors(whole.tensors[group], parts.tensors[group]) for group in whole.tensors)
+    assert whole.state == parts.state and whole.state["groups"][0]["optimizer"] == "sgd"
+    assert {key for key in whole.tensors["optimizer"] if key.endswith("/generator.0.weight")} == {
+        "momentum_buffer/generator.0.weight"
+    }
+
+
+def test_a_plan_and_the_size_of_a_checkpoint_count_the_states_of_each_kind(gan, monkeypatch):
+    config = gan()
+    task = load_task(config)
+    task.model = lambda: nn.ModuleDict(
+        {"generator": nn.Linear(2, 1000), "discriminator": nn.Sequential(nn.Linear(3, 1000), nn.Tanh())}
+    )
+    task.count = lambda batch: {name: len(batch["x"]) for name in ("generator", "discriminator")}
+    task.loss = lambda model, batch: (
+        {"generator": model["generator"](batch["z"]).sum(), "discriminator": model["discriminator"](batch["x"]).sum()},
+        {},
+    )
+    names = [{"names": f"{name}.*", "player": name} for name in ("generator", "discriminator")]
+    for kind, moments in {"adamw": 2, "sgd": 1}.items():
+        task.parameter_groups = lambda model, kind=kind: [{**names[0], "optimizer": kind}, names[1]]
+        planned = predict_task(task, config, find_card("t4"), 4, 1, 1).by_category["optimizer"]
+        assert planned == pytest.approx(4 * (moments * 3000 + 2 * 4000), abs=8 * 512)  # in blocks of 512 bytes
+        whole, model = saved_bytes(SimpleNamespace(task=task, config=config))
+        steps = 4 * (4 if kind == "adamw" else 2)  # counters
+        assert whole - model == 4 * (moments * 3000 + 2 * 4000) + steps
+
+
+WRONG = {
+    "kind": ({"names": "*", "optimizer": "lion"}, "optimizer is 'lion'. Give one of adamw, sgd, adafactor"),
+    "option": ({"names": "*", "optimizer": "sgd", "betas": (0.5, 0.9)}, "betas is an option of adamw, and its optimiz"),
+    "missing": ({"names": "*", "momentum": 0.5}, 'Take it out, or write "optimizer": "sgd" beside it'),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_mistake_in_an_optimizer_of_a_group_is_a_sentence(gan, monkeypatch, mistake):
+    entry, sentence = WRONG[mistake]
+    task = load_task(gan())
+    task.parameter_groups = lambda model: [entry]
+    with pytest.raises(BadInput) as raised:
+        new_state(task, gan())
+    assert sentence in str(raised.value)
+
+
+def test_adafactor_of_a_group_is_refused_where_shards_divide_rows_and_columns(gan):
+    task, config = load_task(gan()), gan({"training.fully_shard": True})
+    task.parameter_groups = lambda model: [{"names": "generator.*", "optimizer": "adafactor"}]
+    with pytest.raises(BadInput, match="A group of parameter_groups has the optimizer adafactor"):
+        new_state(task, config)
+
+
+LATER = [
+    ("player", "dd", "player returned 'dd' in step 7"),
+    ("learning_rate", -1.0, "learning_rate returned -1.0 in step 7"),
+    ("learning_rate", {"generator": float("nan")}, "learning_rate returned nan in step 7"),
+    ("learning_rate", {"generators": 1.0}, "a factor for 'generators' in step 7, .*: generator, discriminator"),
+]
+
+
+@pytest.mark.parametrize("method, wrong, said", LATER)
+def test_a_mistake_in_a_later_step_is_found_before_the_first(gan, tmp_path, monkeypatch, method, wrong, said):
+    config = gan()
+    task = type(load_task(config))
+    real = getattr(task, method)
+    monkeypatch.setattr(task, method, lambda self, step, *more: wrong if step == 7 else real(self, step, *more))
+    monkeypatch.setattr(task, "loss", lambda *given: pytest.fail("a step was taken"))
+    with pytest.raises(BadInput, match=said):
+        fit(config, tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(task, method, lambda self, step, *more: wrong if step == 7 else real(self, step, *more))
+    (found,) = [sentence for sentence in contract.findings(load_task(config), config) if "step 7" in sentence]
+    assert re.search(said, found)
+
+
+def test_a_group_with_a_clip_norm_of_its_own_is_clipped_by_its_own_gradients(gan, tmp_path, monkeypatch):
+    config = gan({"workload.both": True, "training.max_steps": 1, "training.clip_norm": 0.05})
+    task = type(load_task(config))
+    monkeypatch.setattr(task, "player", lambda self, step: None)
+    own = [{"names": "generator.*", "clip_norm": 0.001}, {"names": "discriminator.0.*", "clip_norm": 0}]
+    step = torch.optim.AdamW.step
+
+    def norms(entries):
+        """The norm of the gradients of generator, first and last layer of the discriminator at the update."""
+        monkeypatch.setattr(task, "parameter_groups", lambda self, model: entries)
+        found = []
+
+        def watched(optimizer):
+            named = {part["label"]: [] for part in optimizer.param_groups}
+            for part in optimizer.param_groups:
+                named[part["label"]] += [p.grad for p in part["params"]]
+            found.extend(float(nn.utils.get_total_norm(gradients)) for gradients in named.values())
+            step(optimizer)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.optim.AdamW, "step", watched)
+            fit(config, tmp_path / str(len(entries[0])))
+        return found
+
+    free = norms([{**entry, "clip_norm": 0} for entry in own])
+    assert free[0] > 0.01 and free[1] > 0.01
+    assert norms([dict(entry, lr=2.0) for entry in own]) == pytest.approx([0.001, free[1], 0.05], rel=1e-3)
+    saved = newest(tmp_path / "3").state["groups"]
+    assert [group["clip_norm"] for group in saved] == [0.001, 0]
+
+
+def test_an_overflow_of_one_player_halves_the_loss_scale_of_that_one_alone(gan, tmp_path, monkeypatch):
+    config = gan({"training.max_steps": 6})
+    task = type(load_task(config))
+    real = torch.amp.GradScaler
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda device, init_scale=1024.0, **_: real(device, init_scale))
+    loss = task.loss
+
+    def overflowing(self, model, batch):
+        sums, figures = loss(self, model, batch)
+        return {term: value * (torch.inf if self.step == 3 else 1) for term, value in sums.items()}, figures
+
+    monkeypatch.setattr(task, "loss", overflowing)
+    fit(config, tmp_path / "whole")
+    whole = newest(tmp_path / "whole")
+    contents.check(whole)
+    assert {name: one["scale"] for name, one in whole.state["scalers"].items()} == {
+        "generator": 512.0, "discriminator": 1024.0,
+    }  # fmt: skip
+    assert whole.state["scaler"]["scale"] == 1024.0 and whole.state["skipped_steps"] == 1
+    fit(config, tmp_path / "parts", StopAfter(5))
+    saved = newest(tmp_path / "parts")
+    fit(config, tmp_path / "parts", resume=saved)
+    parts = newest(tmp_path / "parts")
+    assert whole.state == parts.state
+    assert all(same_tensors(whole.tensors[group], parts.tensors[group]) for group in whole.tensors)
+    earlier = {key: value for key, value in saved.state.items() if key != "scalers"}  # as an earlier version wrote it
+    earlier["scaler"] = {**earlier["scaler"], "scale": 256.0}
+    fit(config, tmp_path / "parts", resume=checkpoint.Checkpoint(saved.path, saved.step, saved.tensors, earlier))
+    assert newest(tmp_path / "parts").state["scalers"]["generator"]["scale"] == 256.0
+    for odd in (3, {"generator": 3}):
+        with pytest.raises(checkpoint.DamagedCheckpoint, match="scalers in state.json"):
+            contents.check(checkpoint.Checkpoint(None, 5, saved.tensors, {**saved.state, "scalers": odd}))

@@ -12,16 +12,18 @@ from lib.errors import BadInput
 from lib.ranks.sums import add_counts
 from lib.report.meter import add_figures
 from lib.task import Batch, check_loss_terms, check_terms
+from lib.task.terms import turns
 from lib.training import data
 from lib.training.contract.asked import Asked, alike
 from lib.training.contract.sentences import asking
 from lib.training.draws import put_back, seed_draws
+from lib.training.groups import check_own_term, groups_of
+from lib.training.optimization import check_steps
 from lib.training.order import INITIALISE, mix, seed_generators
 from lib.training.precision import autocast, choose_precision
 
 _DRAWS = 8  # passes of a loss that draws, of which the means are compared
 _SEED, _OTHER = 21, 22
-_TURNS = 64  # steps in which each player has its turn
 
 Sums = Mapping[str, Tensor]
 
@@ -82,8 +84,10 @@ def losses(asked: Asked, model: nn.Module, drawn: list[Batch]) -> Iterator[str]:
             f"{asked.name}.count() has no valid target in {samples} samples, from which nothing can be learned."
         )
     former = asked.task.step
-    for step in _steps(asked):
+    for step in _steps(asked, model):
         asked.task.step = step
+        weights = asked.task.term_weights(step)
+        check_own_term(asked.task, asked.task.player(step), _counted(asked, batches[0]), weights)
         yield from _in_training(asked, model, batches[0], counts[0])
     asked.task.step = former
     _fix(asked, model, batches[0], counts[0])
@@ -94,11 +98,13 @@ def losses(asked: Asked, model: nn.Module, drawn: list[Batch]) -> Iterator[str]:
     model.eval()
 
 
-def _steps(asked: Asked) -> list[int]:
-    """Returns the first step of each player that trains in turn: the first step alone where all are trained."""
-    with asking(f"{asked.name}.player()", "It is asked for every step, from 0 to the last."):
-        players = {asked.task.player(step): step for step in reversed(range(_TURNS))}
-    return sorted(players.values())
+def _steps(asked: Asked, model: nn.Module) -> list[int]:
+    """Returns a step of each player that trains in turn. Raises BadInput for a mistake in any step or in a group."""
+    with asking(f"{asked.name}.parameter_groups()"):
+        groups = groups_of(asked.task, model, asked.config.optimizer.name)
+    with asking(f"{asked.name}.player() or learning_rate()", "They are asked for every step, from 0 to the last."):
+        check_steps(asked.task, asked.config, groups)
+    return sorted(turns(asked.task).values())
 
 
 def _counted(asked: Asked, batch: Batch) -> dict[str, float]:
