@@ -24,6 +24,7 @@ from lib.task import Task, checked_blocks
 from lib.training import frozen as freezing
 from lib.training import groups, identity, layers, learned, optimization
 from lib.training.data import whole_groups
+from lib.training.draws import seed_all
 from lib.training.groups import Group
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
@@ -137,6 +138,7 @@ def new_state(
     device = device or memory.device()
     precision = precision or choose_precision(config.training.precision, device)
     torch.manual_seed(mix(INITIALISE, config.seed))
+    seed_all(mix(INITIALISE, config.seed), torch.device("cpu"))  # what model() draws from NumPy and random, too
     allow_tf32(precision, device)
     model = task.model().train()  # all of it: a base that was loaded in evaluation mode may lie in a fresh wrapper
     if ranks.world() > 1 and not any(value.is_meta for value in model.parameters()):
