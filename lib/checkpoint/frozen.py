@@ -107,7 +107,10 @@ def _check_frozen(model: nn.Module, left_out: Mapping[str, str], found: Checkpoi
 def _check_trained(model: nn.Module, found: Checkpoint) -> None:
     """Raises BadInput where other parameters are trained than in the run that saved a checkpoint."""
     saved, now = found.state.get("trained"), trained(model)
-    if saved is None or saved == now:  # None: of an earlier version, or best weights
+    if saved is None:  # of an earlier version, or best weights
+        return
+    saved = {name: _as_trained_now(name, described, found) for name, described in saved.items()}
+    if saved == now:
         return
     here = {weights.plain(name) for name, _ in model.named_parameters()}
     differences = {
@@ -126,6 +129,14 @@ def _check_trained(model: nn.Module, found: Checkpoint) -> None:
         "to be trainable, and a model that is wrapped twice has other names. If the workload settings differ from "
         "those of the saved run, compare with config.yaml in its folder."
     )
+
+
+def _as_trained_now(name: str, described: str, found: Checkpoint) -> str:
+    """Returns type and shape of what an earlier version trained in 16 bits, as it is trained now: in fp32."""
+    kind, _, shape = described.partition(" ")
+    value = found.tensors["model"].get(name)
+    is_half = _FLOATS.get(kind) in (torch.float16, torch.bfloat16)
+    return f"float32 {shape}" if is_half and value is not None and value.dtype is _FLOATS[kind] else described
 
 
 def _frozen_in(found: Checkpoint) -> set[str]:

@@ -15,6 +15,7 @@ from lib.errors import BadInput
 from lib.machine import published
 from lib.ranks import sharding
 
+_HALVES = (torch.float16, torch.bfloat16)
 _PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")  # DistributedDataParallel's and torch.compile's
 
 
@@ -39,12 +40,27 @@ def plain(name: str) -> str:
     return _PREFIXES.sub(r"\1", name)
 
 
+def widen(model: nn.Module) -> None:
+    """Makes parameters and buffers of 16 bits fp32."""
+    for parameter in model.parameters():
+        if parameter.dtype in _HALVES:
+            parameter.data = parameter.data.float()
+    for module in model.modules():
+        for name, value in module._buffers.items():
+            if value is not None and value.dtype in _HALVES:
+                module._buffers[name] = value.float()
+
+
 def put_back(model: nn.Module, tensors: Mapping[str, Tensor], left_out: Container[str] = ()) -> None:
     """Copies saved weights into a model. Raises BadInput unless they are exactly its tensors, in its shapes.
 
-    Those of its tensors that are `left_out` may be missing, and then stay as they are.
+    Those of its tensors that are `left_out` may be missing, and then stay as they are. A model of 16 bits of which all
+    is trained is made fp32 where that was saved: a run trains it so.
     """
     saved = {plain(name): value for name, value in tensors.items()}
+    wider = any(n in saved and saved[n].dtype is torch.float32 for n, v in of(model).items() if v.dtype in _HALVES)
+    if wider and all(parameter.requires_grad for parameter in model.parameters()):
+        widen(model)
     expected = {name: value for name, value in of(model).items() if name in saved or name not in left_out}
     wrong = [name for name, value in expected.items() if name not in saved or saved[name].shape != value.shape]
     extra = sorted(set(saved) - set(expected))

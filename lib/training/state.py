@@ -55,6 +55,7 @@ class State:
     left_out: dict[str, str] = field(default_factory=dict)  # frozen weights that are in no checkpoint, with their seals
     once: frozenset[str] = frozenset()  # of these, what is yet to be written into the run's folder
     # Of this session alone, in no checkpoint:
+    about_types: str = ""  # what is to be said of number formats
     together: int = 1  # samples that no micro-batch parts
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
     groups: list[Group] = field(default_factory=list)
@@ -103,6 +104,8 @@ def first_state(
     saved = checkpoint_from_first(frozen.completed(saved))
     task.published = saved.state.get("published", {}) if saved else {}
     state = new_state(task, config)
+    if state.about_types:
+        note(state.about_types)
     state.micro_batch = min(state.micro_batch, whole_groups(most or state.micro_batch, state.together))
     if saved:
         restore_state(state, saved, note)
@@ -146,7 +149,7 @@ def new_state(
         mine = {"model": weights.of(model)}
         weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
     blocks = checked_blocks(task, model)
-    freezing.set_types(model, config, precision)
+    about_types = freezing.set_types(model, config, precision)
     sharded = config.training.fully_shard and ranks.world() > 1
     if sharded:
         sharding.shard(model, device, blocks)
@@ -160,7 +163,7 @@ def new_state(
     own = groups.groups_of(task, model, config.optimizer.name)
     optimizer = optimization.build(own, config)
     state = State(model, optimizer, scaler, device, precision, micro_batch, sharded, groups=own)
-    state.together = task.together
+    state.together, state.about_types = task.together, about_types
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
     if config.training.stop_after_evaluations:
@@ -353,11 +356,17 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
             unused += 1
             continue
         state.optimizer.state[parameter] = {
-            kind: value if kind == "step" else sharding.sharded_like(parameter, value)
+            kind: value if kind == "step" else _as_fp32(sharding.sharded_like(parameter, value), parameter)
             for kind, value in by_name[name].items()
         }
     if unused:
         note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(wanted)} parameters.")
+
+
+def _as_fp32(value: Tensor, parameter: nn.Parameter) -> Tensor:
+    """Returns a moment in fp32 where its weight is: an earlier version trained a model of 16 bits in these."""
+    is_half = value.dtype in (torch.float16, torch.bfloat16) and parameter.dtype is torch.float32
+    return value.float() if is_half else value
 
 
 def state_tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:

@@ -16,7 +16,7 @@ from lib import checkpoint, launch
 from lib.checkpoint import weights
 from lib.errors import BadInput
 from lib.launch import ensemble
-from lib.training.frozen import set_types
+from lib.training.frozen import seals, set_types
 from lib.training.state import new_state, restore_state
 from tests.adapters import Lora
 from tests.conftest import ROOT
@@ -174,6 +174,30 @@ def test_a_base_that_is_drawn_is_kept_once_and_needs_no_other_draw(lora, tmp_pat
     assert same(newest(tmp_path), newest(tmp_path, "whole"))
 
 
+def test_a_teacher_on_the_task_is_the_same_after_a_resume_though_the_base_was_looked_at_twice(lora, tmp_path, cut):
+    cut(None)
+    whole = launch.train(lora({"run.name": "whole"}, "Distilled"))
+    cut(3)
+    launch.train(lora(task="Distilled"))
+    cut(None)
+    resumed = launch.train(lora(task="Distilled"))
+    assert same(newest(tmp_path), newest(tmp_path, "whole")) and resumed.metrics == whole.metrics
+
+
+@pytest.mark.parametrize("task, base, once", [
+    ("Adapted", "file", set()), ("Adapted", "", BASE), ("Kept", "file", set()), ("Kept", "", BASE),
+    ("KeptByClass", "file", BASE), ("KeptByClass", "", BASE), ("Late", "file", BASE), ("Late", "", BASE),
+])  # fmt: skip
+def test_what_no_other_task_makes_again_is_kept_once(lora, task, base, once):
+    run = launch.prepare(lora({} if base else {"workload.base": ""}, task))
+    state = new_state(run.task, run.config)
+    kept = {**vars(run.task)}
+    left_out, found = seals(state.model, run.task, run.config)
+    assert (left_out.keys(), found) == (BASE, once)
+    assert vars(run.task) == kept, "the run's own task is not asked again"
+    getattr(type(run.task), "nets", []).clear()
+
+
 def test_a_base_that_is_lost_is_a_sentence(lora, tmp_path, cut, monkeypatch):
     cut(3)
     launch.train(lora({"workload.base": ""}))
@@ -264,14 +288,40 @@ def test_frozen_matrices_lie_in_halves_and_adapters_stay_fp32(lora, tmp_path, cu
     assert torch.equal(model.blocks[0].base.weight, base.bfloat16().float()), "as it was trained with"
 
 
-def test_adapters_on_a_half_base_are_made_fp32_and_a_whole_half_model_is_left_alone(toy):
-    model = Lora(nn.Linear(3, 4)).half()
-    set_types(model, toy(), "fp16")
+def test_what_is_trained_is_made_fp32_with_its_buffers_and_the_frozen_base_stays_in_halves(toy):
+    model = nn.Sequential(Lora(nn.Linear(3, 4)), nn.BatchNorm1d(4), nn.BatchNorm1d(4).requires_grad_(False)).half()
+    assert set_types(model, toy(), "fp16").startswith("model() returns 4 of 4 trained tensors in 16 bits.")
     assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
-    assert model.base.weight.dtype is torch.float16
-    whole = nn.Linear(3, 4).bfloat16()
-    set_types(whole, toy(), "bf16")
-    assert whole.weight.dtype is torch.bfloat16
+    assert model[0].base.weight.dtype is model[2].running_mean.dtype is torch.float16
+    assert model[1].running_mean.dtype is torch.float32
+    assert set_types(model, toy(), "fp16") == ""
+
+
+def test_a_whole_model_in_halves_is_trained_tested_and_put_back_in_fp32(toy, tmp_path, cut, capsys):
+    config = {"task": f"{ROOT / 'tests' / 'adapters.py'}:Halves", **LONG, "workload.batch_norm": True}
+    cut(None)
+    launch.train(toy({**config, "optimizer.lr": 1e-5, "run.name": "slow"}))
+    assert capsys.readouterr().out.count("trained tensors in 16 bits. They are trained in fp32") == 1
+    weight = newest(tmp_path, "slow").tensors["model"]["blocks.0.weight"]
+    assert weight.dtype is torch.float32 and not torch.equal(weight, weight.bfloat16().float()), "small updates count"
+    _, (model,) = ensemble.load(tmp_path / "runs" / "slow", toy(config).task)
+    best = checkpoint.load_newest(tmp_path / "runs" / "slow" / "best")[0].tensors["model"]
+    here = weights.of(model)
+    assert all(here[name].dtype is value.dtype and torch.equal(here[name], value) for name, value in best.items())
+
+
+def test_a_checkpoint_in_halves_of_earlier_code_goes_on_in_fp32(toy, tmp_path, cut):
+    config = {"task": f"{ROOT / 'tests' / 'adapters.py'}:Halves", **LONG}
+    cut(3)
+    launch.train(toy(config))
+    found = newest(tmp_path)
+    as_half = lambda value: value.bfloat16() if value.dtype is torch.float32 and value.dim() else value  # noqa: E731
+    tensors = {group: {name: as_half(value) for name, value in named.items()} for group, named in found.tensors.items()}
+    trained = {name: described.replace("float32", "bfloat16") for name, described in found.state["trained"].items()}
+    checkpoint.save(found.path.parent, found.step, tensors, {**found.state, "trained": trained})
+    cut(None)
+    assert launch.train(toy(config)).step == 6
+    assert {value.dtype for group in newest(tmp_path).tensors.values() for value in group.values()} == {torch.float32}
 
 
 def test_halves_in_a_run_that_computes_in_fp32_are_a_sentence(lora):
