@@ -7,12 +7,13 @@ others once, in the folder FOLDER of the run.
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from lib import checkpoint
-from lib.checkpoint import Checkpoint, weights
+from lib.checkpoint import Checkpoint, contents, weights
 from lib.errors import BadInput, printable
 from lib.ranks import sharding
 
@@ -65,6 +66,39 @@ def completed(found: Checkpoint | None) -> Checkpoint | None:
         return found
     more = {name: value for name, value in kept.items() if name in left_out}
     return dataclasses.replace(found, tensors={**found.tensors, "model": {**more, **found.tensors["model"]}})
+
+
+def source(path: Path) -> Checkpoint:
+    """Reads what `weights.read` does, with the frozen weights that a run keeps once. Raises BadInput.
+
+    The state has the seals of those that are nowhere, because `model()` makes them.
+    """
+    inside = weights.checkpoint_in(path)
+    if inside is None:
+        return Checkpoint(path, 0, {"model": weights.read(path)}, {})
+    found = weights.load(inside)
+    try:
+        contents.check_names(found.state)
+    except checkpoint.DamagedCheckpoint as damage:
+        raise weights.damaged(inside, damage) from None
+    return completed(found) or found
+
+
+def with_own(model: nn.Module, found: Checkpoint) -> dict[str, Tensor]:
+    """Returns the weights of another run's checkpoint, with those of this model that it leaves out because it has them.
+
+    Raises BadInput where the model has others under their names. All ranks must call this.
+    """
+    named, here = found.tensors["model"], weights.of(model)
+    left_out = {n: known for n, known in found.state.get("frozen", {}).items() if n in here and n not in named}
+    own = {name: sharding.whole(here[name]).cpu() for name in left_out}
+    if wrong := [name for name, known in left_out.items() if seal(own[name], known) != known]:
+        raise BadInput(
+            f"The initial weights {printable(found.path)} lack {len(wrong)} frozen tensors ({_listed(wrong)}), which "
+            "model() made in their run, and this model has others under these names. Let model() load the same "
+            "weights, with the same training.frozen_precision, or train that run with checkpoint.frozen: save."
+        )
+    return {**named, **own}
 
 
 def put_back(model: nn.Module, found: Checkpoint) -> None:

@@ -106,16 +106,14 @@ def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor], names: list[
 def read(path: Path) -> dict[str, Tensor]:
     """Reads weights by name, onto the CPU: of a .safetensors file, a checkpoint, a run (its best, or newest), a model.
 
-    That is a folder with published weights, or one that holds such a folder; see `lib.machine.published`.
+    That is a folder with published weights, or one that holds such a folder; see `lib.machine.published`. A checkpoint
+    may leave out frozen weights: `lib.checkpoint.frozen.source` reads them too.
 
     Raises BadInput for any other file or folder, and for a damaged one.
     """
+    if inside := checkpoint_in(path):
+        return load(inside).tensors["model"]
     if path.is_dir():
-        for folder in (path, path / "best", path / "checkpoints"):
-            if steps := checkpoint.steps(folder):
-                return of_checkpoint(checkpoint.path_of(folder, steps[-1]))
-        if (path / checkpoint.MANIFEST).is_file():
-            return of_checkpoint(path)
         try:
             return published.read(published.find_model(str(path)))
         except BadInput as error:
@@ -133,9 +131,12 @@ def read(path: Path) -> dict[str, Tensor]:
         raise BadInput(f"The weights {path} cannot be read: {error}. Download or copy them again.") from None
 
 
-def of_checkpoint(path: Path) -> dict[str, Tensor]:
-    """Reads the weights of a checkpoint by name. Raises BadInput where it is damaged, or a later version wrote it."""
-    return load(path).tensors["model"]
+def checkpoint_in(path: Path) -> Path | None:
+    """Returns a checkpoint itself, or the best or newest one of a run; None where there is none."""
+    for folder in (path, path / "best", path / "checkpoints"):
+        if steps := checkpoint.steps(folder):
+            return checkpoint.path_of(folder, steps[-1])
+    return path if (path / checkpoint.MANIFEST).is_file() else None
 
 
 def load(path: Path) -> checkpoint.Checkpoint:
@@ -143,4 +144,9 @@ def load(path: Path) -> checkpoint.Checkpoint:
     try:
         return checkpoint.load_model(path)
     except checkpoint.DamagedCheckpoint as damage:
-        raise BadInput(f"The weights {path} are damaged ({damage}). Download or copy them again.") from None
+        raise damaged(path, damage) from None
+
+
+def damaged(path: Path, why: checkpoint.DamagedCheckpoint) -> BadInput:
+    """Returns the error for weights that do not verify."""
+    return BadInput(f"The weights {path} are damaged ({why}). Download or copy them again.")

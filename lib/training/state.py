@@ -178,13 +178,15 @@ def start_from(state: State, task: Task, config: Config) -> str:
 
     Only the first rank reads them. Raises BadInput.
     """
-    read = None
+    name, read = config.run.initial_weights, None
     with ranks.together():
         if ranks.is_first():
-            read = {"model": weights.read(inputs.find_input(config.run.initial_weights, platform.detect()))}
-    named = (ranks.tensors_from_first(read) or {})["model"]
-    taken = {"sha256": frozen.seal_of_all(named)}
-    task.published = {**task.published, config.run.initial_weights: taken}
+            read = frozen.source(inputs.find_input(name, platform.detect()))
+    found = checkpoint_from_first(read)
+    assert found
+    named = frozen.with_own(state.model, found)
+    taken = task.published.get(name, {})  # by `Task.pretrained`
+    task.published = {**task.published, name: {**taken, "weights_sha256": frozen.seal_of_all(named)}}
     adapted, how = task.adapt({weights.plain(name): value for name, value in named.items()}, state.model)
     sentence = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
     if state.ema:

@@ -17,7 +17,7 @@ from lib.checkpoint import weights
 from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.training.frozen import seals, set_types
-from lib.training.state import new_state, restore_state
+from lib.training.state import new_state, restore_state, start_from
 from tests.adapters import Lora
 from tests.conftest import ROOT
 
@@ -217,6 +217,48 @@ def test_an_earlier_output_brings_the_frozen_weights_along(lora, tmp_path, cut):
     (tmp_path / "runs").rename(tmp_path / "earlier")
     launch.train(lora({"workload.base": "", "run.resume_from": str(tmp_path / "earlier")}))
     assert (tmp_path / "runs" / "toy" / "frozen" / "step-00000000" / "manifest.json").is_file()
+
+
+def test_frozen_weights_that_cannot_be_copied_from_an_earlier_output_stop_the_run(lora, tmp_path, cut, monkeypatch):
+    cut(3)
+    launch.train(lora({"workload.base": ""}))
+    cut(None)
+    (tmp_path / "runs").rename(tmp_path / "earlier")
+    (tmp_path / "runs" / "toy").mkdir(parents=True)
+    (tmp_path / "runs" / "toy" / "frozen").write_text("in the way")
+    with pytest.raises(BadInput, match=r"The frozen weights of .*earlier/toy could not be copied.*Nothing was trained"):
+        launch.train(lora({"workload.base": "", "run.resume_from": str(tmp_path / "earlier")}))
+    assert not checkpoint.steps(tmp_path / "runs" / "toy" / "checkpoints")
+
+
+def begun(config):
+    """What a new run says of its initial weights, and its model."""
+    run = launch.prepare(config)
+    state = new_state(run.task, run.config)
+    return start_from(state, run.task, run.config), state.model
+
+
+def test_initial_weights_of_a_run_have_the_base_that_it_keeps_once(lora, tmp_path):
+    launch.train(lora({"workload.base": ""}))
+    run = tmp_path / "runs" / "toy"
+    kept = checkpoint.load(run / "frozen" / "step-00000000").tensors["model"]
+    other = {"workload.base": "", "seed": 4, "run.name": "other"}
+    for path in (run, run / "best", next((run / "best").iterdir())):
+        said, model = begun(lora({**other, "run.initial_weights": str(path)}))
+        assert said == "Initial weights: 6 of 6 tensors match; 0 have another shape (none), 0 are not there (none)."
+        assert all(torch.equal(model.get_parameter(name), value) for name, value in kept.items())
+
+
+def test_initial_weights_of_a_run_with_a_base_from_a_file_need_the_same_one(lora, tmp_path):
+    launch.train(lora())
+    config = lora({"seed": 4, "run.name": "other", "run.initial_weights": str(tmp_path / "runs" / "toy")})
+    said, _ = begun(config)
+    assert said.startswith("Initial weights: 6 of 6 tensors match")
+    torch.manual_seed(2)
+    save_file(weights.of(nn.Linear(3, 4)), tmp_path / "base.safetensors")
+    names = r"lack 2 frozen tensors \(blocks.0.base.bias, blocks.0.base.weight\), which model\(\) made in their run"
+    with pytest.raises(BadInput, match=names):
+        begun(config)
 
 
 def test_frozen_weights_can_be_saved_each_time(lora, tmp_path):
