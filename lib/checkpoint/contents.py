@@ -95,7 +95,9 @@ def _shape_of_state(kind: str, weight: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _is_sum(name: str, value: Any) -> bool:
-    """Whether a value of `pending` is a number, or the mapping by name that "figures" and "rested" are."""
+    """Whether a value of `pending` is a number, or what "figures", "rested" and "order of terms" are."""
+    if name == "order of terms":
+        return _are_names(value)
     if name == "rested":
         return isinstance(value, dict) and all(_is(steps, int) for steps in value.values())
     if name != "figures":

@@ -19,6 +19,7 @@ from lib.report.metrics import FIRST_COLUMNS, LAST_COLUMNS, MACHINE_COLUMNS
 Item = TypeVar("Item")
 Exact = Fraction | float  # a float where it is not finite, or larger than a checkpoint takes
 _MOST = 1e290
+_ORDER = "order of terms"  # in `pending`
 
 
 @dataclass
@@ -112,8 +113,9 @@ class Meter:
     """
 
     def __init__(self, pending: Mapping[str, Any], device: torch.device):
-        terms = {k: v for k, v in pending.items() if k not in ("steps", "figures", "rested")}
-        self._sums = {k: torch.tensor(v, device=device) for k, v in terms.items()}
+        terms = {k: v for k, v in pending.items() if k not in ("steps", "figures", "rested", _ORDER)}
+        order = [name for name in pending.get(_ORDER, ()) if name in terms]
+        self._sums = {k: torch.tensor(terms[k], device=device) for k in dict.fromkeys([*order, *terms])}
         self._steps = int(pending.get("steps", 0))
         self._rested = Counter(pending.get("rested", {}))  # steps from which a term was left out
         self._logged = _restored(pending.get("figures", []), device)
@@ -191,7 +193,8 @@ class Meter:
         """
         sums = {term: float(value) for term, value in self._sums.items()}
         figures = ranks.gathered({name: total.facts() for name, total in self._logged.items()})
-        more = {"figures": figures if any(figures) else None, "rested": dict(self._rested)}
+        order = list(sums) if len(sums) > 2 else None  # JSON sorts them; three add up to other bits in another order
+        more = {"figures": figures if any(figures) else None, "rested": dict(self._rested), _ORDER: order}
         return {"steps": self._steps, **sums, **{name: value for name, value in more.items() if value}}
 
     def row(self, effective_batch: int) -> dict[str, float]:
@@ -203,8 +206,7 @@ class Meter:
         """
         steps = {term: self._steps - self._rested[term] for term in self._sums}
         terms = {f"loss_{term}": float(value) / steps[term] for term, value in self._sums.items() if steps[term]}
-        # A resume sorts the terms, and three of them add up to other bits in another order.
-        means = {"loss": sum(terms[name] for name in sorted(terms))} if terms else {}
+        means = {"loss": sum(terms.values())} if terms else {}
         means |= {} if self._sums.keys() == {"loss"} else terms
         means |= self._figures()
         rate = self._window_steps / self._window_seconds

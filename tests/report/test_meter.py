@@ -77,10 +77,12 @@ def test_the_loss_of_many_terms_is_the_same_after_a_resume_in_mid_row():
     terms = {"z": torch.tensor(1e8), "b": torch.tensor(-1e8), "a": torch.tensor(1e-9)}  # whose order decides the sum
     whole = Meter({}, CPU)
     whole.add(terms)
-    resumed = Meter(json.loads(json.dumps(whole.pending(), sort_keys=True)), CPU)
+    saved = json.loads(json.dumps(whole.pending(), sort_keys=True))
+    assert all(contents._is_sum(name, value) for name, value in saved.items())
+    resumed = Meter(saved, CPU)
     resumed.add({})
     whole.add({})
-    assert resumed.row(8)["loss"] == whole.row(8)["loss"]
+    assert resumed.row(8)["loss"] == whole.row(8)["loss"] == pytest.approx(1e-9)
 
 
 @pytest.mark.parametrize(
