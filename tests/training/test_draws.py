@@ -9,6 +9,7 @@ import torch
 
 from lib.task import load_task
 from lib.training import data, draws
+from lib.training.contract import baseline_of
 from lib.training.evaluation import EvaluationLoader, evaluate
 from lib.training.order import Order
 from lib.training.state import new_state
@@ -131,6 +132,9 @@ class Draws(Toy):
         batches = [np.random.rand() + random.random() + float(torch.rand(())) for batch in loader]
         return {"loss": sum(batches), **{f"first_{n}": value for n, value in enumerate(first)},
                 **{f"batch_{n}": value for n, value in enumerate(batches)}}
+
+    def baseline(self):
+        return {"loss": np.random.rand() + random.random() + float(torch.rand(()))}
 """
 
 
@@ -153,6 +157,10 @@ def test_draws_of_an_evaluation_follow_from_its_step_and_samples_and_leave_no_tr
     longer = scores(range(17), 3)
     assert {**longer, **once, "loss": 0} == {**longer, "loss": 0}, "each batch by itself"
     assert not {*once.values()} & {*scores(range(11), 4).values()}
+    baseline = baseline_of(load_task(config))
+    disturb()
+    before = states()
+    assert baseline_of(load_task(config)) == baseline and states() == before
 
 
 def test_threads_that_load_at_once_draw_what_each_would_alone(noisy):
