@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from safetensors.torch import load_file
@@ -55,3 +56,55 @@ class Exported(Adapted):
             raise RuntimeError("There is no room for the export.")
         torch.save(model.training, folder / "mode.pt")
         (folder / "weights.txt").write_text(repr(model(torch.ones(1, 3)).tolist()))
+
+
+class Distilled(Adapted):
+    """Learns from a teacher that model() draws and keeps on the task, which is in no checkpoint."""
+
+    def model(self):
+        net = super().model()
+        self.teacher = nn.Linear(3, 1).requires_grad_(False)
+        return net
+
+    def loss(self, model, batch):
+        missed = model(batch["x"]) - self.teacher(batch["x"])
+        return {"squared": missed.square().sum() + 0 * super().loss(model, batch)[0]["squared"]}, {}
+
+
+class Kept(Adapted):
+    """Makes its model once for each task, though it draws it."""
+
+    net = None
+
+    def model(self):
+        self.net = self.net or super().model()
+        return self.net
+
+
+class KeptByClass(Adapted):
+    """Makes its model once for all tasks."""
+
+    nets: ClassVar[list] = []
+
+    def model(self):
+        if not self.nets:
+            self.nets.append(super().model())
+        return self.nets[0]
+
+
+class Late(Adapted):
+    """Needs its data sets before its model."""
+
+    def datasets(self):
+        self.width = 4
+        return super().datasets()
+
+    def model(self):
+        return [super().model()][self.width - 4]
+
+
+class Halves(toy.Toy):
+    """Returns a model of which all is trained in bf16, as transformers 5 loads one that was published so."""
+
+    def model(self):
+        return super().model().bfloat16()

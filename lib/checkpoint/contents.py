@@ -98,16 +98,37 @@ def _shape_of_state(kind: str, weight: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _is_sum(name: str, value: Any) -> bool:
-    """Whether a value of `pending` is a number; "figures": [sum or null, samples] by name; "rested": steps by name."""
+    """Whether a value of `pending` is a number, or what "figures", "rested" and "order of terms" are."""
+    if name == "order of terms":
+        return _are_names(value)
     if name == "rested":
         return isinstance(value, dict) and all(_is(steps, int) for steps in value.values())
     if name != "figures":
         return _is(value, float)
-    pairs = value.values() if isinstance(value, dict) else [None]
-    return all(
-        isinstance(pair, list) and len(pair) == 2 and (pair[0] is None or _is(pair[0], float)) and _is(pair[1], int)
-        for pair in pairs
+    if isinstance(value, dict):  # of an earlier version
+        return all(
+            isinstance(pair, list) and len(pair) == 2 and (pair[0] is None or _is(pair[0], float)) and _is(pair[1], int)
+            for pair in value.values()
+        )
+    return isinstance(value, list) and all(
+        isinstance(of_rank, dict) and all(map(_is_total, of_rank.values())) for of_rank in value
     )
+
+
+def _is_total(facts: Any) -> bool:
+    """Whether it is [numbers that are added, a number or null, samples]; one that JSON lacks is text."""
+    if not (isinstance(facts, list) and len(facts) == 3 and _is(facts[2], int) and facts[2] > 0):
+        return False
+    exact, own = facts[:2]
+    fits = all(_is(one, float) for one in exact) if isinstance(exact, list) else _is_text_of_number(exact)
+    return fits and (own is None or _is(own, float) or _is_text_of_number(own))
+
+
+def _is_text_of_number(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and len(value) < 30 and isinstance(float(value), float)
+    except ValueError:
+        return False
 
 
 def _is(value: Any, kind: type) -> bool:

@@ -7,12 +7,13 @@ others once, in the folder FOLDER of the run.
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from lib import checkpoint
-from lib.checkpoint import Checkpoint, weights
+from lib.checkpoint import Checkpoint, contents, weights
 from lib.errors import BadInput, printable
 from lib.ranks import sharding
 
@@ -67,6 +68,39 @@ def completed(found: Checkpoint | None) -> Checkpoint | None:
     return dataclasses.replace(found, tensors={**found.tensors, "model": {**more, **found.tensors["model"]}})
 
 
+def source(path: Path) -> Checkpoint:
+    """Reads what `weights.read` does, with the frozen weights that a run keeps once. Raises BadInput.
+
+    The state has the seals of those that are nowhere, because `model()` makes them.
+    """
+    inside = weights.checkpoint_in(path)
+    if inside is None:
+        return Checkpoint(path, 0, {"model": weights.read(path)}, {})
+    found = weights.load(inside)
+    try:
+        contents.check_names(found.state)
+    except checkpoint.DamagedCheckpoint as damage:
+        raise weights.damaged(inside, damage) from None
+    return completed(found) or found
+
+
+def with_own(model: nn.Module, found: Checkpoint) -> dict[str, Tensor]:
+    """Returns the weights of another run's checkpoint, with those of this model that it leaves out because it has them.
+
+    Raises BadInput where the model has others under their names. All ranks must call this.
+    """
+    named, here = found.tensors["model"], weights.of(model)
+    left_out = {n: known for n, known in found.state.get("frozen", {}).items() if n in here and n not in named}
+    own = {name: sharding.whole(here[name]).cpu() for name in left_out}
+    if wrong := [name for name, known in left_out.items() if seal(own[name], known) != known]:
+        raise BadInput(
+            f"The initial weights {printable(found.path)} lack {len(wrong)} frozen tensors ({_listed(wrong)}), which "
+            "model() made in their run, and this model has others under these names. Let model() load the same "
+            "weights, with the same training.frozen_precision, or train that run with checkpoint.frozen: save."
+        )
+    return {**named, **own}
+
+
 def put_back(model: nn.Module, found: Checkpoint) -> None:
     """Copies the weights of a checkpoint into a model whose frozen ones, if left out, `model()` has made again.
 
@@ -107,7 +141,10 @@ def _check_frozen(model: nn.Module, left_out: Mapping[str, str], found: Checkpoi
 def _check_trained(model: nn.Module, found: Checkpoint) -> None:
     """Raises BadInput where other parameters are trained than in the run that saved a checkpoint."""
     saved, now = found.state.get("trained"), trained(model)
-    if saved is None or saved == now:  # None: of an earlier version, or best weights
+    if saved is None:  # of an earlier version, or best weights
+        return
+    saved = {name: _as_trained_now(name, described, found) for name, described in saved.items()}
+    if saved == now:
         return
     here = {weights.plain(name) for name, _ in model.named_parameters()}
     differences = {
@@ -126,6 +163,14 @@ def _check_trained(model: nn.Module, found: Checkpoint) -> None:
         "to be trainable, and a model that is wrapped twice has other names. If the workload settings differ from "
         "those of the saved run, compare with config.yaml in its folder."
     )
+
+
+def _as_trained_now(name: str, described: str, found: Checkpoint) -> str:
+    """Returns type and shape of what an earlier version trained in 16 bits, as it is trained now: in fp32."""
+    kind, _, shape = described.partition(" ")
+    value = found.tensors["model"].get(name)
+    is_half = _FLOATS.get(kind) in (torch.float16, torch.bfloat16)
+    return f"float32 {shape}" if is_half and value is not None and value.dtype is _FLOATS[kind] else described
 
 
 def _frozen_in(found: Checkpoint) -> set[str]:

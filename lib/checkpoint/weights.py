@@ -15,6 +15,7 @@ from lib.errors import BadInput
 from lib.machine import published
 from lib.ranks import sharding
 
+_HALVES = (torch.float16, torch.bfloat16)
 _PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")  # DistributedDataParallel's and torch.compile's
 
 
@@ -39,12 +40,27 @@ def plain(name: str) -> str:
     return _PREFIXES.sub(r"\1", name)
 
 
+def widen(model: nn.Module) -> None:
+    """Makes parameters and buffers of 16 bits fp32."""
+    for parameter in model.parameters():
+        if parameter.dtype in _HALVES:
+            parameter.data = parameter.data.float()
+    for module in model.modules():
+        for name, value in module._buffers.items():
+            if value is not None and value.dtype in _HALVES:
+                module._buffers[name] = value.float()
+
+
 def put_back(model: nn.Module, tensors: Mapping[str, Tensor], left_out: Container[str] = ()) -> None:
     """Copies saved weights into a model. Raises BadInput unless they are exactly its tensors, in its shapes.
 
-    Those of its tensors that are `left_out` may be missing, and then stay as they are.
+    Those of its tensors that are `left_out` may be missing, and then stay as they are. A model of 16 bits of which all
+    is trained is made fp32 where that was saved: a run trains it so.
     """
     saved = {plain(name): value for name, value in tensors.items()}
+    wider = any(n in saved and saved[n].dtype is torch.float32 for n, v in of(model).items() if v.dtype in _HALVES)
+    if wider and all(parameter.requires_grad for parameter in model.parameters()):
+        widen(model)
     expected = {name: value for name, value in of(model).items() if name in saved or name not in left_out}
     wrong = [name for name, value in expected.items() if name not in saved or saved[name].shape != value.shape]
     extra = sorted(set(saved) - set(expected))
@@ -90,16 +106,14 @@ def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor], names: list[
 def read(path: Path) -> dict[str, Tensor]:
     """Reads weights by name, onto the CPU: of a .safetensors file, a checkpoint, a run (its best, or newest), a model.
 
-    That is a folder with published weights, or one that holds such a folder; see `lib.machine.published`.
+    That is a folder with published weights, or one that holds such a folder; see `lib.machine.published`. A checkpoint
+    may leave out frozen weights: `lib.checkpoint.frozen.source` reads them too.
 
     Raises BadInput for any other file or folder, and for a damaged one.
     """
+    if inside := checkpoint_in(path):
+        return load(inside).tensors["model"]
     if path.is_dir():
-        for folder in (path, path / "best", path / "checkpoints"):
-            if steps := checkpoint.steps(folder):
-                return of_checkpoint(checkpoint.path_of(folder, steps[-1]))
-        if (path / checkpoint.MANIFEST).is_file():
-            return of_checkpoint(path)
         try:
             return published.read(published.find_model(str(path)))
         except BadInput as error:
@@ -117,9 +131,12 @@ def read(path: Path) -> dict[str, Tensor]:
         raise BadInput(f"The weights {path} cannot be read: {error}. Download or copy them again.") from None
 
 
-def of_checkpoint(path: Path) -> dict[str, Tensor]:
-    """Reads the weights of a checkpoint by name. Raises BadInput where it is damaged, or a later version wrote it."""
-    return load(path).tensors["model"]
+def checkpoint_in(path: Path) -> Path | None:
+    """Returns a checkpoint itself, or the best or newest one of a run; None where there is none."""
+    for folder in (path, path / "best", path / "checkpoints"):
+        if steps := checkpoint.steps(folder):
+            return checkpoint.path_of(folder, steps[-1])
+    return path if (path / checkpoint.MANIFEST).is_file() else None
 
 
 def load(path: Path) -> checkpoint.Checkpoint:
@@ -127,4 +144,9 @@ def load(path: Path) -> checkpoint.Checkpoint:
     try:
         return checkpoint.load_model(path)
     except checkpoint.DamagedCheckpoint as damage:
-        raise BadInput(f"The weights {path} are damaged ({damage}). Download or copy them again.") from None
+        raise damaged(path, damage) from None
+
+
+def damaged(path: Path, why: checkpoint.DamagedCheckpoint) -> BadInput:
+    """Returns the error for weights that do not verify."""
+    return BadInput(f"The weights {path} are damaged ({why}). Download or copy them again.")

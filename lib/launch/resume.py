@@ -144,7 +144,10 @@ def describe_resume(run: Run, found: checkpoint.Checkpoint | None) -> str:
 
 
 def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
-    """Copies history and best weights of a run that is resumed from elsewhere; returns that run's summary."""
+    """Copies history, best and frozen weights of a run that is resumed from elsewhere; returns that run's summary.
+
+    Raises BadInput where the frozen weights, which no checkpoint has, cannot be written.
+    """
     origin = found.path.parent.parent
     if origin.resolve() == run.folder.resolve():
         return None
@@ -155,7 +158,14 @@ def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
                 shutil.copyfile(origin / name, run.folder / name)
     for kind in ("best", frozen.FOLDER):
         for step in checkpoint.steps(origin / kind):
-            with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
+            with contextlib.suppress(checkpoint.DamagedCheckpoint):  # then the next best
                 kept = checkpoint.load_model(checkpoint.path_of(origin / kind, step))
-                checkpoint.save(run.folder / kind, step, {"model": kept.tensors["model"]}, kept.state)
+                try:
+                    checkpoint.save(run.folder / kind, step, {"model": kept.tensors["model"]}, kept.state)
+                except checkpoint.CheckpointNotSaved as error:
+                    if kind == frozen.FOLDER:
+                        raise BadInput(
+                            f"The frozen weights of {origin} could not be copied, and without them no later session "
+                            f"could go on from this one. {error} Nothing was trained, and {origin} stays as it is."
+                        ) from error
     return Summary.read(origin)

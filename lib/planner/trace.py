@@ -25,6 +25,7 @@ from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
 from lib.training.data import to_device
+from lib.training.draws import put_back
 from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step, summing_bytes
@@ -188,7 +189,7 @@ def _followed(
     precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     on_meta = copy.copy(task)
     on_meta.model = lambda: tied(task.model())
-    with simulated_cuda(target) as semantics, _OwnTraceback():
+    with put_back(), simulated_cuda(target) as semantics, _OwnTraceback():
         with _META:
             state = new_state(on_meta, config, _META, precision)
         state.micro_batch = micro_batch

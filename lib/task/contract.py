@@ -101,8 +101,9 @@ class Task:
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns tensors, samples along the first dimension; random ones are drawn from `generator`.
 
-        The generators of torch, NumPy and Python may be drawn from too, here and by a data set: they are seeded for
-        each batch. A generator of one's own has a history, with which no run can be resumed.
+        The generators of torch, NumPy and Python may be drawn from too, here, by a data set, in the loss and in an
+        evaluation: they are seeded for each batch. A generator of one's own has a history, with which no run can be
+        resumed.
         By default samples that are dicts of tensors, arrays or numbers of one shape are stacked.
         """
         what = "a dict of tensors, samples along the first dimension"

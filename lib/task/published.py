@@ -24,13 +24,14 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     """Does what `Task.pretrained` says."""
     options = {"dtype": torch.float32, **options}
     dtype = options.pop("dtype")
-    known = task.published.get(name) or _taken_before(task.config, name)
+    taken = task.published.get(name, {})
+    known = taken if "config" in taken else _taken_before(task.config, name)
     folder = _folder(name, is_known=bool(known))
     config, rest = _configuration(name, folder, known, options)
     if not known and not _on_meta():
         known = {"config": json.loads(config.to_json_string(use_diff=False)), "sha256": digest(as_safetensors(folder))}
     if known:
-        task.published = {**task.published, name: known}
+        task.published = {**task.published, name: {**taken, **known}}
     if folder is None or _on_meta():
         make = getattr(cls, "from_config", None) or cls._from_config
         return make(config, dtype=dtype, **rest)

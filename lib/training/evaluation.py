@@ -14,7 +14,7 @@ from lib.report.progress import Progress, Remaining, Within
 from lib.task import Batch, Task, checked_scores
 from lib.text import listed
 from lib.training.data import check_samples, half, micro_batches, smallest, to_device
-from lib.training.draws import seeded_draws
+from lib.training.draws import put_back_all, seed_all, seeded_draws
 from lib.training.order import EVALUATE, mix
 from lib.training.precision import autocast
 from lib.training.state import State
@@ -26,7 +26,8 @@ class EvaluationLoader:
 
     `collate` is called for `batch_size` samples, and its batch comes in slices of at most `most` samples: memory that
     runs out makes the slices smaller and changes neither padding nor random draws, also those from the generators of
-    torch, NumPy and Python.
+    torch, NumPy and Python. With a `step` these are seeded once more before a slice is handed out, by the step and its
+    first sample: what a model, a loss or `Task.evaluate` draws for it has no history.
     """
 
     def __init__(
@@ -38,10 +39,11 @@ class EvaluationLoader:
         seed: int = 0,
         on_batch: Callable[[int, int], None] | None = None,
         most: int = 0,
+        step: int | None = None,
     ):
         self.task, self.dataset, self.batch_size = task, dataset, batch_size
         self.device, self.seed, self.on_batch = device, seed, on_batch
-        self.most = min(most or batch_size, batch_size)
+        self.most, self.step = min(most or batch_size, batch_size), step
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.dataset), self.batch_size)
@@ -55,7 +57,9 @@ class EvaluationLoader:
                 samples = [self.dataset[i] for i in range(first, min(first + self.batch_size, len(self.dataset)))]
                 batch = self.task.collate(samples, torch.Generator().manual_seed(seed))
             check_samples(batch)
-            for part in micro_batches(batch, self.most):
+            for number, part in enumerate(micro_batches(batch, self.most)):
+                if self.step is not None:
+                    seed_all(mix(EVALUATE, self.seed, self.step, first + number * self.most), self.device)
                 yield to_device(part, self.device)
                 done += 1
                 if self.on_batch:
@@ -69,7 +73,7 @@ def evaluate(
 
     Every rank evaluates the whole data set: a task's metrics are no sums that could be put together from parts, so
     dividing it would change figures with the number of ranks. It takes as long as on one card, and the first rank's
-    scores count.
+    scores count. Its draws follow from the seed, the step and the samples, so a test that is repeated gives the same.
 
     Where memory runs out the whole evaluation is repeated with half as many samples at once: no metric changes. Raises
     TrainingFailed where a single sample, or those that are kept together, does not fit.
@@ -83,11 +87,14 @@ def evaluate(
     tried: list[int] = []
     while True:
         most = state.evaluation_batch or own or state.micro_batch
-        loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, on_batch, most)
+        loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, on_batch, most, state.step)
         scores = None
         try:
             without_gradients = torch.no_grad() if state.sharded else torch.inference_mode()  # hooks write into weights
-            with state.averaged(), without_gradients, autocast(state.precision, state.device):
+            with (
+                put_back_all(state.device), state.averaged(), without_gradients, autocast(state.precision, state.device)
+            ):  # fmt: skip
+                seed_all(mix(EVALUATE, config.seed, state.step, -1), state.device)  # before the first sample
                 scores = checked_scores(task, task.evaluate(state.model, loader))
         except Exception as error:
             if not memory.is_oom(error):

@@ -2,11 +2,11 @@
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lib import checkpoint, ranks
 from lib.checkpoint import frozen, weights
@@ -15,22 +15,23 @@ from lib.config import Config
 from lib.errors import BadInput
 from lib.ranks import sharding
 from lib.task import Task
+from lib.training import learned
 from lib.training.order import INITIALISE, mix
 from lib.training.precision import Precision
 
 _HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def set_types(model: nn.Module, config: Config, precision: Precision) -> None:
-    """Gives frozen matrices the type of `training.frozen_precision`, and makes fp32 what is trained beside them.
+def set_types(model: nn.Module, config: Config, precision: Precision) -> str:
+    """Gives frozen matrices the type of `training.frozen_precision`, and makes fp32 what is trained.
 
-    Vectors (biases, norms), which take no memory, stay as they are. Raises BadInput where the run computes in fp32,
-    which takes no matrix of another type, or where the weights are divided among ranks.
+    Frozen vectors (biases, norms), which take no memory, stay as they are. Returns a sentence on what was made fp32,
+    empty where nothing was. Raises BadInput where the run computes in fp32, which takes no frozen matrix of another
+    type, or where the weights are divided among ranks.
     """
     parameters = [p for p in model.parameters() if p.is_floating_point()]
-    asked = config.training.frozen_precision
-    if all(p.requires_grad for p in parameters):
-        return
+    trained = [p for p in parameters if p.requires_grad]
+    asked = config.training.frozen_precision if len(trained) < len(parameters) else ""
     if asked and precision == "fp32":
         raise BadInput(
             f"training.frozen_precision is {asked}, but this run computes in fp32, which takes no weights of another "
@@ -42,29 +43,56 @@ def set_types(model: nn.Module, config: Config, precision: Precision) -> None:
             "Leave one of them out."
         )
     for parameter in parameters:
-        if parameter.requires_grad and parameter.dtype in _HALVES.values():
-            parameter.data = parameter.data.float()  # an update is too small for the digits of a half
-        elif asked and not parameter.requires_grad and parameter.dim() >= 2:
+        if asked and not parameter.requires_grad and parameter.dim() >= 2:
             parameter.data = parameter.data.to(_HALVES[asked])
+    halves = [p for p in trained if p.dtype in _HALVES.values()]
+    for module in model.modules() if halves else ():
+        if all(p.requires_grad for p in module.parameters()) and any(True for _ in module.parameters()):
+            weights.widen(module)  # with its buffers, which its layers compute with
+    for parameter in halves:
+        parameter.data = parameter.data.float()
+    if not halves:
+        return ""
+    return (
+        f"model() returns {len(halves)} of {len(trained)} trained tensors in 16 bits. They are trained in fp32, since "
+        "most updates are too small for so few digits; training.precision decides what is computed in 16 bits."
+    )
 
 
 def seals(model: nn.Module, task: Task, config: Config) -> tuple[dict[str, str], frozenset[str]]:
     """Returns the seals of what a new run leaves out of its checkpoints, and the names of what it keeps once of it.
 
-    What `model()` gives under another seed too comes from a file, or is a constant: its seal is enough. Anything else
-    is kept once, since no seed gives the same bits on every machine. All ranks must call this.
+    What `model()` of another task like this one gives under another seed too comes from a file, or is a constant: its
+    seal is enough. Anything else is kept once, since no seed gives the same bits on every machine. All ranks must call
+    this.
     """
     options = config.checkpoint
     parameters = frozen.parameters(model)
     if options.frozen == "save" or not parameters or not (options.keep_last or options.keep_best):
         return {}, frozenset()
     sealed = {name: frozen.seal(value) for name, value in parameters.items()}
-    again: dict[str, Tensor] = {}
-    if ranks.is_first():
-        with _other_seed(config):
-            again = weights.of(task.model())
+    again = _made_again(model, task, config) if ranks.is_first() else {}
     once = [n for n, known in sealed.items() if n not in again or frozen.seal(again[n], known) != known]
     return sealed, frozenset(ranks.from_first(once))
+
+
+def _made_again(model: nn.Module, task: Task, config: Config) -> Mapping[str, nn.Parameter]:
+    """Returns the frozen parameters of a second model, made under another seed; none where it cannot be made.
+
+    Another task makes it, so that what `model()` keeps on the run's own task (a teacher) stays that of the first model.
+    Parameters that both models share, because the code keeps them, say nothing on where they come from.
+    """
+    with _other_seed(config):
+        try:
+            other = type(task)(config, task.source)
+            other.step, other.published = task.step, task.published
+            if values := learned.of(task):
+                other.take_learned(values)
+            again = frozen.parameters(other.model())
+        except Exception:  # it needs what datasets() leaves on the task, say
+            return {}
+    shared = {id(parameter) for parameter in model.parameters()}
+    return {name: parameter for name, parameter in again.items() if id(parameter) not in shared}
 
 
 @contextlib.contextmanager

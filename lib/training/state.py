@@ -24,6 +24,7 @@ from lib.task import Task, checked_blocks
 from lib.training import frozen as freezing
 from lib.training import groups, identity, layers, learned, optimization
 from lib.training.data import whole_groups
+from lib.training.draws import seed_all
 from lib.training.gradients import FirstGradients
 from lib.training.groups import Group
 from lib.training.optimization import Ema
@@ -56,6 +57,7 @@ class State:
     left_out: dict[str, str] = field(default_factory=dict)  # frozen weights that are in no checkpoint, with their seals
     once: frozenset[str] = frozenset()  # of these, what is yet to be written into the run's folder
     # Of this session alone, in no checkpoint:
+    about_types: str = ""  # what is to be said of number formats
     together: int = 1  # samples that no micro-batch parts
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
     groups: list[Group] = field(default_factory=list)
@@ -110,6 +112,8 @@ def first_state(
     task.published = saved.state.get("published", {}) if saved else {}
     state = new_state(task, config)
     optimization.check_steps(task, config, state.groups)
+    if state.about_types:
+        note(state.about_types)
     state.micro_batch = min(state.micro_batch, whole_groups(most or state.micro_batch, state.together))
     if saved:
         restore_state(state, saved, note)
@@ -145,6 +149,7 @@ def new_state(
     device = device or memory.device()
     precision = precision or choose_precision(config.training.precision, device)
     torch.manual_seed(mix(INITIALISE, config.seed))
+    seed_all(mix(INITIALISE, config.seed), torch.device("cpu"))  # what model() draws from NumPy and random, too
     allow_tf32(precision, device)
     model = task.model().train()  # all of it: a base that was loaded in evaluation mode may lie in a fresh wrapper
     if ranks.world() > 1 and not any(value.is_meta for value in model.parameters()):
@@ -152,7 +157,7 @@ def new_state(
         mine = {"model": weights.of(model)}
         weights.put_back(model, (ranks.tensors_from_first(mine) or mine)["model"])
     blocks = checked_blocks(task, model)
-    freezing.set_types(model, config, precision)
+    about_types = freezing.set_types(model, config, precision)
     sharded = config.training.fully_shard and ranks.world() > 1
     if sharded:
         sharding.shard(model, device, blocks)
@@ -166,7 +171,7 @@ def new_state(
     own = groups.groups_of(task, model, config.optimizer.name)
     optimizer = optimization.build(own, config)
     state = State(model, optimizer, scaler, device, precision, micro_batch, sharded, groups=own)
-    state.together = task.together
+    state.together, state.about_types = task.together, about_types
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
     if config.training.stop_after_evaluations:
@@ -181,13 +186,15 @@ def start_from(state: State, task: Task, config: Config) -> str:
 
     Only the first rank reads them. Raises BadInput.
     """
-    read = None
+    name, read = config.run.initial_weights, None
     with ranks.together():
         if ranks.is_first():
-            read = {"model": weights.read(inputs.find_input(config.run.initial_weights, platform.detect()))}
-    named = (ranks.tensors_from_first(read) or {})["model"]
-    taken = {"sha256": frozen.seal_of_all(named)}
-    task.published = {**task.published, config.run.initial_weights: taken}
+            read = frozen.source(inputs.find_input(name, platform.detect()))
+    found = checkpoint_from_first(read)
+    assert found
+    named = frozen.with_own(state.model, found)
+    taken = task.published.get(name, {})  # by `Task.pretrained`
+    task.published = {**task.published, name: {**taken, "weights_sha256": frozen.seal_of_all(named)}}
     adapted, how = task.adapt({weights.plain(name): value for name, value in named.items()}, state.model)
     sentence = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
     if state.ema:
@@ -360,11 +367,17 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
             unused += 1
             continue
         state.optimizer.state[parameter] = {
-            kind: value if kind == "step" else sharding.sharded_like(parameter, value)
+            kind: value if kind == "step" else _as_fp32(sharding.sharded_like(parameter, value), parameter)
             for kind, value in by_name[name].items()
         }
     if unused:
         note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(wanted)} parameters.")
+
+
+def _as_fp32(value: Tensor, parameter: nn.Parameter) -> Tensor:
+    """Returns a moment in fp32 where its weight is: an earlier version trained a model of 16 bits in these."""
+    is_half = value.dtype in (torch.float16, torch.bfloat16) and parameter.dtype is torch.float32
+    return value.float() if is_half else value
 
 
 def state_tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:

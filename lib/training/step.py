@@ -19,8 +19,9 @@ from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task, check_loss_terms, check_terms
 from lib.text import listed
 from lib.training import data, groups
+from lib.training.draws import seed_all
 from lib.training.optimization import make_moments
-from lib.training.order import DROPOUT, Order, mix, seed_generators
+from lib.training.order import DROPOUT, Order, mix
 from lib.training.precision import autocast, scaler_of
 from lib.training.state import State
 
@@ -151,8 +152,8 @@ def _gradients(
     columns = groups.rates(state.groups, 0.0, step, None).keys()
     for micro in data.on_device(micro_batches, state.device):
         # Dropout is a function of (seed, step, position of the micro-batch): a resumed step draws the same masks, and
-        # so does a repeated one in micro-batches of the same size. Others draw other masks.
-        seed_generators(mix(DROPOUT, config.seed, step, position), state.device)
+        # so does a repeated one in micro-batches of the same size. Others draw other masks. So does a person's loss.
+        seed_all(mix(DROPOUT, config.seed, step, position), state.device)
         size = data.size_of(micro)
         position += size
         with autocast(state.precision, state.device):

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from lib import checkpoint, launch
-from lib.checkpoint import weights
+from lib.checkpoint import frozen, weights
 from lib.launch.resume import bring_along, look_for_checkpoint
 from lib.task import load_config
 from lib.training.state import first_state
@@ -315,4 +315,4 @@ def test_initial_weights_that_are_no_file_are_refused(nothing_outside, make):
 def test_initial_weights_of_a_hostile_checkpoint_are_refused_or_are_weights(nothing_outside, resumed, tamper):
     path = nothing_outside.folder / "toy" / "checkpoints" / "step-00000006"
     tamper(path, nothing_outside)
-    nothing_outside.attempt(weights.read, path)
+    nothing_outside.attempt(frozen.source, path)

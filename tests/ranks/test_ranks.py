@@ -17,8 +17,8 @@ from tests.conftest import VOLATILE_COLUMNS
 SLOTS = {"training.micro_batch_slots": 2}
 
 
-def run(name, overrides=None, **more):
-    return {"config": {**SLOTS, "run.name": name, **(overrides or {})}, **more}
+def run(name, overrides=None, task="", **more):
+    return {"config": {**SLOTS, "run.name": name, **(overrides or {})}, "task": task, **more}
 
 
 RECOMPUTED = {"training.fully_shard": True, "training.gradient_checkpointing": "all"}
@@ -55,8 +55,8 @@ TWO = [
 ]
 # These change hands: some steps in one process, then on two ranks, then on shards or not, then in one again.
 PLAIN = {"training.clip_norm": 0}
-MOVED = [run("moved", PLAIN, cut=n) for n in (3, 4)]
-SHARDED = [run("shards", {**PLAIN, **sharded}, cut=4) for sharded in ({}, {"training.fully_shard": True})]
+MOVED = [run("moved", PLAIN, "Figured", cut=n) for n in (3, 4)]
+SHARDED = [run("shards", {**PLAIN, **sharded}, "Figured", cut=4) for sharded in ({}, {"training.fully_shard": True})]
 
 
 SAME = [
@@ -76,11 +76,11 @@ class Ends:
         both = [*BOTH, run("averaged, sharded and exported", given, task="Exported")]
         several.here(base / "two", MOVED[:1])
         there = [*both, *TWO, MOVED[1], *SHARDED]
-        several.here(base / "one", [*both, run("plain", PLAIN)])
+        several.here(base / "one", [*both, run("plain", PLAIN, "Figured")])
         names = [each["config"]["run.name"] for each in there]
         results = zip(*several.on_ranks(base / "two", there), strict=True)
         self.said = dict(zip(names, results, strict=True))
-        several.here(base / "two", [run("moved", PLAIN), run("shards", PLAIN)])
+        several.here(base / "two", [run(name, PLAIN, "Figured") for name in ("moved", "shards")])
 
     def newest(self, place, name):
         return checkpoint.load_newest(self.base / place / "runs" / name / "checkpoints")[0]

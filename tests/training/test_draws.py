@@ -9,8 +9,10 @@ import torch
 
 from lib.task import load_task
 from lib.training import data, draws
-from lib.training.evaluation import EvaluationLoader
+from lib.training.contract import baseline_of
+from lib.training.evaluation import EvaluationLoader, evaluate
 from lib.training.order import Order
+from lib.training.state import new_state
 from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
 
 NOISY = """
@@ -116,6 +118,49 @@ def test_evaluation_batches_are_the_same_each_time_for_any_size_of_slice(noisy):
         return torch.cat(xs)
 
     assert torch.equal(seen(4), seen(3))
+
+
+DRAWS = """
+import random
+import numpy as np
+import torch
+from tests.toy import Toy
+
+class Draws(Toy):
+    def evaluate(self, model, loader):
+        first = [float(torch.rand(())), np.random.rand(), random.random()]
+        batches = [np.random.rand() + random.random() + float(torch.rand(())) for batch in loader]
+        return {"loss": sum(batches), **{f"first_{n}": value for n, value in enumerate(first)},
+                **{f"batch_{n}": value for n, value in enumerate(batches)}}
+
+    def baseline(self):
+        return {"loss": np.random.rand() + random.random() + float(torch.rand(()))}
+"""
+
+
+def test_draws_of_an_evaluation_follow_from_its_step_and_samples_and_leave_no_trace(toy, tmp_path):
+    (tmp_path / "own.py").write_text(DRAWS)
+    config = toy({"task": f"{tmp_path / 'own.py'}:Draws", "data.evaluation_batch": 4})
+    task = load_task(config)
+    state = new_state(task, config)
+
+    def scores(dataset, step):
+        state.step = step
+        disturb()
+        before = states()
+        found = evaluate(state, task, config, dataset)
+        assert states() == before
+        return found
+
+    once, again = scores(range(11), 3), scores(range(11), 3)
+    assert once == again and len(set(once.values())) == len(once) == 7
+    longer = scores(range(17), 3)
+    assert {**longer, **once, "loss": 0} == {**longer, "loss": 0}, "each batch by itself"
+    assert not {*once.values()} & {*scores(range(11), 4).values()}
+    baseline = baseline_of(load_task(config))
+    disturb()
+    before = states()
+    assert baseline_of(load_task(config)) == baseline and states() == before
 
 
 def test_threads_that_load_at_once_draw_what_each_would_alone(noisy):

@@ -16,8 +16,8 @@ from lib import checkpoint, launch
 from lib.checkpoint import weights
 from lib.errors import BadInput
 from lib.launch import ensemble
-from lib.training.frozen import set_types
-from lib.training.state import new_state, restore_state
+from lib.training.frozen import seals, set_types
+from lib.training.state import new_state, restore_state, start_from
 from tests.adapters import Lora
 from tests.conftest import ROOT
 
@@ -174,6 +174,30 @@ def test_a_base_that_is_drawn_is_kept_once_and_needs_no_other_draw(lora, tmp_pat
     assert same(newest(tmp_path), newest(tmp_path, "whole"))
 
 
+def test_a_teacher_on_the_task_is_the_same_after_a_resume_though_the_base_was_looked_at_twice(lora, tmp_path, cut):
+    cut(None)
+    whole = launch.train(lora({"run.name": "whole"}, "Distilled"))
+    cut(3)
+    launch.train(lora(task="Distilled"))
+    cut(None)
+    resumed = launch.train(lora(task="Distilled"))
+    assert same(newest(tmp_path), newest(tmp_path, "whole")) and resumed.metrics == whole.metrics
+
+
+@pytest.mark.parametrize("task, base, once", [
+    ("Adapted", "file", set()), ("Adapted", "", BASE), ("Kept", "file", set()), ("Kept", "", BASE),
+    ("KeptByClass", "file", BASE), ("KeptByClass", "", BASE), ("Late", "file", BASE), ("Late", "", BASE),
+])  # fmt: skip
+def test_what_no_other_task_makes_again_is_kept_once(lora, task, base, once):
+    run = launch.prepare(lora({} if base else {"workload.base": ""}, task))
+    state = new_state(run.task, run.config)
+    kept = {**vars(run.task)}
+    left_out, found = seals(state.model, run.task, run.config)
+    assert (left_out.keys(), found) == (BASE, once)
+    assert vars(run.task) == kept, "the run's own task is not asked again"
+    getattr(type(run.task), "nets", []).clear()
+
+
 def test_a_base_that_is_lost_is_a_sentence(lora, tmp_path, cut, monkeypatch):
     cut(3)
     launch.train(lora({"workload.base": ""}))
@@ -193,6 +217,48 @@ def test_an_earlier_output_brings_the_frozen_weights_along(lora, tmp_path, cut):
     (tmp_path / "runs").rename(tmp_path / "earlier")
     launch.train(lora({"workload.base": "", "run.resume_from": str(tmp_path / "earlier")}))
     assert (tmp_path / "runs" / "toy" / "frozen" / "step-00000000" / "manifest.json").is_file()
+
+
+def test_frozen_weights_that_cannot_be_copied_from_an_earlier_output_stop_the_run(lora, tmp_path, cut, monkeypatch):
+    cut(3)
+    launch.train(lora({"workload.base": ""}))
+    cut(None)
+    (tmp_path / "runs").rename(tmp_path / "earlier")
+    (tmp_path / "runs" / "toy").mkdir(parents=True)
+    (tmp_path / "runs" / "toy" / "frozen").write_text("in the way")
+    with pytest.raises(BadInput, match=r"The frozen weights of .*earlier/toy could not be copied.*Nothing was trained"):
+        launch.train(lora({"workload.base": "", "run.resume_from": str(tmp_path / "earlier")}))
+    assert not checkpoint.steps(tmp_path / "runs" / "toy" / "checkpoints")
+
+
+def begun(config):
+    """What a new run says of its initial weights, and its model."""
+    run = launch.prepare(config)
+    state = new_state(run.task, run.config)
+    return start_from(state, run.task, run.config), state.model
+
+
+def test_initial_weights_of_a_run_have_the_base_that_it_keeps_once(lora, tmp_path):
+    launch.train(lora({"workload.base": ""}))
+    run = tmp_path / "runs" / "toy"
+    kept = checkpoint.load(run / "frozen" / "step-00000000").tensors["model"]
+    other = {"workload.base": "", "seed": 4, "run.name": "other"}
+    for path in (run, run / "best", next((run / "best").iterdir())):
+        said, model = begun(lora({**other, "run.initial_weights": str(path)}))
+        assert said == "Initial weights: 6 of 6 tensors match; 0 have another shape (none), 0 are not there (none)."
+        assert all(torch.equal(model.get_parameter(name), value) for name, value in kept.items())
+
+
+def test_initial_weights_of_a_run_with_a_base_from_a_file_need_the_same_one(lora, tmp_path):
+    launch.train(lora())
+    config = lora({"seed": 4, "run.name": "other", "run.initial_weights": str(tmp_path / "runs" / "toy")})
+    said, _ = begun(config)
+    assert said.startswith("Initial weights: 6 of 6 tensors match")
+    torch.manual_seed(2)
+    save_file(weights.of(nn.Linear(3, 4)), tmp_path / "base.safetensors")
+    names = r"lack 2 frozen tensors \(blocks.0.base.bias, blocks.0.base.weight\), which model\(\) made in their run"
+    with pytest.raises(BadInput, match=names):
+        begun(config)
 
 
 def test_frozen_weights_can_be_saved_each_time(lora, tmp_path):
@@ -264,14 +330,40 @@ def test_frozen_matrices_lie_in_halves_and_adapters_stay_fp32(lora, tmp_path, cu
     assert torch.equal(model.blocks[0].base.weight, base.bfloat16().float()), "as it was trained with"
 
 
-def test_adapters_on_a_half_base_are_made_fp32_and_a_whole_half_model_is_left_alone(toy):
-    model = Lora(nn.Linear(3, 4)).half()
-    set_types(model, toy(), "fp16")
+def test_what_is_trained_is_made_fp32_with_its_buffers_and_the_frozen_base_stays_in_halves(toy):
+    model = nn.Sequential(Lora(nn.Linear(3, 4)), nn.BatchNorm1d(4), nn.BatchNorm1d(4).requires_grad_(False)).half()
+    assert set_types(model, toy(), "fp16").startswith("model() returns 4 of 4 trained tensors in 16 bits.")
     assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
-    assert model.base.weight.dtype is torch.float16
-    whole = nn.Linear(3, 4).bfloat16()
-    set_types(whole, toy(), "bf16")
-    assert whole.weight.dtype is torch.bfloat16
+    assert model[0].base.weight.dtype is model[2].running_mean.dtype is torch.float16
+    assert model[1].running_mean.dtype is torch.float32
+    assert set_types(model, toy(), "fp16") == ""
+
+
+def test_a_whole_model_in_halves_is_trained_tested_and_put_back_in_fp32(toy, tmp_path, cut, capsys):
+    config = {"task": f"{ROOT / 'tests' / 'adapters.py'}:Halves", **LONG, "workload.batch_norm": True}
+    cut(None)
+    launch.train(toy({**config, "optimizer.lr": 1e-5, "run.name": "slow"}))
+    assert capsys.readouterr().out.count("trained tensors in 16 bits. They are trained in fp32") == 1
+    weight = newest(tmp_path, "slow").tensors["model"]["blocks.0.weight"]
+    assert weight.dtype is torch.float32 and not torch.equal(weight, weight.bfloat16().float()), "small updates count"
+    _, (model,) = ensemble.load(tmp_path / "runs" / "slow", toy(config).task)
+    best = checkpoint.load_newest(tmp_path / "runs" / "slow" / "best")[0].tensors["model"]
+    here = weights.of(model)
+    assert all(here[name].dtype is value.dtype and torch.equal(here[name], value) for name, value in best.items())
+
+
+def test_a_checkpoint_in_halves_of_earlier_code_goes_on_in_fp32(toy, tmp_path, cut):
+    config = {"task": f"{ROOT / 'tests' / 'adapters.py'}:Halves", **LONG}
+    cut(3)
+    launch.train(toy(config))
+    found = newest(tmp_path)
+    as_half = lambda value: value.bfloat16() if value.dtype is torch.float32 and value.dim() else value  # noqa: E731
+    tensors = {group: {name: as_half(value) for name, value in named.items()} for group, named in found.tensors.items()}
+    trained = {name: described.replace("float32", "bfloat16") for name, described in found.state["trained"].items()}
+    checkpoint.save(found.path.parent, found.step, tensors, {**found.state, "trained": trained})
+    cut(None)
+    assert launch.train(toy(config)).step == 6
+    assert {value.dtype for group in newest(tmp_path).tensors.values() for value in group.values()} == {torch.float32}
 
 
 def test_halves_in_a_run_that_computes_in_fp32_are_a_sentence(lora):

@@ -3,6 +3,7 @@
 import json
 import tarfile
 
+import numpy as np
 import pytest
 
 from lib import checkpoint, launch
@@ -122,6 +123,9 @@ def test_runs_that_learned_different_things_do_not_predict_together(run, tmp_pat
     [
         ({"mean": {1, 2}}, "learned returned what JSON does not have"),
         ({"mean": float("nan")}, "learned returned what JSON does not have"),
+        ({"words": {"a": 3, 1: "x"}}, r"returned a dict with the key 1 \(int\). Keys must be text"),
+        ({"words": [{np.int64(3): "x"}]}, r"returned a dict with the key np.int64\(3\) \(int64\). Keys must be text"),
+        ({"words": {3: {1, 2}}}, "learned returned what JSON does not have"),
         ({"words": "a" * 13_000_000}, "learned returned 13,000,.* bytes, which every checkpoint would hold"),
         ([1], "learned returned a list. Return a dict"),
     ],

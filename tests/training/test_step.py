@@ -331,7 +331,7 @@ def test_a_row_of_figures_that_a_resume_cuts_is_the_same_as_without(toy, tmp_pat
     more = {"training.micro_batch": 3, "training.log_every_steps": 6, "checkpoint.every_steps": 4}
     run_in(tmp_path / "whole", toy(more), monkeypatch, loss=figures)
     older = checkpoint.load(checkpoint.path_of(tmp_path / "whole" / "checkpoints", 8))
-    assert older.state["pending"]["figures"]["size"][1] == 16
+    assert older.state["pending"]["figures"][0]["size"][2] == 16
     task = load_task(toy(more))
     task.loss = partial(figures, task)
     (tmp_path / "resumed").mkdir()

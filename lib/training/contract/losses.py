@@ -16,23 +16,23 @@ from lib.task.terms import turns
 from lib.training import data
 from lib.training.contract.asked import Asked, alike
 from lib.training.contract.sentences import asking
-from lib.training.draws import put_back, seed_draws
+from lib.training.draws import put_back, seed_all
 from lib.training.groups import check_own_term, groups_of
 from lib.training.optimization import check_steps
-from lib.training.order import INITIALISE, mix, seed_generators
+from lib.training.order import INITIALISE, mix
 from lib.training.precision import autocast, choose_precision
 
 _DRAWS = 8  # passes of a loss that draws, of which the means are compared
-_SEED, _OTHER = 21, 22
+_SEED = 21
 
 Sums = Mapping[str, Tensor]
 
 
 def build(asked: Asked) -> nn.Module:
     """Returns the model. Raises BadInput where it cannot be made without data, or has nothing to train."""
-    model = _made(asked, _SEED)
+    model = _made(asked)
     if asked.learned:
-        _made(asked, _SEED, {})  # as the planner makes it, before anything was learned
+        _made(asked, {})  # as the planner makes it, before anything was learned
     name = f"{asked.name}.model()"
     if not isinstance(model, nn.Module):
         raise BadInput(f"{name} returns a {type(model).__name__}. Return the model: a torch.nn.Module.")
@@ -43,15 +43,14 @@ def build(asked: Asked) -> nn.Module:
     return model
 
 
-def _made(asked: Asked, other_seed: int, learned: Mapping[str, Any] | None = None) -> Any:
+def _made(asked: Asked, learned: Mapping[str, Any] | None = None) -> Any:
     bare = asked.bare(asked.learned if learned is None else learned)
     mend = (
         "model() must do without data: the planner calls it where there is none. Give the sizes that it needs as "
         "settings (workload:)."
     )
     with put_back(), asking(f"{asked.name}.model()", mend):
-        seed_draws(other_seed)
-        torch.default_generator.manual_seed(mix(INITIALISE, asked.config.seed))
+        seed_all(mix(INITIALISE, asked.config.seed), torch.device("cpu"))  # as a run does
         return bare.model()
 
 
@@ -59,7 +58,7 @@ def made_again(asked: Asked, model: nn.Module) -> Iterator[str]:
     """Checks that a second model from the same seed is another one with the same weights."""
     if not asked.thorough:
         return
-    again = _made(asked, _OTHER)
+    again = _made(asked)
     name = f"{asked.name}.model()"
     if again is model or {id(value) for value in again.parameters()} & {id(value) for value in model.parameters()}:
         yield f"{name} returns the same weights each time it is called. Make a new model in it: several vote together."
@@ -67,8 +66,8 @@ def made_again(asked: Asked, model: nn.Module) -> Iterator[str]:
     one, other = model.state_dict(), again.state_dict()
     if differs := [key for key in {**one, **other} if key not in one or not alike(one[key], other.get(key))]:
         yield (
-            f"{name} makes other weights from the same seed, such as {differs[0]!r}. Draw them from torch, not from "
-            "NumPy, random or a generator of your own, so that a run can be repeated."
+            f"{name} makes other weights from the same seed, such as {differs[0]!r}. Draw them from torch, np.random "
+            "or random, not from a generator of your own or the system, so that a run can be repeated."
         )
 
 
@@ -207,7 +206,7 @@ def _loss(asked: Asked, model: nn.Module, batch: Batch, counts: Mapping[str, flo
     precision = "fp32" if _tolerance(model) < 0.01 else choose_precision(asked.config.training.precision, asked.device)
     with put_back(), asking(name, f"The batch has {', '.join(batch)}."), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        seed_generators(mix(seed), asked.device)
+        seed_all(mix(seed), asked.device)  # as in a step
         with autocast(precision, asked.device):
             returned = asked.task.loss(model, dict(batch))
     if not (isinstance(returned, tuple) and len(returned) == 2 and all(isinstance(one, Mapping) for one in returned)):
@@ -269,22 +268,18 @@ def _check_sums(asked: Asked, sums: Sums, counts: Mapping[str, float]) -> None:
 
 
 def _in_training(asked: Asked, model: nn.Module, batch: Batch, counts: Mapping[str, float]) -> Iterator[str]:
-    """Checks gradients, and that all that is drawn follows from torch's seed."""
+    """Checks gradients, and that all that is drawn follows from the seeds of the trainer."""
     model.train()
     kept = [value.clone() for value in model.buffers()]
     sums = _loss(asked, model, batch, counts)
     yield from _gradients(asked, model, sums, counts)
     _restore(model, kept)
-    found = []
-    for seed in (_SEED, _OTHER):
-        with put_back():
-            seed_draws(seed)  # what loss draws from torch is seeded after it
-            found.append(_without_trace(asked, model, batch, counts))
+    found = [_without_trace(asked, model, batch, counts) for _ in range(2)]
     if differs := [term for term in found[0] if not _near(found[0][term], found[1][term], 1e-4)]:
         yield (
-            f"{asked.name}.loss() or the model draws for {differs[0]!r} from NumPy or random, which are not seeded "
-            "there, so a resumed run would differ. Draw from torch, which is seeded for each micro-batch, or in "
-            "collate."
+            f"{asked.name}.loss() or the model gives another {differs[0]!r} for the same batch and the same seed, so a "
+            "resumed run would differ. Draw from torch, np.random or random, which are seeded for each micro-batch, "
+            "not from a generator of your own, the system or the clock, and keep no state between two calls."
         )
 
 

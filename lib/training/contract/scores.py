@@ -15,7 +15,7 @@ from lib.task import Batch, Task, checked_numbers, checked_scores
 from lib.training.contract.asked import Asked, fetch
 from lib.training.contract.sentences import asking
 from lib.training.data import check_samples, to_device
-from lib.training.draws import put_back
+from lib.training.draws import put_back, seeded_draws
 from lib.training.evaluation import EvaluationLoader
 from lib.training.order import EVALUATE, mix
 
@@ -110,7 +110,8 @@ _baselines: "weakref.WeakKeyDictionary[Task, dict[str, float]]" = weakref.WeakKe
 def baseline_of(task: Task) -> dict[str, float]:
     """Returns the trivial baseline's metrics, computed once for a task: that may take minutes, which are shown."""
     if task not in _baselines:
-        with working("Scoring the trivial baseline"):
+        # what it draws is the same each time
+        with working("Scoring the trivial baseline"), seeded_draws(mix(EVALUATE, task.config.seed)):
             _baselines[task] = checked_numbers(task, "baseline", task.baseline())
     return dict(_baselines[task])
 

@@ -180,16 +180,18 @@ class ChangesBatch(Classes):
         return super().loss(model, batch)
 
 
-class NumpyInLoss(Classes):
+class OwnGeneratorInLoss(Classes):
+    generator = np.random.default_rng()
+
     def loss(self, model, batch):
-        share = np.random.rand()
+        share = self.generator.random()
         return {"entropy": share * super().loss(model, batch)[0]["entropy"]}, {}
 
 
-class RandomInModel(Classes):
+class SystemInModel(Classes):
     class Drop(nn.Module):
         def forward(self, x):
-            return x * (random.random() if self.training else 1)
+            return x * (random.SystemRandom().random() if self.training else 1)
 
     def model(self):
         return nn.Sequential(super().model(), self.Drop())
@@ -437,10 +439,10 @@ class TaskNeedsSource(Classes):
         self.files = sorted(source.glob("*"))
 
 
-class NumpyWeights(Classes):
+class OwnWeights(Classes):
     def model(self):
         model = super().model()
-        model[0].weight.data = torch.from_numpy(np.random.randn(4, 3)).float()
+        model[0].weight.data = torch.from_numpy(np.random.default_rng().normal(size=(4, 3))).float()
         return model
 
 
@@ -529,8 +531,8 @@ MISTAKES = [
     (NegativeCount, r"count returned -4 .*a finite number, 0 or more"),
     (PopsLabels, r"count\(\) changes the batch.*Only read it there"),
     (ChangesBatch, r"loss\(\) changes 'x' of the batch in place.*\.clone\(\)"),
-    (NumpyInLoss, r"draws for 'entropy' from NumPy or random.*Draw from torch"),
-    (RandomInModel, r"or the model draws for 'entropy' from NumPy or random"),
+    (OwnGeneratorInLoss, r"another 'entropy' for the same batch and the same seed.*Draw from torch, np.random or rand"),
+    (SystemInModel, r"or the model gives another 'entropy'.*not from a generator of your own, the system or the clock"),
     (InPlace, r"backward pass of InPlace.loss\(\) raises .*changed in place. Write `x = x \+ y`"),
     (TextFigure, r"by its figures, raises ValueError.*Return numbers"),
     (UnknownWeight, r"term_weights weighs 'other', which is no loss term"),
@@ -563,7 +565,7 @@ MISTAKES = [
     (ModelReads, r"ModelReads.model\(\) or example_batch\(\) asks for datasets\(\)"),
     (ModelNeedsSource, r"model\(\) raises TypeError.*model\(\) must do without data.*workload:"),
     (TaskNeedsSource, r"TaskNeedsSource\(config\) without data raises AttributeError.*Read it in datasets"),
-    (NumpyWeights, r"model\(\) makes other weights from the same seed, such as '0.weight'. Draw them from torch"),
+    (OwnWeights, r"model\(\) makes other weights from the same seed, such as '0.weight'. Draw them from torch, np"),
     (SameModel, r"model\(\) returns the same weights each time it is called. Make a new model in it"),
     (NoModel, r"model\(\) returns a NoneType. Return the model: a torch.nn.Module"),
     (Frozen, r"model\(\) has no weights to train. Set requires_grad"),
