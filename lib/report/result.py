@@ -16,15 +16,27 @@ _MOST_DRAWN = 20
 _MOST_POINTS = 5000
 
 
-def write(kind: str, true: np.ndarray, guess: np.ndarray, names: Sequence[str], classes: int, folder: Path) -> str:
-    """Writes the figure of a test into a run's folder; returns what to print. More classes than 50 have none."""
+def write(
+    kind: str,
+    true: np.ndarray,
+    guess: np.ndarray,
+    names: Sequence[str],
+    classes: int,
+    folder: Path,
+    counts: np.ndarray | None = None,
+) -> str:
+    """Writes the figure of a test into a run's folder; returns what to print. More classes than 50 have none.
+
+    `counts` says how often each pair of classes came, if not once.
+    """
     if kind == "numbers":
         return f"True against predicted numbers: {_scatter(true, guess, folder / 'plots' / 'numbers.png')}"
     count = max(classes, int(max(true.max(), guess.max())) + 1)
     if count > _MOST_ROWS:
         return ""
     shown = [names[number] if number < len(names) else str(number) for number in range(count)]
-    matrix = np.bincount(true * count + guess, minlength=count * count).reshape(count, count)  # rows: the truth
+    matrix = np.zeros((count, count), np.int64)  # rows: the truth
+    np.add.at(matrix, (true, guess), 1 if counts is None else counts)
     where = folder / "confusion.csv"
     write_table(where, [["true class", *shown], *([name, *row] for name, row in zip(shown, matrix, strict=True))])
     unit = "samples" if kind == "classes" else "tokens"

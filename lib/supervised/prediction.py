@@ -33,12 +33,24 @@ def read(task: Any, source: Path) -> list[Any]:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             why = printable(f"{type(error).__name__}: {error}", most=200)
             raise BadInput(f"{name}.read cannot read {printable(source)} ({why}). {advice}") from error
-        lists = parts.values() if isinstance(parts, Mapping) else [parts]
+        lists = [list(one) for one in (parts.values() if isinstance(parts, Mapping) else [parts]) if one is not None]
         found = [sample for samples in lists for sample in samples]
+        _check_order([samples for samples in lists if samples], name)
         what = f"no sample that {name}.read finds"
     if not found:
         raise BadInput(f"There is {what} in {printable(source)}. {advice}")
     return in_order(found, source)
+
+
+def _check_order(lists: list[list[Any]], name: str) -> None:
+    """Raises BadInput where a number would not say which sample of the data is meant: they were dealt to parts."""
+    paths = [path_of(sample) for samples in lists for sample in samples]
+    if len(lists) > 1 and not (all(paths) and len(set(paths)) == len(paths)):
+        raise BadInput(
+            f"{name}.read returns the new data in {len(lists)} parts, so the numbers in {FILE} would not be those of "
+            f"its rows. Write read_new(source) in {name}, which returns new samples in the order of the data. Or let "
+            "read return one list, or what lib.supervised.split returns, which does not deal new data."
+        )
 
 
 def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
@@ -67,18 +79,47 @@ def _in_batches(task: Any, models: list[nn.Module], samples: list[Any]) -> list[
 
 def _rows(task: Any, models: list[nn.Module], samples: Sequence[Any]) -> list[Mapping[str, Any]]:
     with torch.inference_mode():
-        found = task.answers(models, [_without_target(task, sample) for sample in samples])
+        found = task.answers(models, [_completed(task, sample) for sample in samples])
     if len(found) != len(samples):
         raise BadInput(f"{type(task).__name__}.answers returned {len(found)} rows for {len(samples)} samples.")
     return [row if isinstance(row, Mapping) else {"prediction": row} for row in found]
 
 
-def _without_target(task: Any, sample: Any) -> Any:
-    """Returns a new sample with the example's target in the place of its own: nobody knows it, and it may be None."""
-    if task.kind in ("tokens", "next_tokens") and target_of(sample) is not None:
-        return sample  # its length belongs to the sample
-    target = target_of(task.example())
-    return with_target(sample, 0 if task.kind == "classes" and isinstance(target, str) else target)
+def _completed(task: Any, sample: Any) -> Any:
+    """Returns a new sample with the example's target in the place of its own: nobody knows it, and it may be absent.
+
+    Raises BadInput where more than the target is missing, or there is more than in the example.
+    """
+    example = task.example()
+    target = target_of(example)
+    stands_for = 0 if task.kind == "classes" and isinstance(target, str) else target
+    if isinstance(example, Mapping):
+        return _completed_dict(task, sample, example, stands_for)
+    if not isinstance(sample, tuple | list) or len(example) - len(sample) not in (0, 1):
+        has = f"has {len(sample)} values" if isinstance(sample, tuple | list) else f"is a {type(sample).__name__}"
+        raise _other_than_example(task, has, f"{len(example)}, its target last")
+    if len(sample) < len(example):
+        return [*sample, stands_for] if isinstance(sample, list) else (*sample, stands_for)
+    is_labelled = task.kind in ("tokens", "next_tokens") and target_of(sample) is not None
+    return sample if is_labelled else with_target(sample, stands_for)  # of tokens its length belongs to the sample
+
+
+def _completed_dict(task: Any, sample: Any, example: Mapping[str, Any], stands_for: Any) -> dict[str, Any]:
+    *inputs, last = example
+    if not isinstance(sample, Mapping) or not sample.keys() >= {*inputs}:
+        has = f"has {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else f"is a {type(sample).__name__}"
+        raise _other_than_example(task, has, f"{', '.join(map(repr, inputs))}, and {last!r} as its target")
+    if task.kind in ("tokens", "next_tokens") and sample.get(last) is not None:
+        return dict(sample)
+    return {**{key: value for key, value in sample.items() if key != last}, last: stands_for}
+
+
+def _other_than_example(task: Any, has: str, example: str) -> BadInput:
+    name = type(task).__name__
+    return BadInput(
+        f"A new sample {printable(has, most=200)}, and {name}.example() has {example}. Let {name}.read, or read_new, "
+        "return new samples with all of that; the target may be None or left out."
+    )
 
 
 def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:

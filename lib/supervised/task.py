@@ -14,22 +14,12 @@ from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
 from lib.report import result
-from lib.supervised import prediction, scoring, targets
-from lib.supervised.samples import (
-    IGNORED,
-    Item,
-    Part,
-    in_order,
-    of_source,
-    path_of,
-    reading,
-    split,
-    target_of,
-    with_target,
-)
+from lib.supervised import evaluation, parts, prediction, scoring, targets
+from lib.supervised.parts import Part
+from lib.supervised.samples import IGNORED, Item, path_of, target_of, with_target
 from lib.task import Batch, Task
 from lib.task.contract import to_write
-from lib.task.fingerprint import canonical, fingerprint
+from lib.task.fingerprint import canonical
 
 Kind = Literal["classes", "numbers", "tokens", "next_tokens"]
 _MOST_NAMES = 100_000
@@ -64,18 +54,28 @@ class Supervised(Task):
             cls.metrics = ("rmse", "r2")
         elif isinstance(own.get("metrics"), str) or callable(own.get("metrics")):
             cls.metrics = (own["metrics"],)
-        if {"metrics", "kind"} & own.keys() and cls.metrics:
-            names = tuple(map(scoring.name_of, cls.metrics))
-            cls.selection = own.get("selection", (names[0], scoring.better(cls.metrics[0])))
+        if {"metrics", "kind"} & own.keys():
+            names = tuple(map(scoring.name_of, cls.metrics)) or ("loss",)
+            better = scoring.better(cls.metrics[0], cls.kind) if cls.metrics and "selection" not in own else "min"
+            cls.selection = own.get("selection", (names[0], better))
             cls.shown = own.get("shown", names)
 
     def __init__(self, config: Any, source: Path | None = None):
         super().__init__(config, source)
+        self._check_selection()
         self.settings = config.workload
         self._learned: dict[str, Any] | None = None
         self._width = 0  # of the outputs, once they were seen
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
-        self._tested: tuple[np.ndarray, np.ndarray] | None = None
+        self._passed: list[Any] | None = None  # model, batch and outputs of an evaluation's latest batch
+        self._tested: evaluation.Judged | None = None
+
+    def _check_selection(self) -> None:
+        """Raises BadInput where nobody knows whether more or less of the first metric, a function, is better."""
+        name, better = self.selection
+        if not better:  # tried again, because when the class was made the function may have called what came later
+            type(self).selection = name, scoring.better(self.metrics[0], self.kind)
+        scoring.check_direction(*self.selection, type(self).__name__)
 
     # --- what one writes ----------------------------------------------------------------------------------------------
 
@@ -101,18 +101,10 @@ class Supervised(Task):
         """Returns (samples, classes), (samples, tokens, classes), or numbers in the shape of the labels.
 
         By default it is what the model returns for the batch without its labels, or the `logits` in that: by name where
-        `forward` has parameters of these names, as those of transformers have, otherwise in the batch's order.
+        `forward` has parameters of these names, as those of transformers have, and in the batch's order where it has
+        none of them.
         """
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        parameters = inspect.signature(model.forward).parameters
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        is_by_name = takes_any or inputs.keys() <= parameters.keys()
-        found = model(**inputs) if is_by_name else model(*inputs.values())
-        found = getattr(found, "logits", found)
-        if not isinstance(found, Tensor):
-            what = f"The model returned a {type(found).__name__} without `logits`."
-            raise BadInput(f"{what} Write outputs(model, batch) in {type(self).__name__}, which returns a tensor.")
-        return found
+        return evaluation.outputs(model, batch, type(self).__name__)
 
     def learn(self, samples: Any) -> Mapping[str, Any]:
         """Returns what the training samples teach: a mean, a vocabulary; values that JSON has. `learned()` has them.
@@ -126,28 +118,15 @@ class Supervised(Task):
     @cached_property
     def parts(self) -> dict[str, Part]:
         """The samples by part, read once."""
-        name = type(self).__name__
         if not self._has_data():
             where = f" with {', '.join(self.sentinels)}" if type(self).sentinels != Supervised.sentinels else ""
             raise BadInput(f"data.dir is empty, and there is no mounted input{where}. Give the folder of the data.")
-        with reading(self.source):
-            found = of_source(self.read, self.source, f"{name}.read")
-            found = found if isinstance(found, Mapping) else split(found)
-        read = {part: in_order(samples, self.source) for part, samples in found.items() if samples is not None}
-        if not any(map(len, read.values())):
-            where = f"in {printable(self.source)}" if self.source else ""
-            raise BadInput(
-                f"{name}.read found no samples {where}. Look at data.dir, and at the files that it looks for."
-            )
-        unknown = sum(target_of(s) is None for samples in read.values() if isinstance(samples, list) for s in samples)
-        if unknown:
-            raise BadInput(
-                f"{name}.read returned {unknown:,} samples whose target is None. Leave them out of the lists."
-            )
-        return {part: Part(self, part, samples) for part, samples in read.items()}
+        return parts.read(self)
 
     def datasets(self) -> dict[str, Any]:
         scoring.check(self.metrics, self.kind)
+        if self.kind == "classes" and self.names:
+            parts.check_names(self.parts, self.names)
         return dict(self.parts)
 
     def describe_data(self) -> str:
@@ -159,10 +138,11 @@ class Supervised(Task):
     @cached_property
     def _digest(self) -> str:
         if self.source is not None:
-            return fingerprint(Path(self.source))
-        return canonical([canonical([*part.samples]) for part in self.parts.values()])
+            return f"{self._files_hash} {parts.digest(self.parts)}"
+        return canonical([part.content() for part in self.parts.values()])
 
     def fingerprint(self) -> str:
+        """Returns a hash of the files, and one of which samples are in which part; of data without files the latter."""
         return self._digest
 
     def prepared(self, sample: Any) -> Any:
@@ -248,17 +228,25 @@ class Supervised(Task):
         labels = self.placed(batch["labels"])
         if self._width and self.kind != "numbers":
             self._check_classes(labels)
-        return {"loss": int(self._known(labels).sum())}
+        return {"loss": int(self.known(labels).sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        return {"loss": self.summed_loss(self.outputs(model, batch), batch["labels"])}, {}
+        return {"loss": self.summed_loss(self.passed(model, batch), batch["labels"])}, {}
+
+    def passed(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Returns `outputs`; in an evaluation, where losses and metrics need them, they are computed once."""
+        if self._passed is None:
+            return self.outputs(model, batch)
+        if len(self._passed) < 3 or self._passed[0] is not model or self._passed[1] is not batch:
+            self._passed[:] = model, batch, self.outputs(model, batch)
+        return self._passed[2]
 
     def summed_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Returns () the sum over the targets: of squares for numbers, of cross-entropy for classes."""
-        outputs, labels = self._matched(outputs, labels)
+        outputs, labels = self.matched(outputs, labels)
         if self.kind == "numbers":
             squares = (outputs - labels.nan_to_num()) ** 2
-            return torch.where(self._known(labels), squares, 0.0).sum()
+            return torch.where(self.known(labels), squares, 0.0).sum()
         weights = self._weights(outputs) if self.balanced else None
         return F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum")
 
@@ -266,10 +254,10 @@ class Supervised(Task):
         if outputs.is_meta:  # of a plan, which is made where there is no data
             return torch.ones(outputs.shape[-1], device=outputs.device)
         if "weights of classes" not in self._seen:
-            self._seen["weights of classes"] = scoring.class_weights(self.targets("train"), outputs.shape[-1])
+            self._seen["weights of classes"] = scoring.balanced(self.class_counts("train"), outputs.shape[-1])
         return torch.from_numpy(self._seen["weights of classes"]).to(outputs.device)
 
-    def _matched(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def matched(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Returns outputs in fp32 and labels in shapes that fit. Raises BadInput where they cannot."""
         labels, name = self.placed(labels), f"{type(self).__name__}.outputs"
         outputs = outputs[:, :-1] if self.kind == "next_tokens" else outputs
@@ -291,12 +279,12 @@ class Supervised(Task):
         """Returns those labels that the outputs are for."""
         return labels[:, 1:] if self.kind == "next_tokens" else labels
 
-    def _known(self, labels: Tensor) -> Tensor:
+    def known(self, labels: Tensor) -> Tensor:
         return ~labels.isnan() if self.kind == "numbers" else labels != IGNORED
 
     def _check_classes(self, labels: Tensor) -> None:
         """Raises BadInput where a label is no class of the outputs: on a GPU it would end the process."""
-        known = labels[self._known(labels)]
+        known = labels[self.known(labels)]
         least, most = (int(known.min()), int(known.max())) if len(known) else (0, 0)
         most = max(most, len(self.names) - 1)
         if least < 0 or most >= self._width:
@@ -313,48 +301,44 @@ class Supervised(Task):
             self._seen[part] = targets.known(self, self.parts[part])
         return self._seen[part]
 
+    def class_counts(self, part: str) -> np.ndarray:
+        """Returns how often each class is a target of a part, (classes)."""
+        if (key := f"classes of {part}") not in self._seen:
+            self._seen[key] = targets.class_counts(self, self.parts[part])
+        return self._seen[key]
+
     def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
-        """Returns what belongs to known labels, of `values` or of themselves; rows of numbers where all are known."""
-        values, known = labels if values is None else values, self._known(labels)
+        """Returns what belongs to known labels, of `values` or of themselves.
+
+        Of several numbers a sample these are the rows of which one is known at least; unknown labels stay NaN.
+        """
+        values, known = labels if values is None else values, self.known(labels)
         if self.kind == "numbers" and labels.dim() > 1:
-            labels, values, known = (each.flatten(1) for each in (labels, values, known))
-            known = known.all(1)
+            values, known = values.flatten(1), known.flatten(1).any(1)
             return values[known] if values.shape[1] > 1 else values[known][:, 0]
         return values[known]
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        total, count, true, guess, shares = 0.0, 0.0, [], [], []
-        own_loss = type(self).loss is not Supervised.loss
-        for batch in loader:
-            outputs = self.outputs(model, batch)
-            sums = self.loss(model, batch)[0] if own_loss else {"loss": self.summed_loss(outputs, batch["labels"])}
-            total, count = total + float(sum(sums.values())), count + sum(self.count(batch).values())
-            outputs, labels = self._matched(outputs, batch["labels"])
-            true.append(self.judged(labels).cpu())
-            guess.append(self.judged(labels, outputs if self.kind == "numbers" else outputs.argmax(-1)).cpu())
-            if scoring.needs_probabilities(self.metrics):
-                shares.append(outputs[self._known(labels)].softmax(-1).cpu())
-        if not count:
-            raise BadInput(f"{type(self).__name__}.evaluate found no target: all labels are unknown.")
-        truths, guesses = torch.cat(true).numpy(), torch.cat(guess).numpy()
+        """Returns the losses as `Task.evaluate` does, and the metrics of the whole set."""
+        self._passed = []
+        try:
+            scores, judged = evaluation.evaluate(self, model, loader)
+        finally:
+            self._passed = None
         if getattr(getattr(loader, "dataset", None), "name", "") == "test":
-            self._tested = truths, guesses
-        probabilities = torch.cat(shares).numpy() if shares else None
-        return {"loss": total / count, **scoring.scores(self.metrics, truths, guesses, probabilities)}
+            self._tested = judged
+        return scores
 
     def baseline(self) -> dict[str, float]:
         """Returns the metrics on the test set of always guessing the commonest class, or the mean, of the training."""
-        train, true = self.targets("train"), self.targets("test")
-        classes = 0 if self.kind == "numbers" else max(self._width, int(max(train.max(), true.max())) + 1)
-        guess, shares = scoring.constant(self.kind, train, len(true), classes)
-        return scoring.scores(self.metrics, true, guess, shares)
+        return evaluation.baseline(self, self._width)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes confusion.csv and plots/confusion.png, or plots/numbers.png, of the test; returns a row a class."""
         if self._tested is None:
             return ""
-        return result.write(self.kind, *self._tested, self.names, max(self._width, len(self.names)), folder)
+        true, guess, counts = self._tested.known()
+        return result.write(self.kind, true, guess, self.names, max(self._width, len(self.names)), folder, counts)
 
     # --- prediction ---------------------------------------------------------------------------------------------------
 
@@ -379,8 +363,8 @@ class Supervised(Task):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the samples: a loader worker is sent those that it needs."""
-        kept = {name: value for name, value in vars(self).items() if name not in ("parts", "_seen", "_tested")}
-        return {**kept, "_seen": {}, "_tested": None}
+        without = {"_seen": {}, "_tested": None, "_passed": None}
+        return {name: value for name, value in vars(self).items() if name != "parts"} | without
 
 
 def _asks(read: Any) -> bool:

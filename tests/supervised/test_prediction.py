@@ -129,6 +129,43 @@ def test_numbers_tokens_and_rows_of_ones_own(task, tmp_path, monkeypatch):
         following.predict([same], tmp_path, None)
 
 
+def test_rows_that_read_deals_are_not_numbered_in_another_order(task, files, tmp_path, monkeypatch):
+    heights = task("Heights")
+    rows = [((k / 10, 0.0), 1.0) for k in range(6)]
+    parts = {"train": rows[3:], "validation": rows[:2], "test": rows[2:3]}
+    monkeypatch.setattr(type(heights), "read", lambda self, source=None: parts)
+    with pytest.raises(BadInput, match="Heights.read returns the new data in 3 parts.*Write read_new"):
+        heights.predict([heights.model()], tmp_path, None)
+    parts = {"train": [], "validation": None, "test": rows}
+    assert len(heights.predict([heights.model()], tmp_path, None)) == 6
+    parts = {"train": [(tmp_path / "a", 1.0)], "validation": [(tmp_path / "b", 1.0)]}
+    assert [sample[0].name for sample in heights.read_new(tmp_path)] == ["a", "b"]  # each is told by its path
+
+
+def test_a_target_that_new_data_lacks_takes_no_feature_with_it(task, tmp_path, monkeypatch):
+    heights, seen = task("Heights"), []
+    monkeypatch.setattr(type(heights), "batch", lambda self, samples, training: seen.extend(samples) or {
+        "x": torch.zeros(len(samples), 2), "labels": torch.zeros(len(samples))})  # fmt: skip
+
+    def predicted(example, sample):
+        seen.clear()
+        monkeypatch.setattr(type(heights), "example", lambda self: example)
+        monkeypatch.setattr(type(heights), "read_new", lambda self, source: [sample])
+        heights.predict([heights.model()], tmp_path, None)
+        return seen
+
+    assert predicted((1, 2, 9.0), (5, 6)) == [(5, 6, 9.0)] and predicted([1, 2, 9.0], [5, 6]) == [[5, 6, 9.0]]
+    assert predicted((1, 2, 9.0), (5, 6, None)) == [(5, 6, 9.0)]
+    example = {"a": 1, "b": 2, "y": 9.0}
+    assert predicted(example, {"id": 0, "a": 5, "b": 6}) == [{"id": 0, "a": 5, "b": 6, "y": 9.0}]
+    assert predicted(example, {"y": None, "a": 5, "b": 6}) == [{"a": 5, "b": 6, "y": 9.0}]
+    for sample, has in (((5,), "has 1 values"), ((1, 2, 3, 4), "has 4 values"), ("x", "is a str")):
+        with pytest.raises(BadInput, match=rf"A new sample {has}, and Heights.example\(\) has 3, its target last"):
+            predicted((1, 2, 9.0), sample)
+    with pytest.raises(BadInput, match="has 'a', 'y', and .* has 'a', 'b', and 'y' as its target"):
+        predicted(example, {"a": 5, "y": 6})
+
+
 def test_what_cannot_be_read_is_said_with_the_method_to_write(files, task, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()

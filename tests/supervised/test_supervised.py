@@ -16,7 +16,10 @@ from lib import launch, planner
 from lib.errors import BadInput
 from lib.report.summary import Summary
 from lib.supervised import Supervised
-from lib.task import find_task
+from lib.supervised.samples import in_order
+from lib.task import Task, find_task
+from lib.training import identity
+from lib.training.order import weights_of
 from tests.conftest import ROOT
 
 CPU = torch.device("cpu")
@@ -174,6 +177,20 @@ def test_the_fingerprint_is_that_of_the_files_or_of_the_samples(task, words, mon
     assert task("Heights").fingerprint() != before
 
 
+def test_samples_that_are_dealt_otherwise_are_other_data_but_to_a_run_of_an_earlier_version(task, monkeypatch):
+    before = task("Words")
+    moved = {part: [item[:-1] + item[-1:] for item in before.parts[part].samples] for part in before.parts}
+    moved["test"].append(moved["train"].pop())
+    monkeypatch.setattr(type(before), "read", lambda self, source: moved)
+    now = task("Words").fingerprint()
+    assert now != before.fingerprint() and now.split()[0] == before.fingerprint().split()[0] == before._files_hash
+    with pytest.raises(BadInput, match="data fingerprint"):
+        identity.check({"data fingerprint": before.fingerprint()}, {"data fingerprint": now}, "runs")
+    assert identity.check({"data fingerprint": before._files_hash}, {"data fingerprint": now}, "runs") == ""
+    with pytest.raises(BadInput, match="data fingerprint"):
+        identity.check({"data fingerprint": "0" * 64}, {"data fingerprint": now}, "runs")
+
+
 def test_a_table_and_a_figure_of_confusions_are_left(configured, words, tmp_path):
     summary = launch.train(configured("Words", {"data.dir": str(words)}))
     folder = tmp_path / "runs" / "small"
@@ -220,6 +237,76 @@ def test_outputs_are_by_name_where_forward_has_the_names_and_else_in_order(task)
         words.outputs(lost, batch)
 
 
+def test_a_forward_that_has_some_of_the_names_is_not_called_by_position(task):
+    class Masked(nn.Module):
+        def forward(self, x, mask):
+            return x * mask
+
+    words, labels = task("Words"), torch.zeros(2).long()
+    batch = {"mask": torch.zeros(2, 3), "rows": torch.ones(2, 3), "labels": labels}
+    with pytest.raises(BadInput, match="and forward of Masked takes x, mask: 'rows' is none of these"):
+        words.outputs(Masked(), batch)
+
+
+def test_two_loss_terms_are_means_of_their_own_in_an_evaluation(task, monkeypatch):
+    heights = task("Heights")
+
+    def count(self, batch):
+        return {"loss": len(batch["x"]), "far": 10 * len(batch["x"])}
+
+    def loss(self, model, batch):
+        return {"loss": self.summed_loss(self.passed(model, batch), batch["labels"]), "far": batch["x"].sum() * 100}, {}
+
+    monkeypatch.setattr(type(heights), "loss", loss)
+    monkeypatch.setattr(type(heights), "count", count)
+    model, loader = heights.model().eval(), Loader(heights, "test")
+    found = heights.evaluate(model, loader)
+    with torch.no_grad():
+        assert found | Task.evaluate(heights, model, loader) == found
+    assert found["loss"] == pytest.approx(found["rmse"] ** 2 + found["far"], rel=1e-5)
+
+
+def test_what_the_samples_say_of_their_order_is_the_parts(task, monkeypatch):
+    class Rows(list):
+        weights = [5.0] + [0.0] * 27
+
+        def order(self, seed, epoch):
+            return [3, 1]
+
+    heights = task("Heights")
+    parts = heights.read()
+    monkeypatch.setattr(type(heights), "read", lambda self, source=None: {**parts, "train": Rows(parts["train"])})
+    train = copy.copy(task("Heights").datasets()["train"])
+    assert weights_of(train).tolist() == Rows.weights and train.order(0, 0) == [3, 1]
+    assert not hasattr(train, "lengths") and not hasattr(task("Heights").datasets()["test"], "weights")
+    monkeypatch.setattr(type(heights), "read", lambda self, source=None: Rows(parts["train"]))
+    with pytest.raises(BadInput, match="read returned one list with `weights`, which is to be dealt to three parts"):
+        task("Heights").datasets()
+    files = Rows([(Path("b"), 1), (Path("a"), 2)])
+    assert in_order(files, None) is files
+
+
+def test_an_unclear_direction_of_a_metric_is_asked_for(configured):
+    def bias(true, guess):
+        return float((guess - true).mean())
+
+    heights = find_task(f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:Heights")
+    config = configured("Heights")
+    unclear = type("Mine", (heights,), {"metrics": bias})
+    with pytest.raises(BadInput, match="metric 'bias' is better cannot be seen.*selection = ..bias., .min.. or"):
+        unclear(config)
+    assert type("Mine", (unclear,), {"metrics": bias, "selection": ("bias", "min")})(config).selection[1] == "min"
+    known = []
+
+    def late(true, guess):
+        return abs(true - guess).mean() + known[0]
+
+    mine = type("Late", (heights,), {"metrics": late})
+    known.append(0.0)  # what the function calls stands below the class
+    assert mine(config).selection == ("late", "min") == mine.selection
+    assert type("Without", (heights,), {"metrics": ()})(config).selection == ("loss", "min")
+
+
 MISTAKES = {
     "no labels": ("Words", {"batch": lambda *_: {"x": torch.ones(8)}}, 'Words.batch returned no tensor "labels"'),
     "labels of floats": ("Words", {"batch": lambda *_: {"labels": torch.ones(8)}}, "Classes are whole numbers"),
@@ -232,6 +319,8 @@ MISTAKES = {
     "a target of None": ("Words", {"read": lambda s, source: [("a", None)]}, "1 samples whose target is None"),
     "no samples": ("Words", {"read": lambda s, source: []}, "read found no samples in .*words"),
     "a missing file": ("Words", {"read": lambda s, source: (source / "train.csv").open()}, "cannot read .*train.csv"),
+    "an error of read's own": ("Words", {"read": lambda s, source: {}["sentence"]},
+                               "Words.read raises KeyError: 'sentence' .*test_supervised.py:.*{}.*Look at data.dir"),
     "learned arrays": ("Words", {"learn": lambda s, train: {"mean": np.ones(2)}}, "learn returned no JSON"),
 }  # fmt: skip
 
