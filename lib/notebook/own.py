@@ -20,7 +20,7 @@ from lib.machine.facts import FACTS
 from lib.notebook import carrier
 from lib.notebook.source import Source, build, has_tag, libraries, read_source
 from lib.task import Task, find_task, load_config
-from lib.task.files import file_of, own_files
+from lib.task.files import file_of, imports, own_files
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -149,7 +149,14 @@ def _library(own: Own, source: Source) -> dict[str, str]:
     names = [name for code in codes for name in carrier.imported(code, True)]
     names += [own.task.__module__] if own.task.__module__.startswith("lib.") else []
     paths = carrier.library(names, False, _ROOT)
-    return {path.relative_to(_ROOT).as_posix(): carrier.read(path, own.path, _ROOT) for path in sorted(paths)}
+    found = {path.relative_to(_ROOT).as_posix(): carrier.read(path, own.path, _ROOT) for path in sorted(paths)}
+    tops = {
+        one.dotted.split(".")[0] for name, code in own.files.items() if name.endswith(".py") for one in imports(code)
+    }
+    if "trainbook" in tops:  # which lets lib be found where Trainbook is installed, and lies beside lib there
+        package = next(folder for folder in (_ROOT / "trainbook", _ROOT.parent) if (folder / "__init__.py").is_file())
+        found["trainbook/__init__.py"] = carrier.read(package / "__init__.py", own.path, package)
+    return found
 
 
 def _filled(own: Own, internet: bool) -> Source:

@@ -12,6 +12,7 @@ import numpy as np
 from lib.errors import BadInput, printable
 from lib.supervised.samples import ORDERING, PARTS, Item, in_order, input_of, reading, split, target_of
 from lib.task.fingerprint import canonical
+from lib.task.loading import locate_data
 from lib.task.place import place_of
 
 _SHOWN = 12  # classes that a sentence names
@@ -131,3 +132,21 @@ def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
 def _listed(targets: Mapping[str, int]) -> str:
     shown = [f"{printable(repr(name), most=40)} ({number:,})" for name, number in sorted(targets.items())[:_SHOWN]]
     return ", ".join([*shown, *([f"and {len(targets) - _SHOWN} more"] if len(targets) > _SHOWN else [])])
+
+
+def located(task: Any) -> Path | None:
+    """Returns where the data of a task lies that was made without it; None where it is not on this machine."""
+    try:
+        return locate_data(task.config.data.dir, task.sentinels, task.homes)
+    except BadInput:
+        return None
+
+
+def check_unnamed(task: Any) -> None:
+    """Raises BadInput for classes with names that only data would tell."""
+    if task.kind == "classes" and isinstance(target_of(task.example()), str):
+        raise BadInput(
+            f"The names of the classes of {type(task).__name__} come from its training samples, and there is no data "
+            "here (data.dir). For a plan without data give the classes in a setting `classes`, in the order of the "
+            "model's outputs."
+        )

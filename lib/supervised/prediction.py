@@ -145,7 +145,8 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
 
 
 def _name(task: Any, number: int) -> str:
-    return task.names[number] if number < len(task.names) else str(number)
+    names = task.known_names()
+    return names[number] if number < len(names) else str(number)
 
 
 def _names(samples: list[Any], source: Path) -> list[str]:

@@ -186,7 +186,16 @@ class Supervised(Task):
 
     @property
     def names(self) -> list[str]:
-        """The names of the classes in their order: those of a setting `classes`, or those of the training data."""
+        """The names of the classes in their order: those of a setting `classes`, or those of the training data.
+
+        Raises BadInput where the classes have names and neither is there.
+        """
+        if not (found := self.known_names()) and self._learned is None and not self._has_data():
+            parts.check_unnamed(self)
+        return found
+
+    def known_names(self) -> list[str]:
+        """Returns `names`, and none where they are not known."""
         return self._given_names() or list(self.learned().get("classes", []))
 
     def _given_names(self) -> list[str]:
@@ -206,7 +215,9 @@ class Supervised(Task):
             if isinstance(train, list) and train and len(train[0]) == 2 and path_of(train[0]):
                 found["suffixes"] = sorted({path_of(sample).suffix for sample in train})
             self._learned = _as_json({**found, **self.learn(train)}, type(self).__name__)
-        if self._learned is None:  # a plan, which is made where there is no data: shapes count, and not values
+        if self._learned is None and (data := parts.located(self)) is not None:  # of a plan, which is not handed it
+            self._learned = type(self)(self.config, data).learned()
+        if self._learned is None:  # a plan where there is no data: shapes count, and not values
             return dict(self.learn([self.example()] * 2))
         return self._learned
 
@@ -286,7 +297,7 @@ class Supervised(Task):
         """Raises BadInput where a label is no class of the outputs: on a GPU it would end the process."""
         known = labels[self.known(labels)]
         least, most = (int(known.min()), int(known.max())) if len(known) else (0, 0)
-        most = max(most, len(self.names) - 1)
+        most = max(most, len(self.known_names()) - 1)
         if least < 0 or most >= self._width:
             raise BadInput(
                 f"The labels go from {least} to {most}, and the model has outputs for {self._width} classes, which are "

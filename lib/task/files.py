@@ -9,7 +9,7 @@ from pathlib import Path
 from lib.config import Config
 from lib.errors import BadInput, printable
 
-_NOT_BESIDE = frozenset(sys.stdlib_module_names) | {"lib", "__future__"}  # whatever lies beside a task's file
+_NOT_BESIDE = frozenset(sys.stdlib_module_names) | {"lib", "trainbook", "__future__"}  # whatever lies beside
 _CATCHES_MISSING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 

@@ -1,5 +1,6 @@
 """The notebook of a configuration of one's own: what it carries, says and needs."""
 
+import importlib
 import json
 import random
 import sys
@@ -47,6 +48,24 @@ def test_it_carries_the_task_with_what_it_imports_beside_it_and_lib_alone(config
     builders = ("lib/kaggle/", "lib/tasks/glacier", "lib/notebook/own", "lib/notebook/source", "lib/notebook/carrier")
     assert not [name for name in lib if name.startswith(builders)]
     assert carried.carried_files(made)["configs/mine.py"] == project.TASK
+
+
+def test_an_import_of_trainbook_is_no_package_to_install_and_finds_the_carried_lib(config, tmp_path, monkeypatch):
+    assert "trainbook/__init__.py" not in carried.carried_files(built(config))
+    (config.parent / "mine.py").write_text("import trainbook\n" + project.TASK)
+    made = built(config)
+    assert 'OWN = ["scipy", "torch"]' in code_of(made, "dependencies")
+    for name, text in carried.carried_files(made).items():
+        (tmp_path / "home" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "home" / name).write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "home"), *sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")
+    for name in [name for name in sys.modules if name.split(".")[0] in ("lib", "trainbook")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert importlib.import_module("trainbook").HOME == tmp_path / "home"
+    assert importlib.import_module("lib.errors").__file__ == str(tmp_path / "home" / "lib" / "errors.py")
+    for name in ("lib", "lib.errors", "trainbook"):
+        monkeypatch.delitem(sys.modules, name)
 
 
 def test_the_same_files_give_the_same_bytes_and_a_changed_one_others(config, tmp_path, capsys):

@@ -109,6 +109,34 @@ def test_a_plan_needs_no_data_not_even_for_balanced_classes(configured, monkeypa
         assert plan.chosen.prediction.fits
 
 
+def test_a_plan_has_the_classes_of_data_that_is_there_and_asks_for_them_where_none_is(configured, words, monkeypatch):
+    outputs = []
+
+    def model(self):
+        outputs.append(len(self.names))
+        return nn.Linear(2, len(self.names))
+
+    monkeypatch.setattr(find_task(configured("Words").task), "model", model)
+    plan = planner.make(configured("Words", {"data.dir": str(words)}), planner.find_card("t4"))
+    assert plan.chosen.prediction.fits and set(outputs) == {2}
+    with pytest.raises(BadInput, match="The names of the classes of Words come from .*give the classes in a setting"):
+        planner.make(configured("Words", {"data.dir": "nowhere"}), planner.find_card("t4"))
+
+
+def test_classes_that_no_training_sample_has_are_listed_with_their_part_before_a_run(task, monkeypatch):
+    words = task("Words")
+    rows = {part: list(words.parts[part].samples) for part in words.parts}
+    rows["validation"] += [("x", "rare"), ("y", "rare")]
+    rows["test"] += [("z", f"c{k:02}") for k in range(14)]
+    monkeypatch.setattr(type(words), "read", lambda self, source: rows)
+    listed = r"15 classes are in no .*\. validation: 'rare' \(2\)\. test: 'c00' \(1\), .*'c11' \(1\), and 2 more"
+    with pytest.raises(BadInput, match=f"{listed}.*in the setting `classes`, so that"):
+        task("Words").datasets()
+    names = ("consonant", "vowel", "rare", *(f"c{k:02}" for k in range(14)))
+    monkeypatch.setattr(type(words), "classes", names, raising=False)
+    assert len(task("Words").datasets()["test"]) == len(rows["test"])
+
+
 def test_metrics_are_those_of_the_whole_set_and_not_means_over_batches(task):
     words = task("Words")
     model = words.model().eval()
