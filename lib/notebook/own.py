@@ -150,10 +150,8 @@ def _library(own: Own, source: Source) -> dict[str, str]:
     names += [own.task.__module__] if own.task.__module__.startswith("lib.") else []
     paths = carrier.library(names, False, _ROOT)
     found = {path.relative_to(_ROOT).as_posix(): carrier.read(path, own.path, _ROOT) for path in sorted(paths)}
-    tops = {
-        one.dotted.split(".")[0] for name, code in own.files.items() if name.endswith(".py") for one in imports(code)
-    }
-    if "trainbook" in tops:  # which lets lib be found where Trainbook is installed, and lies beside lib there
+    codes = [code for name, code in own.files.items() if name.endswith(".py")]
+    if any(one.dotted.split(".")[0] == "trainbook" for code in codes for one in imports(code)):  # which finds lib
         package = next(folder for folder in (_ROOT / "trainbook", _ROOT.parent) if (folder / "__init__.py").is_file())
         found["trainbook/__init__.py"] = carrier.read(package / "__init__.py", own.path, package)
     return found

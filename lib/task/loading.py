@@ -123,7 +123,9 @@ def _prefer(path: Path) -> None:
     _task_folders.add(str(folder))
     for name, module in list(sys.modules.items()):
         place = _place(module)
-        if place in _task_folders - {str(folder)} and ((folder / f"{name}.py").is_file() or name in former):
+        if place in _task_folders - {str(folder)} and (
+            (folder / f"{name}.py").is_file() or (name in former and _is_installed(name))
+        ):
             del sys.modules[name]
         elif place and name in _finder.names and place not in _task_folders:
             raise BadInput(
@@ -135,6 +137,11 @@ def _prefer(path: Path) -> None:
     _beside[:] = [*([] if str(folder) in sys.path else [str(folder)]), *others]
     sys.path += _beside
     importlib.invalidate_caches()
+
+
+def _is_installed(name: str) -> bool:
+    folders = [entry for entry in sys.path if entry not in _task_folders]
+    return importlib.machinery.PathFinder.find_spec(name, folders) is not None
 
 
 def _place(module: Any) -> str:

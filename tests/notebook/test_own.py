@@ -62,7 +62,8 @@ def test_an_import_of_trainbook_is_no_package_to_install_and_finds_the_carried_l
     monkeypatch.setenv("PYTHONPATH", "")
     for name in [name for name in sys.modules if name.split(".")[0] in ("lib", "trainbook")]:
         monkeypatch.delitem(sys.modules, name)
-    assert importlib.import_module("trainbook").HOME == tmp_path / "home"
+    package = importlib.import_module("trainbook")
+    assert package.HOME == tmp_path / "home"
     assert importlib.import_module("lib.errors").__file__ == str(tmp_path / "home" / "lib" / "errors.py")
     for name in ("lib", "lib.errors", "trainbook"):
         monkeypatch.delitem(sys.modules, name)
