@@ -62,6 +62,16 @@ def write_table(path: Path, rows: Iterable[Sequence[Any]]) -> Path:
     return path
 
 
+def write_image(path: Path, classes: np.ndarray) -> Path:
+    """Writes an image of class numbers, (height, width) uint8 or uint16, as a PNG, whole or not; returns `path`."""
+    from PIL import Image  # which only tasks of images need
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk.whole(path) as aside:
+        Image.fromarray(classes).save(aside, format="PNG")
+    return path
+
+
 def _scatter(true: np.ndarray, guess: np.ndarray, path: Path) -> Path:
     """Draws predicted numbers over true ones; of many an even choice."""
     drawn, axes = figure.grid(1, 1, 4.2)

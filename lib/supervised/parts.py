@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lib.errors import BadInput, printable
-from lib.supervised.samples import ORDERING, PARTS, Item, in_order, input_of, reading, split, target_of
+from lib.supervised.samples import ORDERING, PARTS, Item, in_order, input_of, path_of, reading, split, target_of
 from lib.task.fingerprint import canonical
 from lib.task.loading import locate_data
 from lib.task.place import place_of
@@ -150,3 +150,19 @@ def check_unnamed(task: Any) -> None:
             "here (data.dir). For a plan without data give the classes in a setting `classes`, in the order of the "
             "model's outputs."
         )
+
+
+def of_files(samples: Any, source: Path | None) -> dict[str, Any]:
+    """Returns the suffixes of files that samples are beside their targets; the folder, where targets are files too."""
+    if not (isinstance(samples, list) and samples and len(samples[0]) == 2 and path_of(samples[0])):
+        return {}
+    paths = [path_of(sample) for sample in samples]
+    found: dict[str, Any] = {"suffixes": sorted({path.suffix for path in paths})}
+    folders = {canonical(path.parent, source) for path in paths}
+    if (
+        isinstance(target_of(samples[0]), Path)
+        and len(folders) == 1
+        and not Path(folder := folders.pop()).is_absolute()
+    ):
+        found["folder"] = folder
+    return found

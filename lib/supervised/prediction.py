@@ -5,12 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from lib.errors import BadInput, printable
 from lib.report.progress import Remaining, choose_progress
-from lib.report.result import write_table
+from lib.report.result import write_image, write_table
 from lib.supervised.samples import IGNORED, in_order, path_of, reading, target_of, with_target
 from lib.task.batches import in_batches
 
@@ -23,7 +24,10 @@ def read(task: Any, source: Path) -> list[Any]:
     suffixes, name = set(task.learned().get("suffixes", [])), type(task).__name__
     advice = f"Give data laid out as the training data, targets aside, or write read_new(source) in {name}."
     if suffixes:
-        files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+        folder = source / task.learned().get("folder", "")  # beside that of masks, say
+        is_below = folder.is_dir() and folder.resolve().is_relative_to(source.resolve())  # an archive may be anybody's
+        below = folder if is_below else source
+        files = [source] if source.is_file() else [path for path in below.rglob("*") if path.is_file()]
         found = [(path, None) for path in files if path.suffix in suffixes]
         what = f"no file ending in {', '.join(sorted(suffixes))}"
     else:
@@ -100,8 +104,13 @@ def _completed(task: Any, sample: Any) -> Any:
         raise _other_than_example(task, has, f"{len(example)}, its target last")
     if len(sample) < len(example):
         return [*sample, stands_for] if isinstance(sample, list) else (*sample, stands_for)
-    is_labelled = task.kind in ("tokens", "next_tokens") and target_of(sample) is not None
-    return sample if is_labelled else with_target(sample, stands_for)  # of tokens its length belongs to the sample
+    return sample if _is_labelled(task, target_of(sample)) else with_target(sample, stands_for)
+
+
+def _is_labelled(task: Any, target: Any) -> bool:
+    """Says whether a new sample's own target is used: of tokens, because its length belongs to the sample."""
+    is_there = target is not None and not (isinstance(target, Path) and not target.exists())
+    return task.kind in ("tokens", "next_tokens") and is_there
 
 
 def _completed_dict(task: Any, sample: Any, example: Mapping[str, Any], stands_for: Any) -> dict[str, Any]:
@@ -109,7 +118,7 @@ def _completed_dict(task: Any, sample: Any, example: Mapping[str, Any], stands_f
     if not isinstance(sample, Mapping) or not sample.keys() >= {*inputs}:
         has = f"has {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else f"is a {type(sample).__name__}"
         raise _other_than_example(task, has, f"{', '.join(map(repr, inputs))}, and {last!r} as its target")
-    if task.kind in ("tokens", "next_tokens") and sample.get(last) is not None:
+    if _is_labelled(task, sample.get(last)):
         return dict(sample)
     return {**{key: value for key, value in sample.items() if key != last}, last: stands_for}
 
@@ -137,6 +146,9 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
         names = ["prediction"] if mean.shape[1] == 1 else [f"prediction_{k + 1}" for k in range(mean.shape[1])]
         return [dict(zip(names, row, strict=True)) for row in mean.tolist()]
     shares, chosen = torch.stack([each.softmax(-1) for each in outputs]).mean(0).max(-1)
+    if task.kind == "tokens" and chosen.dim() > 2:
+        kind = np.uint8 if outputs[0].shape[-1] <= 256 else np.uint16
+        return [{"prediction": image.cpu().numpy().astype(kind)} for image in chosen]
     if task.kind == "tokens":
         rows = zip(chosen, batch["labels"] != IGNORED, strict=True)
         return [{"prediction": " ".join(_name(task, k) for k in row[known].tolist())} for row, known in rows]
@@ -159,5 +171,13 @@ def _names(samples: list[Any], source: Path) -> list[str]:
 
 def _write(answers: Mapping[str, Mapping[str, Any]], out: Path) -> None:
     columns = dict.fromkeys(name for row in answers.values() for name in row)
-    rows = ([name, *(row.get(column, "") for column in columns)] for name, row in answers.items())
+    rows = ([name, *(_cell(row.get(c, ""), f"{c}s/{name}", out) for c in columns)] for name, row in answers.items())
     write_table(out / FILE, [["sample", *columns], *rows])
+
+
+def _cell(value: Any, name: str, out: Path) -> Any:
+    """Returns what the table has of a value; an image of labels (height, width) becomes a PNG, and its path is it."""
+    if not isinstance(value, np.ndarray) or value.ndim != 2:
+        return value
+    path = (out / name).with_suffix(".png") if Path(name).suffix else out / f"{name}.png"
+    return write_image(path, value).relative_to(out).as_posix()

@@ -88,6 +88,11 @@ def _json(line: str, path: Path, number: int) -> dict[str, Any]:
 
 def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
     """Returns rows cut to `length` and filled with `value` to the longest of them, as a tensor (rows, longest)."""
+    if text := next((value for row in rows for value in row[:1] if isinstance(value, str)), None):
+        raise BadInput(
+            f"padded() was given text such as {printable(repr(text), most=60)}, and a tensor holds numbers. Translate "
+            "it in batch(), by the place of a name in the list of all names: [NAMES.index(name) for name in row]."
+        )
     width = max(1, min(length, max(map(len, rows), default=1)))
     return torch.tensor([[*row[:width], *[value] * (width - len(row))] for row in rows])
 

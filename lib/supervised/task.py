@@ -16,7 +16,7 @@ from lib.errors import BadInput, printable
 from lib.report import result
 from lib.supervised import evaluation, parts, prediction, scoring, targets
 from lib.supervised.parts import Part
-from lib.supervised.samples import IGNORED, Item, path_of, target_of, with_target
+from lib.supervised.samples import IGNORED, Item, target_of, with_target
 from lib.task import Batch, Task
 from lib.task.contract import to_write
 from lib.task.fingerprint import canonical
@@ -125,9 +125,10 @@ class Supervised(Task):
 
     def datasets(self) -> dict[str, Any]:
         scoring.check(self.metrics, self.kind)
+        found = dict(self.parts)
         if self.kind == "classes" and self.names:
-            parts.check_names(self.parts, self.names)
-        return dict(self.parts)
+            parts.check_names(found, self.names)
+        return found
 
     def describe_data(self) -> str:
         text = super().describe_data()
@@ -212,8 +213,7 @@ class Supervised(Task):
             if self.kind == "classes" and len(train) and not self._given_names():
                 is_named = isinstance(target_of(train[0]), str)
                 found = {"classes": sorted({str(target_of(sample)) for sample in train})} if is_named else {}
-            if isinstance(train, list) and train and len(train[0]) == 2 and path_of(train[0]):
-                found["suffixes"] = sorted({path_of(sample).suffix for sample in train})
+            found |= parts.of_files(train, self.source)
             self._learned = _as_json({**found, **self.learn(train)}, type(self).__name__)
         if self._learned is None and (data := parts.located(self)) is not None:  # of a plan, which is not handed it
             self._learned = type(self)(self.config, data).learned()
@@ -225,8 +225,8 @@ class Supervised(Task):
         return self.source is not None or not _asks(self.read)
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        for name in {"classes", "suffixes"} & values.keys():
-            texts = values[name]
+        for name in {"classes", "suffixes", "folder"} & values.keys():
+            texts = [values[name]] if name == "folder" else values[name]
             if not isinstance(texts, list) or len(texts) > _MOST_NAMES or not all(isinstance(t, str) for t in texts):
                 raise BadInput(f"{name} of what was learned from data are no names: {printable(repr(texts), most=60)}.")
         self._learned = dict(values)
@@ -357,13 +357,14 @@ class Supervised(Task):
         """Returns samples to predict; of their targets, which nobody knows, none counts, and they may be None.
 
         By default every file with a suffix of the training's, where a sample is a file and its target; else what `read`
-        finds, all parts together.
+        finds, in one list. Where targets are files too, the files are those of the folder that the training's lie in.
         """
         return prediction.read(self, source)
 
     def answers(self, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
-        """Returns a row of predictions.csv for each sample: the class with its probability, or the number.
+        """Returns a row of predictions.csv for each sample: the class with its probability, the number, the tokens.
 
+        Of tokens in two dimensions it is an array of their classes, (height, width), which is written as a PNG.
         Several models answer by their mean.
         """
         return prediction.answers(self, models, samples)

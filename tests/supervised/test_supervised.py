@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from lib import launch, planner
 from lib.errors import BadInput
 from lib.report.summary import Summary
-from lib.supervised import Supervised
+from lib.supervised import Supervised, evaluation, padded
 from lib.supervised.samples import in_order
 from lib.task import Task, find_task
 from lib.training import identity
@@ -219,6 +219,47 @@ def test_samples_that_are_dealt_otherwise_are_other_data_but_to_a_run_of_an_earl
         identity.check({"data fingerprint": "0" * 64}, {"data fingerprint": now}, "runs")
 
 
+def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(task, monkeypatch):
+    tags = task("Tags")
+    monkeypatch.setattr(type(tags), "metrics", ("accuracy", "macro_f1", "mcc", "kappa", "balanced_accuracy"))
+    torch.manual_seed(0)
+    model, loader = tags.model().eval(), Loader(tags, "test")
+
+    def misses(true, guess):
+        return float((true != guess).sum())
+
+    weighed, (true, guess, counts) = tags.evaluate(model, loader), tags._tested.known()
+    assert counts.sum() > len(counts) == len(true) == len({*zip(true.tolist(), guess.tolist(), strict=True)})
+    trivial = tags.baseline()
+    monkeypatch.setattr(type(tags), "metrics", (*tags.metrics, misses))
+    plain = tags.evaluate(model, loader)
+    assert tags._tested.known()[2] is None and plain["misses"] == counts[true != guess].sum()
+    assert {name: plain[name] for name in weighed} == pytest.approx(weighed, rel=1e-12)
+    assert {name: tags.baseline()[name] for name in trivial} == pytest.approx(trivial, rel=1e-12)
+    pairs = evaluation.Pairs()
+    for _ in range(2):
+        pairs.add(torch.tensor([5000, 1, 5000]), torch.tensor([1, 1, 1]), 6000)  # too many classes for a table
+    found = [each.tolist() for each in (pairs.true, pairs.guess, pairs.counts)]
+    assert found == [[1, 5000], [1, 1], [2, 4]]
+
+
+def test_rows_of_numbers_of_which_each_lacks_one_are_judged_by_column(task, monkeypatch):
+    heights, nan = task("Heights"), math.nan
+    parts = {
+        part: [(x, (y, nan) if k % 2 else (nan, 2 * y)) for k, (x, y) in enumerate(rows)]
+        for part, rows in heights.read().items()
+    }
+    monkeypatch.setattr(type(heights), "read", lambda self, source=None: parts)
+    monkeypatch.setattr(type(heights), "model", lambda self: nn.Linear(2, 2))
+    model, true = heights.model().eval(), np.array([y for _, y in parts["test"]])
+    scores = heights.evaluate(model, Loader(heights, "test"))
+    guess = model(torch.tensor([x for x, _ in parts["test"]])).detach().numpy()
+    train = np.nanmean([y for _, y in parts["train"]], 0)
+    for found, answers in ((scores, guess), (heights.baseline(), np.broadcast_to(train, true.shape))):
+        assert found["rmse"] == pytest.approx(np.mean(np.sqrt(np.nanmean((true - answers) ** 2, 0))), rel=1e-4)
+    assert "numbers.png" in heights.report({}, Path("figures"))
+
+
 def test_a_table_and_a_figure_of_confusions_are_left(configured, words, tmp_path):
     summary = launch.train(configured("Words", {"data.dir": str(words)}))
     folder = tmp_path / "runs" / "small"
@@ -349,6 +390,8 @@ MISTAKES = {
     "a missing file": ("Words", {"read": lambda s, source: (source / "train.csv").open()}, "cannot read .*train.csv"),
     "an error of read's own": ("Words", {"read": lambda s, source: {}["sentence"]},
                                "Words.read raises KeyError: 'sentence' .*test_supervised.py:.*{}.*Look at data.dir"),
+    "tags that are names": ("Tags", {"batch": lambda s, samples, t: {"labels": padded([["O", "PER"]], "O", 9)}},
+                            r"text such as 'O', and a tensor holds numbers.*NAMES.index"),
     "learned arrays": ("Words", {"learn": lambda s, train: {"mean": np.ones(2)}}, "learn returned no JSON"),
 }  # fmt: skip
 

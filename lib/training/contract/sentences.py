@@ -44,6 +44,11 @@ _MENDS = (
         "The samples have different sizes. Pad or crop them to one size before they are stacked.",
     ),
     (
+        r"too many dimensions 'str'|new\(\): invalid data type 'str'",
+        "A tensor holds numbers, and is made of text. Translate names by their place in the list of all: "
+        "NAMES.index(name).",
+    ),
+    (
         r"modified by an inplace operation|leaf Variable that requires grad",
         "A tensor that the backward pass needs is changed in place. Write `x = x + y` instead of `x += y`.",
     ),
