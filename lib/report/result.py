@@ -31,6 +31,10 @@ def write(
     """
     if kind == "numbers":
         return f"True against predicted numbers: {_scatter(true, guess, folder / 'plots' / 'numbers.png')}"
+    if kind == "labels":
+        number = true.shape[1]
+        shown = [*names, *map(str, range(len(names), number))]
+        return _by_class((true & guess).sum(0), guess.sum(0), true.sum(0), shown)
     count = max(classes, int(max(true.max(), guess.max())) + 1)
     if count > _MOST_ROWS:
         return ""
@@ -47,7 +51,10 @@ def write(
 
 def _of_classes(matrix: np.ndarray, names: Sequence[str]) -> str:
     """Returns how often each class is there, and its precision, recall and F1, of (classes, classes) counts."""
-    right, guessed, true = matrix.diagonal(), matrix.sum(0), matrix.sum(1)
+    return _by_class(matrix.diagonal(), matrix.sum(0), matrix.sum(1), names)
+
+
+def _by_class(right: np.ndarray, guessed: np.ndarray, true: np.ndarray, names: Sequence[str]) -> str:
     ratios = ((right, guessed), (right, true), (2 * right, guessed + true))
     columns = [[f"{n / of:.3f}" if of else "-" for n, of in zip(*pair, strict=True)] for pair in ratios]
     rows = zip(names, map(str, true), *columns, strict=True)

@@ -85,14 +85,17 @@ class _Watched:
     def _keep(self, batch: Batch, outputs: Tensor, labels: Tensor) -> None:
         is_number = self.task.kind == "numbers"
         true = self.task.judged(labels)
-        guess = self.task.judged(labels, outputs if is_number else outputs.argmax(-1))
+        answers = outputs if is_number else outputs > 0 if self.task.kind == "labels" else outputs.argmax(-1)
+        guess = self.task.judged(labels, answers)
         if self.by_pair:
             self.pairs.add(true, guess, outputs.shape[-1])
             return
         self.true.append(true.cpu())
         self.guess.append(guess.cpu())
         if self.with_shares:
-            self.shares.append(outputs[self.task.known(labels)].softmax(-1).cpu())
+            known = self.task.known(labels)
+            shares = outputs[known.all(1)].sigmoid() if self.task.kind == "labels" else outputs[known].softmax(-1)
+            self.shares.append(shares.cpu())
 
     def judged(self) -> Judged:
         """Returns all of it. Raises BadInput where no target is known."""
@@ -144,6 +147,6 @@ def baseline(task: Any, classes: int) -> dict[str, float]:
         (true,) = counts.nonzero()
         return Judged(true, np.full(len(true), commonest), counts[true], None).scores(task.metrics)
     train, true = task.targets("train"), task.targets("test")
-    classes = 0 if task.kind == "numbers" else max(classes, int(max(train.max(), true.max())) + 1)
+    classes = 0 if task.kind in ("numbers", "labels") else max(classes, int(max(train.max(), true.max())) + 1)
     guess, shares = scoring.constant(task.kind, train, len(true), classes)
     return Judged(true, guess, None, shares).scores(task.metrics)

@@ -2,6 +2,8 @@
 
 import contextlib
 import hashlib
+import inspect
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lib.errors import BadInput, printable
+from lib.supervised.marks import names_in
 from lib.supervised.samples import ORDERING, PARTS, Item, in_order, input_of, path_of, reading, split, target_of
 from lib.task.fingerprint import canonical
 from lib.task.loading import locate_data
@@ -115,7 +118,8 @@ def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
     found = {}
     for name, part in parts.items():
         if isinstance(part.samples, list | tuple):
-            targets = Counter(target for sample in part.samples if isinstance(target := target_of(sample), str))
+            kind = part.task.kind
+            targets = Counter(one for sample in part.samples for one in names_in(kind, target_of(sample)))
             found[name] = Counter({target: number for target, number in targets.items() if target not in names})
     missing = {name: targets for name, targets in found.items() if targets}
     if not missing:
@@ -144,7 +148,7 @@ def located(task: Any) -> Path | None:
 
 def check_unnamed(task: Any) -> None:
     """Raises BadInput for classes with names that only data would tell."""
-    if task.kind == "classes" and isinstance(target_of(task.example()), str):
+    if names_in(task.kind, target_of(task.example())):
         raise BadInput(
             f"The names of the classes of {type(task).__name__} come from its training samples, and there is no data "
             "here (data.dir). For a plan without data give the classes in a setting `classes`, in the order of the "
@@ -166,3 +170,16 @@ def of_files(samples: Any, source: Path | None) -> dict[str, Any]:
     ):
         found["folder"] = folder
     return found
+
+
+def asks(read: Any) -> bool:
+    """Says whether `read` cannot do without a source."""
+    return any(parameter.default is parameter.empty for parameter in inspect.signature(read).parameters.values())
+
+
+def as_json(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns values as they come back from a checkpoint: lists for tuples, text for keys. Raises BadInput."""
+    try:
+        return json.loads(json.dumps(values, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{name}.learn returned no JSON ({error}). Return numbers, text, or lists of them.") from None

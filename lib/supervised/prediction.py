@@ -12,6 +12,7 @@ from torch import nn
 from lib.errors import BadInput, printable
 from lib.report.progress import Remaining, choose_progress
 from lib.report.result import write_image, write_table
+from lib.supervised import marks
 from lib.supervised.samples import IGNORED, in_order, path_of, reading, target_of, with_target
 from lib.task.batches import in_batches
 
@@ -96,7 +97,10 @@ def _completed(task: Any, sample: Any) -> Any:
     """
     example = task.example()
     target = target_of(example)
-    stands_for = 0 if task.kind == "classes" and isinstance(target, str) else target
+    if marks.names_in(task.kind, target):
+        stands_for = 0 if task.kind == "classes" else [0.0] * len(task.known_names())
+    else:
+        stands_for = target
     if isinstance(example, Mapping):
         return _completed_dict(task, sample, example, stands_for)
     if not isinstance(sample, tuple | list) or len(example) - len(sample) not in (0, 1):
@@ -145,6 +149,8 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
         mean = torch.stack(outputs).mean(0).reshape(len(samples), -1)
         names = ["prediction"] if mean.shape[1] == 1 else [f"prediction_{k + 1}" for k in range(mean.shape[1])]
         return [dict(zip(names, row, strict=True)) for row in mean.tolist()]
+    if task.kind == "labels":
+        return marks.rows(torch.stack([each.sigmoid() for each in outputs]).mean(0), task.known_names())
     shares, chosen = torch.stack([each.softmax(-1) for each in outputs]).mean(0).max(-1)
     if task.kind == "tokens" and chosen.dim() > 2:
         kind = np.uint8 if outputs[0].shape[-1] <= 256 else np.uint16

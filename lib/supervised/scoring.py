@@ -82,6 +82,10 @@ def check_direction(name: str, better: str, task: str) -> None:
 def _made_targets(kind: str) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
     """Yields targets, each with guesses that are worse: of two classes and of more, or of one number and of several."""
     draws, number = np.random.default_rng(0), 48
+    if kind == "labels":
+        marks = draws.permutation(np.arange(3 * number) % 2).reshape(number, 3)
+        yield marks, [np.where(draws.random(marks.shape) < share, 1 - marks, marks) for share in _WRONG]
+        return
     if kind != "numbers":
         for classes in (2, 5):
             true = draws.permutation(np.arange(number) % classes)
@@ -117,6 +121,8 @@ def needs_probabilities(metrics: Sequence[Metric]) -> bool:
 def check(metrics: Sequence[Metric], kind: str) -> None:
     """Raises BadInput for a name that scikit-learn does not have, or one that the targets have no answer to."""
     for metric in metrics:
+        if metric in _PROBABILITIES and kind == "labels" and metric not in ("roc_auc", "average_precision"):
+            raise BadInput(f"The metric {metric!r} judges one class a sample, and kind is 'labels'. Name roc_auc, say.")
         if metric in _PROBABILITIES and kind == "numbers":
             raise BadInput(f"The metric {metric!r} judges classes, and kind is 'numbers'. Name rmse, mae or r2.")
         if metric not in _PROBABILITIES:
@@ -200,6 +206,10 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
     from sklearn import metrics
 
     classes = np.arange(shares.shape[1])
+    if true.ndim == 2:  # marks of each class
+        score = metrics.roc_auc_score if metric == "roc_auc" else metrics.average_precision_score
+        split = [k for k in classes if 0 < true[:, k].sum() < len(true)]
+        return float(np.mean([score(true[:, k], shares[:, k]) for k in split])) if split else float("nan")
     if metric == "log_loss":
         return float(metrics.log_loss(true, shares, labels=classes))
     if metric in ("top_3_accuracy", "top_5_accuracy"):
@@ -217,6 +227,9 @@ def constant(kind: str, train: np.ndarray, number: int, classes: int) -> tuple[n
     if kind == "numbers":
         mean = train.mean(0) if not np.isnan(train).any() else np.array([_mean(column) for column in train.T])
         return np.broadcast_to(mean, (number, *train.shape[1:])), None
+    if kind == "labels":
+        often = np.broadcast_to(train.mean(0), (number, train.shape[1]))
+        return (often > 0.5).astype(np.int64), often
     counts = np.bincount(train, minlength=classes)
     shares = np.broadcast_to(counts / counts.sum(), (number, len(counts)))
     return np.full(number, counts.argmax()), shares

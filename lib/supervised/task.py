@@ -1,7 +1,5 @@
 """`Supervised`: a task of which one writes the model, how its data is read and batched, and no more."""
 
-import inspect
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,14 +12,15 @@ from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
 from lib.report import result
-from lib.supervised import evaluation, parts, prediction, scoring, targets
+from lib.supervised import evaluation, marks, parts, prediction, scoring, targets
 from lib.supervised.parts import Part
 from lib.supervised.samples import IGNORED, Item, target_of, with_target
 from lib.task import Batch, Task
 from lib.task.contract import to_write
 from lib.task.fingerprint import canonical
 
-Kind = Literal["classes", "numbers", "tokens", "next_tokens"]
+Kind = Literal["classes", "numbers", "tokens", "next_tokens", "labels"]
+_FLOATS = ("numbers", "labels")  # kinds whose labels are floats, unknown where they are NaN
 _MOST_NAMES = 100_000
 
 
@@ -30,8 +29,9 @@ class Supervised(Task):
 
     The batch's "labels" are the targets. `kind` says what they are: "classes" (a number or a name a sample), "numbers"
     (one or several a sample), "tokens" (a class for each position) or "next_tokens" (the same, and the output at a
-    position is for the label of the next one, as transformers' causal models have it). A label of -100 is no target;
-    among numbers it is NaN. `metrics` are names in scikit-learn ("macro_f1", "rmse", "roc_auc", "zero_one_loss"), or
+    position is for the label of the next one, as transformers' causal models have it), or "labels" (any number of
+    classes a sample: names, or a mark of 0 or 1 for each class). A label of -100 is no target; among numbers and marks
+    it is NaN. `metrics` are names in scikit-learn ("macro_f1", "rmse", "roc_auc", "zero_one_loss"), or
     functions of (true, guess); the first decides which weights are best, unless `selection` names another. With
     `balanced` all classes weigh as much as each other in the loss. Names of classes come from a setting `classes`, or
     from the training data. Whatever is not as it should be can be written anew: it is still a Task.
@@ -50,6 +50,8 @@ class Supervised(Task):
         own = vars(cls)
         if cls.kind not in get_args(Kind):
             raise BadInput(f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(get_args(Kind))}.")
+        if cls.balanced and cls.kind in _FLOATS:
+            raise BadInput(f"{cls.__name__}.balanced is for classes and tokens, and its kind is {cls.kind!r}.")
         if "metrics" not in own and cls.kind == "numbers" and cls.metrics is Supervised.metrics:
             cls.metrics = ("rmse", "r2")
         elif isinstance(own.get("metrics"), str) or callable(own.get("metrics")):
@@ -126,7 +128,7 @@ class Supervised(Task):
     def datasets(self) -> dict[str, Any]:
         scoring.check(self.metrics, self.kind)
         found = dict(self.parts)
-        if self.kind == "classes" and self.names:
+        if self.kind in ("classes", "labels") and self.names:
             parts.check_names(found, self.names)
         return found
 
@@ -147,16 +149,12 @@ class Supervised(Task):
         return self._digest
 
     def prepared(self, sample: Any) -> Any:
-        """Returns a raw sample with its class as a number where the target is a name."""
-        if self.kind != "classes" or not isinstance(target := target_of(sample), str):
+        """Returns a raw sample with its class as a number where the target is a name, and marks where it is several."""
+        if self.kind not in ("classes", "labels"):
             return sample
-        if target not in self._numbers:
-            known = ", ".join(printable(name, most=40) for name in self.names[:12])
-            raise BadInput(
-                f"There is no class {printable(repr(target), most=60)}. The classes are: {known}. Name it in the "
-                "setting `classes`, or see that the training samples have it."
-            )
-        return with_target(sample, self._numbers[target])
+        target = target_of(sample)
+        numbers = self._numbers if self.kind == "labels" or isinstance(target, str) else {}
+        return sample if (new := marks.numbered(self.kind, target, numbers)) is target else with_target(sample, new)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         if not all(isinstance(sample, Item) for sample in samples):
@@ -166,21 +164,24 @@ class Supervised(Task):
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
         """Returns `batch` of these samples. Raises BadInput where its labels are not those of `kind`."""
         batch, name = self.batch(samples, training), f"{type(self).__name__}.batch"
-        labels = batch.get("labels") if isinstance(batch, Mapping) else None
-        if not isinstance(labels, Tensor):
+        found = batch.get("labels") if isinstance(batch, Mapping) else None
+        if not isinstance(found, Tensor):
             raise BadInput(f'{name} returned no tensor "labels". Put the targets there.')
-        if self.kind == "numbers":
-            return batch if labels.is_floating_point() else {**batch, "labels": labels.float()}
-        if labels.is_floating_point() or labels.is_complex():
+        if self.kind == "labels":
+            marks.check(found)
+        if self.kind in _FLOATS:
+            return batch if found.is_floating_point() else {**batch, "labels": found.float()}
+        if found.is_floating_point() or found.is_complex():
             raise BadInput(
-                f"{name} returned labels of {labels.dtype}. Classes are whole numbers; or set kind = 'numbers'."
+                f"{name} returned labels of {found.dtype}. Classes are whole numbers; or set kind = 'numbers', or "
+                "'labels' where a sample has any number of classes, each marked by 0 or 1."
             )
-        return {**batch, "labels": labels.long()}
+        return {**batch, "labels": found.long()}
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         example = self.example()
-        if self.kind == "classes" and isinstance(target_of(example), str):
-            example = with_target(example, 0)  # a name, and names may come from data
+        if marks.names_in(self.kind, target_of(example)):  # which may come from data
+            example = with_target(example, 0 if self.kind == "classes" else [0.0] * len(self.names))
         return {name: value.to(device) for name, value in self.labelled([example] * size).items()}
 
     # --- what is learned from data ------------------------------------------------------------------------------------
@@ -210,11 +211,10 @@ class Supervised(Task):
     def learned(self) -> dict[str, Any]:
         if self._learned is None and self._has_data():
             train, found = self.parts["train"].samples, {}
-            if self.kind == "classes" and len(train) and not self._given_names():
-                is_named = isinstance(target_of(train[0]), str)
-                found = {"classes": sorted({str(target_of(sample)) for sample in train})} if is_named else {}
+            if not self._given_names() and (names := marks.class_names(self.kind, train)):
+                found["classes"] = names
             found |= parts.of_files(train, self.source)
-            self._learned = _as_json({**found, **self.learn(train)}, type(self).__name__)
+            self._learned = parts.as_json({**found, **self.learn(train)}, type(self).__name__)
         if self._learned is None and (data := parts.located(self)) is not None:  # of a plan, which is not handed it
             self._learned = type(self)(self.config, data).learned()
         if self._learned is None:  # a plan where there is no data: shapes count, and not values
@@ -222,7 +222,7 @@ class Supervised(Task):
         return self._learned
 
     def _has_data(self) -> bool:
-        return self.source is not None or not _asks(self.read)
+        return self.source is not None or not parts.asks(self.read)
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         for name in {"classes", "suffixes", "folder"} & values.keys():
@@ -236,10 +236,10 @@ class Supervised(Task):
     # --- training -----------------------------------------------------------------------------------------------------
 
     def count(self, batch: Batch) -> Mapping[str, float]:
-        labels = self.placed(batch["labels"])
-        if self._width and self.kind != "numbers":
-            self._check_classes(labels)
-        return {"loss": int(self.known(labels).sum())}
+        found = self.placed(batch["labels"])
+        if self._width and self.kind not in _FLOATS:
+            self._check_classes(found)
+        return {"loss": int(self.known(found).sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
         return {"loss": self.summed_loss(self.passed(model, batch), batch["labels"])}, {}
@@ -253,8 +253,10 @@ class Supervised(Task):
         return self._passed[2]
 
     def summed_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Returns () the sum over the targets: of squares for numbers, of cross-entropy for classes."""
+        """Returns () the sum over the targets: of squares for numbers, of cross-entropy for classes and marks."""
         outputs, labels = self.matched(outputs, labels)
+        if self.kind == "labels":
+            return marks.summed_loss(outputs, labels)
         if self.kind == "numbers":
             squares = (outputs - labels.nan_to_num()) ** 2
             return torch.where(self.known(labels), squares, 0.0).sum()
@@ -277,6 +279,9 @@ class Supervised(Task):
             if outputs.shape not in (labels.shape, (*labels.shape, 1)) and labels.shape != (*outputs.shape, 1):
                 raise BadInput(f"{shapes}. Return a number for each label.")
             return outputs.float().reshape(labels.shape), labels
+        if self.kind == "labels":
+            marks.check_shapes(labels, outputs, shapes)
+            return outputs.float(), labels
         if outputs.shape[:-1] != labels.shape or outputs.shape[-1] < 2:
             raise BadInput(
                 f"{shapes}. Return the labels' shape and one dimension more at the end: a score for each class."
@@ -291,7 +296,7 @@ class Supervised(Task):
         return labels[:, 1:] if self.kind == "next_tokens" else labels
 
     def known(self, labels: Tensor) -> Tensor:
-        return ~labels.isnan() if self.kind == "numbers" else labels != IGNORED
+        return ~labels.isnan() if self.kind in _FLOATS else labels != IGNORED
 
     def _check_classes(self, labels: Tensor) -> None:
         """Raises BadInput where a label is no class of the outputs: on a GPU it would end the process."""
@@ -321,9 +326,12 @@ class Supervised(Task):
     def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
         """Returns what belongs to known labels, of `values` or of themselves.
 
-        Of several numbers a sample these are the rows of which one is known at least; unknown labels stay NaN.
+        Of several numbers a sample these are the rows of which one is known at least; unknown labels stay NaN. Of marks
+        they are the rows of which all are known.
         """
         values, known = labels if values is None else values, self.known(labels)
+        if self.kind == "labels":
+            return values[known.all(1)].long()
         if self.kind == "numbers" and labels.dim() > 1:
             values, known = values.flatten(1), known.flatten(1).any(1)
             return values[known] if values.shape[1] > 1 else values[known][:, 0]
@@ -377,16 +385,3 @@ class Supervised(Task):
         """Leaves out the samples: a loader worker is sent those that it needs."""
         without = {"_seen": {}, "_tested": None, "_passed": None}
         return {name: value for name, value in vars(self).items() if name != "parts"} | without
-
-
-def _asks(read: Any) -> bool:
-    """Says whether `read` cannot do without a source."""
-    return any(parameter.default is parameter.empty for parameter in inspect.signature(read).parameters.values())
-
-
-def _as_json(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Returns values as they come back from a checkpoint: lists for tuples, text for keys. Raises BadInput."""
-    try:
-        return json.loads(json.dumps(values, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"{name}.learn returned no JSON ({error}). Return numbers, text, or lists of them.") from None

@@ -260,6 +260,44 @@ def test_rows_of_numbers_of_which_each_lacks_one_are_judged_by_column(task, monk
     assert "numbers.png" in heights.report({}, Path("figures"))
 
 
+def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(configured, task, capsys, monkeypatch):
+    monkeypatch.setattr(launch, "plot", lambda run, baseline: None)
+    summary = launch.train(configured("Topics"))
+    assert summary.reason == "completed" and list(summary.metrics) == ["macro_f1", "accuracy", "roc_auc"]
+    assert [line.split()[0] for line in summary.report.splitlines()[-2:]] == ["long", "vowel"]
+    topics = task("Topics")
+    assert topics.names == ["long", "vowel"] and topics.selection == ("macro_f1", "max")
+    assert topics.prepared(("x", ["vowel"])) == ("x", [0.0, 1.0]) and topics.prepared(("x", [])) == ("x", [0.0, 0.0])
+    model, batch = topics.model().eval(), batch_of(topics, "test", 10)
+    out, true = model(batch["x"]), batch["labels"].numpy().astype(int)
+    scores = topics.evaluate(model, Loader(topics, "test"))
+    right = F.binary_cross_entropy_with_logits(out, batch["labels"])
+    guess, shares = (out > 0).numpy().astype(int), out.sigmoid().detach().numpy()
+    assert scores == pytest.approx({
+        "loss": right.item(), "macro_f1": reference.f1_score(true, guess, average="macro", zero_division=0),
+        "accuracy": reference.accuracy_score(true, guess), "roc_auc": reference.roc_auc_score(true, shares),
+    }, rel=1e-5)  # fmt: skip
+    share = topics.targets("train").mean(0)
+    assert topics.baseline()["accuracy"] == (true == (share > 0.5)).all(1).mean()
+    batch["labels"][0, 0] = math.nan
+    assert topics.count(batch) == {"loss": 19} and topics.judged(batch["labels"]).shape == (9, 2)
+    topics.loss(model, batch)[0]["loss"].backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    with torch.no_grad():
+        model.weight.zero_(), model.bias.copy_(torch.tensor([-1.0, 1.0]))
+    monkeypatch.setattr(type(topics), "read_new", lambda self, source: [("word", None)])
+    assert topics.predict([model], Path(), None)["0"] == {"prediction": "vowel", "probability": "0.731059"}
+    planner.make(configured("Topics"), planner.find_card("t4"))
+    with pytest.raises(BadInput, match="a label is 1 where the sample has the class and 0 elsewhere"):
+        topics.labelled([("word", [2.0, 0.0])])
+    with pytest.raises(BadInput, match=r"outputs has the shape \(10, 3\), .*both are \(samples, classes\)"):
+        topics.loss(nn.Linear(2, 3), batch)
+    with pytest.raises(BadInput, match="There is no class 'wide'. The classes are: long, vowel"):
+        topics.prepared(("x", ["wide"]))
+    with pytest.raises(BadInput, match="balanced is for classes and tokens, and its kind is 'labels'"):
+        type("Mine", (Supervised,), {"kind": "labels", "balanced": True})
+
+
 def test_a_table_and_a_figure_of_confusions_are_left(configured, words, tmp_path):
     summary = launch.train(configured("Words", {"data.dir": str(words)}))
     folder = tmp_path / "runs" / "small"

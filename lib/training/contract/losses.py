@@ -100,7 +100,7 @@ def _doubt_shares(asked: Asked, model: nn.Module, batch: Batch) -> None:
     cls = type(asked.task)
     methods = [getattr(cls, name, None) for name in ("loss", "summed_loss")]
     is_cross_entropy = all(getattr(method, "__module__", "").startswith("lib.supervised.") for method in methods)
-    if not is_cross_entropy or cls.kind == "numbers":  # type: ignore[attr-defined]
+    if not is_cross_entropy or cls.kind in ("numbers", "labels"):  # type: ignore[attr-defined]
         return
     with put_back(), torch.no_grad(), asking(f"{asked.name}.outputs()"):
         found = asked.task.outputs(model, batch).float()  # type: ignore[attr-defined]

@@ -200,7 +200,7 @@ def test_two_players_that_train_in_turn_keep_their_promises(toy):
     assert contract.findings(task, config) == [] and task.step == 0
 
 
-@pytest.mark.parametrize("cls", ["Words", "Heights", "Tags", "Following"])
+@pytest.mark.parametrize("cls", ["Words", "Heights", "Tags", "Following", "Topics"])
 def test_tasks_with_targets_keep_their_promises(cls, toy, tmp_path):
     """Also for a batch of one sample, whose number is no more than a scalar to squeeze()."""
     (tmp_path / "data").mkdir()
