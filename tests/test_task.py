@@ -82,6 +82,24 @@ def test_a_task_file_imports_what_lies_beside_it_and_nothing_of_that_hides_anoth
     assert find_task("other/own.py:Own").VALUE == 4 and find_task("own.py:Own").VALUE == 3
 
 
+def test_a_file_that_a_task_imports_from_beside_it_comes_before_an_installed_namesake(own, tmp_path, tmp_path_factory):
+    """As for a script: on a machine that has such a package the task would else be another one."""
+    installed = tmp_path_factory.mktemp("installed")
+    for folder, value in ((installed, 1), (tmp_path, 2)):
+        (folder / "namesake_own.py").write_text(f"VALUE = {value}\n")
+    (installed / "other_own.py").write_text("VALUE = 1\n")
+    (tmp_path / "other_own.py").mkdir()  # no module, and not what is imported
+    sys.path.insert(0, str(installed))
+    own("    from namesake_own import VALUE\n    from other_own import VALUE as OTHER\n")
+    assert (find_task("own.py:Own").VALUE, find_task("own.py:Own").OTHER) == (2, 1)
+    (tmp_path / "new").mkdir()
+    text = OWN.format(more="import namesake_own") + "    VALUE = namesake_own.VALUE\n"
+    (tmp_path / "new" / "own.py").write_text(text)
+    assert find_task("new/own.py:Own").VALUE == 1  # beside which there is none
+    with pytest.raises(BadInput, match="namesake_own beside the task has the name of the installed package"):
+        own("    from namesake_own import VALUE\n    changed = 1\n")
+
+
 @pytest.mark.parametrize(
     ("body", "where", "what"),
     [

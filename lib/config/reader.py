@@ -216,8 +216,9 @@ class Reader:
                 values[name] = self.section(expected, MappingNode("", [], node.start_mark), path)
             elif default is MISSING:
                 values[name] = self.report(node, f"The key {path} is missing. {f.metadata.get('help', 'Add it.')}")
-            else:
-                values[name] = default
+            else:  # a file that a default names is looked for where one that is given would be
+                is_path = f.metadata.get("path") and isinstance(default, str) and default
+                values[name] = self.path(default, node, path) if is_path else default
         together = getattr(cls, "mistakes", lambda _: ())
         for name, sentence in (*_settle_lengths(cls, values, entries, key), *together(values)):
             self.report(entries[name][0] if name in entries else node, sentence)

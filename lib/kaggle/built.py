@@ -34,6 +34,7 @@ def build(config: Path, out: Path) -> Built:
         raise BadInput(f"{out} cannot be written ({error.strerror or error}). Give another place.") from None
     size = f"{len(text.encode()) / 1000:,.0f} KB"
     lines = [f"Built {out} ({size}) from {config}. It carries lib and {', '.join(read.files)}."]
+    lines += read.said
     if lacked:
         lines.append(
             f"Kaggle's image lacks {', '.join(lacked)}: the notebook asks for internet, and installs it there."

@@ -35,7 +35,7 @@ def check(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
     names = {name for code in codes for name in _imported(code)} | {*_tops(carried.syntax(notebook))}
     names |= {one.dotted.split(".")[0] for text in own.values() for one in imports(text) if one.is_needed}
     beside = {part for name in own for part in Path(name).with_suffix("").parts}
-    names -= {*sys.stdlib_module_names, "lib", "__future__", *beside}
+    names -= {*sys.stdlib_module_names, "lib", "trainbook", "__future__", *beside}
     has_internet = bool(notebook["metadata"].get("kaggle", {}).get("isInternetEnabled"))
     if (lacked := absent(names)) and not has_internet:
         advice = "Switch the internet on, or mount their wheels."

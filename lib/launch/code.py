@@ -5,18 +5,20 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib.config import Config, read_config
+from lib.config import Config, read_config, with_changes
 from lib.errors import BadInput, printable
 from lib.machine import disk
-from lib.task.files import file_of, label, own_files
+from lib.task.files import file_of, label, named_files, own_files
 
 FOLDER = "code"  # in a run's folder
+NAMED = "named"  # there too: what settings with path=True name
 
 
 def keep(run: Path, config: Config) -> Config:
     """Writes the files of a configuration's own task into its run's folder; returns it with the task from there.
 
-    Files of an earlier start that the task no longer imports are removed. For a task of lib it does nothing.
+    The files that its settings name go there too. Files of an earlier start that the task no longer imports are
+    removed. For a task of lib it does nothing.
     """
     file = file_of(config)
     if file is None:
@@ -31,7 +33,19 @@ def keep(run: Path, config: Config) -> Config:
             disk.make_folders(path.parent)
             with disk.whole(path) as aside:
                 aside.write_bytes(content)
-    return dataclasses.replace(config, task=f"{FOLDER}/{label(config.task)}")
+    named = {key: _with_file(run, key, path) for key, path in named_files(config).items()}
+    kept = with_changes(config, named) if named else config
+    return dataclasses.replace(kept, task=f"{FOLDER}/{label(config.task)}")
+
+
+def _with_file(run: Path, key: str, path: Path) -> str:
+    """Writes a file that a setting names into its run's folder; returns where it lies there."""
+    place, content = run / NAMED / key / path.name, path.read_bytes()
+    if not (place.is_file() and place.read_bytes() == content):
+        disk.make_folders(place.parent)
+        with disk.whole(place) as aside:
+            aside.write_bytes(content)
+    return place.relative_to(run).as_posix()
 
 
 def named_by(run: Path) -> str:

@@ -20,7 +20,7 @@ from lib.machine.facts import FACTS
 from lib.notebook import carrier
 from lib.notebook.source import Source, build, has_tag, libraries, read_source
 from lib.task import Task, find_task, load_config
-from lib.task.files import file_of, own_files
+from lib.task.files import file_of, imports, named_files, own_files, own_places
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -48,6 +48,7 @@ class Own:
     files: Mapping[str, str]
     packages: tuple[str, ...]
     has_small: bool
+    said: tuple[str, ...] = ()  # what the notebook will lack, in sentences
 
 
 def read(path: Path) -> Own:
@@ -58,18 +59,47 @@ def read(path: Path) -> Own:
     places = [_place_of_task(one, config) for one, config in zip(paths, configs, strict=True)]
     home = _absolute(path).parent
     root = Path(os.path.commonpath([home, *(place.parent for place in places if place)]))
-    files, packages = {}, set()
+    files, packages, said = {}, set(), []
     for place, config in zip(places, configs, strict=True):
         if place and (file := file_of(config)):
             own = own_files(file)
             packages.update(own.packages)
             for one in own.files:
                 files[_below(root, place.parent / one.relative_to(own.folder))] = carrier.read(one, path, one.parent)
+                said += [_of_own_place(one, line) for line in own_places(one)]
+            named, lacking = _named(path, config, home, root)
+            files, said = files | named, said + lacking
     for one in paths:
         files |= _with_bases(one, _below(root, home / f"{one.stem}.yaml"))
     name = _below(root, home / path.stem).removeprefix("configs/")
     task = find_task(configs[0].task)
-    return Own(path, root, name, configs[0], task, dict(sorted(files.items())), tuple(sorted(packages)), len(paths) > 1)
+    own = Own(path, root, name, configs[0], task, dict(sorted(files.items())), tuple(sorted(packages)), len(paths) > 1)
+    return replace(own, said=tuple(dict.fromkeys(said)))
+
+
+def _of_own_place(file: Path, line: int) -> str:
+    return (
+        f"{printable(file)}:{line}: By __file__ the task looks for files beside it, which the notebook does not carry. "
+        'Name such a file in a setting, option("words.txt", "...", path=True): then it goes along.'
+    )
+
+
+def _named(path: Path, config: Config, home: Path, root: Path) -> tuple[dict[str, str], list[str]]:
+    """Returns the texts of files that settings name, by their names in the notebook, and what it cannot carry."""
+    files, lacking, written = {}, [], path.read_text("utf-8")
+    for key, file in named_files(config).items():
+        place = _absolute(file)
+        try:
+            if not place.is_relative_to(home) or (file.is_absolute() and str(file) in written):
+                raise BadInput("its path does not lead from the configuration's folder to a file in it")
+            files[_below(root, place)] = carrier.read(place, path, home)
+        except BadInput as error:
+            why = str(error).rstrip(".")
+            lacking.append(
+                f"{key} names {printable(file)}, which the notebook does not carry ({why}). Put a text beside the "
+                "configuration, or the file into the data set."
+            )
+    return files, lacking
 
 
 def _checked(path: Path) -> Config:
@@ -149,7 +179,12 @@ def _library(own: Own, source: Source) -> dict[str, str]:
     names = [name for code in codes for name in carrier.imported(code, True)]
     names += [own.task.__module__] if own.task.__module__.startswith("lib.") else []
     paths = carrier.library(names, False, _ROOT)
-    return {path.relative_to(_ROOT).as_posix(): carrier.read(path, own.path, _ROOT) for path in sorted(paths)}
+    found = {path.relative_to(_ROOT).as_posix(): carrier.read(path, own.path, _ROOT) for path in sorted(paths)}
+    codes = [code for name, code in own.files.items() if name.endswith(".py")]
+    if any(one.dotted.split(".")[0] == "trainbook" for code in codes for one in imports(code)):  # which finds lib
+        package = next(folder for folder in (_ROOT / "trainbook", _ROOT.parent) if (folder / "__init__.py").is_file())
+        found["trainbook/__init__.py"] = carrier.read(package / "__init__.py", own.path, package)
+    return found
 
 
 def _filled(own: Own, internet: bool) -> Source:

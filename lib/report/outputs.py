@@ -17,7 +17,7 @@ from lib.text import amount
 ARCHIVE = "outputs.tar.gz"
 # Checkpoints, what a killed run left half written or half deleted, and what Python makes of a task's files
 _LEFT_OUT = re.compile(r"(^|/)(checkpoints|__pycache__|[^/]*\.(tmp|del|old))(/|$)")
-_LOOSE = {"checkpoints", "best", "plots", "code"}
+_LOOSE = {"checkpoints", "best", "plots", "code", "named"}
 _MANY = 50  # files of a folder above which it is bundled
 _SHOWN = 40  # rows of the table
 _SMALL = 2**20  # bytes up to which a file is compared with what an archive holds

@@ -16,15 +16,31 @@ _MOST_DRAWN = 20
 _MOST_POINTS = 5000
 
 
-def write(kind: str, true: np.ndarray, guess: np.ndarray, names: Sequence[str], classes: int, folder: Path) -> str:
-    """Writes the figure of a test into a run's folder; returns what to print. More classes than 50 have none."""
+def write(
+    kind: str,
+    true: np.ndarray,
+    guess: np.ndarray,
+    names: Sequence[str],
+    classes: int,
+    folder: Path,
+    counts: np.ndarray | None = None,
+) -> str:
+    """Writes the figure of a test into a run's folder; returns what to print. More classes than 50 have none.
+
+    `counts` says how often each pair of classes came, if not once.
+    """
     if kind == "numbers":
         return f"True against predicted numbers: {_scatter(true, guess, folder / 'plots' / 'numbers.png')}"
+    if kind == "labels":
+        number = true.shape[1]
+        shown = [*names, *map(str, range(len(names), number))]
+        return _by_class((true & guess).sum(0), guess.sum(0), true.sum(0), shown)
     count = max(classes, int(max(true.max(), guess.max())) + 1)
     if count > _MOST_ROWS:
         return ""
     shown = [names[number] if number < len(names) else str(number) for number in range(count)]
-    matrix = np.bincount(true * count + guess, minlength=count * count).reshape(count, count)  # rows: the truth
+    matrix = np.zeros((count, count), np.int64)  # rows: the truth
+    np.add.at(matrix, (true, guess), 1 if counts is None else counts)
     where = folder / "confusion.csv"
     write_table(where, [["true class", *shown], *([name, *row] for name, row in zip(shown, matrix, strict=True))])
     unit = "samples" if kind == "classes" else "tokens"
@@ -35,7 +51,10 @@ def write(kind: str, true: np.ndarray, guess: np.ndarray, names: Sequence[str], 
 
 def _of_classes(matrix: np.ndarray, names: Sequence[str]) -> str:
     """Returns how often each class is there, and its precision, recall and F1, of (classes, classes) counts."""
-    right, guessed, true = matrix.diagonal(), matrix.sum(0), matrix.sum(1)
+    return _by_class(matrix.diagonal(), matrix.sum(0), matrix.sum(1), names)
+
+
+def _by_class(right: np.ndarray, guessed: np.ndarray, true: np.ndarray, names: Sequence[str]) -> str:
     ratios = ((right, guessed), (right, true), (2 * right, guessed + true))
     columns = [[f"{n / of:.3f}" if of else "-" for n, of in zip(*pair, strict=True)] for pair in ratios]
     rows = zip(names, map(str, true), *columns, strict=True)
@@ -47,6 +66,16 @@ def write_table(path: Path, rows: Iterable[Sequence[Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with disk.whole(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
+    return path
+
+
+def write_image(path: Path, classes: np.ndarray) -> Path:
+    """Writes an image of class numbers, (height, width) uint8 or uint16, as a PNG, whole or not; returns `path`."""
+    from PIL import Image  # which only tasks of images need
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk.whole(path) as aside:
+        Image.fromarray(classes).save(aside, format="PNG")
     return path
 
 

@@ -18,6 +18,7 @@ from lib.task.fingerprint import canonical
 
 IGNORED = -100  # the label of what has no target, as in torch and transformers
 PARTS = ("train", "validation", "test")
+ORDERING = ("weights", "lengths", "order")  # what a sequence of samples may have that decides the order of an epoch
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,11 @@ def split(
     if not 0 <= validation + test < 1 or min(validation, test) < 0:
         raise BadInput(f"split(validation={validation}, test={test}) leaves nothing to train on. Give smaller shares.")
     for item in items:
-        text = "" if now.is_new else canonical(group(item) if group else _without_target(item), now.root)
+        text = "" if now.is_new else canonical(group(item) if group else input_of(item), now.root)
         share = int(hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16) / 16**12
         is_held = now.is_new or share < test
         parts["test" if is_held else "validation" if share < test + validation else "train"].append(item)
     return parts
-
-
-def _without_target(item: Any) -> Any:
-    return item[:-1] if isinstance(item, tuple | list) and len(item) > 1 else item
 
 
 def records(source: Path, pattern: str = "*.csv") -> Iterator[dict[str, Any]]:
@@ -91,6 +88,11 @@ def _json(line: str, path: Path, number: int) -> dict[str, Any]:
 
 def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
     """Returns rows cut to `length` and filled with `value` to the longest of them, as a tensor (rows, longest)."""
+    if text := next((value for row in rows for value in row[:1] if isinstance(value, str)), None):
+        raise BadInput(
+            f"padded() was given text such as {printable(repr(text), most=60)}, and a tensor holds numbers. Translate "
+            "it in batch(), by the place of a name in the list of all names: [NAMES.index(name) for name in row]."
+        )
     width = max(1, min(length, max(map(len, rows), default=1)))
     return torch.tensor([[*row[:width], *[value] * (width - len(row))] for row in rows])
 
@@ -115,6 +117,13 @@ def target_of(sample: Any) -> Any:
     raise BadInput(f"The sample {what} has no target. Let read() return tuples whose last element is the target.")
 
 
+def input_of(sample: Any) -> Any:
+    """Returns a sample without what `target_of` returns; whole where it is no more than one value."""
+    if isinstance(sample, Mapping) and len(sample) > 1:
+        return dict(list(sample.items())[:-1])
+    return sample[:-1] if isinstance(sample, tuple | list) and len(sample) > 1 else sample
+
+
 def with_target(sample: Any, target: Any) -> Any:
     """Returns a sample with another target."""
     if isinstance(sample, Mapping):
@@ -134,28 +143,7 @@ def in_order(samples: Any, root: Path | None) -> Any:
     """Returns samples that begin with a path in the order of their paths: that of a folder differs between machines."""
     if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
         samples = list(samples)
-    if isinstance(samples, list) and samples and all(path_of(sample) for sample in samples):
+    is_plain = isinstance(samples, list) and not any(hasattr(samples, name) for name in ORDERING)
+    if is_plain and samples and all(path_of(sample) for sample in samples):
         return sorted(samples, key=lambda sample: canonical(path_of(sample), root))
     return samples
-
-
-class Part:
-    """The samples of one part as a data set; a lazy sequence of them stays lazy."""
-
-    def __init__(self, task: Any, name: str, samples: Any):
-        self.task, self.name, self.samples, self.training = task, name, samples, name == PARTS[0]
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Item:
-        return Item(self.task.prepared(self.samples[index]), self.training)
-
-
-def of_source(read: Callable[..., Any], source: Path | None, name: str) -> Any:
-    """Calls `read`. Raises BadInput where a file that it opens is not there."""
-    try:
-        return read() if source is None else read(Path(source))
-    except OSError as error:
-        why = f"{error.strerror or error}: {printable(error.filename)}" if error.filename else f"{error}"
-        raise BadInput(f"{name} cannot read {printable(source)} ({why}). Look at data.dir.") from error

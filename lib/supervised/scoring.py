@@ -1,7 +1,9 @@
 """Metrics by their names in scikit-learn, or as functions of (true, guess), and which direction of each is better."""
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
 from lib.task import Batch
 
 Metric = str | Callable[[np.ndarray, np.ndarray], float]
@@ -38,9 +40,11 @@ _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # What needs a probability for each class
 _PROBABILITIES = ("roc_auc", "average_precision", "log_loss", "top_3_accuracy", "top_5_accuracy")
+_NOT_NEGATIVE = ("rmsle", "root_mean_squared_log_error", "mean_squared_log_error")  # whose guesses count from 0
 # "functions ending with _error, _loss, or _deviance return a value to minimize": scikit-learn's guide, section 3.4
 _SMALLER = ("_error", "_loss", "_deviance")
 _SMALLER_NAMES = ("loss", "mse", "rmse", "mae", "mape", "rmsle")
+_WRONG = (0.1, 0.3, 0.6)  # shares of guesses, or distances of numbers, by which a metric of one's own is tried
 
 
 def name_of(metric: Metric) -> str:
@@ -51,10 +55,63 @@ def name_of(metric: Metric) -> str:
     return name
 
 
-def better(metric: Metric) -> str:
-    """Returns "min" or "max": the direction that scikit-learn's way of naming gives."""
+def better(metric: Metric, kind: str = "classes") -> str:
+    """Returns "min" or "max": for a name by scikit-learn's way of naming, for a function as trying it shows.
+
+    "" where trying shows neither, and the function's name is not of scikit-learn's way either.
+    """
     name = name_of(metric)
-    return "min" if name in _SMALLER_NAMES or name.endswith(_SMALLER) else "max"
+    is_smaller = name in _SMALLER_NAMES or name.endswith(_SMALLER)
+    if isinstance(metric, str):
+        return "min" if is_smaller else "max"
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        tried = next(filter(None, (_direction(metric, *made) for made in _made_targets(kind))), "")
+    return tried or ("min" if is_smaller else "")
+
+
+def check_direction(name: str, better: str, task: str) -> None:
+    """Raises BadInput where nobody knows whether more or less of a metric, a function, is better."""
+    if not better:
+        raise BadInput(
+            f"Whether more or less of the metric {name!r} is better cannot be seen: tried on made targets, it fails or "
+            f'rates no guess worse than the truth. Write selection = ("{name}", "min") or ("{name}", "max") in {task}.'
+        )
+
+
+def _made_targets(kind: str) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+    """Yields targets, each with guesses that are worse: of two classes and of more, or of one number and of several."""
+    draws, number = np.random.default_rng(0), 48
+    if kind == "labels":
+        marks = draws.permutation(np.arange(3 * number) % 2).reshape(number, 3)
+        yield marks, [np.where(draws.random(marks.shape) < share, 1 - marks, marks) for share in _WRONG]
+        return
+    if kind != "numbers":
+        for classes in (2, 5):
+            true = draws.permutation(np.arange(number) % classes)
+            yield true, [np.where(draws.random(number) < share, draws.permutation(true), true) for share in _WRONG]
+        return
+    for shape in ((number,), (number, 2), (number, 3), (number, 1)):
+        true = draws.uniform(0.2, 0.8, shape).astype(np.float32)
+        further = [np.abs(true + share * draws.choice([-1, 1], shape)).astype(np.float32) for share in _WRONG]
+        yield true, [*further, true * 0.5, true * 1.5, draws.permutation(true)]
+    for shape in ((number, 3), (number,)):  # numbers that are marks of classes
+        true = (draws.permutation(np.arange(np.prod(shape)) % 2).reshape(shape)).astype(np.float32)
+        yield true, [np.where(draws.random(shape) < share, 1 - true, true) for share in _WRONG]
+
+
+def _direction(metric: Callable, true: np.ndarray, worse: Sequence[np.ndarray]) -> str:
+    """Returns "min" or "max" where no guess is better than the truth, and some are worse; "" for anything else."""
+    try:
+        best = float(metric(true.copy(), true.copy()))
+        found = np.array([float(metric(true.copy(), guess.copy())) for guess in worse])
+    except Exception:  # of what is a person's, on targets that need not be like his
+        return ""
+    known = found[np.isfinite(found)]
+    near = 1e-5 * max(1.0, abs(best), *np.abs(known))  # fp32 targets: an equal score may differ in its last digits
+    if not np.isfinite(best) or not len(known) or np.abs(known - best).max() <= near:
+        return ""
+    return "max" if (known <= best + near).all() else "min" if (known >= best - near).all() else ""
 
 
 def needs_probabilities(metrics: Sequence[Metric]) -> bool:
@@ -64,23 +121,68 @@ def needs_probabilities(metrics: Sequence[Metric]) -> bool:
 def check(metrics: Sequence[Metric], kind: str) -> None:
     """Raises BadInput for a name that scikit-learn does not have, or one that the targets have no answer to."""
     for metric in metrics:
+        if metric in _PROBABILITIES and kind == "labels" and metric not in ("roc_auc", "average_precision"):
+            raise BadInput(f"The metric {metric!r} judges one class a sample, and kind is 'labels'. Name roc_auc, say.")
         if metric in _PROBABILITIES and kind == "numbers":
             raise BadInput(f"The metric {metric!r} judges classes, and kind is 'numbers'. Name rmse, mae or r2.")
         if metric not in _PROBABILITIES:
             _function(metric)
 
 
+def can_weigh(metrics: Sequence[Metric]) -> bool:
+    """Says whether every metric takes truths and guesses with a number beside each pair: how often it came."""
+    return all(_is_weighable(metric) for metric in metrics)
+
+
+def _is_weighable(metric: Metric) -> bool:
+    if callable(metric) or metric in _PROBABILITIES:
+        return False
+    return "sample_weight" in inspect.signature(_function(metric)).parameters
+
+
 def scores(
-    metrics: Sequence[Metric], true: np.ndarray, guess: np.ndarray, shares: np.ndarray | None = None
+    metrics: Sequence[Metric],
+    true: np.ndarray,
+    guess: np.ndarray,
+    shares: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Returns each metric of (targets,) truths and guesses; `shares` (targets, classes) are probabilities, if any."""
-    found = {}
-    for metric in metrics:
+    """Returns each metric of (targets,) truths and guesses, or of (samples, numbers), in which NaN is unknown.
+
+    `shares` (targets, classes) are probabilities, and `counts` (targets,) how often each pair came, if not once. Of
+    several numbers a sample of which some are unknown, it is the mean of the metric over columns. Raises BadInput.
+    """
+    return {name_of(metric): _score(metric, true, guess, shares, counts) for metric in metrics}
+
+
+def _score(
+    metric: Metric, true: np.ndarray, guess: np.ndarray, shares: np.ndarray | None, counts: np.ndarray | None
+) -> float:
+    if callable(metric):
+        return _by_column(metric, true, guess)
+    try:
         if metric in _PROBABILITIES:
-            found[name_of(metric)] = _of_probabilities(metric, true, shares)  # type: ignore[arg-type]
-        else:
-            found[name_of(metric)] = float(_function(metric)(true, guess))
-    return found
+            return _of_probabilities(metric, true, shares)  # type: ignore[arg-type]
+        if metric in _NOT_NEGATIVE:
+            guess = np.maximum(guess, 0)
+        weighed = {} if counts is None else {"sample_weight": counts}
+        return _by_column(partial(_function(metric), **weighed), true, guess)
+    except (ValueError, TypeError) as error:  # of scikit-learn, whose line says nothing to who named the metric
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadInput(
+            f"The metric {metric!r} cannot judge these targets ({printable(why, most=300)}). Name another one in the "
+            "task's `metrics`, or write a function of (true, guess) there."
+        ) from error
+
+
+def _by_column(judge: Callable[..., float], true: np.ndarray, guess: np.ndarray) -> float:
+    """Returns a score; where some of several numbers are unknown, its mean over the columns of what is known."""
+    unknown = np.isnan(true) if true.dtype.kind == "f" else np.zeros(0, bool)
+    if not unknown.any():
+        return float(judge(true, guess))
+    columns = [~column for column in unknown.reshape(len(true), -1).T]
+    pairs = zip(true.reshape(len(true), -1).T, guess.reshape(len(true), -1).T, columns, strict=True)
+    return float(np.mean([judge(one[known], other[known]) for one, other, known in pairs if known.any()]))
 
 
 def _function(metric: Metric) -> Callable[[np.ndarray, np.ndarray], float]:
@@ -104,6 +206,10 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
     from sklearn import metrics
 
     classes = np.arange(shares.shape[1])
+    if true.ndim == 2:  # marks of each class
+        score = metrics.roc_auc_score if metric == "roc_auc" else metrics.average_precision_score
+        split = [k for k in classes if 0 < true[:, k].sum() < len(true)]
+        return float(np.mean([score(true[:, k], shares[:, k]) for k in split])) if split else float("nan")
     if metric == "log_loss":
         return float(metrics.log_loss(true, shares, labels=classes))
     if metric in ("top_3_accuracy", "top_5_accuracy"):
@@ -119,17 +225,32 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
 def constant(kind: str, train: np.ndarray, number: int, classes: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns the guess, `number` times, of whoever knows the training targets alone; of classes their shares too."""
     if kind == "numbers":
-        return np.broadcast_to(train.mean(0), (number, *train.shape[1:])), None
+        mean = train.mean(0) if not np.isnan(train).any() else np.array([_mean(column) for column in train.T])
+        return np.broadcast_to(mean, (number, *train.shape[1:])), None
+    if kind == "labels":
+        often = np.broadcast_to(train.mean(0), (number, train.shape[1]))
+        return (often > 0.5).astype(np.int64), often
     counts = np.bincount(train, minlength=classes)
     shares = np.broadcast_to(counts / counts.sum(), (number, len(counts)))
     return np.full(number, counts.argmax()), shares
 
 
+def _mean(column: np.ndarray) -> float:
+    """Returns the mean of what is known; 0 of nothing."""
+    known = column[~np.isnan(column)]
+    return known.mean() if len(known) else 0.0
+
+
 def class_weights(targets: np.ndarray, classes: int) -> np.ndarray:
     """Returns a weight for each class with which all weigh as much as each other and a target weighs 1 on average."""
-    counts = np.bincount(targets, minlength=classes)
+    return balanced(np.bincount(targets, minlength=classes), classes)
+
+
+def balanced(counts: np.ndarray, classes: int) -> np.ndarray:
+    """Returns what `class_weights` does, of how often each class came."""
+    counts = np.pad(counts, (0, max(0, classes - len(counts))))
     present = np.count_nonzero(counts)
-    return np.where(counts > 0, len(targets) / (present * np.maximum(counts, 1)), 1.0).astype(np.float32)
+    return np.where(counts > 0, counts.sum() / (present * np.maximum(counts, 1)), 1.0).astype(np.float32)
 
 
 def mean_loss(mean: Tensor, batch: Batch, count: Callable[[Batch], Mapping[str, float]]) -> dict[str, Tensor]:

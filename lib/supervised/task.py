@@ -1,7 +1,5 @@
 """`Supervised`: a task of which one writes the model, how its data is read and batched, and no more."""
 
-import inspect
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,24 +12,15 @@ from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
 from lib.report import result
-from lib.supervised import prediction, scoring, targets
-from lib.supervised.samples import (
-    IGNORED,
-    Item,
-    Part,
-    in_order,
-    of_source,
-    path_of,
-    reading,
-    split,
-    target_of,
-    with_target,
-)
+from lib.supervised import evaluation, marks, parts, prediction, scoring, targets
+from lib.supervised.parts import Part
+from lib.supervised.samples import IGNORED, Item, target_of, with_target
 from lib.task import Batch, Task
 from lib.task.contract import to_write
-from lib.task.fingerprint import canonical, fingerprint
+from lib.task.fingerprint import canonical
 
-Kind = Literal["classes", "numbers", "tokens", "next_tokens"]
+Kind = Literal["classes", "numbers", "tokens", "next_tokens", "labels"]
+_FLOATS = ("numbers", "labels")  # kinds whose labels are floats, unknown where they are NaN
 _MOST_NAMES = 100_000
 
 
@@ -40,8 +29,9 @@ class Supervised(Task):
 
     The batch's "labels" are the targets. `kind` says what they are: "classes" (a number or a name a sample), "numbers"
     (one or several a sample), "tokens" (a class for each position) or "next_tokens" (the same, and the output at a
-    position is for the label of the next one, as transformers' causal models have it). A label of -100 is no target;
-    among numbers it is NaN. `metrics` are names in scikit-learn ("macro_f1", "rmse", "roc_auc", "zero_one_loss"), or
+    position is for the label of the next one, as transformers' causal models have it), or "labels" (any number of
+    classes a sample: names, or a mark of 0 or 1 for each class). A label of -100 is no target; among numbers and marks
+    it is NaN. `metrics` are names in scikit-learn ("macro_f1", "rmse", "roc_auc", "zero_one_loss"), or
     functions of (true, guess); the first decides which weights are best, unless `selection` names another. With
     `balanced` all classes weigh as much as each other in the loss. Names of classes come from a setting `classes`, or
     from the training data. Whatever is not as it should be can be written anew: it is still a Task.
@@ -60,22 +50,34 @@ class Supervised(Task):
         own = vars(cls)
         if cls.kind not in get_args(Kind):
             raise BadInput(f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(get_args(Kind))}.")
+        if cls.balanced and cls.kind in _FLOATS:
+            raise BadInput(f"{cls.__name__}.balanced is for classes and tokens, and its kind is {cls.kind!r}.")
         if "metrics" not in own and cls.kind == "numbers" and cls.metrics is Supervised.metrics:
             cls.metrics = ("rmse", "r2")
         elif isinstance(own.get("metrics"), str) or callable(own.get("metrics")):
             cls.metrics = (own["metrics"],)
-        if {"metrics", "kind"} & own.keys() and cls.metrics:
-            names = tuple(map(scoring.name_of, cls.metrics))
-            cls.selection = own.get("selection", (names[0], scoring.better(cls.metrics[0])))
+        if {"metrics", "kind"} & own.keys():
+            names = tuple(map(scoring.name_of, cls.metrics)) or ("loss",)
+            better = scoring.better(cls.metrics[0], cls.kind) if cls.metrics and "selection" not in own else "min"
+            cls.selection = own.get("selection", (names[0], better))
             cls.shown = own.get("shown", names)
 
     def __init__(self, config: Any, source: Path | None = None):
         super().__init__(config, source)
+        self._check_selection()
         self.settings = config.workload
         self._learned: dict[str, Any] | None = None
         self._width = 0  # of the outputs, once they were seen
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
-        self._tested: tuple[np.ndarray, np.ndarray] | None = None
+        self._passed: list[Any] | None = None  # model, batch and outputs of an evaluation's latest batch
+        self._tested: evaluation.Judged | None = None
+
+    def _check_selection(self) -> None:
+        """Raises BadInput where nobody knows whether more or less of the first metric, a function, is better."""
+        name, better = self.selection
+        if not better:  # tried again, because when the class was made the function may have called what came later
+            type(self).selection = name, scoring.better(self.metrics[0], self.kind)
+        scoring.check_direction(*self.selection, type(self).__name__)
 
     # --- what one writes ----------------------------------------------------------------------------------------------
 
@@ -101,18 +103,10 @@ class Supervised(Task):
         """Returns (samples, classes), (samples, tokens, classes), or numbers in the shape of the labels.
 
         By default it is what the model returns for the batch without its labels, or the `logits` in that: by name where
-        `forward` has parameters of these names, as those of transformers have, otherwise in the batch's order.
+        `forward` has parameters of these names, as those of transformers have, and in the batch's order where it has
+        none of them.
         """
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        parameters = inspect.signature(model.forward).parameters
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        is_by_name = takes_any or inputs.keys() <= parameters.keys()
-        found = model(**inputs) if is_by_name else model(*inputs.values())
-        found = getattr(found, "logits", found)
-        if not isinstance(found, Tensor):
-            what = f"The model returned a {type(found).__name__} without `logits`."
-            raise BadInput(f"{what} Write outputs(model, batch) in {type(self).__name__}, which returns a tensor.")
-        return found
+        return evaluation.outputs(model, batch, type(self).__name__)
 
     def learn(self, samples: Any) -> Mapping[str, Any]:
         """Returns what the training samples teach: a mean, a vocabulary; values that JSON has. `learned()` has them.
@@ -126,29 +120,17 @@ class Supervised(Task):
     @cached_property
     def parts(self) -> dict[str, Part]:
         """The samples by part, read once."""
-        name = type(self).__name__
         if not self._has_data():
             where = f" with {', '.join(self.sentinels)}" if type(self).sentinels != Supervised.sentinels else ""
             raise BadInput(f"data.dir is empty, and there is no mounted input{where}. Give the folder of the data.")
-        with reading(self.source):
-            found = of_source(self.read, self.source, f"{name}.read")
-            found = found if isinstance(found, Mapping) else split(found)
-        read = {part: in_order(samples, self.source) for part, samples in found.items() if samples is not None}
-        if not any(map(len, read.values())):
-            where = f"in {printable(self.source)}" if self.source else ""
-            raise BadInput(
-                f"{name}.read found no samples {where}. Look at data.dir, and at the files that it looks for."
-            )
-        unknown = sum(target_of(s) is None for samples in read.values() if isinstance(samples, list) for s in samples)
-        if unknown:
-            raise BadInput(
-                f"{name}.read returned {unknown:,} samples whose target is None. Leave them out of the lists."
-            )
-        return {part: Part(self, part, samples) for part, samples in read.items()}
+        return parts.read(self)
 
     def datasets(self) -> dict[str, Any]:
         scoring.check(self.metrics, self.kind)
-        return dict(self.parts)
+        found = dict(self.parts)
+        if self.kind in ("classes", "labels") and self.names:
+            parts.check_names(found, self.names)
+        return found
 
     def describe_data(self) -> str:
         text = super().describe_data()
@@ -159,23 +141,20 @@ class Supervised(Task):
     @cached_property
     def _digest(self) -> str:
         if self.source is not None:
-            return fingerprint(Path(self.source))
-        return canonical([canonical([*part.samples]) for part in self.parts.values()])
+            return f"{self._files_hash} {parts.digest(self.parts)}"
+        return canonical([part.content() for part in self.parts.values()])
 
     def fingerprint(self) -> str:
+        """Returns a hash of the files, and one of which samples are in which part; of data without files the latter."""
         return self._digest
 
     def prepared(self, sample: Any) -> Any:
-        """Returns a raw sample with its class as a number where the target is a name."""
-        if self.kind != "classes" or not isinstance(target := target_of(sample), str):
+        """Returns a raw sample with its class as a number where the target is a name, and marks where it is several."""
+        if self.kind not in ("classes", "labels"):
             return sample
-        if target not in self._numbers:
-            known = ", ".join(printable(name, most=40) for name in self.names[:12])
-            raise BadInput(
-                f"There is no class {printable(repr(target), most=60)}. The classes are: {known}. Name it in the "
-                "setting `classes`, or see that the training samples have it."
-            )
-        return with_target(sample, self._numbers[target])
+        target = target_of(sample)
+        numbers = self._numbers if self.kind == "labels" or isinstance(target, str) else {}
+        return sample if (new := marks.numbered(self.kind, target, numbers)) is target else with_target(sample, new)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         if not all(isinstance(sample, Item) for sample in samples):
@@ -185,28 +164,40 @@ class Supervised(Task):
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
         """Returns `batch` of these samples. Raises BadInput where its labels are not those of `kind`."""
         batch, name = self.batch(samples, training), f"{type(self).__name__}.batch"
-        labels = batch.get("labels") if isinstance(batch, Mapping) else None
-        if not isinstance(labels, Tensor):
+        found = batch.get("labels") if isinstance(batch, Mapping) else None
+        if not isinstance(found, Tensor):
             raise BadInput(f'{name} returned no tensor "labels". Put the targets there.')
-        if self.kind == "numbers":
-            return batch if labels.is_floating_point() else {**batch, "labels": labels.float()}
-        if labels.is_floating_point() or labels.is_complex():
+        if self.kind == "labels":
+            marks.check(found)
+        if self.kind in _FLOATS:
+            return batch if found.is_floating_point() else {**batch, "labels": found.float()}
+        if found.is_floating_point() or found.is_complex():
             raise BadInput(
-                f"{name} returned labels of {labels.dtype}. Classes are whole numbers; or set kind = 'numbers'."
+                f"{name} returned labels of {found.dtype}. Classes are whole numbers; or set kind = 'numbers', or "
+                "'labels' where a sample has any number of classes, each marked by 0 or 1."
             )
-        return {**batch, "labels": labels.long()}
+        return {**batch, "labels": found.long()}
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         example = self.example()
-        if self.kind == "classes" and isinstance(target_of(example), str):
-            example = with_target(example, 0)  # a name, and names may come from data
+        if marks.names_in(self.kind, target_of(example)):  # which may come from data
+            example = with_target(example, 0 if self.kind == "classes" else [0.0] * len(self.names))
         return {name: value.to(device) for name, value in self.labelled([example] * size).items()}
 
     # --- what is learned from data ------------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
-        """The names of the classes in their order: those of a setting `classes`, or those of the training data."""
+        """The names of the classes in their order: those of a setting `classes`, or those of the training data.
+
+        Raises BadInput where the classes have names and neither is there.
+        """
+        if not (found := self.known_names()) and self._learned is None and not self._has_data():
+            parts.check_unnamed(self)
+        return found
+
+    def known_names(self) -> list[str]:
+        """Returns `names`, and none where they are not known."""
         return self._given_names() or list(self.learned().get("classes", []))
 
     def _given_names(self) -> list[str]:
@@ -220,22 +211,22 @@ class Supervised(Task):
     def learned(self) -> dict[str, Any]:
         if self._learned is None and self._has_data():
             train, found = self.parts["train"].samples, {}
-            if self.kind == "classes" and len(train) and not self._given_names():
-                is_named = isinstance(target_of(train[0]), str)
-                found = {"classes": sorted({str(target_of(sample)) for sample in train})} if is_named else {}
-            if isinstance(train, list) and train and len(train[0]) == 2 and path_of(train[0]):
-                found["suffixes"] = sorted({path_of(sample).suffix for sample in train})
-            self._learned = _as_json({**found, **self.learn(train)}, type(self).__name__)
-        if self._learned is None:  # a plan, which is made where there is no data: shapes count, and not values
+            if not self._given_names() and (names := marks.class_names(self.kind, train)):
+                found["classes"] = names
+            found |= parts.of_files(train, self.source)
+            self._learned = parts.as_json({**found, **self.learn(train)}, type(self).__name__)
+        if self._learned is None and (data := parts.located(self)) is not None:  # of a plan, which is not handed it
+            self._learned = type(self)(self.config, data).learned()
+        if self._learned is None:  # a plan where there is no data: shapes count, and not values
             return dict(self.learn([self.example()] * 2))
         return self._learned
 
     def _has_data(self) -> bool:
-        return self.source is not None or not _asks(self.read)
+        return self.source is not None or not parts.asks(self.read)
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        for name in {"classes", "suffixes"} & values.keys():
-            texts = values[name]
+        for name in {"classes", "suffixes", "folder"} & values.keys():
+            texts = [values[name]] if name == "folder" else values[name]
             if not isinstance(texts, list) or len(texts) > _MOST_NAMES or not all(isinstance(t, str) for t in texts):
                 raise BadInput(f"{name} of what was learned from data are no names: {printable(repr(texts), most=60)}.")
         self._learned = dict(values)
@@ -245,20 +236,30 @@ class Supervised(Task):
     # --- training -----------------------------------------------------------------------------------------------------
 
     def count(self, batch: Batch) -> Mapping[str, float]:
-        labels = self.placed(batch["labels"])
-        if self._width and self.kind != "numbers":
-            self._check_classes(labels)
-        return {"loss": int(self._known(labels).sum())}
+        found = self.placed(batch["labels"])
+        if self._width and self.kind not in _FLOATS:
+            self._check_classes(found)
+        return {"loss": int(self.known(found).sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        return {"loss": self.summed_loss(self.outputs(model, batch), batch["labels"])}, {}
+        return {"loss": self.summed_loss(self.passed(model, batch), batch["labels"])}, {}
+
+    def passed(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Returns `outputs`; in an evaluation, where losses and metrics need them, they are computed once."""
+        if self._passed is None:
+            return self.outputs(model, batch)
+        if len(self._passed) < 3 or self._passed[0] is not model or self._passed[1] is not batch:
+            self._passed[:] = model, batch, self.outputs(model, batch)
+        return self._passed[2]
 
     def summed_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Returns () the sum over the targets: of squares for numbers, of cross-entropy for classes."""
-        outputs, labels = self._matched(outputs, labels)
+        """Returns () the sum over the targets: of squares for numbers, of cross-entropy for classes and marks."""
+        outputs, labels = self.matched(outputs, labels)
+        if self.kind == "labels":
+            return marks.summed_loss(outputs, labels)
         if self.kind == "numbers":
             squares = (outputs - labels.nan_to_num()) ** 2
-            return torch.where(self._known(labels), squares, 0.0).sum()
+            return torch.where(self.known(labels), squares, 0.0).sum()
         weights = self._weights(outputs) if self.balanced else None
         return F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum")
 
@@ -266,10 +267,10 @@ class Supervised(Task):
         if outputs.is_meta:  # of a plan, which is made where there is no data
             return torch.ones(outputs.shape[-1], device=outputs.device)
         if "weights of classes" not in self._seen:
-            self._seen["weights of classes"] = scoring.class_weights(self.targets("train"), outputs.shape[-1])
+            self._seen["weights of classes"] = scoring.balanced(self.class_counts("train"), outputs.shape[-1])
         return torch.from_numpy(self._seen["weights of classes"]).to(outputs.device)
 
-    def _matched(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def matched(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Returns outputs in fp32 and labels in shapes that fit. Raises BadInput where they cannot."""
         labels, name = self.placed(labels), f"{type(self).__name__}.outputs"
         outputs = outputs[:, :-1] if self.kind == "next_tokens" else outputs
@@ -278,6 +279,9 @@ class Supervised(Task):
             if outputs.shape not in (labels.shape, (*labels.shape, 1)) and labels.shape != (*outputs.shape, 1):
                 raise BadInput(f"{shapes}. Return a number for each label.")
             return outputs.float().reshape(labels.shape), labels
+        if self.kind == "labels":
+            marks.check_shapes(labels, outputs, shapes)
+            return outputs.float(), labels
         if outputs.shape[:-1] != labels.shape or outputs.shape[-1] < 2:
             raise BadInput(
                 f"{shapes}. Return the labels' shape and one dimension more at the end: a score for each class."
@@ -291,14 +295,14 @@ class Supervised(Task):
         """Returns those labels that the outputs are for."""
         return labels[:, 1:] if self.kind == "next_tokens" else labels
 
-    def _known(self, labels: Tensor) -> Tensor:
-        return ~labels.isnan() if self.kind == "numbers" else labels != IGNORED
+    def known(self, labels: Tensor) -> Tensor:
+        return ~labels.isnan() if self.kind in _FLOATS else labels != IGNORED
 
     def _check_classes(self, labels: Tensor) -> None:
         """Raises BadInput where a label is no class of the outputs: on a GPU it would end the process."""
-        known = labels[self._known(labels)]
+        known = labels[self.known(labels)]
         least, most = (int(known.min()), int(known.max())) if len(known) else (0, 0)
-        most = max(most, len(self.names) - 1)
+        most = max(most, len(self.known_names()) - 1)
         if least < 0 or most >= self._width:
             raise BadInput(
                 f"The labels go from {least} to {most}, and the model has outputs for {self._width} classes, which are "
@@ -313,48 +317,47 @@ class Supervised(Task):
             self._seen[part] = targets.known(self, self.parts[part])
         return self._seen[part]
 
+    def class_counts(self, part: str) -> np.ndarray:
+        """Returns how often each class is a target of a part, (classes)."""
+        if (key := f"classes of {part}") not in self._seen:
+            self._seen[key] = targets.class_counts(self, self.parts[part])
+        return self._seen[key]
+
     def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
-        """Returns what belongs to known labels, of `values` or of themselves; rows of numbers where all are known."""
-        values, known = labels if values is None else values, self._known(labels)
+        """Returns what belongs to known labels, of `values` or of themselves.
+
+        Of several numbers a sample these are the rows of which one is known at least; unknown labels stay NaN. Of marks
+        they are the rows of which all are known.
+        """
+        values, known = labels if values is None else values, self.known(labels)
+        if self.kind == "labels":
+            return values[known.all(1)].long()
         if self.kind == "numbers" and labels.dim() > 1:
-            labels, values, known = (each.flatten(1) for each in (labels, values, known))
-            known = known.all(1)
+            values, known = values.flatten(1), known.flatten(1).any(1)
             return values[known] if values.shape[1] > 1 else values[known][:, 0]
         return values[known]
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        total, count, true, guess, shares = 0.0, 0.0, [], [], []
-        own_loss = type(self).loss is not Supervised.loss
-        for batch in loader:
-            outputs = self.outputs(model, batch)
-            sums = self.loss(model, batch)[0] if own_loss else {"loss": self.summed_loss(outputs, batch["labels"])}
-            total, count = total + float(sum(sums.values())), count + sum(self.count(batch).values())
-            outputs, labels = self._matched(outputs, batch["labels"])
-            true.append(self.judged(labels).cpu())
-            guess.append(self.judged(labels, outputs if self.kind == "numbers" else outputs.argmax(-1)).cpu())
-            if scoring.needs_probabilities(self.metrics):
-                shares.append(outputs[self._known(labels)].softmax(-1).cpu())
-        if not count:
-            raise BadInput(f"{type(self).__name__}.evaluate found no target: all labels are unknown.")
-        truths, guesses = torch.cat(true).numpy(), torch.cat(guess).numpy()
+        """Returns the losses as `Task.evaluate` does, and the metrics of the whole set."""
+        self._passed = []
+        try:
+            scores, judged = evaluation.evaluate(self, model, loader)
+        finally:
+            self._passed = None
         if getattr(getattr(loader, "dataset", None), "name", "") == "test":
-            self._tested = truths, guesses
-        probabilities = torch.cat(shares).numpy() if shares else None
-        return {"loss": total / count, **scoring.scores(self.metrics, truths, guesses, probabilities)}
+            self._tested = judged
+        return scores
 
     def baseline(self) -> dict[str, float]:
         """Returns the metrics on the test set of always guessing the commonest class, or the mean, of the training."""
-        train, true = self.targets("train"), self.targets("test")
-        classes = 0 if self.kind == "numbers" else max(self._width, int(max(train.max(), true.max())) + 1)
-        guess, shares = scoring.constant(self.kind, train, len(true), classes)
-        return scoring.scores(self.metrics, true, guess, shares)
+        return evaluation.baseline(self, self._width)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes confusion.csv and plots/confusion.png, or plots/numbers.png, of the test; returns a row a class."""
         if self._tested is None:
             return ""
-        return result.write(self.kind, *self._tested, self.names, max(self._width, len(self.names)), folder)
+        true, guess, counts = self._tested.known()
+        return result.write(self.kind, true, guess, self.names, max(self._width, len(self.names)), folder, counts)
 
     # --- prediction ---------------------------------------------------------------------------------------------------
 
@@ -362,13 +365,14 @@ class Supervised(Task):
         """Returns samples to predict; of their targets, which nobody knows, none counts, and they may be None.
 
         By default every file with a suffix of the training's, where a sample is a file and its target; else what `read`
-        finds, all parts together.
+        finds, in one list. Where targets are files too, the files are those of the folder that the training's lie in.
         """
         return prediction.read(self, source)
 
     def answers(self, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
-        """Returns a row of predictions.csv for each sample: the class with its probability, or the number.
+        """Returns a row of predictions.csv for each sample: the class with its probability, the number, the tokens.
 
+        Of tokens in two dimensions it is an array of their classes, (height, width), which is written as a PNG.
         Several models answer by their mean.
         """
         return prediction.answers(self, models, samples)
@@ -379,18 +383,5 @@ class Supervised(Task):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the samples: a loader worker is sent those that it needs."""
-        kept = {name: value for name, value in vars(self).items() if name not in ("parts", "_seen", "_tested")}
-        return {**kept, "_seen": {}, "_tested": None}
-
-
-def _asks(read: Any) -> bool:
-    """Says whether `read` cannot do without a source."""
-    return any(parameter.default is parameter.empty for parameter in inspect.signature(read).parameters.values())
-
-
-def _as_json(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Returns values as they come back from a checkpoint: lists for tuples, text for keys. Raises BadInput."""
-    try:
-        return json.loads(json.dumps(values, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"{name}.learn returned no JSON ({error}). Return numbers, text, or lists of them.") from None
+        without = {"_seen": {}, "_tested": None, "_passed": None}
+        return {name: value for name, value in vars(self).items() if name != "parts"} | without

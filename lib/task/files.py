@@ -1,6 +1,7 @@
 """The files of a task of one's own: its file, those beside it that it imports, and the packages that they need."""
 
 import ast
+import dataclasses
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from pathlib import Path
 from lib.config import Config
 from lib.errors import BadInput, printable
 
-_NOT_BESIDE = frozenset(sys.stdlib_module_names) | {"lib", "__future__"}  # whatever lies beside a task's file
+_NOT_BESIDE = frozenset(sys.stdlib_module_names) | {"lib", "trainbook", "__future__"}  # whatever lies beside
+_MOST_NAMED_BYTES = 2**20
 _CATCHES_MISSING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
@@ -132,6 +134,38 @@ def _named_module(call: ast.Call) -> str:
     first = call.args[0] if call.args else None
     is_named = name == "import_module" and isinstance(first, ast.Constant) and isinstance(first.value, str)
     return first.value if is_named and len(call.args) == 1 else ""  # type: ignore[union-attr,return-value]
+
+
+def named_files(config: Config) -> dict[str, Path]:
+    """Returns the files that settings of a configuration's own task name (`path=True`), by their dotted keys.
+
+    Folders, and files of more than 1 MiB, such as weights, are left out: data of that size is no part of a task.
+    """
+    found: dict[str, Path] = {}
+    waiting = [("workload", config.workload)] if file_of(config) else []
+    while waiting:
+        prefix, section = waiting.pop()
+        for field in dataclasses.fields(section):
+            key, value = f"{prefix}.{field.name}", getattr(section, field.name)
+            if dataclasses.is_dataclass(value):
+                waiting.append((key, value))
+            elif field.metadata.get("path") and isinstance(value, str) and value:
+                path = Path(value)
+                if path.is_file() and path.stat().st_size <= _MOST_NAMED_BYTES:
+                    found[key] = path
+    return dict(sorted(found.items()))
+
+
+def own_places(path: Path) -> list[int]:
+    """Returns the lines of a file that look for others beside it by `__file__`, its use as a program aside."""
+    lines, waiting = set(), [ast.parse(path.read_bytes())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name) and node.id == "__file__":
+            lines.add(node.lineno)
+        if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)):
+            waiting += ast.iter_child_nodes(node)
+    return sorted(lines)
 
 
 def file_of(config: Config) -> Path | None:

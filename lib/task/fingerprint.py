@@ -1,6 +1,7 @@
 """A hash of data by which it is recognised: of files, or of what a task makes without any."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,11 +31,13 @@ def fingerprint(source: Path) -> str:
 def canonical(value: Any, root: Path | None = None) -> str:
     """Writes a value as text that is the same in every process and on every machine: paths count from `root`.
 
-    Raises BadInput for an object of a class that has no such text.
+    Of a text that begins with `root` this holds too. Raises BadInput for an object of a class that has no such text.
     """
-    if isinstance(value, Path) or (root and isinstance(value, str) and value.startswith(f"{root}/")):
-        path = Path(value)
-        return (path.relative_to(root) if root and path.is_relative_to(root) else path).as_posix()
+    if isinstance(value, Path):
+        below = _below(value, root) if root else None
+        return (below or value).as_posix()
+    if root and isinstance(value, str) and (bases := [base for base in _forms(root) if value.startswith(f"{base}/")]):
+        return Path(value).relative_to(bases[0]).as_posix()
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, str | bytes | bool | int | float | complex):
@@ -54,3 +57,22 @@ def canonical(value: Any, root: Path | None = None) -> str:
         f"A {type(value).__name__} cannot be told from another one in a later session. Use text, numbers, paths, "
         "arrays, or tuples of these."
     )
+
+
+def _below(path: Path, root: Path) -> Path | None:
+    """Returns a path counted from `root`, also where one of them is relative or leads over a link; None elsewhere."""
+    for form in (Path, Path.absolute, Path.resolve):  # the last one asks the file system
+        one = form(path)
+        if bases := [base for base in _forms(root) if one.is_relative_to(base)]:
+            return one.relative_to(bases[0])
+    return None
+
+
+def _forms(root: Path) -> tuple[str, ...]:
+    return _forms_from(str(root), str(Path.cwd()))
+
+
+@functools.lru_cache(maxsize=16)
+def _forms_from(root: str, _: str) -> tuple[str, ...]:
+    """Returns a folder as it is given, from the top, and without links. The second argument is the working folder."""
+    return tuple(dict.fromkeys([root, str(Path(root).absolute()), str(Path(root).resolve())]))

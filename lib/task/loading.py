@@ -1,10 +1,14 @@
 """From the name in a configuration to a task with its data located: under lib/tasks, or in a file of anybody's."""
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 import types
@@ -18,6 +22,7 @@ from lib.errors import BadInput, printable
 from lib.machine import inputs, platform
 from lib.task.checks import check_together
 from lib.task.contract import Task
+from lib.task.files import own_files
 
 
 def find_task(name: str) -> type[Task]:
@@ -37,6 +42,7 @@ def find_task(name: str) -> type[Task]:
 
 
 _MOST_SOURCE_BYTES = 10 * 2**20  # of a task file
+_task_folders: set[str] = set()  # of all task files that were loaded
 _beside: list[str] = []  # the folders of task files, at the end of sys.path
 _loaded: dict[Path, tuple[tuple[int, int], types.ModuleType]] = {}  # by path: time and size, and the module
 
@@ -65,8 +71,9 @@ def _reason(error: Exception) -> str:
 def _module(path: Path) -> types.ModuleType:
     """Imports a task file, once until it changes. Raises BadInput with the line where it fails.
 
-    It is known to `sys.modules`, where dataclasses and pickle look for it. Files beside it can be imported, behind all
-    other modules, so that none of them stands for one of Python's or of this program's.
+    It is known to `sys.modules`, where dataclasses and pickle look for it. Files beside it can be imported, and none of
+    them stands for one of Python's or of this program's. Those that it does import come before installed packages of
+    the same name, which another machine may have: as for a script.
     """
     state = path.stat()
     version = (state.st_mtime_ns, state.st_size)
@@ -77,7 +84,7 @@ def _module(path: Path) -> types.ModuleType:
     if spec is None or spec.loader is None:
         raise BadInput(f"The task file {printable(path)} is no Python file. Give its name an ending of .py.")
     module = importlib.util.module_from_spec(spec)
-    _prefer(path.parent)
+    _prefer(path)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -88,18 +95,62 @@ def _module(path: Path) -> types.ModuleType:
     return module
 
 
-def _prefer(folder: Path) -> None:
-    """Lets files of a folder be imported, before those beside other task files, of which namesakes are forgotten."""
-    others = [entry for entry in _beside if entry != str(folder)]
-    near = tuple(others)  # a path of each of a thousand modules would take 50 ms
+class _Beside(importlib.abc.MetaPathFinder):
+    """Finds the modules that the task file loaded last imports from its folder, before installed ones."""
+
+    folder = ""
+    names: frozenset[str] = frozenset()
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        return importlib.machinery.PathFinder.find_spec(name, [self.folder]) if name in self.names else None
+
+
+_finder = _Beside()
+_PROGRAMS = frozenset(sys.modules)  # what this program runs on: a file beside a task stands for none of it
+
+
+def _prefer(path: Path) -> None:
+    """Lets files beside a task file be imported, before those of other task files, of which namesakes are forgotten.
+
+    Raises BadInput where an installed namesake of one that the task imports is in use already.
+    """
+    folder, former = path.parent, _finder.names
+    with contextlib.suppress(BadInput):  # of a file that is no Python, which its import says
+        tops = {one.relative_to(folder).parts[0].removesuffix(".py") for one in own_files(path).files}
+        _finder.folder, _finder.names = str(folder), frozenset(tops - _PROGRAMS)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _task_folders.add(str(folder))
     for name, module in list(sys.modules.items()):
-        origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
-        if origin.startswith(near) and str(Path(origin).parent) in others and (folder / f"{name}.py").is_file():
+        place = _place(module)
+        if place in _task_folders - {str(folder)} and (
+            (folder / f"{name}.py").is_file() or (name in former and _is_installed(name))
+        ):
             del sys.modules[name]
+        elif place and name in _finder.names and place not in _task_folders:
+            raise BadInput(
+                f"{printable(folder / name)} beside the task has the name of the installed package {name}, which is in "
+                f"use already ({printable(place)}). Give the file another name."
+            )
+    others = [entry for entry in _beside if entry != str(folder)]
     sys.path[:] = [entry for entry in sys.path if entry not in _beside]
     _beside[:] = [*([] if str(folder) in sys.path else [str(folder)]), *others]
     sys.path += _beside
     importlib.invalidate_caches()
+
+
+def _is_installed(name: str) -> bool:
+    folders = [entry for entry in sys.path if entry not in _task_folders]
+    return importlib.machinery.PathFinder.find_spec(name, folders) is not None
+
+
+def _place(module: Any) -> str:
+    """Returns the folder in which a module lies, or the package that it is; empty for one of no file."""
+    origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
+    if os.sep not in origin:  # built-in
+        return ""
+    folder, file = os.path.split(origin)  # a Path of each of a thousand modules would take 50 ms
+    return os.path.dirname(folder) if file == "__init__.py" else folder
 
 
 def _why_not_imported(path: Path, error: BaseException) -> str:

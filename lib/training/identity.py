@@ -4,6 +4,7 @@ import functools
 import hashlib
 import inspect
 import platform
+import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ _HARMLESS = (
 # Of the machine: it changes bits, and nothing that a person chose.
 _MACHINE = ("version of torch", "version of Python", "device", "CPU threads", "ranks")
 _CODE = ("code of lib", "code of the task")  # none in what an earlier version saved
+_FILES_AND_PARTS = re.compile(r"([0-9a-f]{64}) [0-9a-f]{16}")  # of data, where an earlier version had the files alone
 _TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run
 
 
@@ -89,6 +91,8 @@ def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object, is_co
     """
     saved = {**{key: value for key, value in _defaults().items() if key in now}, **saved}
     left_out = {*REMOVED, *(_MACHINE if is_completed else ()), *(key for key in _CODE if key not in saved)}
+    if _is_of_files_alone(saved, now):
+        left_out.add("data fingerprint")
     saved, now = _named(saved), _named(now)
     keys = [key for key in {**saved, **now} if key not in left_out]
     different = [key for key in keys if saved.get(key) != now.get(key)]
@@ -103,6 +107,12 @@ def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object, is_co
         return ""
     outcome = "was completed with other settings" if is_completed else "resumes, but not bit for bit"
     return f"The run {outcome}, because these differ:\n{_table(different, saved, now)}"
+
+
+def _is_of_files_alone(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Says whether an earlier version saved the same files, and not yet which samples are in which part."""
+    both = _FILES_AND_PARTS.fullmatch(str(now.get("data fingerprint")))
+    return both is not None and saved.get("data fingerprint") == both[1]
 
 
 def _named(facts: Mapping[str, Any]) -> dict[str, Any]:

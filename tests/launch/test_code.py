@@ -3,13 +3,16 @@
 import shutil
 import sys
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from lib import launch
 from lib.__main__ import main
+from lib.config import to_yaml
 from lib.errors import BadInput
 from lib.launch import code, ensemble
+from lib.launch.archive import unpack
 from lib.task import load_config
 from tests import own as project
 
@@ -62,6 +65,52 @@ def test_what_a_task_no_longer_imports_leaves_its_run(tmp_path):
         code.keep(run, load_config(config))
         assert {path.name for path in (run / "code").iterdir()} == names
         (config.parent / "mine.py").write_text(project.TASK.replace("from late import said", "said = str"))
+
+
+NAMES = """
+import dataclasses
+from lib.config import option
+from waves import Settings as Waves, Toy
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Waves):
+    words: str = option("words.txt", "A word a line.", path=True)
+    more: str = option("", "Another file.", path=True)
+
+
+class Mine(Toy):
+    Settings = Settings
+"""
+
+
+def named(folder):
+    """Writes a project whose settings name two files: one by its default, the other in the configuration."""
+    config = project.write(folder)
+    (folder / "mine.py").write_text(NAMES)
+    (folder / "words.txt").write_text("a\nb")
+    (folder / "deep").mkdir()
+    (folder / "deep" / "more.bin").write_bytes(b"\xff\xfe")
+    config.write_text(config.read_text() + "workload: {more: deep/more.bin}\n")
+    return config
+
+
+def test_files_that_settings_name_lie_in_the_run_and_its_archive_for_everybody(tmp_path, monkeypatch):
+    config, run = load_config(named(tmp_path / "project")), tmp_path / "runs" / "my"
+    assert config.workload.words == str(tmp_path / "project" / "words.txt"), "a default counts from there too"
+    (run).mkdir(parents=True)
+    (run / "config.yaml").write_text(to_yaml(code.keep(run, config)))
+    shutil.rmtree(tmp_path / "project")
+    again = load_config(run / "config.yaml")
+    assert Path(again.workload.words).read_text() == "a\nb" and Path(again.workload.more).read_bytes() == b"\xff\xfe"
+    assert code.keep(run, again).workload == code.keep(run, again).workload
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as packed:
+        packed.add(run, "my")
+    unpack(tmp_path / "a.tar.gz", tmp_path / "for everybody")
+    files = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file() and path.suffix != ".py"}
+    got = tmp_path / "for everybody" / "my"
+    assert {path.relative_to(got).as_posix() for path in got.rglob("*") if path.is_file()} == files
+    assert files == {"config.yaml", "named/workload.words/words.txt", "named/workload.more/more.bin"}
 
 
 def test_predict_runs_the_archive_s_task_only_for_who_trusts_it(archive, tmp_path, capsys):

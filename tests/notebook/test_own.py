@@ -1,5 +1,6 @@
 """The notebook of a configuration of one's own: what it carries, says and needs."""
 
+import importlib
 import json
 import random
 import sys
@@ -13,6 +14,7 @@ from lib.kaggle import carried
 from lib.notebook import own, source
 from tests import own as project
 from tests.conftest import ROOT
+from tests.launch.test_code import named
 
 LARGE = f"X = '{random.Random(0).randbytes(600_000).hex()}'"
 OWN = {f"configs/{name}" for name in ("my.yaml", "mine.py", "layers.py", "waves.py", "late.py")}
@@ -47,6 +49,38 @@ def test_it_carries_the_task_with_what_it_imports_beside_it_and_lib_alone(config
     builders = ("lib/kaggle/", "lib/tasks/glacier", "lib/notebook/own", "lib/notebook/source", "lib/notebook/carrier")
     assert not [name for name in lib if name.startswith(builders)]
     assert carried.carried_files(made)["configs/mine.py"] == project.TASK
+
+
+def test_an_import_of_trainbook_is_no_package_to_install_and_finds_the_carried_lib(config, tmp_path, monkeypatch):
+    assert "trainbook/__init__.py" not in carried.carried_files(built(config))
+    (config.parent / "mine.py").write_text("import trainbook\n" + project.TASK)
+    made = built(config)
+    assert 'OWN = ["scipy", "torch"]' in code_of(made, "dependencies")
+    for name, text in carried.carried_files(made).items():
+        (tmp_path / "home" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "home" / name).write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "home"), *sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")
+    for name in [name for name in sys.modules if name.split(".")[0] in ("lib", "trainbook")]:
+        monkeypatch.delitem(sys.modules, name)
+    package = importlib.import_module("trainbook")
+    assert tmp_path / "home" == package.HOME
+    assert importlib.import_module("lib.errors").__file__ == str(tmp_path / "home" / "lib" / "errors.py")
+    for name in ("lib", "lib.errors", "trainbook"):
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_a_text_that_a_setting_names_goes_along_and_what_does_not_is_said(tmp_path, capsys):
+    config = named(tmp_path / "project")
+    task = config.parent / "mine.py"
+    task.write_text(task.read_text() + "\n\nHERE = __file__\n")
+    read = own.read(config)
+    assert read.files["configs/words.txt"] == "a\nb" and "configs/deep/more.bin" not in read.files
+    assert len(read.said) == 2 and f"mine.py:{len(task.read_text().splitlines())}: By __file__ the task" in read.said[0]
+    assert "workload.more names" in read.said[1] and "more.bin is not UTF-8 text" in read.said[1]
+    assert main(["notebook", str(config)]) == 0 and read.said[1] in capsys.readouterr().out
+    config.write_text(config.read_text().replace("deep/more.bin", str(config.parent / "words.txt")))
+    assert "its path does not lead from the configuration's folder" in own.read(config).said[-1]
 
 
 def test_the_same_files_give_the_same_bytes_and_a_changed_one_others(config, tmp_path, capsys):

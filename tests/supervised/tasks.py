@@ -64,6 +64,23 @@ class Tags(Supervised):
         return {"ids": ids, "labels": torch.where(ids == 0, IGNORED, ids)}
 
 
+class Topics(Words):
+    """Words with any number of classes: whether they begin with a vowel, and whether they are long."""
+
+    kind, metrics = "labels", ("macro_f1", "accuracy", "roc_auc")
+
+    def model(self):
+        return nn.Linear(2, len(self.names))
+
+    def read(self, source=None):
+        words = [f"{'aebc'[k % 4]}{'x' * (k % 7)}" for k in range(60)]
+        rows = [(word, ["vowel"] * (word[0] in "ae") + ["long"] * (len(word) > 4)) for word in words]
+        return {"train": rows[:40], "validation": rows[40:50], "test": rows[50:]}
+
+    def example(self):
+        return "word", ["vowel"]
+
+
 class Following(Tags):
     """The label of a position is what the position before it is to tell."""
 

@@ -4,8 +4,10 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from lib.errors import BadInput, TrainingFailed
@@ -127,6 +129,89 @@ def test_numbers_tokens_and_rows_of_ones_own(task, tmp_path, monkeypatch):
     monkeypatch.setattr(type(following), "answers", lambda self, models, samples: ["one"])
     with pytest.raises(BadInput, match="answers returned 1 rows for 2 samples"):
         following.predict([same], tmp_path, None)
+
+
+def test_rows_that_read_deals_are_not_numbered_in_another_order(task, files, tmp_path, monkeypatch):
+    heights = task("Heights")
+    rows = [((k / 10, 0.0), 1.0) for k in range(6)]
+    parts = {"train": rows[3:], "validation": rows[:2], "test": rows[2:3]}
+    monkeypatch.setattr(type(heights), "read", lambda self, source=None: parts)
+    with pytest.raises(BadInput, match="Heights.read returns the new data in 3 parts.*Write read_new"):
+        heights.predict([heights.model()], tmp_path, None)
+    parts = {"train": [], "validation": None, "test": rows}
+    assert len(heights.predict([heights.model()], tmp_path, None)) == 6
+    parts = {"train": [(tmp_path / "a", 1.0)], "validation": [(tmp_path / "b", 1.0)]}
+    assert [sample[0].name for sample in heights.read_new(tmp_path)] == ["a", "b"]  # each is told by its path
+
+
+def test_a_target_that_new_data_lacks_takes_no_feature_with_it(task, tmp_path, monkeypatch):
+    heights, seen = task("Heights"), []
+    monkeypatch.setattr(type(heights), "batch", lambda self, samples, training: seen.extend(samples) or {
+        "x": torch.zeros(len(samples), 2), "labels": torch.zeros(len(samples))})  # fmt: skip
+
+    def predicted(example, sample):
+        seen.clear()
+        monkeypatch.setattr(type(heights), "example", lambda self: example)
+        monkeypatch.setattr(type(heights), "read_new", lambda self, source: [sample])
+        heights.predict([heights.model()], tmp_path, None)
+        return seen
+
+    assert predicted((1, 2, 9.0), (5, 6)) == [(5, 6, 9.0)] and predicted([1, 2, 9.0], [5, 6]) == [[5, 6, 9.0]]
+    assert predicted((1, 2, 9.0), (5, 6, None)) == [(5, 6, 9.0)]
+    example = {"a": 1, "b": 2, "y": 9.0}
+    assert predicted(example, {"id": 0, "a": 5, "b": 6}) == [{"id": 0, "a": 5, "b": 6, "y": 9.0}]
+    assert predicted(example, {"y": None, "a": 5, "b": 6}) == [{"a": 5, "b": 6, "y": 9.0}]
+    for sample, has in (((5,), "has 1 values"), ((1, 2, 3, 4), "has 4 values"), ("x", "is a str")):
+        with pytest.raises(BadInput, match=rf"A new sample {has}, and Heights.example\(\) has 3, its target last"):
+            predicted((1, 2, 9.0), sample)
+    with pytest.raises(BadInput, match="has 'a', 'y', and .* has 'a', 'b', and 'y' as its target"):
+        predicted(example, {"a": 5, "y": 6})
+
+
+class Masks(Supervised):
+    """Samples are images in one folder, and an image of classes in another: those above a half are class 1."""
+
+    kind, metrics = "tokens", ("macro_f1",)
+
+    def model(self):
+        return nn.Conv2d(1, 3, 1)
+
+    def read(self, source):
+        return [(path, source / "masks" / path.name) for path in (source / "images").glob("*.npy")]
+
+    def example(self):
+        return np.zeros((2, 3), np.float32), np.zeros((2, 3), np.int64)
+
+    def outputs(self, model, batch):
+        return model(batch["x"]).permute(0, 2, 3, 1)
+
+    def batch(self, samples, training):
+        x, y = ([np.load(a) if isinstance(a, Path) else a for a in each] for each in zip(*samples, strict=True))
+        return {"x": torch.from_numpy(np.stack(x))[:, None], "labels": torch.from_numpy(np.stack(y))}
+
+
+def test_images_of_classes_are_files_and_masks_are_no_samples(configured, tmp_path):
+    for folder in ("data/images", "data/masks", "new/images", "new/masks", "flat"):
+        (tmp_path / folder).mkdir(parents=True)
+    pixels = np.random.default_rng(0).random((20, 2, 3), np.float32)
+    for k, x in enumerate(pixels):
+        np.save(tmp_path / "data" / "images" / f"{k}.npy", x)
+        np.save(tmp_path / "data" / "masks" / f"{k}.npy", (x > 0.5).astype(np.int64))
+        for folder in ("new/images", "new/masks", "flat")[: 3 * (k < 2)]:
+            np.save(tmp_path / folder / f"{k}.npy", x)
+    trained, net = Masks(configured("Heights"), tmp_path / "data"), nn.Conv2d(1, 3, 1)
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([0.0, 1.0, -1.0]).view(3, 1, 1, 1))
+        net.bias.copy_(torch.tensor([0.0, -0.5, -9.0]))
+    task = Masks(configured("Heights"))
+    task.take_learned(trained.learned())
+    for source, names in (("new", ["images/0.npy", "images/1.npy"]), ("flat", ["0.npy", "1.npy"])):
+        out = tmp_path / "out" / source
+        assert list(task.predict([net], tmp_path / source, out)) == names
+        assert rows(out)[1:] == [[name, f"predictions/{name[:-4]}.png"] for name in names]
+        for name, x in zip(names, pixels, strict=False):
+            image = np.asarray(Image.open(out / "predictions" / f"{name[:-4]}.png"))
+            assert image.dtype == np.uint8 and np.array_equal(image, x > 0.5)
 
 
 def test_what_cannot_be_read_is_said_with_the_method_to_write(files, task, tmp_path):

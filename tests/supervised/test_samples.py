@@ -10,6 +10,7 @@ import torch
 from lib.errors import BadInput
 from lib.supervised import fingerprint, padded, records, split
 from lib.supervised.samples import in_order, reading, target_of, with_target
+from lib.task.fingerprint import canonical
 
 
 def test_adding_items_moves_none_and_a_group_stays_together():
@@ -42,6 +43,27 @@ def test_a_sample_falls_into_the_same_part_wherever_its_folder_lies(as_text):
             return {part: [k for _, k in samples] for part, samples in split(items).items()}
 
     assert dealt("/kaggle/input/shapes") == dealt("/home/me/data") and all(dealt("/a").values())
+
+
+def test_a_dict_with_another_target_stays_in_its_part():
+    def dealt(label):
+        parts = split({"text": f"t{k}", "label": label} for k in range(200))
+        return {row["text"]: part for part, rows in parts.items() for row in rows}
+
+    assert dealt("x") == dealt("y") and set(dealt("x").values()) == {"train", "validation", "test"}
+
+
+def test_paths_count_from_the_folder_however_either_is_written(tmp_path, monkeypatch):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    right = canonical(folder / "a" / "1.png", folder)
+    roots = [Path("data"), Path("link"), folder, tmp_path / "link", Path("../") / tmp_path.name / "data"]
+    for root in roots:
+        assert {canonical(base / "a" / "1.png", root) for base in roots} == {right}
+        assert canonical(str(root.resolve() / "a" / "1.png"), root) == right == canonical(f"{root}/a/1.png", root)
+    assert canonical("a text", folder) == "'a text'" and canonical(Path("/x/1"), folder) == "/x/1"
 
 
 def test_new_data_is_not_dealt_and_keeps_its_order():

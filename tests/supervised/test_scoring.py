@@ -46,6 +46,49 @@ def test_which_direction_is_better_follows_from_the_name():
         name_of(lambda true, guess: 0.0)
 
 
+def test_which_direction_of_a_function_is_better_is_seen_by_trying_it():
+    def smape(true, guess):
+        return float(np.mean(abs(true - guess) / (abs(true) + abs(guess))))
+
+    def correlation(true, guess):
+        return float(np.corrcoef(true, guess)[0, 1])
+
+    def of_columns(true, guess):
+        return float(np.mean(abs(true[:, 0] - guess[:, 0])) + np.mean(abs(true[:, 1] - guess[:, 1])))
+
+    def of_marks(true, guess):
+        return reference.f1_score(true, guess > 0, average="macro", zero_division=0)
+
+    def cost(true, guess):
+        return float((true != guess).sum())
+
+    def kappa(true, guess):
+        return reference.cohen_kappa_score(true, guess)
+
+    def bias(true, guess):
+        return float((guess - true).mean())
+
+    numbers = {smape: "min", correlation: "max", of_columns: "min", of_marks: "max", bias: ""}
+    assert {metric: better(metric, "numbers") for metric in numbers} == numbers
+    assert [better(metric, "classes") for metric in (cost, kappa, of_columns)] == ["min", "max", ""]
+
+
+def test_a_metric_of_probabilities_or_of_positive_numbers_takes_any_guess():
+    true, guess = np.array([1.0, 2.0]), np.array([-3.0, 2.0])
+    assert scores(("rmsle",), true, guess)["rmsle"] == reference.root_mean_squared_log_error(true, [0.0, 2.0])
+    with pytest.raises(BadInput, match="'f1' cannot judge these targets .*multiclass.* Name another one in the task's"):
+        scores(("f1",), TRUE, GUESS)
+
+
+def test_unknown_numbers_leave_the_others_of_their_row_in_the_metric():
+    true = np.array([[1.0, np.nan], [np.nan, 4.0], [3.0, 8.0]])
+    guess = np.array([[2.0, 9.0], [9.0, 4.0], [3.0, 6.0]])
+    columns = [reference.mean_absolute_error(*pair) for pair in (([1, 3], [2, 3]), ([4, 8], [4, 6]))]
+    assert scores(("mae",), true, guess) == {"mae": np.mean(columns)}
+    mean, _ = constant("numbers", true, 2, 0)
+    assert mean.tolist() == [[2.0, 6.0]] * 2
+
+
 @pytest.mark.parametrize(("metric", "kind", "sentence"), [
     ("macrof1", "classes", "There is no metric 'macrof1'. Did you mean 'macro_f1'"),
     ("ConfusionMatrixDisplay", "classes", "There is no metric"), ("roc_auc", "numbers", "'roc_auc' judges classes"),

@@ -15,8 +15,11 @@ from torch.nn import functional as F
 from lib import launch, planner
 from lib.errors import BadInput
 from lib.report.summary import Summary
-from lib.supervised import Supervised
-from lib.task import find_task
+from lib.supervised import Supervised, evaluation, padded
+from lib.supervised.samples import in_order
+from lib.task import Task, find_task
+from lib.training import identity
+from lib.training.order import weights_of
 from tests.conftest import ROOT
 
 CPU = torch.device("cpu")
@@ -106,6 +109,34 @@ def test_a_plan_needs_no_data_not_even_for_balanced_classes(configured, monkeypa
         assert plan.chosen.prediction.fits
 
 
+def test_a_plan_has_the_classes_of_data_that_is_there_and_asks_for_them_where_none_is(configured, words, monkeypatch):
+    outputs = []
+
+    def model(self):
+        outputs.append(len(self.names))
+        return nn.Linear(2, len(self.names))
+
+    monkeypatch.setattr(find_task(configured("Words").task), "model", model)
+    plan = planner.make(configured("Words", {"data.dir": str(words)}), planner.find_card("t4"))
+    assert plan.chosen.prediction.fits and set(outputs) == {2}
+    with pytest.raises(BadInput, match="The names of the classes of Words come from .*give the classes in a setting"):
+        planner.make(configured("Words", {"data.dir": "nowhere"}), planner.find_card("t4"))
+
+
+def test_classes_that_no_training_sample_has_are_listed_with_their_part_before_a_run(task, monkeypatch):
+    words = task("Words")
+    rows = {part: list(words.parts[part].samples) for part in words.parts}
+    rows["validation"] += [("x", "rare"), ("y", "rare")]
+    rows["test"] += [("z", f"c{k:02}") for k in range(14)]
+    monkeypatch.setattr(type(words), "read", lambda self, source: rows)
+    listed = r"15 classes are in no .*\. validation: 'rare' \(2\)\. test: 'c00' \(1\), .*'c11' \(1\), and 2 more"
+    with pytest.raises(BadInput, match=f"{listed}.*in the setting `classes`, so that"):
+        task("Words").datasets()
+    names = ("consonant", "vowel", "rare", *(f"c{k:02}" for k in range(14)))
+    monkeypatch.setattr(type(words), "classes", names, raising=False)
+    assert len(task("Words").datasets()["test"]) == len(rows["test"])
+
+
 def test_metrics_are_those_of_the_whole_set_and_not_means_over_batches(task):
     words = task("Words")
     model = words.model().eval()
@@ -174,6 +205,99 @@ def test_the_fingerprint_is_that_of_the_files_or_of_the_samples(task, words, mon
     assert task("Heights").fingerprint() != before
 
 
+def test_samples_that_are_dealt_otherwise_are_other_data_but_to_a_run_of_an_earlier_version(task, monkeypatch):
+    before = task("Words")
+    moved = {part: [item[:-1] + item[-1:] for item in before.parts[part].samples] for part in before.parts}
+    moved["test"].append(moved["train"].pop())
+    monkeypatch.setattr(type(before), "read", lambda self, source: moved)
+    now = task("Words").fingerprint()
+    assert now != before.fingerprint() and now.split()[0] == before.fingerprint().split()[0] == before._files_hash
+    with pytest.raises(BadInput, match="data fingerprint"):
+        identity.check({"data fingerprint": before.fingerprint()}, {"data fingerprint": now}, "runs")
+    assert identity.check({"data fingerprint": before._files_hash}, {"data fingerprint": now}, "runs") == ""
+    with pytest.raises(BadInput, match="data fingerprint"):
+        identity.check({"data fingerprint": "0" * 64}, {"data fingerprint": now}, "runs")
+
+
+def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(task, monkeypatch):
+    tags = task("Tags")
+    monkeypatch.setattr(type(tags), "metrics", ("accuracy", "macro_f1", "mcc", "kappa", "balanced_accuracy"))
+    torch.manual_seed(0)
+    model, loader = tags.model().eval(), Loader(tags, "test")
+
+    def misses(true, guess):
+        return float((true != guess).sum())
+
+    weighed, (true, guess, counts) = tags.evaluate(model, loader), tags._tested.known()
+    assert counts.sum() > len(counts) == len(true) == len({*zip(true.tolist(), guess.tolist(), strict=True)})
+    trivial = tags.baseline()
+    monkeypatch.setattr(type(tags), "metrics", (*tags.metrics, misses))
+    plain = tags.evaluate(model, loader)
+    assert tags._tested.known()[2] is None and plain["misses"] == counts[true != guess].sum()
+    assert {name: plain[name] for name in weighed} == pytest.approx(weighed, rel=1e-12)
+    assert {name: tags.baseline()[name] for name in trivial} == pytest.approx(trivial, rel=1e-12)
+    pairs = evaluation.Pairs()
+    for _ in range(2):
+        pairs.add(torch.tensor([5000, 1, 5000]), torch.tensor([1, 1, 1]), 6000)  # too many classes for a table
+    found = [each.tolist() for each in (pairs.true, pairs.guess, pairs.counts)]
+    assert found == [[1, 5000], [1, 1], [2, 4]]
+
+
+def test_rows_of_numbers_of_which_each_lacks_one_are_judged_by_column(task, monkeypatch):
+    heights, nan = task("Heights"), math.nan
+    parts = {
+        part: [(x, (y, nan) if k % 2 else (nan, 2 * y)) for k, (x, y) in enumerate(rows)]
+        for part, rows in heights.read().items()
+    }
+    monkeypatch.setattr(type(heights), "read", lambda self, source=None: parts)
+    monkeypatch.setattr(type(heights), "model", lambda self: nn.Linear(2, 2))
+    model, true = heights.model().eval(), np.array([y for _, y in parts["test"]])
+    scores = heights.evaluate(model, Loader(heights, "test"))
+    guess = model(torch.tensor([x for x, _ in parts["test"]])).detach().numpy()
+    train = np.nanmean([y for _, y in parts["train"]], 0)
+    for found, answers in ((scores, guess), (heights.baseline(), np.broadcast_to(train, true.shape))):
+        assert found["rmse"] == pytest.approx(np.mean(np.sqrt(np.nanmean((true - answers) ** 2, 0))), rel=1e-4)
+    assert "numbers.png" in heights.report({}, Path("figures"))
+
+
+def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(configured, task, capsys, monkeypatch):
+    monkeypatch.setattr(launch, "plot", lambda run, baseline: None)
+    summary = launch.train(configured("Topics"))
+    assert summary.reason == "completed" and list(summary.metrics) == ["macro_f1", "accuracy", "roc_auc"]
+    assert [line.split()[0] for line in summary.report.splitlines()[-2:]] == ["long", "vowel"]
+    topics = task("Topics")
+    assert topics.names == ["long", "vowel"] and topics.selection == ("macro_f1", "max")
+    assert topics.prepared(("x", ["vowel"])) == ("x", [0.0, 1.0]) and topics.prepared(("x", [])) == ("x", [0.0, 0.0])
+    model, batch = topics.model().eval(), batch_of(topics, "test", 10)
+    out, true = model(batch["x"]), batch["labels"].numpy().astype(int)
+    scores = topics.evaluate(model, Loader(topics, "test"))
+    right = F.binary_cross_entropy_with_logits(out, batch["labels"])
+    guess, shares = (out > 0).numpy().astype(int), out.sigmoid().detach().numpy()
+    assert scores == pytest.approx({
+        "loss": right.item(), "macro_f1": reference.f1_score(true, guess, average="macro", zero_division=0),
+        "accuracy": reference.accuracy_score(true, guess), "roc_auc": reference.roc_auc_score(true, shares),
+    }, rel=1e-5)  # fmt: skip
+    share = topics.targets("train").mean(0)
+    assert topics.baseline()["accuracy"] == (true == (share > 0.5)).all(1).mean()
+    batch["labels"][0, 0] = math.nan
+    assert topics.count(batch) == {"loss": 19} and topics.judged(batch["labels"]).shape == (9, 2)
+    topics.loss(model, batch)[0]["loss"].backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    with torch.no_grad():
+        model.weight.zero_(), model.bias.copy_(torch.tensor([-1.0, 1.0]))
+    monkeypatch.setattr(type(topics), "read_new", lambda self, source: [("word", None)])
+    assert topics.predict([model], Path(), None)["0"] == {"prediction": "vowel", "probability": "0.731059"}
+    planner.make(configured("Topics"), planner.find_card("t4"))
+    with pytest.raises(BadInput, match="a label is 1 where the sample has the class and 0 elsewhere"):
+        topics.labelled([("word", [2.0, 0.0])])
+    with pytest.raises(BadInput, match=r"outputs has the shape \(10, 3\), .*both are \(samples, classes\)"):
+        topics.loss(nn.Linear(2, 3), batch)
+    with pytest.raises(BadInput, match="There is no class 'wide'. The classes are: long, vowel"):
+        topics.prepared(("x", ["wide"]))
+    with pytest.raises(BadInput, match="balanced is for classes and tokens, and its kind is 'labels'"):
+        type("Mine", (Supervised,), {"kind": "labels", "balanced": True})
+
+
 def test_a_table_and_a_figure_of_confusions_are_left(configured, words, tmp_path, quick):
     summary = launch.train(configured("Words", {"data.dir": str(words)}))
     folder = tmp_path / "runs" / "small"
@@ -220,6 +344,76 @@ def test_outputs_are_by_name_where_forward_has_the_names_and_else_in_order(task)
         words.outputs(lost, batch)
 
 
+def test_a_forward_that_has_some_of_the_names_is_not_called_by_position(task):
+    class Masked(nn.Module):
+        def forward(self, x, mask):
+            return x * mask
+
+    words, labels = task("Words"), torch.zeros(2).long()
+    batch = {"mask": torch.zeros(2, 3), "rows": torch.ones(2, 3), "labels": labels}
+    with pytest.raises(BadInput, match="and forward of Masked takes x, mask: 'rows' is none of these"):
+        words.outputs(Masked(), batch)
+
+
+def test_two_loss_terms_are_means_of_their_own_in_an_evaluation(task, monkeypatch):
+    heights = task("Heights")
+
+    def count(self, batch):
+        return {"loss": len(batch["x"]), "far": 10 * len(batch["x"])}
+
+    def loss(self, model, batch):
+        return {"loss": self.summed_loss(self.passed(model, batch), batch["labels"]), "far": batch["x"].sum() * 100}, {}
+
+    monkeypatch.setattr(type(heights), "loss", loss)
+    monkeypatch.setattr(type(heights), "count", count)
+    model, loader = heights.model().eval(), Loader(heights, "test")
+    found = heights.evaluate(model, loader)
+    with torch.no_grad():
+        assert found | Task.evaluate(heights, model, loader) == found
+    assert found["loss"] == pytest.approx(found["rmse"] ** 2 + found["far"], rel=1e-5)
+
+
+def test_what_the_samples_say_of_their_order_is_the_parts(task, monkeypatch):
+    class Rows(list):
+        weights = [5.0] + [0.0] * 27
+
+        def order(self, seed, epoch):
+            return [3, 1]
+
+    heights = task("Heights")
+    parts = heights.read()
+    monkeypatch.setattr(type(heights), "read", lambda self, source=None: {**parts, "train": Rows(parts["train"])})
+    train = copy.copy(task("Heights").datasets()["train"])
+    assert weights_of(train).tolist() == Rows.weights and train.order(0, 0) == [3, 1]
+    assert not hasattr(train, "lengths") and not hasattr(task("Heights").datasets()["test"], "weights")
+    monkeypatch.setattr(type(heights), "read", lambda self, source=None: Rows(parts["train"]))
+    with pytest.raises(BadInput, match="read returned one list with `weights`, which is to be dealt to three parts"):
+        task("Heights").datasets()
+    files = Rows([(Path("b"), 1), (Path("a"), 2)])
+    assert in_order(files, None) is files
+
+
+def test_an_unclear_direction_of_a_metric_is_asked_for(configured):
+    def bias(true, guess):
+        return float((guess - true).mean())
+
+    heights = find_task(f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:Heights")
+    config = configured("Heights")
+    unclear = type("Mine", (heights,), {"metrics": bias})
+    with pytest.raises(BadInput, match="metric 'bias' is better cannot be seen.*selection = ..bias., .min.. or"):
+        unclear(config)
+    assert type("Mine", (unclear,), {"metrics": bias, "selection": ("bias", "min")})(config).selection[1] == "min"
+    known = []
+
+    def late(true, guess):
+        return abs(true - guess).mean() + known[0]
+
+    mine = type("Late", (heights,), {"metrics": late})
+    known.append(0.0)  # what the function calls stands below the class
+    assert mine(config).selection == ("late", "min") == mine.selection
+    assert type("Without", (heights,), {"metrics": ()})(config).selection == ("loss", "min")
+
+
 MISTAKES = {
     "no labels": ("Words", {"batch": lambda *_: {"x": torch.ones(8)}}, 'Words.batch returned no tensor "labels"'),
     "labels of floats": ("Words", {"batch": lambda *_: {"labels": torch.ones(8)}}, "Classes are whole numbers"),
@@ -232,6 +426,10 @@ MISTAKES = {
     "a target of None": ("Words", {"read": lambda s, source: [("a", None)]}, "1 samples whose target is None"),
     "no samples": ("Words", {"read": lambda s, source: []}, "read found no samples in .*words"),
     "a missing file": ("Words", {"read": lambda s, source: (source / "train.csv").open()}, "cannot read .*train.csv"),
+    "an error of read's own": ("Words", {"read": lambda s, source: {}["sentence"]},
+                               "Words.read raises KeyError: 'sentence' .*test_supervised.py:.*{}.*Look at data.dir"),
+    "tags that are names": ("Tags", {"batch": lambda s, samples, t: {"labels": padded([["O", "PER"]], "O", 9)}},
+                            r"text such as 'O', and a tensor holds numbers.*NAMES.index"),
     "learned arrays": ("Words", {"learn": lambda s, train: {"mean": np.ones(2)}}, "learn returned no JSON"),
 }  # fmt: skip
 

@@ -95,6 +95,23 @@ def losses(asked: Asked, model: nn.Module, drawn: list[Batch]) -> Iterator[str]:
             yield from found
             break
     model.eval()
+    _doubt_shares(asked, model, batches[0])
+
+
+def _doubt_shares(asked: Asked, model: nn.Module, batch: Batch) -> None:
+    """Doubts outputs that are probabilities already, where the loss takes scores and makes probabilities of them."""
+    cls = type(asked.task)
+    methods = [getattr(cls, name, None) for name in ("loss", "summed_loss")]
+    is_cross_entropy = all(getattr(method, "__module__", "").startswith("lib.supervised.") for method in methods)
+    if not is_cross_entropy or cls.kind in ("numbers", "labels"):  # type: ignore[attr-defined]
+        return
+    with put_back(), torch.no_grad(), asking(f"{asked.name}.outputs()"):
+        found = asked.task.outputs(model, batch).float()  # type: ignore[attr-defined]
+    if found.dim() > 1 and bool((found >= 0).all()) and bool((found.sum(-1) - 1).abs().max() < 1e-3):
+        asked.doubts.append(
+            f"{asked.name}.outputs() are positive and add up to 1 for each target, as after a softmax. The loss makes "
+            "probabilities of scores itself, and of probabilities it learns slowly. Leave the softmax out of the model."
+        )
 
 
 def _steps(asked: Asked, model: nn.Module) -> list[int]:

@@ -157,19 +157,52 @@ def shared(asked: Asked) -> Iterator[str]:
     """Doubts a split whose samples are also those of another one."""
     for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
         first, second = asked.sets[one], asked.sets[other]
-        if first is second or (len(first) == len(second) and _same_samples(asked, first, second)):
+        texts, others = (None, None) if first is second else (_texts(first), _texts(second))
+        if texts is not None and others is not None:
+            known = set(texts)
+            number = sum(text in known for text in others)
+            is_all = number == len(others)
+        else:
+            is_all = first is second or _same_samples(asked, first, second)
+            number = len(second) if is_all else 0
+        if is_all:
             asked.doubts.append(
                 f"{asked.name}.datasets() has the same samples as {one!r} and as {other!r}, so the scores say nothing "
                 "of unseen data. Split them."
             )
+        elif number:
+            asked.doubts.append(
+                f"{asked.name}.datasets() has {number:,} of the {len(second):,} samples of {other!r} in {one!r} too, "
+                "but for their targets. What is scored on them says nothing of unseen data. Split them, by "
+                "lib.supervised.split say, which keeps the same ones together."
+            )
     yield from ()
 
 
+def _texts(dataset: Any) -> list[str] | None:
+    """Returns a text for each sample, without its target, of a data set that has them; None for any other."""
+    texts = getattr(dataset, "texts", None)
+    try:
+        found = texts() if callable(texts) else None
+        return None if found is None else [*found]
+    except BadInput:  # of what has no text
+        return None
+
+
 def _same_samples(asked: Asked, first: Any, second: Any) -> bool:
-    indices = list(range(min(asked.size, len(first))))
-    indices = (indices * asked.size)[: asked.size]
-    one, other = (fetch(asked, dataset, indices, _SEED).batch for dataset in (first, second))
-    return alike(one, other)
+    """Says whether samples of the shorter set are those at the beginning, or at the end, of the longer one."""
+    shorter, longer = sorted((first, second), key=len)
+    if len(shorter) < len(longer) and isinstance(fetch_one(asked, shorter, 0, "test"), int):
+        return False  # numbers from which samples are made begin at 0 in many a set
+    number = min(asked.size, len(shorter))
+    spread = [index * (len(shorter) - 1) // max(1, number - 1) for index in range(number)]
+    indices = (spread * asked.size)[: asked.size]
+    these = fetch(asked, shorter, indices, _SEED).batch
+    for skipped in {0, len(longer) - len(shorter)}:
+        those = fetch(asked, longer, [index + skipped for index in indices], _SEED).batch
+        if alike(these, those):
+            return True
+    return False
 
 
 def example(asked: Asked, drawn: list[Batch]) -> Iterator[str]:

@@ -1,18 +1,12 @@
 """An error of a person's code as a sentence: what raises it, in which line of theirs, and what mends it."""
 
 import contextlib
-import linecache
 import re
-import sysconfig
-import traceback
 from collections.abc import Iterator
-from pathlib import Path
 
 from lib.errors import BadInput, TrainingFailed, printable
 from lib.machine import memory
-
-_LIBRARY = Path(__file__).resolve().parents[2]
-_FOREIGN = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
+from lib.task.place import place_of
 
 # What torch and Python say of the commonest mistakes, and what mends each.
 _MENDS = (
@@ -48,6 +42,11 @@ _MENDS = (
         r"stack expects each tensor to be equal size|Sizes of tensors must match|inhomogeneous shape"
         r"|expected sequence of length",
         "The samples have different sizes. Pad or crop them to one size before they are stacked.",
+    ),
+    (
+        r"too many dimensions 'str'|new\(\): invalid data type 'str'",
+        "A tensor holds numbers, and is made of text. Translate names by their place in the list of all: "
+        "NAMES.index(name).",
     ),
     (
         r"modified by an inplace operation|leaf Variable that requires grad",
@@ -99,27 +98,3 @@ def same_error(one: str, other: str) -> bool:
     _, raises, said = one.partition(" raises ")
     _, again, also = other.partition(" raises ")
     return one == other or bool(raises and again and said.partition(" (")[0] == also.partition(" (")[0])
-
-
-def place_of(error: BaseException) -> str:
-    """Returns "file:line: source" of the innermost line of the person's own code; empty where there is none."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if _is_own(frame.filename):
-            source = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
-            return printable(f"{_short(frame.filename)}:{frame.lineno}: {source}", most=200)
-    return ""
-
-
-def _is_own(file: str) -> bool:
-    path = Path(file).resolve()
-    if file.startswith("<") and not file.startswith("<ipython"):
-        return False
-    if _LIBRARY in path.parents:
-        return _LIBRARY / "tasks" in path.parents
-    return not any(folder in path.parents for folder in _FOREIGN)
-
-
-def _short(file: str) -> str:
-    with contextlib.suppress(ValueError):
-        return str(Path(file).resolve().relative_to(Path.cwd()))
-    return Path(file).name

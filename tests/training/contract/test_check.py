@@ -129,7 +129,8 @@ class NeedsAll(Classes):
 
     def datasets(self):
         rows = super().datasets()["train"]
-        return {"train": rows, "validation": rows[:11], "test": rows[1:]}
+        validation, test = ([(x + number, label) for x, label in rows] for number in (1, 2))
+        return {"train": rows, "validation": validation[:11], "test": test[1:]}
 
     def evaluate(self, model, loader):
         guesses = torch.cat([model(batch["x"]).argmax(1) for batch in loader])
@@ -219,7 +220,7 @@ def test_two_players_that_train_in_turn_keep_their_promises(toy):
     assert contract.findings(task, config) == [] and task.step == 0
 
 
-@pytest.mark.parametrize("cls", ["Words", "Heights", "Tags", "Following"])
+@pytest.mark.parametrize("cls", ["Words", "Heights", "Tags", "Following", "Topics"])
 def test_tasks_with_targets_keep_their_promises(cls, toy, tmp_path):
     """Also for a batch of one sample, whose number is no more than a scalar to squeeze()."""
     (tmp_path / "data").mkdir()
@@ -240,6 +241,18 @@ class SameSets(Classes):
         return {**sets, "validation": [(x.clone(), label) for x, label in sets["train"]]}
 
 
+class Beginning(Classes):
+    def datasets(self):
+        rows = super().datasets()["train"]
+        return {**super().datasets(), "validation": rows[:5]}
+
+
+class Ending(Classes):
+    def datasets(self):
+        rows = super().datasets()["train"]
+        return {**super().datasets(), "test": [(x.clone(), label) for x, label in rows[-5:]]}
+
+
 class NothingValid(Classes):
     def count(self, batch):
         return {"entropy": 0}
@@ -258,6 +271,8 @@ class NanScore(Classes):
     "cls, sentence",
     [
         (SameSets, "datasets() has the same samples as 'train' and as 'validation', so the scores say nothing"),
+        (Beginning, "datasets() has the same samples as 'train' and as 'validation', so the scores say nothing"),
+        (Ending, "datasets() has the same samples as 'train' and as 'test', so the scores say nothing"),
         (NothingValid, "count() has no valid target in 12 samples"),
         (NoSuchCurve, "shown names 'accuracy', which evaluate() does not return"),
         (NanScore, "evaluate() gives nan as 'loss' of two batches of validation"),
@@ -268,6 +283,29 @@ def test_what_may_be_meant_is_a_doubt_and_stops_nothing(cls, sentence, toy, caps
     found = contract.examine(cls(config), config)
     assert found.wrong == [] and any(sentence in doubt for doubt in found.doubts)
     assert any(sentence in doubt for doubt in contract.require(cls(config), config))
+
+
+def test_samples_with_targets_that_are_in_two_parts_and_a_softmax_before_the_loss_are_doubts(toy, monkeypatch):
+    config = toy({"task": f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:Heights"})
+    task = load_task(config)
+    rows = task.read()
+    assert contract.examine(task, config).doubts == []
+    leaks = {**rows, "test": [*rows["test"], *((x, -y) for x, y in rows["train"][3:5])]}
+    monkeypatch.setattr(type(task), "read", lambda self, source=None: leaks)
+    found = contract.examine(load_task(config), config)
+    assert found.wrong == [] and any("has 2 of the 8 samples of 'test' in 'train' too" in one for one in found.doubts)
+    monkeypatch.setattr(type(task), "read", lambda self, source=None: rows)
+    monkeypatch.setattr(type(task), "kind", "classes")
+    monkeypatch.setattr(type(task), "metrics", ("accuracy",))
+    monkeypatch.setattr(type(task), "selection", ("accuracy", "max"))
+    monkeypatch.setattr(type(task), "shown", ())
+    of_two = {part: [(x, int(y > 3.5)) for x, y in samples] for part, samples in rows.items()}
+    monkeypatch.setattr(type(task), "read", lambda self, source=None: of_two)
+    monkeypatch.setattr(type(task), "example", lambda self: ((0.0, 0.0), 0))
+    for last, doubts in ((nn.Softmax(-1), 1), (nn.Sigmoid(), 0)):
+        monkeypatch.setattr(type(task), "model", lambda self, last=last: nn.Sequential(nn.Linear(2, 2), last))
+        found = contract.examine(load_task(config), config, thorough=False)
+        assert found.wrong == [] and sum("as after a softmax" in one for one in found.doubts) == doubts
 
 
 def test_an_error_of_two_batches_is_a_doubt_where_the_whole_set_takes_long(toy, monkeypatch):
