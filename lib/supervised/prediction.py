@@ -152,10 +152,10 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
     if task.kind == "labels":
         return marks.rows(torch.stack([each.sigmoid() for each in outputs]).mean(0), task.known_names())
     shares, chosen = torch.stack([each.softmax(-1) for each in outputs]).mean(0).max(-1)
-    if task.kind == "tokens" and chosen.dim() > 2:
+    if chosen.dim() > 2:
         kind = np.uint8 if outputs[0].shape[-1] <= 256 else np.uint16
         return [{"prediction": image.cpu().numpy().astype(kind)} for image in chosen]
-    if task.kind == "tokens":
+    if chosen.dim() > 1:  # whatever the kind: a class for each position
         rows = zip(chosen, batch["labels"] != IGNORED, strict=True)
         return [{"prediction": " ".join(_name(task, k) for k in row[known].tolist())} for row, known in rows]
     pairs = zip(chosen.tolist(), shares.tolist(), strict=True)

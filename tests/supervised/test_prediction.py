@@ -263,3 +263,12 @@ def test_one_sample_that_does_not_fit_is_a_sentence(files, tmp_path, monkeypatch
     monkeypatch.setattr(Files, "answers", short)
     with pytest.raises(TrainingFailed, match="Memory ran out with a single sample"):
         files.predict([model(4.0)], folder, None)
+
+
+def test_classes_of_each_position_are_answered_in_a_row_where_kind_says_classes_too(files, monkeypatch, tmp_path):
+    labels = torch.tensor([[0, 1, -100], [1, 1, 0]])
+    monkeypatch.setattr(Files, "batch", lambda self, samples, training: {"labels": labels})
+    monkeypatch.setattr(Files, "outputs", lambda self, model, batch: torch.eye(2)[batch["labels"].clamp(min=0)])
+    folder = write(tmp_path / "new", a="1", b="1")
+    answers = files.predict([model(4.0)], folder, None)
+    assert [row["prediction"] for row in answers.values()] == ["one zero", "zero zero one"]
