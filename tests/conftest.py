@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,8 +48,12 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def a_place_of_its_own(tmp_path, monkeypatch):
-    """Caches and outputs go to the test's own folder, and no test sees another platform by accident."""
+    """Caches and outputs go to the test's own folder, and no test sees another platform by accident.
+
+    Its session begins now: that of an imitated Kaggle would have begun with this machine, perhaps more than 12 hours ago.
+    """
     monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINBOOK_SESSION_START", str(time.time()))
     monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
     monkeypatch.chdir(tmp_path)
     yield

@@ -150,7 +150,7 @@ def _place(module: Any) -> str:
     if os.sep not in origin:  # built-in
         return ""
     folder, file = os.path.split(origin)  # a Path of each of a thousand modules would take 50 ms
-    return os.path.dirname(folder) if file == "__init__.py" else folder
+    return os.path.split(folder)[0] if file == "__init__.py" else folder
 
 
 def _why_not_imported(path: Path, error: BaseException) -> str:
