@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items):
 def a_place_of_its_own(tmp_path, monkeypatch):
     """Caches and outputs go to the test's own folder, and no test sees another platform by accident.
 
-    Its session begins now: that of an imitated Kaggle would have begun with this machine, perhaps more than 12 hours ago.
+    Its session begins now. That of an imitated Kaggle would have begun with this machine, 12 hours ago or more.
     """
     monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TRAINBOOK_SESSION_START", str(time.time()))
