@@ -51,6 +51,7 @@ faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.memory
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.disk_calls
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.ranks
+	OMP_NUM_THREADS=1 $(PY) -m tests.faults.examples
 
 kaggle-image: $(KAGGLE_IMAGE)/ready
 	$(KAGGLE_IMAGE)/bin/python -m tests.notebooks.kaggle_image $(TESTS)
