@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,12 +47,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def a_place_of_its_own(tmp_path, monkeypatch):
-    """Caches and outputs go to the test's own folder, and no test sees another platform by accident.
-
-    Its session begins now. That of an imitated Kaggle would have begun with this machine, 12 hours ago or more.
-    """
+    """Caches and outputs go to the test's own folder, and no test sees another platform by accident."""
     monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TRAINBOOK_SESSION_START", str(time.time()))
     monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
     monkeypatch.chdir(tmp_path)
     yield

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 from lib.config import Config
 from lib.errors import BadInput, printable
@@ -145,11 +146,12 @@ def named_files(config: Config) -> dict[str, Path]:
     waiting = [("workload", config.workload)] if file_of(config) else []
     while waiting:
         prefix, section = waiting.pop()
+        hints = get_type_hints(type(section))
         for field in dataclasses.fields(section):
-            key, value = f"{prefix}.{field.name}", getattr(section, field.name)
-            if dataclasses.is_dataclass(value):
-                waiting.append((key, value))
-            elif field.metadata.get("path") and isinstance(value, str) and value:
+            key = f"{prefix}.{field.name}"
+            if dataclasses.is_dataclass(hints[field.name]):
+                waiting.append((key, getattr(section, field.name)))
+            elif field.metadata.get("path") and (value := getattr(section, field.name)):
                 path = Path(value)
                 if path.is_file() and path.stat().st_size <= _MOST_NAMED_BYTES:
                     found[key] = path

@@ -146,10 +146,14 @@ def handling_signals(
 
 
 def start_session(minutes: float, margin_seconds: float) -> Session:
-    """Returns the session of this process. `minutes` 0 takes the platform's limit, from the container's start."""
+    """Returns the session of this process. `minutes` 0 takes the platform's limit, from the container's start.
+
+    An imitated Kaggle has no container: its limit counts from the start of the process too.
+    """
     here = platform.detect()
     limit = minutes or here.session_minutes
-    begun = _process_start() if minutes or here.name == "local" else _container_start()
+    has_container = here.name != "local" and environment.KAGGLE_ROOT not in os.environ
+    begun = _process_start() if minutes or not has_container else _container_start()
     return Session(limit, margin_seconds, begun)
 
 

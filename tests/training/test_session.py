@@ -50,6 +50,15 @@ def test_at_home_a_session_has_no_end_and_on_kaggle_it_has(monkeypatch, tmp_path
     assert start_session(0, 0).remaining() < 690 * 60
 
 
+def test_an_imitated_kaggle_did_not_begin_with_this_machine_and_a_real_one_with_its_container(monkeypatch, tmp_path):
+    monkeypatch.setattr(session, "_container_start", lambda: session.now() - 13 * 3600)
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path))
+    assert start_session(0, 0).remaining() > 3600
+    monkeypatch.delenv("TRAINBOOK_KAGGLE_ROOT")
+    assert start_session(0, 0).remaining() <= 0
+
+
 def test_handlers_are_put_back():
     import signal
 
