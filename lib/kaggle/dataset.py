@@ -88,7 +88,11 @@ def pack_data(config: Config, labels: Labels, least: int, file: str = "") -> Pac
     labels = labels.checked()
     if not config.data.dir:
         raise BadInput("Which data? Give its folder with --data, or data.dir in the configuration.")
-    source = Path(config.data.dir).expanduser()
+    if len(config.data.dirs) > 1:
+        raise BadInput(
+            f"A data set is one folder, and data.dir lists {', '.join(config.data.dirs)}. Pack each by itself: --data."
+        )
+    source = Path(config.data.dirs[0]).expanduser()
     if not source.is_dir():
         raise BadInput(f"{source} is no folder. Give the one that holds the data.")
     from lib import launch  # not at the top: torch takes seconds to import

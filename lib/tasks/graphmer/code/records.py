@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,14 +83,15 @@ def write(graph: Graph, folder: Path) -> None:
             file.writelines(encode(row) + "\n" for row in rows)
 
 
-def read(path: Path, bad_input_limit: int = 0) -> Graph:
-    """Reads the graph in a folder, or in one `*.jsonl` with its entities beside it.
+def read(path: Path | Sequence[Path], bad_input_limit: int = 0) -> Graph:
+    """Reads the graph in a folder, or in one `*.jsonl` with its entities beside it; of several, all as one graph.
 
     Up to `bad_input_limit` bad lines are left out and listed in `skipped`; with more, raises BadInput that names the
     first of them. Duplicates are dropped and counted.
     """
     scan = _Scan(max(bad_input_limit, _MOST_BAD))
-    pairs = _files(path)
+    paths = [path] if isinstance(path, Path) else path
+    pairs = [pair for one in paths for pair in _files(one)]
     for _, entities in pairs:
         scan.file(entities, scan.entity)
     for triples, _ in pairs:
