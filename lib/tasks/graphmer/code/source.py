@@ -50,7 +50,7 @@ def parse(
             warnings.simplefilter("ignore")  # invalid escapes in other people's files
             tree = ast.parse(content)
     except SyntaxError as error:
-        return Unreadable(file, f"line {error.lineno or 0}: {error.msg}")
+        return Unreadable(file, f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg))
     except UnicodeError as error:
         return Unreadable(file, f"{type(error).__name__}: {error}")
     except ValueError as error:
