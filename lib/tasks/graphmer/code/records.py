@@ -62,21 +62,26 @@ class Graph:
     origins: dict[Any, tuple[str, int]] = field(default_factory=dict, compare=False, repr=False)
 
 
+def triple_row(triple: Triple) -> dict[str, Any]:
+    """Returns a triple as its JSON line has it."""
+    return {
+        "head": triple.head,
+        "relation": triple.relation,
+        "tail": triple.tail,
+        "qualifiers": {name: getattr(triple, name) for name in ("language", "file", "module", "line")},
+    }
+
+
+def entity_row(entity: Entity) -> dict[str, Any]:
+    """Returns an entity as its JSON line has it, without what is unknown."""
+    return {name: value for name, value in asdict(entity).items() if value}
+
+
 def write(graph: Graph, folder: Path) -> None:
     """Writes triples.jsonl and entities.jsonl; the same graph gives the same bytes."""
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    triples = (
-        {
-            "head": triple.head,
-            "relation": triple.relation,
-            "tail": triple.tail,
-            "qualifiers": {name: getattr(triple, name) for name in ("language", "file", "module", "line")},
-        }
-        for triple in graph.triples
-    )
-    entities = (
-        {name: value for name, value in asdict(entity).items() if value} for _, entity in sorted(graph.entities.items())
-    )
+    triples = map(triple_row, graph.triples)
+    entities = (entity_row(entity) for _, entity in sorted(graph.entities.items()))
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in ((TRIPLES, triples), (ENTITIES, entities)):
         with disk.whole(folder / name) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
