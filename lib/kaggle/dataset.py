@@ -95,11 +95,11 @@ def pack_data(config: Config, labels: Labels, least: int, file: str = "") -> Pac
     source = Path(config.data.dirs[0]).expanduser()
     if not source.is_dir():
         raise BadInput(f"{source} is no folder. Give the one that holds the data.")
-    from lib import launch  # not at the top: torch takes seconds to import
+    from lib.launch.run import resolved  # not at the top: torch takes seconds to import
     from lib.task.files import label
 
-    run = launch.prepare(config)
-    sizes = {name: len(part) for name, part in run.task.datasets().items()}
+    task, _, _ = resolved(config)  # of this folder, whatever a run of this name has kept
+    sizes = {name: len(part) for name, part in task.datasets().items()}
     if sizes["train"] < least:
         raise BadInput(
             f"{source} has {sizes['train']:,} training samples (what the task trains on: windows of a graph, tiles of "
@@ -109,7 +109,7 @@ def pack_data(config: Config, labels: Labels, least: int, file: str = "") -> Pac
     about = [
         f"Data of the workload `{label(config.task)}`, read and validated by it before packing.",
         "",
-        run.task.describe_data().replace(str(source), labels.dataset),
+        task.describe_data().replace(str(source), labels.dataset),
         "",
         "Samples: " + ", ".join(f"{count:,} {name}" for name, count in sizes.items()) + ".",
     ]

@@ -45,7 +45,8 @@ def take(task: Task, config: Config) -> None:
     if place:
         if not Path(place).is_dir():
             raise BadInput(f"{place} is not seen by all machines of this run. Give an output_dir that they share.")
-        sentences.append(task.take_kept(Path(place)))
+        task.kept_from = Path(place)
+        sentences.append(task.take_kept(task.kept_from))
     if ranks.is_first() and not torchrun.is_watched():  # else the process above has said it
         print("".join(f"{sentence}\n" for sentence in sentences if sentence), end="", flush=True)
 
@@ -99,6 +100,9 @@ def write(run: Path, task: Task) -> None:
     """
     if type(task).keep is Task.keep:
         return
+    if type(task).take_kept is Task.take_kept:
+        name = type(task).__name__
+        raise BadInput(f"{name} has keep() and no take_kept(folder), which a resumed run needs. Write it too.")
     folder = run / DATA
     try:
         if _is_there(folder, task):

@@ -49,6 +49,7 @@ class Task:
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
     # What was published of others, by name, that the run started from; kept in its checkpoints, set when it resumes.
     published: Mapping[str, Mapping[str, Any]] = {}
+    kept_from: Path | None = None  # the folder that `take_kept` was called with; the trainer sets it
 
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:

@@ -10,6 +10,7 @@ from lib.errors import BadInput
 from lib.machine import disk
 from lib.report import outputs
 from lib.task import load_config
+from lib.training import contract
 from tests.conftest import TOY
 
 TASK = '''
@@ -53,9 +54,9 @@ class Installed(Toy):
 @pytest.fixture
 def numbers(tmp_path, monkeypatch):
     """numbers(**overrides) -> the configuration of a task whose data is the file installed.txt."""
-    (tmp_path / "numbers.py").write_text(TASK)
+    (tmp_path / "mine.py").write_text(TASK)
     lines = TOY.splitlines()
-    lines[1] = f"task: {tmp_path / 'numbers.py'}:Installed"
+    lines[1] = f"task: {tmp_path / 'mine.py'}:Installed"
     (tmp_path / "numbers.yaml").write_text("\n".join(lines).replace("name: toy", "name: numbers"))
     install(range(30))
     monkeypatch.setattr(launch, "draw_metrics", lambda *_: None)
@@ -168,6 +169,23 @@ def test_a_full_disk_is_a_warning_and_the_run_trains(numbers, tmp_path, monkeypa
     assert launch.train(run).step == 12
     assert "The data of the run is not kept" in capsys.readouterr().out
     assert not (tmp_path / "runs" / "numbers" / "data").exists()
+
+
+def test_a_task_on_kept_data_passes_the_checks_that_make_it_a_second_time(numbers, monkeypatch):
+    kill(numbers(), 8, monkeypatch)
+    install(range(100, 140))
+    run = launch.prepare(numbers())
+    assert contract.findings(run.task, run.config) == []
+    run.task.kept_from = None
+    assert "differs when the data is read again" in contract.findings(run.task, run.config)[0]
+
+
+def test_a_task_that_keeps_and_takes_nothing_is_told_what_it_lacks(numbers, tmp_path):
+    config = numbers()
+    task = tmp_path / "mine.py"
+    task.write_text(task.read_text().replace("def take_kept", "def take_kept_later"))
+    with pytest.raises(BadInput, match=r"Installed has keep\(\) and no take_kept\(folder\)"):
+        launch.train(config)
 
 
 def test_a_task_that_keeps_nothing_has_no_such_folder(toy, tmp_path):
