@@ -63,8 +63,6 @@ class Data:
 
     @cached_property
     def rules(self) -> ontology.Ontology:
-        if self.kept:
-            return ontology.load(self.kept / _ONTOLOGY)
         if not self.is_graph:
             return ontology.load()
         found = [ontology.find(path) for path in self.given]
@@ -96,8 +94,6 @@ class Data:
     @cached_property
     def corpus(self) -> Corpus:
         """The arrays, from the cache where the same data and settings made them before. Raises BadInput."""
-        if self.kept:
-            return Corpus.load(self.kept / _CORPUS)
         path = self.cache / f"corpus-{self._corpus_key()}.npz"
         try:
             if path.is_file():
@@ -156,11 +152,10 @@ class Data:
             names, made_with, content, was = (about[name] for name in ("names", "settings", "content", "versions"))
             if (names, made_with) != (self._names(), self._made_with()):
                 return ""
-            Corpus.load(folder / _CORPUS)
-            ontology.load(folder / _ONTOLOGY)
+            corpus, rules = Corpus.load(folder / _CORPUS), ontology.load(folder / _ONTOLOGY)
         except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             return f"The corpus that is kept in {folder} cannot be read by this version ({error}); it is built again."
-        self.kept = folder
+        self.kept, self.corpus, self.rules = folder, corpus, rules
         try:
             changed = "has changed" if self.content != content else ""
         except BadInput as error:

@@ -140,7 +140,8 @@ def _nodes(graph: Graph, predicted: list[Predicted], file: Any) -> None:
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(["entity:ID", "name", ":LABEL", "file", "first_line:int", "last_line:int"])
     for one in _in_order(graph):
-        name = re.split(r"\.|::", one.id)[-1] or one.id
+        kind, _, rest = one.id.partition("::")
+        name = rest or kind.rpartition(".")[2]  # file::a/b.py, json.decoder.scan
         rows.writerow([one.id, name, _one_word(one.type), one.file, one.first_line or "", one.last_line or ""])
 
 

@@ -70,6 +70,7 @@ def test_the_files_for_neo4j_have_its_header_and_refer_to_nodes_that_are_there(b
         edges = list(csv.DictReader(file))
     assert nodes.keys() == built.entities.keys() and nodes["m.f"][":LABEL"] == "Function"
     assert (nodes["m.f"]["name"], nodes["m.f"]["first_line:int"], nodes[ODD]["first_line:int"]) == ("f", "2", "")
+    assert [nodes[name]["name"] for name in ("file::m.py", "m", "os.stat")] == ["m.py", "m", "stat"]
     found = {(row[":START_ID"], row[":TYPE"], row[":END_ID"]): row for row in edges}
     assert found.keys() == {one.key for one in built.triples} | {one.triple.key for one in predicted}
     assert all(row[":START_ID"] in nodes and row[":END_ID"] in nodes for row in edges)
