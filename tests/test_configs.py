@@ -3,7 +3,10 @@
 import pytest
 
 from lib.config import to_yaml
+from lib.dependencies import project_of
+from lib.kaggle.image import PACKAGES
 from lib.task import find_task, load_config, load_task
+from lib.tasks.graphmer.code import trees
 from tests.conftest import ROOT
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -34,6 +37,15 @@ def test_graphmer_has_the_size_for_kaggle():
     assert 80e6 < parameters < 100e6
     # weights and two moments in fp32, five times, and the best weights: within Kaggle's 20 GB
     assert 5 * 12 * parameters + 4 * parameters < 20e9
+
+
+def test_graphmers_packages_are_in_kaggles_image_with_these_versions():
+    packages = load_config(ROOT / "configs" / "graphmer.yaml").workload.packages
+    imports = {project_of(name).replace("_", "-"): name for name in PACKAGES}
+    assert len(packages) > 10 and load_config(ROOT / "configs" / "graphmer_small.yaml").workload.packages == ()
+    for package in packages:
+        name, wanted = package.split("==")
+        assert trees._is_version(PACKAGES[imports[name]].version, wanted), package
 
 
 @pytest.mark.parametrize("size", ["", "_small"])

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 
 from lib import launch
 from lib.errors import BadInput
-from lib.task import Task, find_task, load_config, locate_data
+from lib.task import Task, find_task, load_config, load_task, locate_data
 from tests.conftest import ROOT
 from tests.machine.conftest import kaggle
 
@@ -218,6 +218,44 @@ def test_a_folder_of_ones_own_is_taken_as_it_is_and_not_searched(tmp_path):
     (tmp_path / "tree" / "inner").mkdir(parents=True)
     (tmp_path / "tree" / "inner" / "entities.jsonl").touch()
     assert locate_data(str(tmp_path / "tree"), ("entities.jsonl",)) == tmp_path / "tree"
+
+
+class Several(Task):
+    several = True
+
+
+def test_a_list_of_folders_is_found_by_path_and_by_name_for_a_task_that_takes_several(toy, tmp_path, monkeypatch):
+    kaggle(monkeypatch, tmp_path, ["datasets/ada/graphs", "datasets/ada/other"])
+    (tmp_path / "here").mkdir()
+    config = toy({"data.dir": [str(tmp_path / "here"), "ada/graphs"]})
+    monkeypatch.setattr("lib.task.loading.find_task", lambda name: Several)
+    task = load_task(config)
+    mount = tmp_path / "input" / "datasets" / "ada" / "graphs"
+    assert (task.source, task.sources) == (tmp_path / "here", (tmp_path / "here", mount))
+    one = load_task(toy({"data.dir": [str(tmp_path / "here")]}))
+    assert (one.source, one.sources, one.given) == (tmp_path / "here", (tmp_path / "here",), tmp_path / "here")
+    with pytest.raises(BadInput, match="There is no input gone"):
+        load_task(toy({"data.dir": [str(tmp_path / "here"), "gone"]}))
+    assert type(task)(config, task.given).sources == task.sources
+    task.datasets = lambda: {"train": [1]}
+    assert task.describe_data() == f"Data: {tmp_path / 'here'}, {mount}. Samples: 1 train."
+
+
+def test_the_data_of_several_folders_is_recognised_by_the_content_of_each(toy, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.txt").write_text(name)
+    folders = [tmp_path / "a", tmp_path / "b"]
+    both, alone = Several(toy(), folders).fingerprint(), Several(toy(), folders[0]).fingerprint()
+    assert Several(toy(), folders[:1]).fingerprint() == alone != both == Several(toy(), folders).fingerprint()
+    (tmp_path / "b" / "x.txt").write_text("c")
+    assert Several(toy(), folders).fingerprint() != both
+
+
+def test_a_task_that_reads_one_folder_refuses_several(toy, tmp_path):
+    with pytest.raises(BadInput, match="lists 2 folders, and Toy reads one. Name that one, or the folder that"):
+        load_task(toy({"data.dir": [str(tmp_path), "other"]}))
+    assert load_task(toy({"data.dir": [str(tmp_path)]})).source == tmp_path
 
 
 SHORT = """

@@ -67,9 +67,10 @@ class Run:
 class Data:
     """The data, and how it is loaded."""
 
-    dir: str | Literal["embedded"] = option(
+    dir: str | Literal["embedded"] | tuple[str, ...] = option(
         "",
-        "The data: a path, a mounted input as slug or owner/slug, or embedded; empty: found, else embedded.",
+        "The data: a path, a mounted input as slug or owner/slug, a list of these for a task that takes several, or "
+        "embedded; empty: found, else embedded.",
         path=True,
     )
     num_workers: int = option(
@@ -84,6 +85,24 @@ class Data:
         0, "Batches of a pool in which training samples are sorted by length; 0: not sorted.", minimum=0, limit=10**6
     )
     evaluation_batch: int = option(0, "Samples of an evaluation at once; 0: the micro-batch.", minimum=0, limit=10**6)
+
+    @property
+    def dirs(self) -> tuple[str, ...]:
+        """What `dir` names, one or several; none where it is empty."""
+        return self.dir if isinstance(self.dir, tuple) else tuple(filter(None, [self.dir]))
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        listed = values["dir"]
+        if not isinstance(listed, tuple) or BAD in listed:
+            return
+        if "embedded" in listed or "" in listed:
+            yield (
+                "dir",
+                "A list in data.dir names folders, each by a path or as a mounted input; embedded stands alone.",
+            )
+        if twice := next((one for one in listed if listed.count(one) > 1), ""):
+            yield "dir", f"data.dir lists {twice} twice. Name it once."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from lib.errors import BadInput, printable
 
 if TYPE_CHECKING:
+    from lib.config import Data
     from lib.launch.queue import Entry
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout
@@ -136,9 +137,9 @@ def is_stale(path: Path) -> bool | None:
     return module.notebook_text(source) != path.read_text("utf-8")
 
 
-def is_here(data: str) -> bool:
-    """Returns whether a configuration's data.dir names a file or folder of this machine."""
-    return data not in ("", "embedded") and Path(data).expanduser().exists()
+def here(data: "Data") -> list[str]:
+    """Returns what of a configuration's data.dir is a file or folder of this machine."""
+    return [name for name in data.dirs if name != "embedded" and Path(name).expanduser().exists()]
 
 
 # --- what it trains ---------------------------------------------------------------------------------------------------

@@ -88,14 +88,18 @@ def pack_data(config: Config, labels: Labels, least: int, file: str = "") -> Pac
     labels = labels.checked()
     if not config.data.dir:
         raise BadInput("Which data? Give its folder with --data, or data.dir in the configuration.")
-    source = Path(config.data.dir).expanduser()
+    if len(config.data.dirs) > 1:
+        raise BadInput(
+            f"A data set is one folder, and data.dir lists {', '.join(config.data.dirs)}. Pack each by itself: --data."
+        )
+    source = Path(config.data.dirs[0]).expanduser()
     if not source.is_dir():
         raise BadInput(f"{source} is no folder. Give the one that holds the data.")
-    from lib import launch  # not at the top: torch takes seconds to import
+    from lib.launch.run import resolved  # not at the top: torch takes seconds to import
     from lib.task.files import label
 
-    run = launch.prepare(config)
-    sizes = {name: len(part) for name, part in run.task.datasets().items()}
+    task, _, _ = resolved(config)  # of this folder, whatever a run of this name has kept
+    sizes = {name: len(part) for name, part in task.datasets().items()}
     if sizes["train"] < least:
         raise BadInput(
             f"{source} has {sizes['train']:,} training samples (what the task trains on: windows of a graph, tiles of "
@@ -105,7 +109,7 @@ def pack_data(config: Config, labels: Labels, least: int, file: str = "") -> Pac
     about = [
         f"Data of the workload `{label(config.task)}`, read and validated by it before packing.",
         "",
-        run.task.describe_data().replace(str(source), labels.dataset),
+        task.describe_data().replace(str(source), labels.dataset),
         "",
         "Samples: " + ", ".join(f"{count:,} {name}" for name, count in sizes.items()) + ".",
     ]

@@ -223,22 +223,28 @@ def with_mounted_data(notebook: Notebook, values: Mapping[str, object]) -> dict[
     if notebook.root is None or values.get("DATA_DIR") or len(notebook.datasets) != 1:
         return dict(values)
     training = carried.training(_read(notebook.path), values, uses_gpu(notebook), notebook.root)
-    if not training or not carried.is_here(folder := training.entries[0].config.data.dir):
+    folders = carried.here(training.entries[0].config.data) if training else []
+    if len(folders) != 1 or len(training.entries[0].config.data.dirs) > 1:  # type: ignore[union-attr]
         return dict(values)
-    print(f"DATA_DIR is {notebook.datasets[0]} there, because data.dir is {folder}, which is on this machine.")
+    print(f"DATA_DIR is {notebook.datasets[0]} there, because data.dir is {folders[0]}, which is on this machine.")
     return {**values, "DATA_DIR": notebook.datasets[0]}
 
 
 def _check_data(notebook: Notebook, training: carried.Training) -> None:
     """Raises BadInput where the data is a folder of this machine, which no session has."""
-    folder = training.entries[0].config.data.dir
+    data = training.entries[0].config.data
     mounted = [name.split("/")[1] for name in (*notebook.datasets, *notebook.kernels)]
-    if carried.is_here(folder) and Path(folder).name not in mounted:
-        pack = command(f"kaggle dataset {notebook.path.stem}.yaml --slug SLUG")
-        raise BadInput(
-            f"data.dir is {folder}, which is on this machine, and a session does not have it. Upload it ({pack}), then "
-            "give --dataset OWNER/SLUG --param DATA_DIR=OWNER/SLUG."
-        )
+    missing = [folder for folder in carried.here(data) if Path(folder).name not in mounted]
+    if not missing:
+        return
+    pack = command(f"kaggle dataset {notebook.path.stem}.yaml --slug SLUG")
+    then = "--dataset OWNER/SLUG --param DATA_DIR=OWNER/SLUG"
+    if len(data.dirs) > 1:
+        pack, then = f"{pack} --data FOLDER, each", '--dataset for each and --param "DATA_DIR=[OWNER/SLUG, OWNER/SLUG]"'
+    raise BadInput(
+        f"data.dir is {', '.join(missing)}, which is on this machine, and a session does not have it. Upload it "
+        f"({pack}), then give {then}."
+    )
 
 
 def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:

@@ -228,13 +228,13 @@ def _data(kind: str, config: Config, folder: str, sizes: str) -> Finding:
         return Finding("data", f"{kind}: the embedded data{counted}")
     if folder and config.data.dir:
         return Finding("data", f"{folder} is valid{counted}")
-    if carried.is_here(config.data.dir):
-        value = f"data.dir is {config.data.dir}, which is on this machine and in no session"
+    if on_this_machine := carried.here(config.data):
+        value = f"data.dir is {', '.join(on_this_machine)}, which is on this machine and in no session"
         return Finding(
             "data", value, "warning", "Upload it (kaggle dataset), and push with --param DATA_DIR=OWNER/SLUG."
         )
     if config.data.dir:
-        value = f"data.dir is {config.data.dir}, which only a session sees"
+        value = f"data.dir is {', '.join(config.data.dirs)}, which only a session sees"
         return Finding("data", value, "warning", "Give the folder here with --data to have it validated.")
     value = f"none is given: the embedded data is used{counted}"
     return Finding("data", value, "warning", "Give your own with --data, unless this is what you want.")

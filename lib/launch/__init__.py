@@ -16,7 +16,7 @@ from lib.checkpoint import frozen
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import code, export, limits, smaller, torchrun
+from lib.launch import code, export, kept, limits, smaller, torchrun
 from lib.launch.endings import noting
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
 from lib.launch.run import Run, prepare
@@ -180,8 +180,8 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
     """Finds the checkpoint to resume from, and makes the folder; returns it with the number of the session."""
     found = announce(run)
     if not run.config.checkpoint.keep_last:
-        kept = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
-        print(f"checkpoint.keep_last is 0, so {kept}: a session that ends early cannot be resumed.")
+        saved = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
+        print(f"checkpoint.keep_last is 0, so {saved}: a session that ends early cannot be resumed.")
     disk.check_writable(run.folder)
     for name in (CONFIG, METRICS, EVENTS, SUMMARY):
         if (run.folder / name).is_dir():
@@ -191,6 +191,7 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
         number = earlier.session + 1
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
         disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
+    kept.write(run.folder, run.task)
     return found, number
 
 

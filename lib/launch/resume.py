@@ -1,7 +1,6 @@
 """Finds the checkpoint that a run resumes from."""
 
 import contextlib
-import glob
 import json
 import shutil
 from pathlib import Path
@@ -12,8 +11,9 @@ from lib.checkpoint import contents, frozen
 from lib.config import Config, profiles
 from lib.config.files import read_bytes
 from lib.errors import BadInput
+from lib.launch import kept
 from lib.launch.run import Run
-from lib.machine import disk, inputs, memory, platform
+from lib.machine import disk, memory, platform
 from lib.report.metrics import EVENTS, METRICS
 from lib.report.summary import Summary
 from lib.training import identity
@@ -121,13 +121,7 @@ def _identity_of_newest(folder: Path) -> dict[str, Any]:
 
 def resume_folders(run: Run) -> list[Path]:
     """Returns where checkpoints of a run may lie, in the order in which they are tried."""
-    name = run.config.run.name
-    if run.config.run.resume_from:
-        base = inputs.find_input(run.config.run.resume_from, platform.detect())
-        inner = sorted(base.glob(f"*/{glob.escape(name)}/checkpoints"))
-        return [base / "checkpoints", base / name / "checkpoints", *inner]
-    mounted = inputs.earlier_runs(name, platform.detect())
-    return [folder / "checkpoints" for folder in (run.folder, *mounted)]
+    return [folder / "checkpoints" for folder in kept.earlier(run.config)]
 
 
 def describe_resume(run: Run, found: checkpoint.Checkpoint | None) -> str:

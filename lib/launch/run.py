@@ -8,7 +8,7 @@ import torch
 from lib import ranks
 from lib.config import Config, profiles, with_changes
 from lib.config.lengths import resolve_lengths
-from lib.launch import torchrun
+from lib.launch import kept, torchrun
 from lib.machine import hardware, memory
 from lib.machine.memory import GIB
 from lib.machine.platform import output_dir
@@ -61,16 +61,18 @@ def prepare(config: Config) -> Run:
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
-    task, config, lengths = resolved(config)
+    task = load_task(config)
+    kept.take(task, config)
+    task, config, lengths = resolved(config, task)
     return Run(config, task, output_dir(config) / config.run.name, [*changes, *planned, *lengths], plan)
 
 
-def resolved(config: Config) -> tuple[Task, Config, list[str]]:
+def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, list[str]]:
     """Locates and validates the data; returns the task, the configuration in steps, and a line for each length.
 
-    Raises BadInput.
+    A `task` that is given knows its data already. Raises BadInput.
     """
-    task = load_task(config)
+    task = task or load_task(config)
     with working("Reading the data"):
         train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)

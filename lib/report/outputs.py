@@ -17,7 +17,9 @@ from lib.text import amount
 ARCHIVE = "outputs.tar.gz"
 # Checkpoints, what a killed run left half written or half deleted, and what Python makes of a task's files
 _LEFT_OUT = re.compile(r"(^|/)(checkpoints|__pycache__|[^/]*\.(tmp|del|old))(/|$)")
-_LOOSE = {"checkpoints", "best", "plots", "code", "named"}
+DATA = "data"  # what a task keeps of its data in a run's folder
+DATA_BYTES = 2**28  # of that, which the archive takes at most
+_LOOSE = {"checkpoints", "best", "plots", "code", "named", DATA}
 _MANY = 50  # files of a folder above which it is bundled
 _SHOWN = 40  # rows of the table
 _SMALL = 2**20  # bytes up to which a file is compared with what an archive holds
@@ -75,7 +77,9 @@ def packed_files(output_dir: Path) -> list[Path]:
 
 
 def _files(run: Path) -> list[Path]:
-    return [path for path in _below(run) if not _LEFT_OUT.search(path.relative_to(run).as_posix())]
+    left_out = run / DATA if disk.held(run / DATA)[0] > DATA_BYTES else None
+    found = (path for path in _below(run) if not _LEFT_OUT.search(path.relative_to(run).as_posix()))
+    return [path for path in found if left_out not in path.parents]
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -1,6 +1,7 @@
 """The contract of a workload: what the trainer needs to know about a model and its data, and nothing else."""
 
 import functools
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,7 +35,8 @@ class Task:
     names those that the plot draws. `dials` are the dotted keys that set the size of a sample (a sequence, an image),
     each with the values that the memory panel offers beside the configuration's own. `together` is the number of
     neighbouring samples that a loss compares with each other (negatives within the batch): no slot or micro-batch parts
-    them, neither of training nor of an evaluation, whose last batch has the remainder.
+    them, neither of training nor of an evaluation, whose last batch has the remainder. `several` says that `data.dir`
+    may list several folders, which are then `sources`.
     """
 
     Settings: ClassVar[type] = NoSettings
@@ -43,19 +45,32 @@ class Task:
     shown: ClassVar[tuple[str, ...]] = ()
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
     together: ClassVar[int] = 1
+    several: ClassVar[bool] = False
+    sources: tuple[Path, ...] = ()
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
     # What was published of others, by name, that the run started from; kept in its checkpoints, set when it resumes.
     published: Mapping[str, Mapping[str, Any]] = {}
+    kept_from: Path | None = None  # the folder that `take_kept` was called with; the trainer sets it
 
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:
         """Returns the data's own folders where a search by `sentinels` stopped at these; by default the same ones."""
         return folders
 
-    def __init__(self, config: Config, source: Path | None = None):
-        """Sets `config` and `source`, the folder or file with the data; None means the embedded default."""
+    def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
+        """Sets `config` and `source`, the folder or file with the data; None means the embedded default.
+
+        A list, which only a task with `several` is given, becomes `sources`, and `source` is the first of them.
+        """
         self.config = config
-        self.source = source
+        given = [source] if isinstance(source, str | Path) else source or []
+        self.sources = tuple(given)  # type: ignore[arg-type]
+        self.source = self.sources[0] if self.sources else None
+
+    @property
+    def given(self) -> Path | tuple[Path, ...] | None:
+        """The data as the constructor takes it, for another task on the same data."""
+        return self.sources if len(self.sources) > 1 else self.source
 
     def model(self) -> nn.Module:
         """Returns a freshly initialised model on the CPU. Reads no data: the planner calls it where there is none."""
@@ -74,12 +89,13 @@ class Task:
     def describe_data(self) -> str:
         """Returns one paragraph on the data: where it comes from and how much of it there is; by default no more."""
         sizes = ", ".join(f"{len(samples):,} {name}" for name, samples in self.datasets().items())
-        return f"Data: {printable(self.source) if self.source else 'embedded in the task'}. Samples: {sizes}."
+        where = ", ".join(map(printable, self.sources)) or (printable(self.source) if self.source else "")
+        return f"Data: {where or 'embedded in the task'}. Samples: {sizes}."
 
     def fingerprint(self) -> str:
         """Returns a hash of the data. A run is not resumed on data with another hash.
 
-        By default it is that of the names and bytes of all files in `source`.
+        By default it is that of the names and bytes of all files in `source`, or in all `sources` in their order.
         """
         if self.source is None:
             raise to_write(self, "fingerprint()", "a hash of its data, which does not come from data.dir")
@@ -87,7 +103,9 @@ class Task:
 
     @functools.cached_property  # every save asks for it
     def _files_hash(self) -> str:
-        return fingerprint(Path(self.source))  # type: ignore[arg-type]
+        if len(self.sources) < 2:
+            return fingerprint(Path(self.source))  # type: ignore[arg-type]
+        return hashlib.sha256("\n".join(map(fingerprint, self.sources)).encode()).hexdigest()
 
     def datasets(self) -> dict[str, Any]:
         """Returns map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
@@ -225,6 +243,21 @@ class Task:
 
         It is called before `datasets` and `model`. In an archive the values may be anybody's. The default does nothing.
         """
+
+    def keep(self, folder: Path) -> None:
+        """Writes what was made of the data into an empty folder of the run, for `take_kept` when it resumes.
+
+        It is for data that may be another in the next session without anybody's doing: what is installed there, what
+        lies at an address. By default there is none, and a run resumes on the data with its fingerprint alone.
+        """
+
+    def take_kept(self, folder: Path) -> str:
+        """Takes what `keep` wrote when this run began; returns what to print, where the data is another by now.
+
+        It is called before `datasets` and `fingerprint`, once the files are known to be whole. What is of other
+        settings or of an earlier version need not be taken: then the data is read as for a new run.
+        """
+        return ""
 
     def joined_by(self) -> Any:
         """Returns what models must have in common to predict together: by default all of the task's settings."""

@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -208,9 +208,22 @@ def load_task(config: Config) -> Task:
     together.
     """
     cls = find_task(config.task)
-    task = cls(config, locate_data(config.data.dir, cls.sentinels, cls.homes))
+    task = cls(config, _locate_all(cls, config.data.dirs))
     check_together(task, config)
     return task
+
+
+def _locate_all(cls: type[Task], names: Sequence[str]) -> Path | tuple[Path, ...] | None:
+    """Returns where the data lies, several places for a list of several. Raises BadInput."""
+    if len(names) < 2:
+        return locate_data(names[0] if names else "", cls.sentinels, cls.homes)
+    if not cls.several:
+        raise BadInput(
+            f"data.dir lists {len(names)} folders, and {cls.__name__} reads one. Name that one, or the folder that "
+            "holds them all. A task of your own takes several with `several = True`; they are its `sources`."
+        )
+    found = [locate_data(name, cls.sentinels, cls.homes) for name in names]
+    return tuple(path for path in found if path is not None)
 
 
 def locate_data(

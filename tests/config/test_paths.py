@@ -9,6 +9,7 @@ import pytest
 from lib import launch
 from lib.config import read_config, to_yaml
 from lib.config.reader import option
+from lib.errors import BadInput
 from lib.task import load_config
 from tests.conftest import ROOT, TOY
 
@@ -35,6 +36,27 @@ def test_task_and_data_beside_a_configuration_are_found_from_any_working_folder(
     monkeypatch.chdir(project / "elsewhere")
     assert load_config(project / "my.yaml").data.dir == str(project / "numbers")
     assert load_config("../my.yaml").task == "../my_task.py:Toy"
+
+
+def test_each_of_several_folders_counts_from_the_folder_of_the_configuration(project, tmp_path):
+    (tmp_path / "more").mkdir()
+    (project / "my.yaml").write_text(OWN.replace("data: {", "data: {dir: [numbers, more], "))
+    config = load_config("project/my.yaml")
+    assert config.data.dir == config.data.dirs == ("project/numbers", "more")
+    (tmp_path / "again.yaml").write_text(to_yaml(config))
+    assert load_config("again.yaml").data.dirs == config.data.dirs
+    assert load_config("project/my.yaml", {"data.dir": "[a, b]"}).data.dirs == ("a", "b")
+    assert load_config("project/my.yaml", {"data.dir": ""}).data.dirs == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("[a, embedded]", "embedded stands alone"), ("[a, a]", "lists a twice"), ('[a, ""]', "names folders")],
+)
+def test_a_list_of_folders_that_means_nothing_is_refused_with_its_place(project, text, sentence):
+    (project / "my.yaml").write_text(OWN.replace("data: {", f"data: {{dir: {text}, "))
+    with pytest.raises(BadInput, match=rf"my.yaml:4:8: .*{sentence}"):
+        load_config("project/my.yaml")
 
 
 def test_what_does_not_lie_beside_a_configuration_counts_from_the_working_folder(project, tmp_path):

@@ -74,7 +74,8 @@ def work(run: launch.Run, outcome: loop.Outcome, steps: range) -> tuple[float, f
 
 
 def measure(overrides: dict[str, object]) -> dict:
-    fixed = {"training.max_steps": STEPS, "training.log_every_steps": LOG_EVERY, "training.evaluate_every_steps": 0}
+    fixed = {"training.max_steps": STEPS, "training.log_every_steps": LOG_EVERY, "training.evaluate_every_steps": 0,
+             "workload.packages": []}  # fmt: skip
     config = load_config(ROOT / "configs" / "graphmer.yaml", {**fixed, **overrides, "checkpoint.keep_last": 0})
     run = launch.prepare(config)
     with tempfile.TemporaryDirectory() as folder:

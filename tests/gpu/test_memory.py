@@ -54,6 +54,7 @@ def overrides(precision, recomputed, micro_batch):
         "training.micro_batch": micro_batch,
         "training.effective_batch": 2 * micro_batch,
         "training.micro_batch_slots": 2,
+        "workload.packages": [],
     }
 
 
@@ -100,9 +101,9 @@ def test_a_recommended_plan_never_runs_out(gib, monkeypatch):
         pytest.skip("the card is smaller")
     capability = ".".join(map(str, card_of_gpu(0).card.capability))
     target = find_card(f"{gib} GiB, capability {capability}")
-    config = load_config(ROOT / "configs" / "graphmer.yaml", {"training.micro_batch": 0})
+    config = load_config(ROOT / "configs" / "graphmer.yaml", {"training.micro_batch": 0, "workload.packages": []})
     plan = search.make(config, target, 1)
-    changes = {**plan.overrides, "training.effective_batch": 2 * plan.chosen.micro_batch}
+    changes = {**plan.overrides, "training.effective_batch": 2 * plan.chosen.micro_batch, "workload.packages": []}
     limited = f"import torch; torch.cuda.set_per_process_memory_fraction({target.usable_bytes / total})\n{STEPS}"
     command = [sys.executable, "-c", limited, str(ROOT / "configs" / "graphmer.yaml"), json.dumps(changes)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(ROOT), check=True)

@@ -95,6 +95,19 @@ def test_data_that_only_this_machine_has_is_refused_before_anything_is_sent(stub
     assert main(["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--param", "DATA_DIR=ada/sines"]) == 0
 
 
+def test_several_folders_of_this_machine_are_named_and_none_is_packed(stub, config, capsys):
+    for name in ("waves", "tides"):
+        (config.parent / name).mkdir()
+    config.write_text(project.CONFIG.replace("data: {", "data: {dir: [waves, tides, ada/sines], "))
+    stub.datasets["ada/sines"] = stub.datasets["ada/waves"] = [{}]
+    assert main(["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--dataset", "ada/waves"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "data.dir is tides, which is on this machine" in said and '"DATA_DIR=[OWNER/SLUG, OWNER/SLUG]"' in said
+    assert main(["kaggle", "dataset", "my.yaml", "--slug", "my-waves"]) == 2
+    assert "A data set is one folder, and data.dir lists waves, tides, ada/sines" in capsys.readouterr().err
+    assert stub.sessions == []
+
+
 def test_preflight_finds_it_ready(stub, config, capsys):
     assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 0
     out = capsys.readouterr().out

@@ -33,6 +33,7 @@ class Graphmer(Task):
     selection = ("mrr", "max")
     shown = tuple(f"mrr_{condition}" for condition in CONDITIONS)
     dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.leaves": (3, 5, 7, 9)}
+    several = True
     _test_ranks: "list[Ranked] | None" = None  # of the newest evaluation on the test set, for `report`
 
     @property
@@ -49,13 +50,19 @@ class Graphmer(Task):
     def data(self) -> "Data":
         from lib.tasks.graphmer.data import Data
 
-        return Data(self.source, self.sentinels, self.settings)
+        return Data(self.sources, self.sentinels, self.settings)
 
     def describe_data(self) -> str:
         return self.data.describe()
 
     def fingerprint(self) -> str:
         return self.data.corpus.fingerprint()
+
+    def keep(self, folder: Path) -> None:
+        self.data.keep(folder)
+
+    def take_kept(self, folder: Path) -> str:
+        return self.data.take(folder)
 
     def datasets(self) -> dict[str, Any]:
         return self.data.datasets()

@@ -16,7 +16,9 @@ import numpy as np
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.tasks.graphmer import tokens
+from lib.tasks.graphmer.code import readers
 from lib.tasks.graphmer.code.records import Graph, Triple
+from lib.tasks.graphmer.code.trees import Sources
 from lib.tasks.graphmer.settings import Chain, Split
 from lib.tasks.graphmer.tokens import Pieces
 from lib.training.splits import by_hash
@@ -106,11 +108,12 @@ class Corpus:
         return self.text[self.window_start[window] : self.window_stop[window]]
 
     def fingerprint(self) -> str:
-        """Hashes what training depends on."""
+        """Hashes the content of all arrays, by whose names nothing of where it comes from is said."""
         digest = hashlib.sha256()
-        for array in (self.text, self.head, self.split, self.relation, self.tail, self.leaves, self.first_triple):
-            digest.update(np.ascontiguousarray(array).data)
-        digest.update("\n".join([*self.entities, *self.relations]).encode())
+        for field in fields(self):
+            array = np.ascontiguousarray(getattr(self, field.name))
+            digest.update(f"{field.name} {array.dtype} {array.shape}\n".encode())
+            digest.update(array.data.cast("B") if array.size else b"")
         return digest.hexdigest()[:16]
 
     def check_splits(self, files: int) -> None:
@@ -181,11 +184,11 @@ def _mapped(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     return np.asarray(np.memmap(archive.filename, dtype, "r", begin, shape))  # slices of a memmap itself are slow
 
 
-def build(graph: Graph, root: Path | None, chain: Chain, split: Split) -> Corpus:
-    """Builds the arrays of a graph. `root` is the folder of its sources; None leaves the windows without text.
+def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, processes: int = 0) -> Corpus:
+    """Builds the arrays of a graph. `sources` are its files; None leaves the windows without text.
 
-    A window has at most `chain.most_facts` triples: one with more becomes several with the same text. Raises BadInput
-    where a split stays empty.
+    A window has at most `chain.most_facts` triples: one with more becomes several with the same text. The number of
+    processes that read files, 0 for one a CPU, changes nothing. Raises BadInput where a split stays empty.
     """
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
     words: dict[str, int] = {}  # word -> its index, in the order of first mention
@@ -193,7 +196,7 @@ def build(graph: Graph, root: Path | None, chain: Chain, split: Split) -> Corpus
         entity: [words.setdefault(word, len(words)) for word in tokens.name_parts(entity)]
         for entity in sorted({e for t in graph.triples for e in (t.head, t.tail)})
     }
-    text, lines = _read_text(graph, root, words)
+    text, lines = _read_text(graph, sources, words, processes)
     pieces = _learn_pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
     windows = _windows(graph, text, lines, pieces, names, chain)
     triples = [triple for window in windows for triple in window.triples]
@@ -238,18 +241,31 @@ def _offsets(lengths: Sequence[int]) -> np.ndarray:
 Lines = dict[str, np.ndarray]  # file -> (lines + 1) where each line begins in the text
 
 
-def _read_text(graph: Graph, root: Path | None, words: dict[str, int]) -> tuple[np.ndarray, Lines]:
+def _read_text(
+    graph: Graph, sources: Sources | None, words: dict[str, int], processes: int
+) -> tuple[np.ndarray, Lines]:
     """Returns all words of the files that entities lie in, as indices into `words`, which grows."""
-    files = sorted({e.file for e in graph.entities.values() if e.file}) if root else []
-    text: list[int] = []
+    files = sorted({e.file for e in graph.entities.values() if e.file}) if sources else []
+    jobs = ((_content(sources, file),) for file in files)  # type: ignore[arg-type]
+    parts: list[np.ndarray] = []
     lines: Lines = {}
-    for file in files:
-        starts = []
-        for line in (root / file).read_text("utf-8", errors="replace").split("\n"):  # type: ignore[operator]
-            starts.append(len(text))
-            text.extend(words.setdefault(word, len(words)) for word in tokens.words(line))
-        lines[file] = np.array([*starts, len(text)], np.int64)
-    return np.array(text, np.int64), lines
+    length = 0
+    for file, read in zip(files, readers.run("words", jobs, len(files), processes), strict=True):
+        if isinstance(read, readers.Lost):
+            raise BadInput(f"{file}: {read.reason}, though it was read before. Run again, or leave the file out.")
+        own, numbers, starts = read
+        index = np.array([words.setdefault(word, len(words)) for word in own], np.int64)
+        parts.append(index[np.frombuffer(numbers, np.int32)] if own else index)
+        lines[file] = np.frombuffer(starts, np.int32).astype(np.int64) + length
+        length += len(numbers)
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64), lines
+
+
+def _content(sources: Sources, file: str) -> bytes:
+    try:
+        return sources.read(file)
+    except OSError as error:
+        raise BadInput(f"{sources.path(file)} can no longer be read ({error.strerror}). Run again.") from None
 
 
 def _learn_pieces(

@@ -1,8 +1,9 @@
 """The data of a run: the graph, the arrays made from it, and the samples that training and evaluation draw."""
 
 import hashlib
-import sysconfig
+import json
 import zipfile
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,53 +15,79 @@ from lib.errors import BadInput, check_limit, printable
 from lib.machine import platform
 from lib.task import Batch
 from lib.tasks.graphmer.chains import Collator, Queries, Windows
-from lib.tasks.graphmer.code import ontology, records
+from lib.tasks.graphmer.code import ontology, records, trees
 from lib.tasks.graphmer.code.graph import build_cached, content_key
 from lib.tasks.graphmer.code.records import Graph
+from lib.tasks.graphmer.code.trees import Sources
 from lib.tasks.graphmer.corpus import Corpus, build
 from lib.tasks.graphmer.settings import Settings
 from lib.training import splits
 
 # The code that makes the cached arrays
 _MAKERS = [*(Path(__file__).with_name(name) for name in ("corpus.py", "tokens.py")), Path(splits.__file__)]
+_CORPUS, _ONTOLOGY, _ABOUT = "corpus.npz", "ontology.yaml", "about.json"  # what a run keeps
+_SHOWN = 20  # of the files and lines that are left out
 
 
 class Data:
-    """One source of data: a graph in JSON lines, or a tree of Python files of which the graph is built.
+    """What a run trains on: a graph in JSON lines, or trees of Python files of which the graph is built.
 
-    `source` is its folder or file; None stands for the standard library. `sentinels` are the patterns of file names
-    by which a graph is recognised.
+    `given` are its folders or files; none stands for the standard library and `workload.packages`. `sentinels` are the
+    patterns of file names by which a graph is recognised. `kept` is the folder with what an earlier session made of it.
     """
 
-    def __init__(self, source: Path | None, sentinels: tuple[str, ...], settings: Settings):
-        self.source, self.settings = source, settings
-        self.root = source or Path(sysconfig.get_paths()["stdlib"])
-        self.is_graph = self.root.is_file() or any(next(self.root.glob(p), None) for p in sentinels)
+    def __init__(self, given: Sequence[Path], sentinels: tuple[str, ...], settings: Settings):
+        self.given, self.settings = tuple(given), settings
+        graphs = [path for path in given if path.is_file() or any(next(path.glob(p), None) for p in sentinels)]
+        if graphs and len(graphs) < len(self.given):
+            others = ", ".join(str(path) for path in given if path not in graphs)
+            raise BadInput(
+                f"data.dir lists graphs in JSON lines ({', '.join(map(str, graphs))}) beside trees of Python files "
+                f"({others}). Give one kind: a graph says which file a fact stands in, and not its text."
+            )
+        self.is_graph = bool(graphs)
         self.cache = platform.detect().scratch_dir / "graphmer"
+        self.kept: Path | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
         self.collator  # noqa: B018  computed here once
-        return {name: value for name, value in vars(self).items() if name not in ("graph", "rules")}
+        return {name: value for name, value in vars(self).items() if name not in ("graph", "rules", "sources")}
+
+    @cached_property
+    def sources(self) -> Sources:
+        """The trees of Python files. Raises BadInput."""
+        if self.given:
+            return Sources([trees.folder(path) for path in self.given])
+        return Sources([trees.standard_library(), *trees.installed(self.settings.packages)])
 
     @cached_property
     def rules(self) -> ontology.Ontology:
-        return ontology.find(self.root) if self.is_graph else ontology.load()
+        if not self.is_graph:
+            return ontology.load()
+        found = [ontology.find(path) for path in self.given]
+        if any(one.relations != found[0].relations or one.entities != found[0].entities for one in found):
+            raise BadInput(
+                f"The graphs that data.dir lists have different ontologies: {', '.join(o.source for o in found)}. "
+                "Give all of them the same file."
+            )
+        return found[0]
 
     @cached_property
     def graph(self) -> Graph:
         """The validated graph. Prints what was left out. Raises BadInput."""
         limit = self.settings.bad_input_limit
         if self.is_graph:
-            graph = records.read(self.root, limit)
+            graph = records.read(self.given, limit)
         else:
-            graph = build_cached(self.root, self.cache)
-            if self.source is not None:  # unreadable files of the standard library are only printed
-                unreadable = [f"{self.root / file}: {reason}" for file, reason in graph.skipped]
-                check_limit("Unreadable source files", unreadable, limit)
+            graph = build_cached(self.sources, self.cache)
+            own = [(file, reason) for file, reason in graph.skipped if self.sources.located(file)[0].is_own]
+            check_limit("Unreadable source files", [f"{self.sources.path(f)}: {reason}" for f, reason in own], limit)
         report = ontology.validate(graph, self.rules, strict=not self.is_graph)
         report.raise_if_bad()
-        for line in [*(f"Left out {where}: {reason}" for where, reason in graph.skipped), *report.warnings]:
+        left_out = [f"Left out {where}: {reason}" for where, reason in graph.skipped]
+        more = [f"Left out {len(left_out) - _SHOWN:,} more"] if len(left_out) > _SHOWN else []
+        for line in [*left_out[:_SHOWN], *more, *report.warnings]:
             print(printable(line))
         return graph
 
@@ -73,7 +100,7 @@ class Data:
                 return Corpus.load(path)
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             print(f"The cached corpus {path} is damaged ({error}); it is built again.")
-        built = build(self.graph, None if self.is_graph else self.root, self.settings.chain, self.settings.split)
+        built = build(self.graph, None if self.is_graph else self.sources, self.settings.chain, self.settings.split)
         if len(built.relations) > self.settings.model.relations:
             raise BadInput(
                 f"The data has {len(built.relations)} relations and workload.model.relations is "
@@ -89,19 +116,77 @@ class Data:
             )
             return built
 
+    @cached_property
+    def content(self) -> str:
+        """A hash of the data as it lies there now. Raises BadInput."""
+        if not self.is_graph:
+            return self.sources.content
+        folders = [path if path.is_dir() else path.parent for path in self.given]
+        files = [p for folder in folders for p in sorted(folder.iterdir()) if p.suffix in {".jsonl", ".yaml"}]
+        return hashlib.sha256("".join(hashlib.sha256(p.read_bytes()).hexdigest() for p in files).encode()).hexdigest()
+
     def _corpus_key(self) -> str:
         """Hashes the data, the code that makes the arrays, and the settings that they depend on."""
-        if self.is_graph:
-            folder = self.root if self.root.is_dir() else self.root.parent
-            files = sorted(p for p in folder.iterdir() if p.suffix in {".jsonl", ".yaml"})
-            content = "".join(hashlib.sha256(p.read_bytes()).hexdigest() for p in files)
-        else:
-            content = content_key(self.root)
-        digest = hashlib.sha256(content.encode())
+        digest = hashlib.sha256((self.content if self.is_graph else content_key(self.sources)).encode())
         for file in _MAKERS:
             digest.update(file.read_bytes())
         digest.update(repr((self.settings.chain, self.settings.split, self.settings.bad_input_limit)).encode())
         return digest.hexdigest()[:16]
+
+    # --- what is kept with a run ----------------------------------------------------------------------------------
+
+    def keep(self, folder: Path) -> None:
+        """Writes the arrays, the ontology, and what `take` tells by whether they are this data's."""
+        self.corpus.save(folder / _CORPUS)
+        (folder / _ONTOLOGY).write_bytes(Path(self.rules.source).read_bytes())
+        about = json.loads((self.kept / _ABOUT).read_text("utf-8")) if self.kept else self._about()
+        (folder / _ABOUT).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+
+    def take(self, folder: Path) -> str:
+        """Goes on with what `keep` wrote, unless it is of another source or of other settings.
+
+        Returns a sentence where the source has other content by now, or the arrays are of another version.
+        """
+        try:
+            about = json.loads((folder / _ABOUT).read_text("utf-8"))
+            names, made_with, content, was = (about[name] for name in ("names", "settings", "content", "versions"))
+            if (names, made_with) != (self._names(), self._made_with()):
+                return ""
+            corpus, rules = Corpus.load(folder / _CORPUS), ontology.load(folder / _ONTOLOGY)
+        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            return f"The corpus that is kept in {folder} cannot be read by this version ({error}); it is built again."
+        self.kept, self.corpus, self.rules = folder, corpus, rules
+        try:
+            changed = "has changed" if self.content != content else ""
+        except BadInput as error:
+            changed = f"cannot be read as then ({error})"
+        if not changed:
+            return ""
+        then = ", ".join(f"{name} {version}" for name, version in was.items())
+        return (
+            f"The data of this run, {then or ', '.join(map(str, self.given))}, {changed} since the run began. It goes "
+            f"on with the corpus that it began with, which is kept in {folder}. For the data of now start a run under "
+            "another run.name."
+        )
+
+    def _names(self) -> list[str]:
+        """Returns what the data is called: the same in another session where it lies or is mounted elsewhere."""
+        packages = [trees.name_of(text) for text in self.settings.packages]
+        return sorted(path.resolve().name for path in self.given) or ["the standard library", *sorted(packages)]
+
+    def _made_with(self) -> str:
+        return repr((self.settings.chain, self.settings.split))
+
+    def _about(self) -> dict[str, Any]:
+        versions = {} if self.given else {tree.name: tree.version for tree in self.sources.trees}
+        return {
+            "names": self._names(),
+            "versions": versions,
+            "content": self.content,
+            "settings": self._made_with(),
+        }
+
+    # --- what is read of it ---------------------------------------------------------------------------------------
 
     @cached_property
     def structural(self) -> np.ndarray:
@@ -110,10 +195,14 @@ class Data:
 
     def describe(self) -> str:
         """Returns where the data comes from and how much of it there is."""
-        where = f"Data: {self.root}"
-        if self.source is None:
+        where = f"Data: {', '.join(map(str, self.given))}"
+        packages = self.settings.packages
+        if not self.given:
             why = "No data was given or found mounted"
-            where = f"{why}. The embedded default is used: the standard library, {self.root}"
+            where = f"{why}. The embedded default is used: the standard library, {trees.STANDARD_LIBRARY}"
+            where += f", and {len(packages)} packages ({', '.join(packages)})" if packages else ""
+        elif packages:
+            where += ". workload.packages is left out: it stands beside the standard library, where no data is given"
         return f"{where}.\n{self.corpus.summary()}."
 
     def datasets(self) -> dict[str, Any]:

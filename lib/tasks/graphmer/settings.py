@@ -79,6 +79,10 @@ class Settings:
     objective: Objective = Objective()
     split: Split = Split()
     evaluation: Evaluation = Evaluation()
+    packages: tuple[str, ...] = option(
+        (),
+        "Installed packages, as name==version, whose code stands beside the standard library where no data is given.",
+    )
     bad_input_limit: int = option(
         0, "Malformed lines or unreadable source files that are left out; one more refuses the data.", minimum=0
     )

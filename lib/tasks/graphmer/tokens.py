@@ -9,17 +9,9 @@ PAD, MASK, NAME, SEP, END, UNKNOWN = range(6)
 SPECIALS = ["[PAD]", "[MASK]", "[NAME]", "[SEP]", "[END]", "[UNK]"]
 IGNORE = -100  # the target of a position that is not predicted
 
-# Identifiers, numbers' digits, and the few signs that tell a call from a base from an attribute. Everything else
-# (commas, brackets, quotes) would fill a quarter of the window and say little.
-_WORD = re.compile(r"[^\W\d]\w*|[(.=@]")
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 # Pieces never cross the seams of snake_case and CamelCase.
 _SEAMS = r"_*(?:[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+)|_+|."
-
-
-def words(text: str) -> list[str]:
-    """Returns the identifiers of a text and the signs ( . = @, in their order."""
-    return _WORD.findall(text)
 
 
 def name_parts(entity: str) -> list[str]:

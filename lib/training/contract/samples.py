@@ -133,7 +133,9 @@ def read_again(asked: Asked) -> Iterator[str]:
 def _fresh(asked: Asked, seed: int) -> tuple[dict[str, Any], str]:
     """Returns data sets and fingerprint of another task on the same data, made where other numbers are drawn."""
     with seeded_draws(seed), asking(f"{asked.name}.datasets()"):
-        task = type(asked.task)(asked.config, asked.task.source)
+        task = type(asked.task)(asked.config, asked.task.given)
+        if asked.task.kept_from:
+            task.take_kept(asked.task.kept_from)
         learned.take(task, None, asked.doubts.append)
         return checked_datasets(task), task.fingerprint()
 

@@ -5,10 +5,11 @@ from collections import Counter
 import numpy as np
 
 from lib.tasks.graphmer import tokens
+from lib.tasks.graphmer.code import text
 
 
 def test_words_keep_identifiers_and_the_signs_that_tell_roles():
-    assert tokens.words("x = obj.call(1, 'a')[0]  # note") == ["x", "=", "obj", ".", "call", "(", "a", "note"]
+    assert text.words("x = obj.call(1, 'a')[0]  # note") == ["x", "=", "obj", ".", "call", "(", "a", "note"]
     assert tokens.name_parts("json.decoder.JSONDecoder") == ["JSONDecoder", "decoder", "json"]
     assert tokens.name_parts("name::open") == ["open", "name"]
 

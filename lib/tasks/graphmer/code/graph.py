@@ -1,106 +1,58 @@
 """Builds a graph of what a tree of Python files defines and uses, the same on every machine and at every build."""
 
-import errno
 import gc
 import hashlib
 import json
-import os
 import shutil
-import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from itertools import starmap
 from pathlib import Path
+from typing import Any
 
-from lib.config.files import read_bytes
-from lib.errors import BadInput, printable
 from lib.machine import disk
+from lib.tasks.graphmer.code import readers, trees
 from lib.tasks.graphmer.code.edges import edges
-from lib.tasks.graphmer.code.facts import Facts, Unreadable
+from lib.tasks.graphmer.code.facts import Facts
 from lib.tasks.graphmer.code.records import ENTITIES, TRIPLES, Entity, Graph, Triple, write
 from lib.tasks.graphmer.code.resolve import Resolver
-from lib.tasks.graphmer.code.source import parse
+from lib.tasks.graphmer.code.trees import Sources
 
-# Folders left out, as patterns: tests of the standard library and what is installed into it or made from it
-EXCLUDED = (
-    "test", "tests", "idle_test", "idlelib", "turtledemo", "site-packages", "dist-packages", "lib-dynload",
-    "__pycache__", "_bundled", "config-*", "node_modules", ".*",
-)  # fmt: skip
-_MOST_BYTES = 2**20  # of a source file: parsing takes up to 140 times as much memory, and 2.5 s
-_BUILDERS = ("facts", "source", "resolve", "edges", "records", "graph")
-_Job = tuple[str, str, frozenset[str]]  # file, module, names of submodules
+_BUILDERS = ("text", "facts", "source", "resolve", "edges", "records", "trees", "graph")
 
 
 def files(root: Path) -> list[str]:
-    """Returns the Python files under `root` but EXCLUDED folders, sorted, as relative paths with forward slashes."""
-    if not root.is_dir():
-        raise BadInput(f"There is no folder {root}. Give the folder of a tree of Python files.")
-    paths = []
-    for folder, inner, names in os.walk(root):
-        inner[:] = [name for name in inner if not any(fnmatchcase(name, pattern) for pattern in EXCLUDED)]
-        paths += [Path(folder, name).relative_to(root).as_posix() for name in names if name.endswith(".py")]
-    if not paths:
-        raise BadInput(f"There is no .py file under {root} outside of folders of tests. Give a tree of Python files.")
-    return sorted(paths)
+    """Returns the Python files under `root` but excluded folders, sorted, as relative paths with forward slashes."""
+    return list(trees.folder(root).files)
 
 
-def build(root: Path) -> Graph:
-    """Builds the graph of the tree under `root`. Lists files that cannot be read in `skipped`.
+def build(source: Path | Sources, processes: int = 0) -> Graph:
+    """Builds the graph of the tree under a folder, or of several. Lists files that cannot be read in `skipped`.
 
-    Raises BadInput where there is no file at all.
+    The number of processes that read files, 0 for one a CPU, changes nothing. Raises BadInput where there is no file.
     """
-    root = Path(root)
-    jobs, skipped = _jobs(root, files(root))
+    sources = source if isinstance(source, Sources) else Sources([trees.folder(Path(source))])
+    jobs, skipped = sources.jobs()
+    unread: dict[str, str] = {}
     facts = []
     with _without_collector():
-        for file, module, submodules in jobs:
-            try:
-                parsed = parse(_content(root, file), file, module, submodules)
-            except OSError as error:
-                parsed = Unreadable(file, f"cannot be read: {error.strerror}")
-            if isinstance(parsed, Unreadable):
-                skipped.append((parsed.file, parsed.reason))
+        parsed = readers.run("parse", _contents(sources, jobs, unread), len(jobs), processes)
+        for job, answer in zip(jobs, parsed, strict=True):
+            if job.file in unread or not isinstance(answer, Facts):
+                skipped.append((job.file, unread.get(job.file) or answer.reason))
             else:
-                facts.append(parsed)
+                facts.append(answer)
         return _assemble(facts, sorted(skipped))
 
 
-def _content(root: Path, file: str) -> bytes:
-    """Reads a source file. Raises OSError for what is no file, is too large, or is a link out of the tree.
-
-    The standard library is one's own: its links go wherever the system has put its files.
-    """
-    path = root / file
-    if path.is_symlink() and root != Path(sysconfig.get_paths()["stdlib"]):
+def _contents(sources: Sources, jobs: list[trees.Job], unread: dict[str, str]) -> Iterator[tuple[Any, ...]]:
+    """Yields what `source.parse` takes; notes in `unread` which files cannot be read, and yields no text for them."""
+    for job in jobs:
         try:
-            inside = path.resolve().is_relative_to(root.resolve())
-        except RuntimeError:  # links in a circle
-            inside = False
-        if not inside:
-            raise OSError(errno.EINVAL, "it is a link out of the tree", str(path))
-    return read_bytes(path, _MOST_BYTES)
-
-
-def _jobs(root: Path, paths: list[str]) -> tuple[list[_Job], list[tuple[str, str]]]:
-    """Names the module of each file. Of a module and a package of one name the package counts, as in an import."""
-    prefix = f"{root.resolve().name}." if (root / "__init__.py").is_file() else ""
-    modules: dict[str, str] = {}
-    skipped = []
-    for file in sorted(paths, key=lambda file: (not file.endswith("__init__.py"), file)):
-        if printable(file) != file:
-            skipped.append((printable(file), "the file's name is not valid Unicode, or has invisible characters"))
-            continue
-        name = (prefix + file.removesuffix(".py").replace("/", ".")).removesuffix(".__init__")
-        if modules.setdefault(name, file) != file:
-            skipped.append((file, f"{modules[name]} is the module {name} too"))
-    parts: dict[str, set[str]] = {}
-    for name in modules:
-        steps = name.split(".")
-        for depth in range(1, len(steps)):
-            parts.setdefault(".".join(steps[:depth]), set()).add(steps[depth])
-    jobs = [(file, name, frozenset(parts.get(name, ()))) for name, file in modules.items()]
-    return sorted(jobs, key=lambda job: job[0]), skipped
+            content = sources.read(job.file)
+        except OSError as error:
+            unread[job.file], content = f"cannot be read: {error.strerror}", b""
+        yield (content, *job)
 
 
 @contextmanager
@@ -138,34 +90,23 @@ def _assemble(facts: list[Facts], skipped: list[tuple[str, str]]) -> Graph:
     return Graph([triples[key] for key in sorted(triples)], ordered, skipped, duplicates)
 
 
-def content_key(root: Path) -> str:
+def content_key(source: Path | Sources) -> str:
     """Hashes names and bytes of all files and this builder's own source: a sha256. Raises BadInput."""
-    root = Path(root)
-    digest = hashlib.sha256()
-
-    def add(name: str, content: bytes) -> None:
-        encoded = name.encode("utf-8", "surrogateescape")
-        digest.update(b"%d %d " % (len(encoded), len(content)) + encoded + content)
-
-    add(root.resolve().name if (root / "__init__.py").is_file() else "", b"")
+    sources = source if isinstance(source, Sources) else Sources([trees.folder(Path(source))])
+    digest = hashlib.sha256(sources.content.encode())
     for name in _BUILDERS:
-        add(name, Path(__file__).with_name(f"{name}.py").read_bytes())
-    for file in files(root):
-        try:
-            add(file, _content(root, file))
-        except OSError:  # `build` lists it as unreadable
-            add(file, b"")
+        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     return digest.hexdigest()
 
 
-def build_cached(root: Path, cache: Path) -> Graph:
+def build_cached(source: Path | Sources, cache: Path) -> Graph:
     """Builds a graph, or reads it from `cache`, where it lies by content. A damaged copy is built again."""
-    key = content_key(root)
+    key = content_key(source)
     folder = Path(cache) / key[:24]
     graph = _read_cached(folder, key)
     if graph is not None:
         return graph
-    graph = build(root)
+    graph = build(source)
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,35 +62,41 @@ class Graph:
     origins: dict[Any, tuple[str, int]] = field(default_factory=dict, compare=False, repr=False)
 
 
+def triple_row(triple: Triple) -> dict[str, Any]:
+    """Returns a triple as its JSON line has it."""
+    return {
+        "head": triple.head,
+        "relation": triple.relation,
+        "tail": triple.tail,
+        "qualifiers": {name: getattr(triple, name) for name in ("language", "file", "module", "line")},
+    }
+
+
+def entity_row(entity: Entity) -> dict[str, Any]:
+    """Returns an entity as its JSON line has it, without what is unknown."""
+    return {name: value for name, value in asdict(entity).items() if value}
+
+
 def write(graph: Graph, folder: Path) -> None:
     """Writes triples.jsonl and entities.jsonl; the same graph gives the same bytes."""
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    triples = (
-        {
-            "head": triple.head,
-            "relation": triple.relation,
-            "tail": triple.tail,
-            "qualifiers": {name: getattr(triple, name) for name in ("language", "file", "module", "line")},
-        }
-        for triple in graph.triples
-    )
-    entities = (
-        {name: value for name, value in asdict(entity).items() if value} for _, entity in sorted(graph.entities.items())
-    )
+    triples = map(triple_row, graph.triples)
+    entities = (entity_row(entity) for _, entity in sorted(graph.entities.items()))
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in ((TRIPLES, triples), (ENTITIES, entities)):
         with disk.whole(folder / name) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(encode(row) + "\n" for row in rows)
 
 
-def read(path: Path, bad_input_limit: int = 0) -> Graph:
-    """Reads the graph in a folder, or in one `*.jsonl` with its entities beside it.
+def read(path: Path | Sequence[Path], bad_input_limit: int = 0) -> Graph:
+    """Reads the graph in a folder, or in one `*.jsonl` with its entities beside it; of several, all as one graph.
 
     Up to `bad_input_limit` bad lines are left out and listed in `skipped`; with more, raises BadInput that names the
     first of them. Duplicates are dropped and counted.
     """
     scan = _Scan(max(bad_input_limit, _MOST_BAD))
-    pairs = _files(path)
+    paths = [path] if isinstance(path, Path) else path
+    pairs = [pair for one in paths for pair in _files(one)]
     for _, entities in pairs:
         scan.file(entities, scan.entity)
     for triples, _ in pairs:

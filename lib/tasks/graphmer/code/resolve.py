@@ -56,8 +56,7 @@ class Resolver:
         self._paths: dict[tuple[str, int, Path, str, str], Target | None] = {}
         self._names: dict[tuple[str, str], Target | None] = {}
         self._orders: dict[str, list[str]] = {}
-        self._depth = 0  # of `order` within itself
-        self._depth = 0
+        self._depth = 0  # of `path` and `order` within themselves
 
     def path(self, facts: Facts, scope: int, path: Path, receiver: str = "", excluded: str = "") -> Target | None:
         """Returns the meaning of `path` in a scope of `facts`.

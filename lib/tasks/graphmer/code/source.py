@@ -4,8 +4,6 @@ Nothing is looked up here: that takes the other files, and `resolve` does it.
 """
 
 import ast
-import io
-import tokenize
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,46 +23,60 @@ from lib.tasks.graphmer.code.facts import (
     annotation_path,
     path_of,
 )
+from lib.tasks.graphmer.code.text import decode, encoding_of
 
 _RECEIVERS = {"self", "cls", "mcls", "mcs", "metacls"}  # without the convention, `f = staticmethod(f)` would mislead
 _TAKES_CLASS = {"__new__", "__init_subclass__", "__class_getitem__"}
+_MOST_STARS = 200  # star imports that are looked at; more are in files that want to cost time
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-# Encodings that Python decodes in the square of the length, or that are none of a text
-_NO_TEXT = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "utf_7", "mbcs", "oem"}
 
 
-def parse(content: bytes, file: str, module: str, taken: frozenset[str] = frozenset()) -> Facts | Unreadable:
+def parse(
+    content: bytes,
+    file: str,
+    module: str,
+    taken: frozenset[str] = frozenset(),
+    within: str = "",
+    moved: frozenset[str] = frozenset(),
+) -> Facts | Unreadable:
     """Returns the facts of one file, or why it cannot be parsed.
 
-    `taken` are names of submodules, whose ids definitions of this module must not have.
+    `taken` are names of submodules, whose ids definitions of this module must not have. An absolute import that begins
+    with a name in `moved` means the module `within` that.
     """
     try:
-        encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
-        if encoding.lower().replace("-", "_") in _NO_TEXT:
-            return Unreadable(file, f"its encoding is {encoding}")
+        encoding_of(content)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in other people's files
             tree = ast.parse(content)
     except SyntaxError as error:
-        return Unreadable(file, f"line {error.lineno or 0}: {error.msg}")
-    except (ValueError, RecursionError, MemoryError) as error:
+        return Unreadable(file, f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg))
+    except UnicodeError as error:
         return Unreadable(file, f"{type(error).__name__}: {error}")
+    except ValueError as error:
+        return Unreadable(file, str(error))
+    except (RecursionError, MemoryError) as error:
+        return Unreadable(file, f"it is nested too deeply, or too large ({type(error).__name__}: {error})")
     is_package = file == "__init__.py" or file.endswith("/__init__.py")
-    lines = max(1, content.count(b"\n") + (not content.endswith(b"\n")))
+    text = decode(content)
+    lines = max(1, text.count("\n") + (not text.endswith("\n")))
     package = module if is_package else module.rpartition(".")[0]
-    reader = _Reader(Facts(file, module, package, lines, [Scope(module, "Module", -1)]), taken)
+    reader = _Reader(Facts(file, module, package, lines, [Scope(module, "Module", -1)]), taken, within, moved)
     try:
         reader.children(tree)
     except RecursionError:
         return Unreadable(file, "an expression is nested too deeply")
+    stars = list(dict.fromkeys(reversed(reader.facts.stars)))[::-1]  # each where it comes last
+    reader.facts.stars = stars if len(stars) <= _MOST_STARS else []
     return reader.facts
 
 
 class _Reader:
     """Walks one tree. `scope` is the body being walked, `hidden` the names of comprehensions and lambdas around it."""
 
-    def __init__(self, facts: Facts, taken: frozenset[str]) -> None:
+    def __init__(self, facts: Facts, taken: frozenset[str], within: str, moved: frozenset[str]) -> None:
         self.facts, self.taken = facts, taken
+        self.within, self.moved = within, moved
         self.scope = 0
         self.hidden: frozenset[str] = frozenset()
         self.functions: list[Definition] = []
@@ -173,11 +185,15 @@ class _Reader:
 
     # Names
 
+    def absolute(self, name: str) -> str:
+        """Returns the module that an absolute import means."""
+        return f"{self.within}.{name}" if name.partition(".")[0] in self.moved else name
+
     def import_(self, node: ast.Import) -> None:
         for alias in node.names:
             bound = alias.name if alias.asname else alias.name.partition(".")[0]
-            self.bind(alias.asname or bound, "import", (bound,), node.lineno)
-            self.refer("imports", (alias.name,), node.lineno)
+            self.bind(alias.asname or bound, "import", (self.absolute(bound),), node.lineno)
+            self.refer("imports", (self.absolute(alias.name),), node.lineno)
 
     def import_from(self, node: ast.ImportFrom) -> None:
         base = node.module or ""
@@ -186,6 +202,8 @@ class _Reader:
             if node.level - 1 > len(parts):
                 return  # beyond the top of the tree
             base = ".".join([*parts[: len(parts) - (node.level - 1)], *([base] if base else [])])
+        else:
+            base = self.absolute(base)
         for alias in node.names:
             if alias.name == "*":
                 self.facts.stars.append(base)

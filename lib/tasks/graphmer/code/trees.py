@@ -1,0 +1,270 @@
+"""Trees of Python files: a folder, the standard library, an installed package; what of them is read, and their hash."""
+
+import errno
+import hashlib
+import importlib.metadata
+import itertools
+import os
+import platform
+import re
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from lib.config.files import read_bytes
+from lib.errors import BadInput, printable
+
+# Folders left out, as patterns: tests of the standard library and what is installed into it or made from it
+EXCLUDED = (
+    "test", "tests", "idle_test", "idlelib", "turtledemo", "site-packages", "dist-packages", "lib-dynload",
+    "__pycache__", "_bundled", "config-*", "node_modules", ".*",
+)  # fmt: skip
+_MOST_BYTES = 2**20  # of a source file: parsing takes up to 140 times as much memory, and 2.5 s
+STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
+_PACKAGE = re.compile(r"\s*([A-Za-z0-9][\w.-]*?)\s*(?:==\s*([\w.!+-]+(?:\.\*)?))?\s*")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Python files below `root`, as sorted relative paths with forward slashes.
+
+    `label` stands before them where a graph has several trees. `is_own` is False for what Python's installers have put
+    there: its links may lead anywhere, and who trains cannot mend it.
+    """
+
+    name: str
+    root: Path
+    files: tuple[str, ...]
+    version: str = ""
+    is_own: bool = True
+    label: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the names of all modules: the name of a root that is a package itself."""
+        return f"{self.root.resolve().name}." if self.is_own and (self.root / "__init__.py").is_file() else ""
+
+    def read(self, file: str) -> bytes:
+        """Reads a source file. Raises OSError for what is no file, is too large, or is a link out of the tree."""
+        path = self.root / file
+        if path.is_symlink() and self.is_own:
+            try:
+                inside = path.resolve().is_relative_to(self.root.resolve())
+            except RuntimeError:  # links in a circle
+                inside = False
+            if not inside:
+                raise OSError(errno.EINVAL, "it is a link out of the tree", str(path))
+        return read_bytes(path, _MOST_BYTES)
+
+
+def folder(root: Path) -> Tree:
+    """Returns the tree of the Python files under `root` but EXCLUDED folders. Raises BadInput where there are none."""
+    if not root.is_dir():
+        raise BadInput(f"There is no folder {root}. Give the folder of a tree of Python files.")
+    paths = []
+    for place, inner, names in os.walk(root):
+        inner[:] = [name for name in inner if not _is_excluded(name)]
+        paths += [Path(place, name).relative_to(root).as_posix() for name in names if name.endswith(".py")]
+    if not paths:
+        raise BadInput(f"There is no .py file under {root} outside of folders of tests. Give a tree of Python files.")
+    return Tree(root.resolve().name, root, tuple(sorted(paths)), is_own=root != STANDARD_LIBRARY)
+
+
+def _is_excluded(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in EXCLUDED)
+
+
+def standard_library() -> Tree:
+    """Returns the tree of the standard library of the Python that runs."""
+    return replace(folder(STANDARD_LIBRARY), name="the standard library", version=platform.python_version())
+
+
+def installed(packages: Sequence[str]) -> list[Tree]:
+    """Returns the trees of installed packages, given as `name==version`, `name==1.2.*` or `name`.
+
+    Raises BadInput, with a sentence on every package that is missing or has another version.
+    """
+    trees, wrong = [], []
+    for text in packages:
+        try:
+            trees.append(_installed(text))
+        except BadInput as error:
+            wrong.append(str(error))
+    if wrong:
+        raise BadInput("\n".join(["Packages of workload.packages are not as they are named there.", *wrong]))
+    return trees
+
+
+def name_of(text: str) -> str:
+    """Returns the name of a package that is given with its version."""
+    parts = _PACKAGE.fullmatch(text)
+    return re.sub(r"[-_.]+", "-", parts[1]).lower() if parts else text
+
+
+def _installed(text: str) -> Tree:
+    parts = _PACKAGE.fullmatch(text)
+    if parts is None:
+        raise BadInput(f"{text!r} is no package with a version. Write it as name==1.2.3, name==1.2.* or name.")
+    name, wanted = parts.groups()
+    try:
+        found = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        advice = f"Install it (pip install {text.strip()!r}), or take it out of workload.packages."
+        raise BadInput(f"{name} is not installed in this Python. {advice}") from None
+    if wanted and not _is_version(found.version, wanted):
+        raise BadInput(
+            f"{name} has version {found.version} here, not {wanted}. Write {name}=={found.version} in "
+            f"workload.packages, or install that one (pip install '{name}=={wanted}')."
+        )
+    listed = [PurePosixPath(path.as_posix()) for path in found.files or ()]
+    root = Path(str(found.locate_file("")))
+    files = [
+        path.as_posix()
+        for path in listed
+        if path.suffix == ".py" and ".." not in path.parts and not any(map(_is_excluded, path.parts[:-1]))
+    ]
+    if not files:
+        raise BadInput(
+            f"{name} {found.version} lists no Python files of its own: it is installed as a link to a folder, or has "
+            "none. Name its folder in data.dir, or take it out of workload.packages."
+        )
+    return Tree(name_of(text), root, tuple(sorted({*files})), found.version, is_own=False)
+
+
+def _is_version(found: str, wanted: str) -> bool:
+    """Says whether a version is the wanted one, which may end with `.*`; a local part (+cu128) need not be named."""
+    if "+" not in wanted:
+        found = found.partition("+")[0]
+    if wanted.endswith(".*"):
+        return f"{found}.".startswith(wanted[:-1])
+    return found == wanted
+
+
+class Job(NamedTuple):
+    """A file to parse: its name in the graph, its module, names of submodules, and which imports mean another name.
+
+    An absolute import that begins with a name in `moved` means the module `within` that.
+    """
+
+    file: str
+    module: str
+    taken: frozenset[str]
+    within: str = ""
+    moved: frozenset[str] = frozenset()
+
+
+class Sources:
+    """One tree or several, which are read as one: what is imported from another one is resolved.
+
+    Their order does not matter. Where two have a module of one name, that of the later tree by name is called
+    TREE.MODULE, and the imports in that tree mean its own.
+    """
+
+    def __init__(self, trees: Sequence[Tree]):
+        self.trees = list(trees)
+        if len(trees) > 1:
+            contents = {id(tree): content_of(tree) for tree in trees}
+            ordered = sorted(trees, key=lambda tree: (tree.name, tree.is_own, contents[id(tree)]))
+            labels = _labels([tree.name for tree in ordered])
+            self.trees = [replace(tree, label=label) for tree, label in zip(ordered, labels, strict=True)]
+            self.contents = [contents[id(tree)] for tree in ordered]
+        self.by_label = {tree.label: tree for tree in self.trees}
+
+    def located(self, file: str) -> tuple[Tree, str]:
+        """Returns the tree of a file of the graph, and the file's path in it."""
+        if len(self.trees) == 1:
+            return self.trees[0], file
+        label, _, inner = file.partition("/")
+        return self.by_label[label], inner
+
+    def path(self, file: str) -> Path:
+        """Returns where a file of the graph lies."""
+        tree, inner = self.located(file)
+        return tree.root / inner
+
+    def read(self, file: str) -> bytes:
+        """Reads a file of the graph. Raises OSError."""
+        tree, inner = self.located(file)
+        return tree.read(inner)
+
+    @cached_property
+    def contents(self) -> list[str]:
+        """A hash of the names and bytes of the files of each tree."""
+        return [content_of(tree) for tree in self.trees]
+
+    @property
+    def content(self) -> str:
+        """A hash of the names and bytes of all files."""
+        lines = (f"{tree.label} {content}\n" for tree, content in zip(self.trees, self.contents, strict=True))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    def jobs(self) -> tuple[list[Job], list[tuple[str, str]]]:
+        """Returns the files to parse, in the order of their names, and (file, reason) of those that are left out."""
+        modules: dict[str, tuple[str, str, frozenset[str]]] = {}  # module -> file, within, moved
+        skipped: list[tuple[str, str]] = []
+        tops: set[str] = set()
+        for tree in self.trees:
+            own: dict[str, str] = {}
+            skipped += _name_modules(tree, own)
+            first = {name.partition(".")[0] for name in own}
+            moved = frozenset(first & tops)
+            within = tree.label if moved else ""
+            while within in tops:
+                within += "_"
+            tops |= first
+            for name, file in own.items():
+                module = f"{within}.{name}" if name.partition(".")[0] in moved else name
+                modules[module] = (f"{tree.label}/{file}" if tree.label else file, within, moved)
+        parts: dict[str, set[str]] = {}
+        for name in modules:
+            steps = name.split(".")
+            for depth in range(1, len(steps)):
+                parts.setdefault(".".join(steps[:depth]), set()).add(steps[depth])
+        jobs = [Job(file, name, frozenset(parts.get(name, ())), *more) for name, (file, *more) in modules.items()]
+        return sorted(jobs), skipped
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """Returns a different word for each name, the name itself where it is one."""
+    labels: list[str] = []
+    for name in names:
+        base = re.sub(r"\W+", "_", name.removeprefix("the ")).strip("_") or "tree"
+        choices = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
+        labels.append(next(label for label in choices if label not in labels))
+    return labels
+
+
+def _name_modules(tree: Tree, modules: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Fills `modules` with the file of each module; yields (file, reason) of those that are left out.
+
+    Of a module and a package of one name the package counts, as in an import.
+    """
+    before = f"{tree.label}/" if tree.label else ""
+    for file in sorted(tree.files, key=lambda file: (not file.endswith("__init__.py"), file)):
+        if printable(file) != file:
+            yield printable(before + file), "the file's name is not valid Unicode, or has invisible characters"
+            continue
+        name = (tree.prefix + file.removesuffix(".py").replace("/", ".")).removesuffix(".__init__")
+        if modules.setdefault(name, file) != file:
+            yield before + file, f"{modules[name]} is the module {name} too"
+
+
+def content_of(tree: Tree) -> str:
+    """Hashes names and bytes of all files of a tree."""
+    digest = hashlib.sha256()
+
+    def add(name: str, content: bytes) -> None:
+        encoded = name.encode("utf-8", "surrogateescape")
+        digest.update(b"%d %d " % (len(encoded), len(content)) + encoded + content)
+
+    add(tree.prefix, b"")
+    for file in tree.files:
+        try:
+            add(file, tree.read(file))
+        except OSError:  # listed as unreadable in a graph
+            add(file, b"")
+    return digest.hexdigest()
