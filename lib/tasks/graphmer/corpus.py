@@ -31,23 +31,29 @@ class Corpus:
     Out of a file they are mapped, so all processes that read it share one copy in memory.
     A window is a stretch of a file's text inside the span of one head, with that head's triples of those lines.
     `text` holds all words of all files; `window_start` and `window_stop` (W) bound a window in it, and
-    `first_triple` (W + 1) bounds its triples. `relation`, `tail` (T) and `head`, `split` (W) are indices.
+    `first_triple` (W + 1) bounds its triples. `relation`, `tail` (T) and `head`, `split`, `window_file` (W) are indices.
+    `entity_type` and `entity_file` (E) say what an entity is and where it is defined, -1: in no file.
     `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1); `leaves` (E, K) are
-    their pieces and END, cut at K and padded. `words`, `entity_ids` and `relation_names` are texts, joined by line ends
-    as UTF-8.
+    their pieces and END, cut at K and padded. `words`, `entity_ids`, `relation_names`, `type_names` and `file_names` are
+    texts, joined by line ends as UTF-8.
     """
 
     words: np.ndarray
     entity_ids: np.ndarray
     relation_names: np.ndarray
+    type_names: np.ndarray
+    file_names: np.ndarray
     text: np.ndarray
     window_start: np.ndarray
     window_stop: np.ndarray
     first_triple: np.ndarray
     head: np.ndarray
     split: np.ndarray
+    window_file: np.ndarray
     relation: np.ndarray
     tail: np.ndarray
+    entity_type: np.ndarray
+    entity_file: np.ndarray
     parts: np.ndarray
     part_offsets: np.ndarray
     leaves: np.ndarray
@@ -72,6 +78,14 @@ class Corpus:
     @cached_property
     def relations(self) -> list[str]:
         return _texts(self.relation_names)
+
+    @cached_property
+    def types(self) -> list[str]:
+        return _texts(self.type_names)
+
+    @cached_property
+    def files(self) -> list[str]:
+        return _texts(self.file_names)
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -199,26 +213,41 @@ def build(graph: Graph, root: Path | None, chain: Chain, split: Split) -> Corpus
     relations = sorted({t.relation for t in graph.triples})
     relation_index = {relation: i for i, relation in enumerate(relations)}
     index = {entity: i for i, entity in enumerate(names)}
+    files = {file: i for i, file in enumerate(sorted({graph.entities[name].file for name in names} | splits.keys()))}
     corpus = Corpus(
         words=_joined(words),
-        entity_ids=_joined(names),
         relation_names=_joined(relations),
+        file_names=_joined(files),
         text=text,
         window_start=np.array([w.start for w in windows], np.int64),
         window_stop=np.array([w.stop for w in windows], np.int64),
         first_triple=_offsets([len(w.triples) for w in windows]),
         head=np.array([index[w.triples[0].head] for w in windows], np.int64),
         split=np.array([splits[w.triples[0].file] for w in windows], np.int8),
+        window_file=np.array([files[w.triples[0].file] for w in windows], np.int32),
         relation=np.array([relation_index[t.relation] for t in triples], np.int64),
         tail=np.array([index[t.tail] for t in triples], np.int64),
-        parts=np.array([word for name in names.values() for word in name], np.int64),
-        part_offsets=_offsets([len(name) for name in names.values()]),
         leaves=pieces.leaves(names.values(), chain.leaves),
         piece_flat=pieces.flat,
         piece_offsets=pieces.offsets,
+        **_of_entities(graph, names, files),
     )
     corpus.check_splits(len(splits))
     return corpus
+
+
+def _of_entities(graph: Graph, names: dict[str, list[int]], files: dict[str, int]) -> dict[str, np.ndarray]:
+    """Returns the arrays of the entities. `names` has the words of each, `files` the index of each file."""
+    entities = [graph.entities[name] for name in names]
+    types = {name: i for i, name in enumerate(sorted({e.type for e in entities}))}
+    return {
+        "entity_ids": _joined(names),
+        "type_names": _joined(types),
+        "entity_type": np.array([types[e.type] for e in entities], np.int32),
+        "entity_file": np.array([files[e.file] if e.file else -1 for e in entities], np.int32),
+        "parts": np.array([word for name in names.values() for word in name], np.int64),
+        "part_offsets": _offsets([len(name) for name in names.values()]),
+    }
 
 
 def split_files(files: Sequence[str], validation: float, test: float) -> dict[str, int]:

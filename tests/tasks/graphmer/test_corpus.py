@@ -62,3 +62,17 @@ def test_a_file_stays_in_its_split_when_others_come():
     assert split_files(files[::7], 0.1, 0.2) == {file: splits[file] for file in files[::7]}
     counts = [list(splits.values()).count(split) for split in range(3)]
     assert counts == pytest.approx([700, 100, 200], abs=40)
+
+
+def test_entities_have_their_type_and_file_and_windows_the_file_of_their_triples(graphmer):
+    task = graphmer()
+    corpus, graph = task.data.corpus, task.data.graph
+    for index, name in enumerate(corpus.entities):
+        entity = graph.entities[name]
+        assert corpus.types[corpus.entity_type[index]] == entity.type
+        file = corpus.entity_file[index]
+        assert (corpus.files[file] if file >= 0 else "") == entity.file
+    files = {triple.key: triple.file for triple in graph.triples}
+    for triple, window in enumerate(corpus.window_of):
+        names = corpus.entities[corpus.head[window]], corpus.relations[corpus.relation[triple]]
+        assert corpus.files[corpus.window_file[window]] == files[*names, corpus.entities[corpus.tail[triple]]]
