@@ -33,8 +33,7 @@ class Corpus:
     `text` holds all words of all files; `window_start` and `window_stop` (W) bound a window in it, and
     `first_triple` (W + 1) bounds its triples. `relation`, `tail` (T) and `head`, `split`, `window_file` (W) are indices.
     `entity_type` and `entity_file` (E) say what an entity is and where it is defined, -1: in no file.
-    `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1); `leaves` (E, K) are
-    their pieces and END, cut at K and padded. `words`, `entity_ids`, `relation_names`, `type_names` and `file_names` are
+    `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1). `words`, `entity_ids`, `relation_names`, `type_names` and `file_names` are
     texts, joined by line ends as UTF-8.
     """
 
@@ -56,7 +55,6 @@ class Corpus:
     entity_file: np.ndarray
     parts: np.ndarray
     part_offsets: np.ndarray
-    leaves: np.ndarray
     piece_flat: np.ndarray
     piece_offsets: np.ndarray
 
@@ -101,6 +99,34 @@ class Corpus:
         """(E) the last part of each entity's id, a word."""
         return self.parts[self.part_offsets[:-1]]
 
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """(E) the part before the last of each entity's id, a word: its class or module; -1 where there is none."""
+        first = self.part_offsets[:-1]
+        has = np.diff(self.part_offsets) > 1
+        return np.where(has, self.parts[np.minimum(first + 1, len(self.parts) - 1)], -1)
+
+    @cached_property
+    def package(self) -> np.ndarray:
+        """(E) the first part of each entity's id, a word."""
+        return self.parts[self.part_offsets[1:] - 1]
+
+    @cached_property
+    def parent(self) -> np.ndarray:
+        """(E) the entity whose id is that of this one without its last part; a negative number where it is none."""
+        index = {name: i for i, name in enumerate(self.entities)}
+        others: dict[str, int] = {}
+        parents = (name.rpartition(".")[0] or f"?{name}" for name in self.entities)
+        return np.array([index.get(p, others.setdefault(p, -2 - len(others))) for p in parents], np.int64)
+
+    @cached_property
+    def _word_index(self) -> dict[str, int]:
+        return {word: i for i, word in enumerate(self.word_list)}
+
+    def word_index(self, word: str) -> int:
+        """Returns the index of a word, -9 where no text or name has it."""
+        return self._word_index.get(word, -9)
+
     def windows_of(self, split: str) -> np.ndarray:
         """Returns the indices of the windows of a split, ascending."""
         return np.flatnonzero(self.split == SPLITS.index(split))
@@ -121,7 +147,7 @@ class Corpus:
     def fingerprint(self) -> str:
         """Hashes what training depends on."""
         digest = hashlib.sha256()
-        for array in (self.text, self.head, self.split, self.relation, self.tail, self.leaves, self.first_triple):
+        for array in (self.text, self.head, self.split, self.relation, self.tail, self.parts, self.first_triple):
             digest.update(np.ascontiguousarray(array).data)
         digest.update("\n".join([*self.entities, *self.relations]).encode())
         return digest.hexdigest()[:16]
@@ -197,8 +223,7 @@ def _mapped(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 def build(graph: Graph, root: Path | None, chain: Chain, split: Split) -> Corpus:
     """Builds the arrays of a graph. `root` is the folder of its sources; None leaves the windows without text.
 
-    A window has at most `chain.most_facts` triples: one with more becomes several with the same text. Raises BadInput
-    where a split stays empty.
+    Raises BadInput where a split stays empty.
     """
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
     words: dict[str, int] = {}  # word -> its index, in the order of first mention
@@ -227,7 +252,6 @@ def build(graph: Graph, root: Path | None, chain: Chain, split: Split) -> Corpus
         window_file=np.array([files[w.triples[0].file] for w in windows], np.int32),
         relation=np.array([relation_index[t.relation] for t in triples], np.int64),
         tail=np.array([index[t.tail] for t in triples], np.int64),
-        leaves=pieces.leaves(names.values(), chain.leaves),
         piece_flat=pieces.flat,
         piece_offsets=pieces.offsets,
         **_of_entities(graph, names, files),
@@ -306,7 +330,7 @@ def header_pieces(lengths: Sequence[int], roots: int) -> int:
 def _windows(
     graph: Graph, text: np.ndarray, lines: Lines, pieces: Pieces, names: dict[str, list[int]], chain: Chain
 ) -> list[_Window]:
-    """Returns the windows of every head, by head and file, with at most `chain.most_facts` triples each."""
+    """Returns the windows of every head, by head and file."""
     by_head: dict[tuple[str, str], list[Triple]] = defaultdict(list)
     for triple in graph.triples:
         by_head[triple.head, triple.file].append(triple)
@@ -319,12 +343,7 @@ def _windows(
             continue
         budget = chain.roots - header_pieces(pieces.lengths(np.array(names[head])), chain.roots)
         windows += _cut(triples, lines[file], entity.first_line, entity.last_line, cumulative, budget)
-    most = chain.most_facts
-    return [
-        _Window(window.start, window.stop, window.triples[i : i + most])
-        for window in windows
-        for i in range(0, len(window.triples), most)
-    ]
+    return windows
 
 
 def _cut(

@@ -3,6 +3,7 @@
 import hashlib
 import sysconfig
 import zipfile
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,16 @@ import torch
 from lib.errors import BadInput, check_limit, printable
 from lib.machine import platform
 from lib.task import Batch
-from lib.tasks.graphmer.chains import Collator, Queries, Windows
+from lib.tasks.graphmer.chains import Collator, Queries, Samples
 from lib.tasks.graphmer.code import ontology, records
 from lib.tasks.graphmer.code.graph import build_cached, content_key
 from lib.tasks.graphmer.code.records import Graph
 from lib.tasks.graphmer.corpus import Corpus, build
+from lib.tasks.graphmer.counts import Counts
+from lib.tasks.graphmer.entities import EntityTable
+from lib.tasks.graphmer.fitting import fit
+from lib.tasks.graphmer.rows import Layout
+from lib.tasks.graphmer.scoring import Sampler, Scorer, Weights
 from lib.tasks.graphmer.settings import Settings
 from lib.training import splits
 
@@ -36,6 +42,7 @@ class Data:
         self.source, self.settings = source, settings
         self.root = source or Path(sysconfig.get_paths()["stdlib"])
         self.is_graph = self.root.is_file() or any(next(self.root.glob(p), None) for p in sentinels)
+        self._used: Mapping[str, Any] | None = None
         self.cache = platform.detect().scratch_dir / "graphmer"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,11 +81,12 @@ class Data:
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             print(f"The cached corpus {path} is damaged ({error}); it is built again.")
         built = build(self.graph, None if self.is_graph else self.root, self.settings.chain, self.settings.split)
-        if len(built.relations) > self.settings.model.relations:
-            raise BadInput(
-                f"The data has {len(built.relations)} relations and workload.model.relations is "
-                f"{self.settings.model.relations}. Set it to at least {len(built.relations)}."
-            )
+        for what, names in (("relations", built.relations), ("types", built.types)):
+            if len(names) > (rows := getattr(self.settings.model, what)):
+                raise BadInput(
+                    f"The data has {len(names)} {what} and workload.model.{what} is {rows}. Set it to at least "
+                    f"{len(names)}."
+                )
         try:
             built.save(path)
             return Corpus.load(path)  # mapped, as in every later run
@@ -116,21 +124,66 @@ class Data:
             where = f"{why}. The embedded default is used: the standard library, {self.root}"
         return f"{where}.\n{self.corpus.summary()}."
 
+    @cached_property
+    def allowed(self) -> np.ndarray:
+        """(relations, entity types) bool, True where the ontology lets a relation have such a tail."""
+        ranges = [self.rules.relations[name].range for name in self.corpus.relations]
+        return np.array([[kind in tails for kind in self.corpus.types] for tails in ranges])
+
+    @cached_property
+    def samples(self) -> Samples:
+        return Samples(self.corpus, self.structural, self.settings.objective.name_only_ratio)
+
     def datasets(self) -> dict[str, Any]:
         sizes = self.settings.evaluation
         return {
-            "train": Windows(self.corpus, self.structural, self.settings.objective.structural_ratio),
+            "train": self.samples,
             "validation": Queries(self.corpus, "validation", self.structural, sizes.validation_triples),
             "test": Queries(self.corpus, "test", self.structural, sizes.test_triples, sizes.structural_test_triples),
         }
 
     @cached_property
+    def scorer(self) -> Scorer:
+        return Scorer(self.corpus, Counts(self.corpus), self.allowed)
+
+    def fitted(self) -> Weights:
+        """Fits the weights of the counts on training files."""
+        return fit(self.collator, self.settings.objective.fitting_steps)
+
+    def use(self, weights: Mapping[str, Any]) -> None:
+        """Takes the weights of the counts as JSON has them. Raises BadInput where they belong to other data."""
+        if weights is self._used:
+            return
+        try:
+            self.scorer.weights = Weights.from_json(weights, self.corpus)
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(
+                f"The weights of the counts that the run began with cannot be used: {error}. Start a run under another "
+                "run.name."
+            ) from None
+        self._used = weights
+
+    @cached_property
+    def table(self) -> EntityTable:
+        return EntityTable(self.corpus, self.settings.model.own_vectors)
+
+    @cached_property
     def collator(self) -> Collator:
-        chain = self.settings.chain
-        return Collator(self.corpus, self.settings.objective, chain.roots, chain.vocabulary)
+        chain, objective = self.settings.chain, self.settings.objective
+        return Collator(
+            self.corpus,
+            self.scorer,
+            Sampler(self.corpus, self.scorer.counts, self.scorer, objective.candidates),
+            self.table,
+            self.samples,
+            objective,
+            Layout(self.corpus, chain.roots),
+            chain.facts,
+            chain.vocabulary,
+        )
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Returns the tensors of windows (training) or of queries (evaluation); see `Collator` for their shapes."""
+        """Returns the tensors of samples (training) or of queries (evaluation); see `Collator` for their shapes."""
         if isinstance(samples[0], int):
             return self.collator.training(samples, generator)
         return self.collator.queries(samples)
