@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lib.task import Batch, Task
 from lib.tasks.graphmer import tokens
-from lib.tasks.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, Shape
+from lib.tasks.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, Shape, room
 from lib.tasks.graphmer.settings import CONDITIONS, Settings
 from lib.tasks.graphmer.tokens import IGNORE
 
@@ -70,7 +70,8 @@ class Graphmer(Task):
         The shapes are those of `chains.Collator`.
         """
         chain, objective, model = self.settings.chain, self.settings.objective, self.settings.model
-        L, G, C, V = chain.roots, chain.facts, objective.candidates, chain.vocabulary
+        L, G, V = chain.roots, chain.facts, chain.vocabulary
+        C = room(objective.candidates, size * G)
 
         def below(most: int, *shape: int) -> Tensor:
             return torch.randint(most, (size, *shape), device=device)
@@ -111,6 +112,7 @@ class Graphmer(Task):
                 model.relation_rank,
                 model.own_vectors,
                 model.dropout,
+                model.token_dropout,
                 model.decay,
             )
         )
@@ -121,14 +123,20 @@ class Graphmer(Task):
 
     def count(self, batch: Batch) -> dict[str, int]:
         counts = {"rank": int((batch["gold"] != IGNORE).sum()), "name": int(_with_namesakes(batch).sum())}
-        return counts | ({"mlm": int((batch["root_targets"] != IGNORE).sum())} if "root_targets" in batch else {})
+        if "root_targets" not in batch:
+            return counts
+        text = int((batch["root_targets"] != IGNORE).sum())
+        return {"mlm": text, "rank": 0, "name": 0} if self._learns_text(self.step) else {"mlm": 0, **counts}
+
+    def _learns_text(self, step: int) -> bool:
+        return step < self.settings.objective.mlm_steps
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Returns the sums of two softmaxes over sampled candidates, all of them and those of the right name.
 
-        While text alone is learned it is the sum over masked roots, and the others are 0.
+        While text alone is learned, it is the sum over masked roots.
         """
-        if self.step < self.settings.objective.mlm_steps:
+        if self._learns_text(self.step):
             chosen = batch["root_targets"] != IGNORE
             logits = model(batch, chosen)
             return {"mlm": F.cross_entropy(logits.float(), batch["root_targets"][chosen], reduction="sum")}, {}
@@ -146,10 +154,7 @@ class Graphmer(Task):
         }, {}
 
     def term_weights(self, step: int) -> dict[str, float]:
-        objective = self.settings.objective
-        learns_text = step < objective.mlm_steps
-        weights = {"rank": float(not learns_text), "name": 0.0 if learns_text else objective.same_name_weight}
-        return weights | ({"mlm": float(learns_text)} if objective.mlm_steps else {})
+        return {"name": self.settings.objective.same_name_weight}
 
     # --- what is learned from data ----------------------------------------------------------------------------------
 

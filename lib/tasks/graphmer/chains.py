@@ -14,7 +14,7 @@ from lib.tasks.graphmer.entities import EntityTable
 from lib.tasks.graphmer.model import IMPOSSIBLE
 from lib.tasks.graphmer.ragged import Groups, expand
 from lib.tasks.graphmer.rows import Layout, Rows
-from lib.tasks.graphmer.scoring import Sampler, Scorer
+from lib.tasks.graphmer.scoring import NOWHERE, Sampler, Scorer
 from lib.tasks.graphmer.settings import CONDITIONS, Objective
 from lib.tasks.graphmer.tokens import IGNORE
 from lib.training.order import mix, permutation
@@ -33,6 +33,7 @@ class Query:
 class Samples:
     """The training set: windows of text with their facts, and behind them heads without text with all of theirs.
 
+    A head has its facts in one of the two alone: seen with the text, they would be known by heart without it.
     Items are (index, begin): places in `facts`, between which a sample's triples stand. `lengths` are about as many
     root tokens as the samples have.
     """
@@ -40,14 +41,14 @@ class Samples:
     def __init__(self, corpus: Corpus, structural: np.ndarray, name_only_ratio: float):
         triples = corpus.triples_of("train")
         triples = triples[~structural[corpus.relation[triples]]]
-        self.windows = np.unique(corpus.window_of[triples])
-        heads = np.unique(corpus.head[corpus.window_of[triples]])
+        head = corpus.head[corpus.window_of[triples]]
+        heads = np.unique(head)
         heads = _sample(heads, round(name_only_ratio * len(heads)))
-        by_window, by_head = Groups(corpus.window_of[triples]), Groups(corpus.head[corpus.window_of[triples]])
-        of_windows, places = by_window.places(self.windows)
-        of_heads, others = by_head.places(heads)
+        self.windows = np.unique(corpus.window_of[triples][~np.isin(head, heads)])
+        of_windows, places = Groups(corpus.window_of[triples]).places(self.windows)
+        of_heads, others = Groups(head).places(heads)
         self.facts = np.concatenate([triples[places], triples[others]])
-        sizes = np.concatenate([np.bincount(of_windows), np.bincount(of_heads, minlength=len(heads))])
+        sizes = np.concatenate([np.bincount(of_windows, minlength=len(self.windows)), np.bincount(of_heads, minlength=len(heads))])
         self.begin = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         text = np.concatenate([[0], np.cumsum(corpus.pieces.lengths(corpus.text))]) if len(corpus.text) else np.zeros(1, int)
         size = text[corpus.window_stop[self.windows]] - text[corpus.window_start[self.windows]]
@@ -131,77 +132,89 @@ class Collator:
 
     def draw(self, items: Sequence[int], generator: torch.Generator) -> Drawn:
         """Draws facts, what is hidden, and the candidates of a training batch from `generator`."""
-        corpus, objective = self.corpus, self.objective
-        index = np.asarray(items)
-        begin, end = self.samples.begin[index], self.samples.begin[index + 1]
-        row, at = expand(begin, end - begin)
-        uniform = torch.rand(4 * len(index) + 2 * len(at), generator=generator).numpy()
-        of_rows, of_facts = uniform[: 4 * len(index)].reshape(4, -1), uniform[4 * len(index) :].reshape(2, -1)
-        order = np.lexsort((of_facts[0], row))
-        slot = np.arange(len(row)) - np.searchsorted(row, row)
-        chosen = order[slot < self.facts]
-        row, triple, slot = row[chosen], self.samples.facts[at[chosen]], slot[slot < self.facts]
-        with_text = index < len(self.samples.windows)
-        name = corpus.name[corpus.tail[triple]]
-        hides = (with_text & (of_rows[0] < objective.masked_ratio))[row]
-        picked = hides & ((of_facts[1][chosen] < _HIDDEN) | (slot == 0))
-        words = len(corpus.word_list)
-        hidden = np.isin(row * words + name, np.unique((row * words + name)[picked]))
-        condition = np.where(~with_text[row], NAME_ONLY, np.where(hidden, MASKED, FULL_TEXT))
-        asked = Questions.of_facts(corpus, triple, condition)
+        corpus, index = self.corpus, np.asarray(items)
+        row, triple, slot = self._facts_of(index, generator)
         first = np.searchsorted(row, np.arange(len(index)))
-        head = corpus.head[asked.window[first]]
-        parts = np.diff(corpus.part_offsets)[head]
-        drop = np.where(of_rows[1] < objective.path_dropout, (of_rows[2] * parts).astype(np.int64), 0)
-        rows = self.layout.rows(asked.window[first], with_text, row[hidden], name[hidden], drop)
-        among, chance = self.sampler.draw(
-            corpus.tail[triple], rows.word[rows.word >= 0], corpus.window_file[asked.window[first]],
-            torch.rand(len(corpus.entity_type), generator=generator).numpy(),
-        )  # fmt: skip
+        with_text = index < len(self.samples.windows)
+        asked = self._questions(row, triple, slot, with_text, generator)
+        of_rows = asked.window[first]
+        is_hidden = asked.hidden >= 0
+        drop = self._dropped(of_rows, generator)
+        rows = self.layout.rows(of_rows, with_text, row[is_hidden], asked.hidden[is_hidden], drop)
+        tail = corpus.tail[triple]
+        uniform = torch.rand(len(corpus.entity_type), generator=generator).numpy()
+        among, chance = self.sampler.draw(tail, rows.word[rows.word >= 0], corpus.window_file[of_rows], uniform)
         question, other = self.scorer.true_tails(asked)
         column = among.place[other]
-        false = (column >= 0) & (other != corpus.tail[triple][question])
-        return Drawn(
-            asked, corpus.tail[triple], row, slot, rows, among, among.place[corpus.tail[triple]], chance,
-            (question[false], column[false]),
-        )  # fmt: skip
+        false = (column >= 0) & (other != tail[question])
+        excluded = question[false], column[false]
+        return Drawn(asked, tail, row, slot, rows, among, among.place[tail].astype(np.int64), chance, excluded)
+
+    def _facts_of(self, index: np.ndarray, generator: torch.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(B) samples -> (Q) the row of each fact that is drawn, its triple, its place in the row."""
+        begin, end = self.samples.begin[index], self.samples.begin[index + 1]
+        row, at = expand(begin, end - begin)
+        order = np.lexsort((torch.rand(len(row), generator=generator).numpy(), row))
+        slot = np.arange(len(row)) - np.searchsorted(row, row)
+        few = slot < self.facts
+        return row[few], self.samples.facts[at[order[few]]], slot[few]
+
+    def _questions(
+        self, row: np.ndarray, triple: np.ndarray, slot: np.ndarray, with_text: np.ndarray, generator: torch.Generator
+    ) -> Questions:
+        """Draws whose name is hidden: in a share of the texts some, and with each all facts of that name."""
+        name = self.corpus.name[self.corpus.tail[triple]]
+        hides = with_text & (torch.rand(len(with_text), generator=generator).numpy() < self.objective.masked_ratio)
+        picked = hides[row] & ((torch.rand(len(row), generator=generator).numpy() < _HIDDEN) | (slot == 0))
+        code = row * len(self.corpus.word_list) + name
+        condition = np.where(np.isin(code, code[picked]), MASKED, FULL_TEXT)
+        return Questions.of_facts(self.corpus, triple, np.where(with_text[row], condition, NAME_ONLY))
+
+    def _dropped(self, window: np.ndarray, generator: torch.Generator) -> np.ndarray:
+        """(B) windows -> (B) how many parts of the head's path are left out, so that files are not known by theirs."""
+        draws = torch.rand(2, len(window), generator=generator).numpy()
+        parts = np.diff(self.corpus.part_offsets)[self.corpus.head[window]]
+        return np.where(draws[0] < self.objective.path_dropout, (draws[1] * parts).astype(np.int64), 0)
 
     def training(self, items: Sequence[int], generator: torch.Generator) -> Batch:
         """Returns a training batch of B samples, with everything random drawn from `generator`."""
-        drawn = self.draw(items, generator)
+        drawn, size = self.draw(items, generator), len(items)
+        arrays = {**self._of_rows(drawn.rows), **self._of_facts(drawn, size)}
+        if self.objective.mlm_steps:
+            arrays |= self._masked_spans(arrays["roots"], generator)
+        chance = torch.from_numpy(drawn.chance.astype(np.float32))
+        shared = {**self.table.of(drawn.among.entities), "chance": chance}
+        of_all = {name: value[None].expand(size, *value.shape) for name, value in shared.items()}
+        return {**{name: torch.from_numpy(value) for name, value in arrays.items()}, **of_all}
+
+    def _of_facts(self, drawn: Drawn, size: int) -> dict[str, np.ndarray]:
+        """Returns the arrays (B, G, ...) of a training batch."""
         asked, among, corpus = drawn.asked, drawn.among, self.corpus
+        of_gold = np.arange(len(asked)), drawn.gold
         prior = self.scorer.prior(asked, among, leave_out=True)
         prior[drawn.excluded] = IMPOSSIBLE
-        prior[np.arange(len(asked)), drawn.gold] = np.maximum(prior[np.arange(len(asked)), drawn.gold], IMPOSSIBLE / 2)
-        own = self.scorer.counts.own_count(asked, among)
-        own[np.arange(len(asked)), drawn.gold] -= 1
+        own = self.scorer.counts.own_count(asked, among) * np.float32(self.objective.own_file)
+        own[of_gold] = np.maximum(own[of_gold] - 1, 0)  # the fact itself is not known
         sibling = corpus.parent[among.entities][None] == corpus.parent[corpus.head[asked.window]][:, None]
-        boost = self.scorer.boosts(asked)
-        size, of_questions = len(items), (drawn.row, drawn.slot)
+        boost = self.scorer.boosts(asked).astype(np.float32)
         shape = (size, int(drawn.slot.max()) + 1)
 
         def laid(values: np.ndarray, otherwise: float = 0) -> np.ndarray:
             array = np.full((*shape, *values.shape[1:]), otherwise, values.dtype)
-            array[of_questions] = values
+            array[drawn.row, drawn.slot] = values
             return array
 
-        arrays = {
-            **self._of_rows(drawn.rows),
+        return {
             "relation": laid(asked.relation),
             "condition": laid(asked.condition.astype(np.int64)),
-            "gold": laid(drawn.gold.astype(np.int64), IGNORE),
+            "gold": laid(drawn.gold, IGNORE),
             "distance": laid(drawn.rows.distance(drawn.row, asked.hidden), 1),
             "prior": laid(prior),
             "own": laid(own),
-            "places": laid(self.scorer.places(asked, drawn.rows, drawn.row), -30.0),
-            "boost": laid(boost[:, 0].astype(np.float32)),
-            "sibling": laid(sibling * boost[:, 1:].astype(np.float32)),
+            "places": laid(self.scorer.places(asked, drawn.rows, drawn.row), NOWHERE),
+            "boost": laid(boost[:, 0]),
+            "sibling": laid(sibling * boost[:, 1:]),
         }
-        if self.objective.mlm_steps:
-            arrays |= self._masked_spans(arrays["roots"], generator)
-        shared = {**self.table.of(among.entities), "chance": torch.from_numpy(drawn.chance.astype(np.float32))}
-        of_all = {name: value[None].expand(size, *value.shape) for name, value in shared.items()}
-        return {**{name: torch.from_numpy(value) for name, value in arrays.items()}, **of_all}
 
     def queries(self, queries: Sequence[Query]) -> Batch:
         """Returns an evaluation batch of B queries: roots, within, relation, condition, distance, triple, as above."""

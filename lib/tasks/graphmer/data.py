@@ -47,7 +47,7 @@ class Data:
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
-        self.collator  # noqa: B018  computed here once
+        self.collator.scorer.counts.tables  # noqa: B018  computed here once
         return {name: value for name, value in vars(self).items() if name not in ("graph", "rules")}
 
     @cached_property

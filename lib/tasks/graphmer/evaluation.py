@@ -219,5 +219,5 @@ class Evaluator:
             "relation": corpus.relations[asked.relation[0]],
             "truth": corpus.entities[tail],
             "right": bool(guesses["model"][0] == tail),
-            **{f"the {name}'s guesses": ", ".join(corpus.entities[e] for e in found) for name, found in guesses.items()},
+            **{f"guesses of the {name}": ", ".join(corpus.entities[e] for e in found) for name, found in guesses.items()},
         }

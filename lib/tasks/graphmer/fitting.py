@@ -60,6 +60,8 @@ class _Combination(nn.Module):
         return additive + torch.log1p(total.clamp(min=0)).view_as(additive)
 
 
+@torch.inference_mode(False)  # which an evaluation has switched on
+@torch.enable_grad()
 def fit(collator: Collator, steps: int, seed: int = 0) -> Weights:
     """Returns the weights after `steps` of Adam on a softmax over sampled candidates: the same ones in every run."""
     corpus = collator.corpus

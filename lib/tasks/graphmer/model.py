@@ -21,6 +21,11 @@ IMPOSSIBLE = -1e4  # the score of a candidate whose type the relation does not h
 _UNSEEN = -1e4  # what attention adds where it does not go
 
 
+def room(candidates: int, facts: int) -> int:
+    """Returns how many candidates a batch has at most: those asked for, or twice its facts where these are more."""
+    return max(candidates, 2 * facts)
+
+
 @dataclass(frozen=True)
 class Shape:
     """Sizes of the ranker and of the chain that it reads."""
@@ -36,6 +41,7 @@ class Shape:
     relation_rank: int
     own_vectors: int
     dropout: float
+    token_dropout: float
     decay: float
 
 
@@ -170,11 +176,18 @@ class Ranker(nn.Module):
 
         A leaf reads the roots and itself: an answer does not depend on what else is asked, nor the text on any of it.
         """
-        text = self._embedded(batch["roots"], batch["within"])
+        text = self._embedded(self._thinned(batch["roots"]), batch["within"])
         leaves = self.token.weight[tokens.MASK] + self.relation(batch["relation"]) + self.condition(batch["condition"])
         leaves = self.hgat(leaves, batch["relation"], text, batch["distance"] == 1)
         hidden = self._encoded(torch.cat([text, leaves.to(text.dtype)], 1), batch["roots"], batch["distance"])
         return hidden[:, : text.shape[1]], hidden[:, text.shape[1] :]
+
+    def _thinned(self, roots: Tensor) -> Tensor:
+        """In training, masks a share of the pieces at random, so that texts are not known by heart."""
+        if not self.training or not self.shape.token_dropout:
+            return roots
+        chosen = torch.rand(roots.shape, device=roots.device) < self.shape.token_dropout
+        return roots.masked_fill(chosen & (roots >= len(tokens.SPECIALS)), tokens.MASK)
 
     def text_logits(self, roots: Tensor, within: Tensor, chosen: Tensor) -> Tensor:
         """roots, within (B, L), chosen (B, L) bool -> (N, vocabulary) logits of the chosen roots, from the text alone."""

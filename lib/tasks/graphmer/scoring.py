@@ -8,7 +8,7 @@ import numpy as np
 
 from lib.tasks.graphmer.corpus import Corpus
 from lib.tasks.graphmer.counts import FEATURES, FULL_TEXT, CandidateSet, Counts, Questions
-from lib.tasks.graphmer.model import IMPOSSIBLE
+from lib.tasks.graphmer.model import IMPOSSIBLE, room
 from lib.tasks.graphmer.ragged import Groups, find
 from lib.tasks.graphmer.rows import PREVIOUS, Rows
 from lib.tasks.graphmer.settings import CONDITIONS
@@ -45,19 +45,23 @@ class Weights:
     def as_json(self, corpus: Corpus) -> dict[str, Any]:
         """Returns the weights as lists, with the names of what their rows stand for."""
         arrays = {name: np.round(value.astype(float), 4).tolist() for name, value in vars(self).items()}
-        return {"relations": corpus.relations, "types": corpus.types, "features_by_name": list(FEATURES), **arrays}
+        return {"names": _names(corpus), **arrays}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], corpus: Corpus) -> "Weights":
         """Takes what `as_json` gave for a corpus of the same relations and types. Raises ValueError for another."""
-        names = (values.get("relations"), values.get("types"), values.get("features_by_name"))
-        if names != (corpus.relations, corpus.types, list(FEATURES)):
+        if values.get("names") != _names(corpus):
             raise ValueError("they belong to other relations, entity types or features")
         shapes = cls.shapes(len(corpus.relations), len(corpus.types))
         arrays = {name: np.array(values[name], np.float32) for name in shapes}
         if any(arrays[name].shape != shape for name, shape in shapes.items()):
             raise ValueError("their shapes are not those of the corpus")
         return cls(**arrays)
+
+
+def _names(corpus: Corpus) -> dict[str, list[str]]:
+    """Returns what the rows of the weights stand for."""
+    return {"relations": corpus.relations, "types": corpus.types, "features": list(FEATURES)}
 
 
 class Scorer:
@@ -152,25 +156,26 @@ class Sampler:
     def draw(
         self, gold: np.ndarray, words: np.ndarray, files: np.ndarray, draws: np.ndarray
     ) -> tuple[CandidateSet, np.ndarray]:
-        """Returns C candidates, `most` at most, and log of the chance of each to be there (C).
+        """Returns C candidates, `room` for Q at most, and log of the chance of each to be there (C).
 
         They are the (Q) golds; a quarter each of entities whose name is among `words` and of entities of `files`, as
         far as there are any; and others by the square root of their frequency. `draws` (E) are uniform, one an entity.
         """
-        named = self._among(self.by_name, np.unique(words), self.most // 4)
-        of_file = self._among(self.by_file, np.unique(files), self.most // 4)
+        most = room(self.most, len(gold))
+        named = self._among(self.by_name, np.unique(words), most // 4)
+        of_file = self._among(self.by_file, np.unique(files), most // 4)
         golds = 1 - (1 - self.chance_of_gold) ** len(gold)
         other = 1 - (1 - named) * (1 - of_file) * (1 - golds)
-        free = self.most - len(np.unique(gold)) - 3 * np.sqrt(self.most) - (1 - (1 - named) * (1 - of_file)).sum()
+        free = most - len(np.unique(gold)) - 3 * np.sqrt(most) - (1 - (1 - named) * (1 - of_file)).sum()
         by_frequency = _chances(self.share, max(0.0, free))
         chance = 1 - (1 - other) * (1 - by_frequency)
         is_gold = find(np.unique(gold), self.entities) >= 0
         drawn = 1 - (1 - named) * (1 - of_file) * (1 - by_frequency)
         uniform = draws[: len(self.entities)]
         chosen = np.flatnonzero(is_gold | (uniform < drawn))
-        if len(chosen) > self.most:  # beyond three standard deviations: the least likely to be drawn go
+        if len(chosen) > most:  # beyond three standard deviations: the least likely to be drawn go
             order = np.argsort(np.where(is_gold, -1.0, uniform / np.maximum(drawn, 1e-9))[chosen], kind="stable")
-            chosen = np.sort(chosen[order[: self.most]])
+            chosen = np.sort(chosen[order[:most]])
         return CandidateSet(self.corpus, self.entities[chosen]), np.log(np.maximum(chance[chosen], 1e-9))
 
     def _among(self, groups: Groups, wanted: np.ndarray, most: int) -> np.ndarray:

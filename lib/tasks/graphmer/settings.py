@@ -29,6 +29,7 @@ class Model:
     heads: int = option(12, "Attention heads.", minimum=1)
     feed_forward: int = option(3072, "Width inside a layer's feed-forward part.", minimum=1)
     dropout: float = option(0.1, "Share of activations that is dropped in training.", minimum=0, below=1)
+    token_dropout: float = option(0.2, "Share of the text's pieces that training masks.", minimum=0, below=1)
     relations: int = option(16, "Rows of the relation tables; the data may have fewer.", minimum=1)
     types: int = option(16, "Rows of the table of entity types; the data may have fewer.", minimum=1)
     relation_rank: int = option(64, "Rank of each relation's matrix in H-GAT.", minimum=1)
@@ -46,7 +47,9 @@ class Objective:
         1024, "Entities that compete in a training batch at most; as many as there are: a full softmax.", minimum=16
     )
     masked_ratio: float = option(0.6, "Share of samples with text in which names of tails are hidden.", minimum=0, maximum=1)
-    name_only_ratio: float = option(1.0, "Share of the heads that are asked for without text too.", minimum=0, maximum=1)
+    name_only_ratio: float = option(
+        0.33, "Share of the heads whose facts are asked without text; the others' come with it.", minimum=0, maximum=1
+    )
     same_name_weight: float = option(0.3, "Weight of the softmax over the entities of one name.", minimum=0)
     own_file: bool = option(True, "Whether training sees which tails the rest of a fact's file has; asking never does.")
     path_dropout: float = option(0.5, "Share of samples whose head's path is cut short.", minimum=0, maximum=1)

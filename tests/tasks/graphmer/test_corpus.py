@@ -49,13 +49,6 @@ def test_too_few_files_for_three_splits_is_said(graphmer, tmp_path):
         graphmer({"data.dir": str(lone)}).data.corpus  # noqa: B018
 
 
-def test_a_window_has_no_more_triples_than_a_sample_may_hold(graphmer):
-    corpora = [graphmer({"workload.chain.facts": facts}).data.corpus for facts in (0, 2)]
-    most = [max(corpus.first_triple[1:] - corpus.first_triple[:-1]) for corpus in corpora]
-    assert most[0] > 2 and most[1] == 2
-    assert len(corpora[0].relation) == len(corpora[1].relation)
-
-
 def test_a_file_stays_in_its_split_when_others_come():
     files = [f"{n}.py" for n in range(1000)]
     splits = split_files(files, 0.1, 0.2)
