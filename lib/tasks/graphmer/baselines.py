@@ -51,7 +51,7 @@ class Baselines:
         return self.frequency(asked, among) + 1e6 * _summed(question[pair], tail, number, asked, among)
 
     def _contexts(self, asked: Questions, among: CandidateSet) -> np.ndarray:
-        """Naive Bayes over the words around a hidden name: log P(t) + sum of log P(word at offset | t), and a constant."""
+        """Naive Bayes over the words around a hidden name: log P(t) + sum of log P(word | t), up to a constant."""
         question, key, _ = self.counts.keys("context", asked)
         pair, tail, number = self.counts.tables["context"].get(key)
         total = self._contexts_of_tail[asked.relation]  # (Q, E)

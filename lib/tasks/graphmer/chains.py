@@ -48,9 +48,15 @@ class Samples:
         of_windows, places = Groups(corpus.window_of[triples]).places(self.windows)
         of_heads, others = Groups(head).places(heads)
         self.facts = np.concatenate([triples[places], triples[others]])
-        sizes = np.concatenate([np.bincount(of_windows, minlength=len(self.windows)), np.bincount(of_heads, minlength=len(heads))])
+        sizes = np.concatenate(
+            [np.bincount(of_windows, minlength=len(self.windows)), np.bincount(of_heads, minlength=len(heads))]
+        )
         self.begin = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        text = np.concatenate([[0], np.cumsum(corpus.pieces.lengths(corpus.text))]) if len(corpus.text) else np.zeros(1, int)
+        text = (
+            np.concatenate([[0], np.cumsum(corpus.pieces.lengths(corpus.text))])
+            if len(corpus.text)
+            else np.zeros(1, int)
+        )
         size = text[corpus.window_stop[self.windows]] - text[corpus.window_start[self.windows]]
         self.lengths = np.concatenate([size, np.zeros(len(heads), np.int64)])
 
@@ -117,8 +123,8 @@ class Collator:
     roots, within (B, L): pieces and the place of each in its word, `LONGEST_WORD` - 1 at most.
     relation, condition, gold (B, G): gold is the tail's place among the candidates, IGNORE where there is no fact.
     distance (B, G, L): steps from a fact's leaf to each root, 1 where it hangs on one.
-    prior (B, G, C): the counts' score without the pointer's part. own (B, G, C): how many other facts of the own file
-    have that tail. places (B, G, L): the counts' score of each root as a place of the tail's name.
+    prior (B, G, C): the counts' score without the pointer's part. own (B, G, C): how many facts of the own file have
+    that tail, this one too. places (B, G, L): the counts' score of each root as a place of the tail's name.
     boost (B, G), sibling (B, G, C): what `owner.` and `self.` before a place add, see `Scorer`.
     word, owner, is_self (B, L); name, name_owner, kind, vector, chance (B, C); pieces (B, C, N): of the candidates.
     """
@@ -190,11 +196,9 @@ class Collator:
     def _of_facts(self, drawn: Drawn, size: int) -> dict[str, np.ndarray]:
         """Returns the arrays (B, G, ...) of a training batch."""
         asked, among, corpus = drawn.asked, drawn.among, self.corpus
-        of_gold = np.arange(len(asked)), drawn.gold
         prior = self.scorer.prior(asked, among, leave_out=True)
         prior[drawn.excluded] = IMPOSSIBLE
         own = self.scorer.counts.own_count(asked, among) * np.float32(self.objective.own_file)
-        own[of_gold] = np.maximum(own[of_gold] - 1, 0)  # the fact itself is not known
         sibling = corpus.parent[among.entities][None] == corpus.parent[corpus.head[asked.window]][:, None]
         boost = self.scorer.boosts(asked).astype(np.float32)
         shape = (size, int(drawn.slot.max()) + 1)

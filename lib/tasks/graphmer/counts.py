@@ -194,7 +194,7 @@ class Counts:
 
     @cached_property
     def _by_sub_token(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The entities by a sub-token of their name: where each one's begin, entity, share of the name's information."""
+        """The entities by a sub-token of their name: where each begins, the entity, the share of its information."""
         entity, sub_token = self._of_words(self.corpus.name)
         order = np.argsort(sub_token, kind="stable")
         frequency = np.bincount(sub_token, minlength=len(self._sub_tokens[1]))
@@ -288,7 +288,7 @@ class Counts:
         return question[pair[inside]], column[inside], share[at[inside]]
 
     def _before(self, asked: Questions, among: CandidateSet) -> Iterator[tuple[str, Sparse]]:
-        """Whether `owner.` or `self.` stands before a hidden name: the candidate's owner, or its class is the head's."""
+        """Whether `owner.` of the candidate, or `self.` of its class, stands before a hidden name."""
         corpus = self.corpus
         question, place, first, _ = self.hidden_places(asked)
         far = place - 2 >= first

@@ -29,7 +29,7 @@ _EXAMPLES, _GUESSES = 10, 3
 
 
 class Read:
-    """What the encoder makes of questions: queries (Q, d), and what it adds to each root as a place of a name (Q, L)."""
+    """What the encoder makes of questions: `queries` (Q, d), and `places` (Q, L), what it adds to roots as places."""
 
     def __init__(self, model: Ranker, batch: Batch):
         roots, leaves = model.read(batch)
@@ -219,5 +219,8 @@ class Evaluator:
             "relation": corpus.relations[asked.relation[0]],
             "truth": corpus.entities[tail],
             "right": bool(guesses["model"][0] == tail),
-            **{f"guesses of the {name}": ", ".join(corpus.entities[e] for e in found) for name, found in guesses.items()},
+            **{
+                f"guesses of the {name}": ", ".join(corpus.entities[e] for e in found)
+                for name, found in guesses.items()
+            },
         }

@@ -112,5 +112,3 @@ def _inputs(collator: Collator, drawn: Drawn) -> dict[str, Tensor]:
         "sibling": (sibling & (drawn.rows.is_self[at] == 1)).astype(np.float32),
     }
     return {name: torch.from_numpy(value) for name, value in arrays.items()}
-
-

@@ -118,8 +118,8 @@ class Ranker(nn.Module):
 
     It adds gate * (<query of the leaf, vector of the entity> + ...), where the entity's vector is composed of the
     pieces of its name, owner and package, its type and, where several files have it, one of its own; and to the score
-    of each root as a place of the entity's name. `strength` and `strength_of_places` (conditions, relations) begin at 0,
-    so that training begins at the counts. `gate` (conditions) is chosen on validation; training does not read it.
+    of each root as a place of the entity's name. `strength` and `strength_of_places` (conditions, relations) begin at
+    0, so that training begins at the counts. `gate` (conditions) is chosen on validation; training does not read it.
     """
 
     def __init__(self, shape: Shape):
@@ -190,7 +190,7 @@ class Ranker(nn.Module):
         return roots.masked_fill(chosen & (roots >= len(tokens.SPECIALS)), tokens.MASK)
 
     def text_logits(self, roots: Tensor, within: Tensor, chosen: Tensor) -> Tensor:
-        """roots, within (B, L), chosen (B, L) bool -> (N, vocabulary) logits of the chosen roots, from the text alone."""
+        """roots, within (B, L), chosen (B, L) bool -> (N, vocabulary) logits of the chosen roots, by the text alone."""
         nothing = roots.new_zeros(len(roots), 0, roots.shape[1])
         hidden = self._encoded(self._embedded(roots, within), roots, nothing)
         return F.linear(hidden[chosen], self.token.weight, self.output_bias)
@@ -234,7 +234,7 @@ class Ranker(nn.Module):
         return total
 
     def queries(self, leaves: Tensor, batch: Batch) -> Tensor:
-        """leaves (B, G, d) -> (B, G, d), whose product with an entity's vector is what the encoder adds to its score."""
+        """leaves (B, G, d) -> (B, G, d), whose product with an entity's vector the encoder adds to its score."""
         return self.query(leaves) * self._of(self.strength, batch)[..., None]
 
     def places(self, leaves: Tensor, roots: Tensor, batch: Batch) -> Tensor:
@@ -264,7 +264,7 @@ class Ranker(nn.Module):
 
 
 def pointed(places: Tensor, batch: Batch, name: Tensor, owner: Tensor) -> Tensor:
-    """places (B, G, L), name and owner of candidates (C) -> (B, G, C) log(1 + sum over its name's places of exp(score)).
+    """places (B, G, L), name and owner (C) of candidates -> (B, G, C) log(1 + sum of exp over the name's places).
 
     A place after `owner.` of the candidate's owner, or after `self.` of its class, counts more.
     """

@@ -4,7 +4,6 @@ Bordes et al., Translating Embeddings for Modeling Multi-relational Data, NIPS 2
 the same head and relation do not count against the right one.
 """
 
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +20,8 @@ HITS = (1, 3, 10)
 class Answers:
     """N answered questions: the triple and condition of each, and what became of it.
 
-    `by_range` and `by_training` (N) are the ranks among the entities that the ontology lets the relation have, and among
-    the tails that training has with it. `namesake` (N) is 1 where the right entity was the first of its name, a part
+    `by_range` and `by_training` (N) are the ranks among the entities that the ontology lets the relation have, and
+    among the tails that training has with it. `namesake` (N) is 1 where the right entity was the first of its name, a part
     where it shares that place, and NaN where no other candidate has the name. `seen` (N) says whether training has the
     tail with the relation.
     """
@@ -133,7 +132,7 @@ def headline(answers: Answers, structural: np.ndarray, relation: np.ndarray) -> 
 
 
 def resolved(answers: Answers) -> float:
-    """Returns the share of entities that were told from others of their name, with the full text; 0 if there are none."""
+    """Returns the share of entities that were told from others of their name, with the full text; 0: there are none."""
     known = ~np.isnan(answers.namesake) & (answers.condition == 0)
     return float(answers.namesake[known].mean()) if known.any() else 0.0
 
@@ -153,5 +152,3 @@ def interval(values: np.ndarray, files: np.ndarray, draws: int = 1000) -> tuple[
 def by_file(corpus: Corpus, answers: Answers) -> np.ndarray:
     """(N) the file of each answer's triple."""
     return corpus.window_file[corpus.window_of[answers.triple]]
-
-

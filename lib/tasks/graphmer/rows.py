@@ -55,7 +55,7 @@ class Layout:
 
     @cached_property
     def _kind_before(self) -> np.ndarray:
-        """(words) the kind of each as a word before a name: the most frequent ones of training have one of their own."""
+        """(words) the kind of each as a word before a name: the most frequent ones have one of their own."""
         corpus = self.corpus
         windows = corpus.windows_of("train")
         _, place = expand(corpus.window_start[windows], corpus.window_stop[windows] - corpus.window_start[windows])
@@ -93,8 +93,7 @@ class Layout:
         ids = np.where(is_hidden[index], tokens.NAME, np.where(zone[index] == _SEPARATOR, tokens.SEP, ids))
         place, keep = self._places(row[index], zone[index], len(window))
         index, at, ids, place = index[keep], at[keep], ids[keep], place[keep]
-        owner_row = row[index]
-        shape = (len(window), int(place.max()) + 1)
+        owner_row, shape = row[index], (len(window), int(place.max()) + 1)
 
         def laid(values: np.ndarray, otherwise: int = -1) -> np.ndarray:
             array = np.full(shape, otherwise, np.int64)
@@ -122,7 +121,8 @@ class Layout:
         kept = parts if drop is None else np.maximum(1, parts - drop)
         head_row, head_at = expand(corpus.part_offsets[head], kept)
         text_row, text_at = expand(
-            corpus.window_start[window], np.where(with_text, corpus.window_stop[window] - corpus.window_start[window], 0)
+            corpus.window_start[window],
+            np.where(with_text, corpus.window_stop[window] - corpus.window_start[window], 0),
         )
         separators = np.arange(len(window))
         row = np.concatenate([head_row, separators, text_row])

@@ -23,8 +23,8 @@ class Weights:
 
     `features` (conditions, relations, features) and `types` (conditions, relations, entity types) add up. A name in the
     text adds log(1 + sum over its places of exp(score)), where a place's score is the sum of `place` (relations,
-    1 + bracket + kinds of words before it). It counts exp(`boost`) times (relations, 2) where the owner of the candidate
-    or `self.` of its class stands before it.
+    1 + bracket + kinds of words before it). It counts exp(`boost`) times (relations, 2) where the candidate's owner, or
+    `self.` of its class, stands before it.
     """
 
     features: np.ndarray
@@ -123,7 +123,7 @@ class Scorer:
     def pointer(
         self, asked: Questions, among: CandidateSet, rows: Rows, row: np.ndarray, places: np.ndarray
     ) -> np.ndarray:
-        """(Q, C) log(1 + sum of exp(score) over the places of each candidate's name); `places` (Q, L) has the scores."""
+        """(Q, C) log(1 + sum of exp(score) over the places of a candidate's name); `places` (Q, L) has the scores."""
         corpus, boost = self.corpus, self.boosts(asked)
         question, root = np.nonzero(places > NOWHERE / 2)
         at = row[question]
@@ -148,7 +148,9 @@ class Sampler:
         can_be_tail = scorer.is_allowed(relations, np.arange(len(corpus.entity_type))).any(0)
         self.entities = np.flatnonzero(can_be_tail)
         self.by_name = Groups(corpus.name[self.entities])
-        self.by_file = Groups(corpus.entity_file[self.entities])
+        train = counts.train
+        pairs = np.unique(np.stack([counts.file[corpus.window_of[train]], corpus.tail[train]]), axis=1)
+        self.by_file, self._of_file = Groups(pairs[0]), np.searchsorted(self.entities, pairs[1])
         frequency = counts.of_tail.sum(0)[self.entities]
         self.share = np.sqrt(frequency + 0.05)
         self.chance_of_gold = frequency / max(1.0, float(frequency.sum()))
@@ -158,12 +160,13 @@ class Sampler:
     ) -> tuple[CandidateSet, np.ndarray]:
         """Returns C candidates, `room` for Q at most, and log of the chance of each to be there (C).
 
-        They are the (Q) golds; a quarter each of entities whose name is among `words` and of entities of `files`, as
-        far as there are any; and others by the square root of their frequency. `draws` (E) are uniform, one an entity.
+        They are the (Q) golds; a quarter of entities whose name is among `words`, and three eighths of tails that
+        `files` have, as far as there are any; and others by the square root of their frequency. `draws` (E) are
+        uniform, one an entity.
         """
         most = room(self.most, len(gold))
-        named = self._among(self.by_name, np.unique(words), most // 4)
-        of_file = self._among(self.by_file, np.unique(files), most // 4)
+        named = self._among(self.by_name, np.arange(len(self.entities)), np.unique(words), most // 4)
+        of_file = self._among(self.by_file, self._of_file, np.unique(files), 3 * most // 8)
         golds = 1 - (1 - self.chance_of_gold) ** len(gold)
         other = 1 - (1 - named) * (1 - of_file) * (1 - golds)
         free = most - len(np.unique(gold)) - 3 * np.sqrt(most) - (1 - (1 - named) * (1 - of_file)).sum()
@@ -178,16 +181,18 @@ class Sampler:
             chosen = np.sort(chosen[order[:most]])
         return CandidateSet(self.corpus, self.entities[chosen]), np.log(np.maximum(chance[chosen], 1e-9))
 
-    def _among(self, groups: Groups, wanted: np.ndarray, most: int) -> np.ndarray:
-        """(N) the chance of each entity to be drawn from the wanted groups, of which each has about the same share."""
-        chance = np.zeros(len(self.entities))
+    def _among(self, groups: Groups, entity: np.ndarray, wanted: np.ndarray, most: int) -> np.ndarray:
+        """(N) the chance of each entity to be drawn from the wanted groups, of which each gives about as many.
+
+        `entity` is that of each place in the groups.
+        """
         wanted = wanted[groups.sizes(wanted) > 0]
-        if len(wanted):
-            group, place = groups.places(wanted)
-            size = groups.sizes(wanted).astype(float)
-            each = _chances_of_groups(size, float(most))
-            chance[place] = each[group]
-        return chance
+        if not len(wanted):
+            return np.zeros(len(self.entities))
+        group, place = groups.places(wanted)
+        each = _chances_of_groups(groups.sizes(wanted).astype(float), float(most))
+        without = np.log1p(-np.minimum(each[group], 1 - 1e-12))
+        return -np.expm1(np.bincount(entity[place], without, len(self.entities)))
 
 
 def _chances(share: np.ndarray, number: float) -> np.ndarray:

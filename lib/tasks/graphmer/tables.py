@@ -104,7 +104,9 @@ def headline_text(found: Sequence[Mapping[str, Any]]) -> str:
     headline = [row for row in found if (row["relations"], row["tails"]) == ("non-structural", "all")]
     asked = next(row["triples"] for row in headline if row["candidates"] == RANGE)
     trivial = ", ".join(f"{_TRIVIAL_NAMES[condition]} in {condition}" for condition in CONDITIONS)
-    lines = [["condition", "candidates", *(name for name in (FREQUENCY, TRIVIAL, COMBINED, ENCODER)), "gain, 95 % by file"]]
+    lines = [
+        ["condition", "candidates", *(name for name in (FREQUENCY, TRIVIAL, COMBINED, ENCODER)), "gain, 95 % by file"]
+    ]
     for condition, candidates in [*itertools.product(CONDITIONS, (RANGE, TRAINED)), (CONDITIONS[0], NAMESAKES)]:
         of = {r["method"]: r for r in headline if (r["condition"], r["candidates"]) == (condition, candidates)}
         if ENCODER in of:

@@ -40,7 +40,7 @@ def test_a_tail_whose_name_stands_in_the_text_comes_first(graphmer):
 def test_context_words_are_a_naive_bayes_over_training_facts(graphmer):
     task = graphmer()
     corpus, counts = task.data.corpus, task.data.scorer.counts
-    triple, asked, among = asked_in(task, MASKED)
+    _, asked, among = asked_in(task, MASKED)
     train = corpus.triples_of("train")
     train = train[corpus.relation[train] == asked.relation[0]]
     of_facts = Questions.of_facts(corpus, train, np.full(len(train), MASKED))
@@ -64,7 +64,9 @@ def test_tails_of_heads_of_the_same_name_come_first_without_text(graphmer):
     scores = Baselines(task.data.scorer.counts).trivial(asked, among)[0]
     train = corpus.triples_of("train")
     name = corpus.name[corpus.head[corpus.window_of[triple]]]
-    same = train[(corpus.name[corpus.head[corpus.window_of[train]]] == name) & (corpus.relation[train] == asked.relation[0])]
+    same = train[
+        (corpus.name[corpus.head[corpus.window_of[train]]] == name) & (corpus.relation[train] == asked.relation[0])
+    ]
     assert set(np.flatnonzero(scores >= 1e6).tolist()) == set(corpus.tail[same].tolist()) != set()
 
 

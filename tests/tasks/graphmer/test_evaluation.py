@@ -33,7 +33,9 @@ def test_before_the_first_step_the_model_ranks_as_the_counts_do(graphmer):
     counted, encoded = task.evaluator.by_counting(task.datasets()["test"])[COMBINED], task._answers[ENCODER]
     for name in ("triple", "condition"):
         assert np.array_equal(getattr(counted, name), getattr(encoded, name))
-    assert np.array_equal(counted.by_range, encoded.by_range) and np.array_equal(counted.by_training, encoded.by_training)
+    assert np.array_equal(counted.by_range, encoded.by_range) and np.array_equal(
+        counted.by_training, encoded.by_training
+    )
     evaluated(task, moved(task))
     assert not np.array_equal(counted.by_range, task._answers[ENCODER].by_range)
 
@@ -54,7 +56,9 @@ def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graph
     with torch.no_grad():
         got = model(batch)
         for q in range(len(items)):
-            asked = Questions(*(getattr(drawn.asked, name)[[q]] for name in ("window", "relation", "condition", "hidden")))
+            asked = Questions(
+                *(getattr(drawn.asked, name)[[q]] for name in ("window", "relation", "condition", "hidden"))
+            )
             assert asked.condition[0] == condition
             among = CandidateSet(data.corpus, drawn.among.entities)
             arrays, rows = data.collator.of_questions(asked)
@@ -103,8 +107,10 @@ def test_the_tables_have_every_method_and_what_the_encoder_gains(graphmer, tmp_p
         of = {r["method"]: r for r in whole if (r["condition"], r["candidates"]) == (condition, "by range")}
         gain = float(of[ENCODER]["mrr"]) - float(of[COMBINED]["mrr"])
         assert float(of[ENCODER]["gain over counts combined"]) == pytest.approx(gain, abs=1e-6)
-        assert float(of[ENCODER]["gain over counts combined, low"]) <= gain <= float(
-            of[ENCODER]["gain over counts combined, high"]
+        assert (
+            float(of[ENCODER]["gain over counts combined, low"])
+            <= gain
+            <= float(of[ENCODER]["gain over counts combined, high"])
         )
         assert float(of[ENCODER]["mrr"]) == pytest.approx(scores[f"mrr_{condition}"])
         assert float(of[COMBINED]["mrr"]) == pytest.approx(task.baseline()[f"mrr_{condition}"])

@@ -62,7 +62,9 @@ def test_an_answer_does_not_depend_on_what_else_is_asked_nor_on_padding(graphmer
     model, batch = task.model().eval(), task.collate(list(range(texts, texts + 9)), generator())  # short: no text
     roots, leaves = model.read(batch)
     assert batch["relation"].shape[1] > 1
-    alone = {name: value[:, 1:2] if name in ("relation", "condition", "distance") else value for name, value in batch.items()}
+    alone = {
+        name: value[:, 1:2] if name in ("relation", "condition", "distance") else value for name, value in batch.items()
+    }
     assert torch.allclose(model.read(alone)[1][:, 0], leaves[:, 1], atol=1e-5)
     longer = {**batch, **{n: F.pad(batch[n], (0, 2)) for n in ("roots", "within")}}
     longer["distance"] = F.pad(batch["distance"], (0, 2), value=9)

@@ -57,6 +57,9 @@ def test_a_leaf_hangs_on_the_places_of_its_hidden_name_and_else_on_the_heads(gra
 def test_a_shortened_path_keeps_the_last_name(graphmer):
     corpus = graphmer().data.corpus
     window = next(w for w in corpus.windows_of("train") if len(corpus.head_parts(w)) == 3)
-    laid = [Layout(corpus, 64).rows(np.array([window]), np.array([False]), NOTHING, NOTHING, np.array([n])) for n in (0, 1, 9)]
+    laid = [
+        Layout(corpus, 64).rows(np.array([window]), np.array([False]), NOTHING, NOTHING, np.array([n]))
+        for n in (0, 1, 9)
+    ]
     pieces = [corpus.pieces.lengths(corpus.head_parts(window)[:n]).sum() for n in (3, 2, 1)]
     assert [int((rows.ids != tokens.PAD).sum()) for rows in laid] == [p + 1 for p in pieces]

@@ -56,7 +56,10 @@ def test_the_pointer_adds_up_the_places_of_a_name(graphmer):
     places = scorer.places(asked, rows, np.arange(len(asked)))
     got, factors = scorer.pointer(asked, among, rows, np.arange(len(asked)), places), set()
     for q in range(0, len(asked), 3):
-        weight, (owner, self_) = scorer.weights.place[asked.relation[q]], np.exp(scorer.weights.boost[asked.relation[q]])
+        weight, (owner, self_) = (
+            scorer.weights.place[asked.relation[q]],
+            np.exp(scorer.weights.boost[asked.relation[q]]),
+        )
         total = np.zeros(len(among))
         for j in np.flatnonzero(rows.word[q] >= 0):
             score = weight[0] + weight[1] * rows.is_call[q, j] + weight[2 + rows.previous[q, j]]
