@@ -113,6 +113,7 @@ class Graphmer(Task):
                 model.own_vectors,
                 model.dropout,
                 model.token_dropout,
+                model.pointer,
                 model.decay,
             )
         )

@@ -42,6 +42,7 @@ class Shape:
     own_vectors: int
     dropout: float
     token_dropout: float
+    pointer: bool
     decay: float
 
 
@@ -240,7 +241,7 @@ class Ranker(nn.Module):
     def places(self, leaves: Tensor, roots: Tensor, batch: Batch) -> Tensor:
         """leaves (B, G, d), roots (B, L, d) -> (B, G, L), what the encoder adds to the score of a root as a place."""
         scores = self.place_query(leaves) @ self.place_key(roots).mT / math.sqrt(self.shape.hidden)
-        return scores * self._of(self.strength_of_places, batch)[..., None]
+        return scores * self._of(self.strength_of_places, batch)[..., None] * self.shape.pointer
 
     def forward(self, batch: Batch, masked: Tensor | None = None) -> Tensor:
         """Returns the scores (B, G, C) of a training batch; see `Collator` for its tensors.

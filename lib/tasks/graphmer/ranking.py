@@ -21,9 +21,9 @@ class Answers:
     """N answered questions: the triple and condition of each, and what became of it.
 
     `by_range` and `by_training` (N) are the ranks among the entities that the ontology lets the relation have, and
-    among the tails that training has with it. `namesake` (N) is 1 where the right entity was the first of its name, a part
-    where it shares that place, and NaN where no other candidate has the name. `seen` (N) says whether training has the
-    tail with the relation.
+    among the tails that training has with it. `namesake` (N) is 1 where the right entity was the first of its name, a
+    part where it shares that place, and NaN where no other candidate has the name. `seen` (N) says whether training has
+    the tail with the relation.
     """
 
     triple: np.ndarray

@@ -36,6 +36,7 @@ class Model:
     own_vectors: int = option(
         4096, "Tails with a vector of their own at most: the most frequent that three files have.", minimum=0
     )
+    pointer: bool = option(True, "Whether the encoder adds to the score of a name's places in the text.")
     decay: float = option(0.6, "Lambda of the attention's decay with distance; 1 switches it off.", above=0, maximum=1)
 
 
