@@ -126,21 +126,16 @@ class Graphmer(Task):
         counts = {"rank": int((batch["gold"] != IGNORE).sum()), "name": int(_with_namesakes(batch).sum())}
         if "root_targets" not in batch:
             return counts
-        text = int((batch["root_targets"] != IGNORE).sum())
-        return {"mlm": text, "rank": 0, "name": 0} if self._learns_text(self.step) else {"mlm": 0, **counts}
+        return {**counts, "mlm": int((batch["root_targets"] != IGNORE).sum()) if self._learns_text() else 0}
 
-    def _learns_text(self, step: int) -> bool:
-        return step < self.settings.objective.mlm_steps
+    def _learns_text(self) -> bool:
+        return self.step < self.settings.objective.mlm_steps
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Returns the sums of two softmaxes over sampled candidates, all of them and those of the right name.
 
-        While text alone is learned, it is the sum over masked roots.
+        At the beginning of a run, that over the masked pieces of the text too.
         """
-        if self._learns_text(self.step):
-            chosen = batch["root_targets"] != IGNORE
-            logits = model(batch, chosen)
-            return {"mlm": F.cross_entropy(logits.float(), batch["root_targets"][chosen], reduction="sum")}, {}
         scores, asked = model(batch).float(), batch["gold"] != IGNORE
         gold = batch["gold"][asked]
         is_gold = F.one_hot(gold, scores.shape[-1]).bool()
@@ -149,10 +144,15 @@ class Graphmer(Task):
         named = _with_namesakes(batch)[asked]
         name = batch["name"][0]
         others = scores[named].masked_fill(name != name[gold[named]][:, None], IMPOSSIBLE)
-        return {
+        sums = {
             "rank": F.cross_entropy(scores, gold, reduction="sum"),
             "name": F.cross_entropy(others, gold[named], reduction="sum"),
-        }, {}
+        }
+        if "root_targets" in batch and self._learns_text():
+            chosen = batch["root_targets"] != IGNORE
+            logits = model(batch, chosen).float()
+            sums["mlm"] = F.cross_entropy(logits, batch["root_targets"][chosen], reduction="sum")
+        return sums, {}
 
     def term_weights(self, step: int) -> dict[str, float]:
         return {"name": self.settings.objective.same_name_weight}
