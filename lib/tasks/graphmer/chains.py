@@ -123,8 +123,9 @@ class Collator:
     roots, within (B, L): pieces and the place of each in its word, `LONGEST_WORD` - 1 at most.
     relation, condition, gold (B, G): gold is the tail's place among the candidates, IGNORE where there is no fact.
     distance (B, G, L): steps from a fact's leaf to each root, 1 where it hangs on one.
-    prior (B, G, C): the counts' score without the pointer's part. own (B, G, C): how many facts of the own file have
-    that tail, this one too. places (B, G, L): the counts' score of each root as a place of the tail's name.
+    prior (B, G, C): the counts' score without the pointer's part, and features (B, G, C, FEATURES), of which it is the
+    sum. own (B, G, C): how many facts of the own file have that tail, this one too.
+    places (B, G, L): the counts' score of each root as a place of the tail's name.
     boost (B, G), sibling (B, G, C): what `owner.` and `self.` before a place add, see `Scorer`.
     word, owner, is_self (B, L); name, name_owner, kind, vector, chance (B, C); pieces (B, C, N): of the candidates.
     """
@@ -215,6 +216,7 @@ class Collator:
             "distance": laid(drawn.rows.distance(drawn.row, asked.hidden), 1),
             "prior": laid(prior),
             "own": laid(own),
+            "features": laid(self.scorer.counts.features(asked, among, leave_out=True)),
             "places": laid(self.scorer.places(asked, drawn.rows, drawn.row), NOWHERE),
             "boost": laid(boost[:, 0]),
             "sibling": laid(sibling * boost[:, 1:]),

@@ -13,7 +13,7 @@ import numpy as np
 
 from lib.tasks.graphmer.corpus import Corpus
 from lib.tasks.graphmer.ragged import Groups, Postings, expand, find
-from lib.tasks.graphmer.settings import CONDITIONS
+from lib.tasks.graphmer.settings import CONDITIONS, FEATURES
 
 FULL_TEXT, MASKED, NAME_ONLY = range(len(CONDITIONS))
 REACH = 3  # words on each side of a hidden name
@@ -24,10 +24,6 @@ _WEIGHT_OF_FREQUENCY = {
     "head's name": 5.0, "words of the head's name": 10.0, "parent's name": 10.0, "package": 20.0, "folder": 20.0,
     "context": 10.0,
 }  # fmt: skip
-FEATURES = (
-    "frequency", "unseen", "same file", "same parent", "child of the head", "same package", "same folder", "same name",
-    *_WEIGHT_OF_FREQUENCY, "words shared with the head's name", "owner before", "self before",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -194,7 +190,7 @@ class Counts:
 
     @cached_property
     def _by_sub_token(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The entities by a sub-token of their name: where each begins, the entity, the share of its information."""
+        """The entities by a sub-token of their name: where each begins, the entity, the share of its name."""
         entity, sub_token = self._of_words(self.corpus.name)
         order = np.argsort(sub_token, kind="stable")
         frequency = np.bincount(sub_token, minlength=len(self._sub_tokens[1]))
@@ -205,6 +201,16 @@ class Counts:
         return begin, entity[order], share[order].astype(np.float32)
 
     # --- features -----------------------------------------------------------------------------------------------------
+
+    def features(self, asked: Questions, among: CandidateSet, leave_out: bool) -> np.ndarray:
+        """Returns all features, (Q, C, FEATURES). `leave_out` leaves out the own file of each question, in training."""
+        found = np.zeros((len(asked), len(among), len(FEATURES)), np.float32)
+        for name, value in self.dense(asked, among, leave_out):
+            found[:, :, FEATURES.index(name)] = value
+        for name, (row, column, value) in self.sparse(asked, among, leave_out):
+            summed = np.bincount(row * len(among) + column, value, len(asked) * len(among))
+            found[:, :, FEATURES.index(name)] = summed.reshape(len(asked), len(among))
+        return found
 
     def dense(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Iterator[tuple[str, np.ndarray]]:
         """Yields features that most candidates have, as (Q, C)."""

@@ -1,8 +1,8 @@
 """Tail prediction by counts and by the encoder on them: answers, the gate, tables with intervals, and examples."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,51 +19,69 @@ from lib.tasks.graphmer.data import Data
 from lib.tasks.graphmer.model import Ranker
 from lib.tasks.graphmer.ranking import Answers, Candidates
 from lib.tasks.graphmer.rows import Rows
+from lib.tasks.graphmer.scoring import NOWHERE
 from lib.tasks.graphmer.settings import CONDITIONS
 from lib.tasks.graphmer.tables import COMBINED, ENCODER, FREQUENCY, RULE, TRIVIAL
 from lib.training.order import mix, permutation
 
-GATES = (0.0, 0.25, 0.5, 0.75, 1.0)
+OPEN = (0.0, 0.5, 1.0)
+GATES = tuple(itertools.product(OPEN, OPEN))  # of trust and of likeness
 _AT_ONCE = 64  # questions that are scored together
 _EXAMPLES, _GUESSES = 10, 3
 
 
 class Read:
-    """What the encoder makes of questions: `queries` (Q, d), and `places` (Q, L), what it adds to roots as places."""
+    """What the encoder makes of questions: `queries` (Q, d), and what it adds to weights and places (Q, ...)."""
 
     def __init__(self, model: Ranker, batch: Batch):
         roots, leaves = model.read(batch)
+        features, types = model.trusted(leaves)
         self.queries = model.queries(leaves, batch)[:, 0].float()
-        self.places = model.places(leaves, roots, batch)[:, 0].float().cpu().numpy()
+        self.places, self.features, self.types = (
+            value[:, 0].float().cpu().numpy() for value in (model.places(leaves, roots, batch), features, types)
+        )
 
     def __getitem__(self, chosen: np.ndarray) -> "Read":
         part = Read.__new__(Read)
-        part.queries, part.places = self.queries[torch.from_numpy(chosen)], self.places[chosen]
+        for name, value in vars(self).items():
+            setattr(part, name, value[torch.from_numpy(chosen)] if isinstance(value, torch.Tensor) else value[chosen])
         return part
 
 
 class Scores:
-    """Scores of questions of one relation and condition: by the counts, and with the encoder as far as a gate opens."""
+    """Scores of questions of one relation and condition: by the counts, and with the encoder as far as its gates open.
 
-    def __init__(self, data: Data, asked: Questions, among: CandidateSet, rows: Rows | None = None):
-        self.data, self.asked, self.among = data, asked, among
+    `leave_out` leaves each question's own file out of the counts, where it is one of training.
+    """
+
+    def __init__(
+        self, data: Data, asked: Questions, among: CandidateSet, rows: Rows | None = None, leave_out: bool = False
+    ):
+        self.data, self.asked, self.among, self.leave_out = data, asked, among, leave_out
         self.rows = rows or data.collator.of_questions(asked)[1]
         self.own_rows = np.arange(len(asked))
-        self.prior = data.scorer.prior(asked, among, leave_out=False)
+        self.prior = data.scorer.prior(asked, among, leave_out)
         self.places = data.scorer.places(asked, self.rows, self.own_rows)
 
     def counted(self, added: np.ndarray | float = 0.0) -> np.ndarray:
         """Returns (Q, C); `added` (Q, L) is what an encoder adds to the score of each place."""
-        places = np.minimum(self.places + added, 15.0)
-        places = np.where(self.places > -15, places, self.places)
+        places = np.where(self.places > NOWHERE / 2, np.minimum(self.places + added, 15.0), self.places)
         return self.prior + self.data.scorer.pointer(self.asked, self.among, self.rows, self.own_rows, places)
 
-    def encoded(self, read: Read, vectors: torch.Tensor, gate: float) -> np.ndarray:
-        """Returns (Q, C); `vectors` (C, d) are those of the candidates."""
-        if gate == 0:
-            return self.counted()
+    def encoded(self, read: Read, vectors: torch.Tensor) -> Callable[[float, float], np.ndarray]:
+        """Returns a function of two gates, of trust and of likeness, that returns (Q, C).
+
+        `vectors` (C, d) are those of the candidates.
+        """
+        weighted = self.data.scorer.weighted(self.asked, self.among, self.leave_out, read.features, read.types)
         product = (read.queries @ vectors.T).float().cpu().numpy()
-        return self.counted(gate * read.places[:, : self.places.shape[1]]) + gate * product
+        places = read.places[:, : self.places.shape[1]]
+
+        @cache
+        def trusting(trust: float) -> np.ndarray:
+            return self.counted(trust * places) + trust * weighted
+
+        return lambda trust, likeness: trusting(trust) + likeness * product if trust or likeness else self.counted()
 
 
 class Evaluator:
@@ -86,31 +104,30 @@ class Evaluator:
         ranker: Ranker = getattr(model, "module", model)
         vectors = self._vectors(ranker)
         gates = GATES if chooses_gate else (None,)
-        parts: dict[float | None, list[Answers]] = {gate: [] for gate in gates}
+        parts: dict[Any, list[Answers]] = {gate: [] for gate in gates}
         for batch in loader:
             read = Read(ranker, batch)
             triples = batch["triple"].cpu().numpy()
             conditions = batch["condition"][:, 0].cpu().numpy()
             for asked, chosen in self._alike(triples, conditions):
                 among, _ = self.candidates.of(int(asked.relation[0]))
-                scores = Scores(self.data, asked, among)
                 of_candidates = vectors[torch.from_numpy(among.entities).to(vectors.device)]
+                scores = Scores(self.data, asked, among).encoded(read[chosen], of_candidates)
                 for gate in gates:
-                    opened = float(ranker.gate[int(asked.condition[0])]) if gate is None else gate
-                    values = scores.encoded(read[chosen], of_candidates, opened)
-                    parts[gate].append(self.candidates.rank(triples[chosen], asked, values))
+                    opened = gate or ranker.gate[int(asked.condition[0])].tolist()
+                    parts[gate].append(self.candidates.rank(triples[chosen], asked, scores(*opened)))
         answers = {gate: Answers.joined(found) for gate, found in parts.items()}
         if not chooses_gate:
             return {ENCODER: answers[None]}
         return {ENCODER: self._opened(ranker, answers)}
 
-    def _opened(self, ranker: Ranker, answers: Mapping[float, Answers]) -> Answers:
+    def _opened(self, ranker: Ranker, answers: Mapping[tuple[float, float], Answers]) -> Answers:
         """Sets the gate of each condition to the best one here; returns the answers with it."""
         chosen = []
         for number, condition in enumerate(CONDITIONS):
             of_condition = {gate: found[found.condition == number] for gate, found in answers.items()}
-            best = max(GATES, key=lambda gate: (round(self._mean(of_condition[gate], condition), 4), -gate))
-            ranker.gate[number] = best
+            best = max(GATES, key=lambda gate: (round(self._mean(of_condition[gate], condition), 4), -sum(gate)))
+            ranker.gate[number] = ranker.gate.new_tensor(best)
             chosen.append(of_condition[best])
         return Answers.joined(chosen)
 
@@ -197,7 +214,7 @@ class Evaluator:
             among, _ = self.candidates.of(int(asked.relation[0]))
             scores = Scores(self.data, asked, among, laid)
             of_candidates = vectors[torch.from_numpy(among.entities).to(device)]
-            encoded = scores.encoded(read, of_candidates, float(ranker.gate[number % 2]))
+            encoded = scores.encoded(read, of_candidates)(*ranker.gate[number % 2].tolist())
             row = self._example(asked, int(triple), {"counts": scores.counted(), "model": encoded})
             rows[row["right"]].append(row)
         half = _EXAMPLES // 2

@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lib.tasks.graphmer.chains import Collator, Drawn
-from lib.tasks.graphmer.counts import FEATURES, FULL_TEXT
+from lib.tasks.graphmer.counts import FULL_TEXT
 from lib.tasks.graphmer.model import IMPOSSIBLE
 from lib.tasks.graphmer.rows import PREVIOUS
 from lib.tasks.graphmer.scoring import Weights
+from lib.tasks.graphmer.settings import FEATURES
 from lib.training.order import mix, permutation
 
 _SAMPLES = 48  # of a step
@@ -89,20 +90,13 @@ def fit(collator: Collator, steps: int, seed: int = 0) -> Weights:
 def _inputs(collator: Collator, drawn: Drawn) -> dict[str, Tensor]:
     """Returns the features of all questions and candidates, and the places of names one by one."""
     corpus, asked, among = collator.corpus, drawn.asked, drawn.among
-    counts = collator.scorer.counts
-    features = np.zeros((len(FEATURES), len(asked), len(among)), np.float32)
-    for name, value in counts.dense(asked, among, leave_out=True):
-        features[FEATURES.index(name)] = value
-    for name, (row, column, value) in counts.sparse(asked, among, leave_out=True):
-        summed = np.bincount(row * len(among) + column, value, features[0].size)
-        features[FEATURES.index(name)] = summed.reshape(features[0].shape)
     question, root = np.nonzero((drawn.rows.word[drawn.row] >= 0) & (asked.condition == FULL_TEXT)[:, None])
     pair, column = among.by_name.places(drawn.rows.word[drawn.row[question], root])
     question, root = question[pair], root[pair]
     at, entity = (drawn.row[question], root), among.entities[column]
     sibling = corpus.parent[entity] == corpus.parent[corpus.head[asked.window[question]]]
     arrays = {
-        "features": np.ascontiguousarray(features.transpose(1, 2, 0)),
+        "features": collator.scorer.counts.features(asked, among, leave_out=True),
         "kind": corpus.entity_type[among.entities].astype(np.int64),
         "question": question,
         "column": column,

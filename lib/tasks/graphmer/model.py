@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lib.task import Batch
 from lib.tasks.graphmer import tokens
-from lib.tasks.graphmer.settings import CONDITIONS
+from lib.tasks.graphmer.settings import CONDITIONS, FEATURES
 
 PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
 WIDTH = sum(most for _, most in PARTS)
@@ -117,10 +117,11 @@ class Block(nn.Module):
 class Ranker(nn.Module):
     """Scores entities as the tails of facts: what the encoder adds to the score of the counts.
 
-    It adds gate * (<query of the leaf, vector of the entity> + ...), where the entity's vector is composed of the
-    pieces of its name, owner and package, its type and, where several files have it, one of its own; and to the score
-    of each root as a place of the entity's name. `strength` and `strength_of_places` (conditions, relations) begin at
-    0, so that training begins at the counts. `gate` (conditions) is chosen on validation; training does not read it.
+    It adds two things. Trust is what it changes in the weights of the counts' features and of the entity types, and
+    adds to the score of each root as a place of the entity's name: which counts to believe, given this text. Likeness
+    is the product of the leaf's query and the entity's vector, which is composed of the pieces of its name, owner and
+    package, its type and, where several files have it, one of its own. Both begin at 0, so that training begins at the
+    counts. `gate` (conditions, 2) opens trust and likeness; it is chosen on validation, and training does not read it.
     """
 
     def __init__(self, shape: Shape):
@@ -144,7 +145,8 @@ class Ranker(nn.Module):
         self.strength = nn.Parameter(torch.zeros(conditions, shape.relations))
         self.strength_of_places = nn.Parameter(torch.zeros(conditions, shape.relations))
         self.own_file = nn.Parameter(torch.ones(conditions, shape.relations))
-        self.register_buffer("gate", torch.ones(conditions))
+        self.trust = nn.Linear(d, len(FEATURES) + shape.types)
+        self.register_buffer("gate", torch.ones(conditions, 2))
         self._initialise()
 
     def _initialise(self) -> None:
@@ -160,6 +162,7 @@ class Ranker(nn.Module):
                 nn.init.zeros_(module.bias)
         for table in (self.token, self.piece, self.relation):
             nn.init.normal_(table.weight, std=self.shape.hidden**-0.5)
+        nn.init.zeros_(self.trust.weight)
         self.root_position.weight.data.copy_(0.7 * sinusoids(self.shape.roots, self.shape.hidden))
         with torch.no_grad():
             identity = torch.eye(self.shape.hidden)
@@ -234,6 +237,11 @@ class Ranker(nn.Module):
             begin += most
         return total
 
+    def trusted(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
+        """leaves (B, G, d) -> (B, G, FEATURES) and (B, G, types), what is added to the weights of the counts."""
+        added = self.trust(leaves)
+        return added[..., : len(FEATURES)], added[..., len(FEATURES) :]
+
     def queries(self, leaves: Tensor, batch: Batch) -> Tensor:
         """leaves (B, G, d) -> (B, G, d), whose product with an entity's vector the encoder adds to its score."""
         return self.query(leaves) * self._of(self.strength, batch)[..., None]
@@ -253,7 +261,9 @@ class Ranker(nn.Module):
         roots, leaves = self.read(batch)
         first = {name: batch[name][0] for name in ("pieces", "kind", "vector", "name", "name_owner")}
         vectors = self.entities(first["pieces"], first["kind"], first["vector"])
-        scores = batch["prior"] + self.queries(leaves, batch) @ vectors.T
+        features, types = self.trusted(leaves)
+        scores = batch["prior"] + (batch["features"] @ features[..., None]).squeeze(-1) + types[..., first["kind"]]
+        scores = scores + self.queries(leaves, batch) @ vectors.T
         scores = scores + self._of(self.own_file, batch)[..., None] * torch.log1p(batch["own"])
         places = batch["places"] + self.places(leaves, roots, batch)
         return scores + pointed(places, batch, first["name"], first["name_owner"])

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from lib.tasks.graphmer.corpus import Corpus
-from lib.tasks.graphmer.counts import FEATURES, FULL_TEXT, CandidateSet, Counts, Questions
+from lib.tasks.graphmer.counts import FULL_TEXT, CandidateSet, Counts, Questions
 from lib.tasks.graphmer.model import IMPOSSIBLE, room
 from lib.tasks.graphmer.ragged import Groups, find
 from lib.tasks.graphmer.rows import PREVIOUS, Rows
-from lib.tasks.graphmer.settings import CONDITIONS
+from lib.tasks.graphmer.settings import CONDITIONS, FEATURES
 
 NOWHERE = -30.0  # the score of a place that is none: exp of it is nothing
 _MOST = 15.0  # of a place's score
@@ -88,22 +88,27 @@ class Scorer:
     # --- scores -------------------------------------------------------------------------------------------------------
 
     def prior(self, asked: Questions, among: CandidateSet, leave_out: bool) -> np.ndarray:
-        """(Q, C) the weighted sum of all features but the pointer's."""
+        """(Q, C) the sum of all features but the pointer's by the fitted weights; IMPOSSIBLE where it cannot be."""
         assert self.weights
-        weights = self.weights.features[asked.condition, asked.relation]  # (Q, F)
-        types = self.weights.types[asked.condition, asked.relation]
-        score = types[:, self.corpus.entity_type[among.entities]]
+        at = asked.condition, asked.relation
+        score = self.weighted(asked, among, leave_out, self.weights.features[at], self.weights.types[at])
+        score[~self.is_allowed(asked.relation, among.entities)] = IMPOSSIBLE
+        return score
+
+    def weighted(
+        self, asked: Questions, among: CandidateSet, leave_out: bool, features: np.ndarray, types: np.ndarray
+    ) -> np.ndarray:
+        """(Q, C) the sum of all features by weights of each question, (Q, FEATURES) and (Q, entity types)."""
+        score = types[:, self.corpus.entity_type[among.entities]].astype(np.float32)
         for name, value in self.counts.dense(asked, among, leave_out):
-            weight = weights[:, FEATURES.index(name)][:, None]
+            weight = features[:, FEATURES.index(name)][:, None]
             score += np.where(value, weight, np.float32(0)) if value.dtype == bool else weight * value
         codes, values = [], []
         for name, (row, column, value) in self.counts.sparse(asked, among, leave_out):
             codes.append(row * len(among) + column)
-            values.append(value * weights[row, FEATURES.index(name)])
+            values.append(value * features[row, FEATURES.index(name)])
         total = np.bincount(np.concatenate(codes), np.concatenate(values), score.size)
-        score += total.astype(np.float32).reshape(score.shape)
-        score[~self.is_allowed(asked.relation, among.entities)] = IMPOSSIBLE
-        return score
+        return score + total.astype(np.float32).reshape(score.shape)
 
     def places(self, asked: Questions, rows: Rows, row: np.ndarray) -> np.ndarray:
         """(Q) questions and their rows -> (Q, L) the score of each root as the place of a tail's name."""

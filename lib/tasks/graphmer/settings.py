@@ -5,6 +5,11 @@ from dataclasses import dataclass
 from lib.config.reader import option
 
 CONDITIONS = ("full_text", "masked", "name_only")  # under which the evaluation asks for each triple
+FEATURES = (  # of a question and a candidate, that are counted
+    "frequency", "unseen", "same file", "same parent", "child of the head", "same package", "same folder", "same name",
+    "head's name", "words of the head's name", "parent's name", "package", "folder", "context",
+    "words shared with the head's name", "owner before", "self before",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
