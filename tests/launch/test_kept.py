@@ -133,12 +133,17 @@ def test_a_kill_while_the_data_is_kept_leaves_nothing_that_looks_whole(numbers, 
     assert (folder / "data" / "manifest.json").is_file() and not (folder / "data.tmp").exists()
 
 
-@pytest.mark.parametrize("damage", ["numbers.txt", "manifest.json"])
-def test_damaged_data_is_said_and_the_data_of_now_counts(numbers, tmp_path, monkeypatch, capsys, damage):
+def test_damaged_data_is_said_and_the_data_of_now_counts(numbers, tmp_path, monkeypatch, capsys):
     kill(numbers(), 8, monkeypatch)
-    (tmp_path / "runs" / "numbers" / "data" / damage).write_text("1 2")
-    assert launch.prepare(numbers()).task.place == Path("installed.txt")
-    assert f"kept in {tmp_path / 'runs' / 'numbers' / 'data'} is damaged" in capsys.readouterr().out
+    for damaged in ("numbers.txt", "manifest.json"):
+        path = tmp_path / "runs" / "numbers" / "data" / damaged
+        whole = path.read_bytes()
+        path.write_text("1 2")
+        assert launch.prepare(numbers()).task.place == Path("installed.txt")
+        assert f"kept in {path.parent} is damaged" in capsys.readouterr().out
+        path.write_bytes(whole)
+    assert launch.prepare(numbers()).task.place.name == "numbers.txt"
+    path.write_text("")
     install(range(100, 140))
     with pytest.raises(BadInput, match="data fingerprint"):
         launch.train(numbers())
@@ -188,6 +193,6 @@ def test_a_task_that_keeps_and_takes_nothing_is_told_what_it_lacks(numbers, tmp_
         launch.train(config)
 
 
-def test_a_task_that_keeps_nothing_has_no_such_folder(toy, tmp_path):
+def test_a_task_that_keeps_nothing_has_no_such_folder(toy, numbers, tmp_path):
     launch.train(toy({"training.max_steps": 2}))
     assert not (tmp_path / "runs" / "toy" / "data").exists()
