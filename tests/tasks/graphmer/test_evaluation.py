@@ -54,7 +54,7 @@ def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graph
     items = list(range(texts, texts + 12)) if condition == 2 else list(range(12))
     batch, drawn = task.collate(items, generator()), data.collator.draw(items, generator())
     with torch.no_grad():
-        got = model(batch)
+        trusting, alike = (scores[:, 0].numpy() for scores in model(batch))
         for q in range(len(items)):
             asked = Questions(
                 *(getattr(drawn.asked, name)[[q]] for name in ("window", "relation", "condition", "hidden"))
@@ -66,9 +66,11 @@ def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graph
             table = data.table.of(among.entities)
             scores = Scores(data, asked, among, rows, leave_out=True)
             vectors = model.entities(table["pieces"], table["kind"], table["vector"])
-            want = scores.encoded(read, vectors)(1.0, 1.0)[0]
+            want = scores.encoded(read, vectors)
             possible = (batch["prior"][q, 0] > -1e3).numpy()
-            assert np.allclose(got[q, 0].numpy()[possible], want[possible], atol=1e-3)
+            assert np.allclose(trusting[q][possible], want(1.0, 0.0)[0][possible], atol=1e-3)
+            assert np.allclose(alike[q][possible], want(1.0, 1.0)[0][possible], atol=1e-3)
+    assert not np.allclose(trusting, alike, atol=0.1)
 
 
 def test_the_gates_are_chosen_on_validation_and_shut_out_what_does_harm(graphmer):
