@@ -254,9 +254,9 @@ class Ranker(nn.Module):
     def forward(self, batch: Batch, masked: Tensor | None = None) -> tuple[Tensor, Tensor] | Tensor:
         """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
 
-        The second ones leave the first as they are: likeness learns what trust, and the tails of the fact's own file, do
-        not explain. So trust is learned without these, as it is asked. See `Collator` for the tensors of a batch. Where
-        `masked` (B, L) is given, it returns logits of these roots instead, (N, vocabulary).
+        The second ones leave the first as they are: likeness learns what trust, and the tails of the fact's own file,
+        do not explain. So trust is learned without these, as it is asked. See `Collator` for the tensors of a batch.
+        Where `masked` (B, L) is given, it returns logits of these roots instead, (N, vocabulary).
         """
         if masked is not None:
             return self.text_logits(batch["masked_roots"], batch["within"], masked)
