@@ -130,7 +130,8 @@ class Graphmer(Task):
         return [{"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}]
 
     def count(self, batch: Batch) -> dict[str, int]:
-        counts = {"rank": int((batch["gold"] != IGNORE).sum()), "name": int(_with_namesakes(batch).sum())}
+        facts = int((batch["gold"] != IGNORE).sum())
+        counts = {"trust": facts, "likeness": facts, "name": int(_with_namesakes(batch).sum())}
         if "root_targets" not in batch:
             return counts
         return {**counts, "mlm": int((batch["root_targets"] != IGNORE).sum()) if self._learns_text() else 0}
@@ -139,22 +140,24 @@ class Graphmer(Task):
         return self.step < self.settings.objective.mlm_steps
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Returns the sums of two softmaxes over sampled candidates, all of them and those of the right name.
+        """Returns the sums of softmaxes over sampled candidates, with trust and with likeness too; see `Ranker`.
 
-        At the beginning of a run, that over the masked pieces of the text too.
+        A third one is over the entities of the right name, of both. At the beginning of a run, that over the masked
+        pieces of the text is another.
         """
-        scores, asked = model(batch).float(), batch["gold"] != IGNORE
-        gold = batch["gold"][asked]
-        is_gold = F.one_hot(gold, scores.shape[-1]).bool()
+        asked, named = batch["gold"] != IGNORE, _with_namesakes(batch)
+        gold, of_named = batch["gold"][asked], named[asked]
+        is_gold = F.one_hot(gold, batch["chance"].shape[1]).bool()
         # Each candidate stands for those that were not drawn: minus log of its chance, for all but the right one
-        scores = scores[asked] - batch["chance"][0].masked_fill(is_gold, 0)
-        named = _with_namesakes(batch)[asked]
-        name = batch["name"][0]
-        others = scores[named].masked_fill(name != name[gold[named]][:, None], IMPOSSIBLE)
-        sums = {
-            "rank": F.cross_entropy(scores, gold, reduction="sum"),
-            "name": F.cross_entropy(others, gold[named], reduction="sum"),
-        }
+        correction = batch["chance"][0].masked_fill(is_gold, 0)
+        is_other_name = batch["name"][0] != batch["name"][0][gold[of_named]][:, None]
+        sums, of_name = {}, []
+        for term, scores in zip(("trust", "likeness"), model(batch), strict=True):
+            corrected = scores.float()[asked] - correction
+            sums[term] = F.cross_entropy(corrected, gold, reduction="sum")
+            others = corrected[of_named].masked_fill(is_other_name, IMPOSSIBLE)
+            of_name.append(F.cross_entropy(others, gold[of_named], reduction="sum"))
+        sums["name"] = torch.stack(of_name).sum()
         if "root_targets" in batch and self._learns_text():
             chosen = batch["root_targets"] != IGNORE
             logits = model(batch, chosen).float()

@@ -1,25 +1,23 @@
 """Tail prediction by counts and by the encoder on them: answers, the gate, tables with intervals, and examples."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from lib.task import Batch
 from lib.tasks.graphmer import ranking, tables
+from lib.tasks.graphmer.answering import Answering, Read, Scores
 from lib.tasks.graphmer.baselines import Baselines
 from lib.tasks.graphmer.chains import Queries
-from lib.tasks.graphmer.counts import CandidateSet, Questions
+from lib.tasks.graphmer.counts import Questions
 from lib.tasks.graphmer.data import Data
 from lib.tasks.graphmer.model import Ranker
 from lib.tasks.graphmer.ranking import Answers, Candidates
-from lib.tasks.graphmer.rows import Rows
-from lib.tasks.graphmer.scoring import NOWHERE
 from lib.tasks.graphmer.settings import CONDITIONS
 from lib.tasks.graphmer.tables import COMBINED, ENCODER, FREQUENCY, RULE, TRIVIAL
 from lib.training.order import mix, permutation
@@ -28,60 +26,6 @@ OPEN = (0.0, 0.5, 1.0)
 GATES = tuple(itertools.product(OPEN, OPEN))  # of trust and of likeness
 _AT_ONCE = 64  # questions that are scored together
 _EXAMPLES, _GUESSES = 10, 3
-
-
-class Read:
-    """What the encoder makes of questions: `queries` (Q, d), and what it adds to weights and places (Q, ...)."""
-
-    def __init__(self, model: Ranker, batch: Batch):
-        roots, leaves = model.read(batch)
-        features, types = model.trusted(leaves)
-        self.queries = model.queries(leaves, batch)[:, 0].float()
-        self.places, self.features, self.types = (
-            value[:, 0].float().cpu().numpy() for value in (model.places(leaves, roots, batch), features, types)
-        )
-
-    def __getitem__(self, chosen: np.ndarray) -> "Read":
-        part = Read.__new__(Read)
-        for name, value in vars(self).items():
-            setattr(part, name, value[torch.from_numpy(chosen)] if isinstance(value, torch.Tensor) else value[chosen])
-        return part
-
-
-class Scores:
-    """Scores of questions of one relation and condition: by the counts, and with the encoder as far as its gates open.
-
-    `leave_out` leaves each question's own file out of the counts, where it is one of training.
-    """
-
-    def __init__(
-        self, data: Data, asked: Questions, among: CandidateSet, rows: Rows | None = None, leave_out: bool = False
-    ):
-        self.data, self.asked, self.among, self.leave_out = data, asked, among, leave_out
-        self.rows = rows or data.collator.of_questions(asked)[1]
-        self.own_rows = np.arange(len(asked))
-        self.prior = data.scorer.prior(asked, among, leave_out)
-        self.places = data.scorer.places(asked, self.rows, self.own_rows)
-
-    def counted(self, added: np.ndarray | float = 0.0) -> np.ndarray:
-        """Returns (Q, C); `added` (Q, L) is what an encoder adds to the score of each place."""
-        places = np.where(self.places > NOWHERE / 2, np.minimum(self.places + added, 15.0), self.places)
-        return self.prior + self.data.scorer.pointer(self.asked, self.among, self.rows, self.own_rows, places)
-
-    def encoded(self, read: Read, vectors: torch.Tensor) -> Callable[[float, float], np.ndarray]:
-        """Returns a function of two gates, of trust and of likeness, that returns (Q, C).
-
-        `vectors` (C, d) are those of the candidates.
-        """
-        weighted = self.data.scorer.weighted(self.asked, self.among, self.leave_out, read.features, read.types)
-        product = (read.queries @ vectors.T).float().cpu().numpy()
-        places = read.places[:, : self.places.shape[1]]
-
-        @cache
-        def trusting(trust: float) -> np.ndarray:
-            return self.counted(trust * places) + trust * weighted
-
-        return lambda trust, likeness: trusting(trust) + likeness * product if trust or likeness else self.counted()
 
 
 class Evaluator:
@@ -101,25 +45,23 @@ class Evaluator:
         The gate of each condition can be chosen first: that with the best mean reciprocal rank here, and of equally
         good ones the smallest, so that an encoder that adds nothing is shut out.
         """
-        ranker: Ranker = getattr(model, "module", model)
-        vectors = self._vectors(ranker)
+        answering = Answering(self.data, model)
         gates = GATES if chooses_gate else (None,)
         parts: dict[Any, list[Answers]] = {gate: [] for gate in gates}
         for batch in loader:
-            read = Read(ranker, batch)
+            read = Read(answering.ranker, batch)
             triples = batch["triple"].cpu().numpy()
             conditions = batch["condition"][:, 0].cpu().numpy()
             for asked, chosen in self._alike(triples, conditions):
                 among, _ = self.candidates.of(int(asked.relation[0]))
-                of_candidates = vectors[torch.from_numpy(among.entities).to(vectors.device)]
-                scores = Scores(self.data, asked, among).encoded(read[chosen], of_candidates)
+                scores = Scores(self.data, asked, among).encoded(read[chosen], answering.of(among))
                 for gate in gates:
-                    opened = gate or ranker.gate[int(asked.condition[0])].tolist()
+                    opened = gate or answering.gates(int(asked.condition[0]))
                     parts[gate].append(self.candidates.rank(triples[chosen], asked, scores(*opened)))
         answers = {gate: Answers.joined(found) for gate, found in parts.items()}
         if not chooses_gate:
             return {ENCODER: answers[None]}
-        return {ENCODER: self._opened(ranker, answers)}
+        return {ENCODER: self._opened(answering.ranker, answers)}
 
     def _opened(self, ranker: Ranker, answers: Mapping[tuple[float, float], Answers]) -> Answers:
         """Sets the gate of each condition to the best one here; returns the answers with it."""
@@ -134,15 +76,6 @@ class Evaluator:
     def _mean(self, answers: Answers, condition: str) -> float:
         found = self.headline(answers)
         return found[f"mrr_{condition}"] + found[f"mrr_trained_{condition}"]
-
-    def _vectors(self, ranker: Ranker) -> torch.Tensor:
-        """(E, d) the vectors of all entities."""
-        device = ranker.token.weight.device
-        parts = []
-        for chosen in np.array_split(np.arange(len(self.corpus.entity_type)), 16):
-            of = {name: value.to(device) for name, value in self.data.table.of(chosen).items()}
-            parts.append(ranker.entities(of["pieces"], of["kind"], of["vector"]).float())
-        return torch.cat(parts)
 
     def _alike(self, triples: np.ndarray, conditions: np.ndarray) -> Iterator[tuple[Questions, np.ndarray]]:
         """Yields questions of one relation and condition each, and which of the given ones they are."""
@@ -201,21 +134,15 @@ class Evaluator:
 
         As many that the model answers are kept as ones that it does not, if there are.
         """
-        ranker: Ranker = getattr(model, "module", model)
-        vectors, device = self._vectors(ranker), ranker.token.weight.device
+        answering = Answering(self.data, model)
         is_asked = ~self.structural[self.corpus.relation[queries.triples]]
         triples = queries.triples[is_asked]
         triples = triples[permutation(mix(len(triples)), 0, len(triples))[: 4 * _EXAMPLES]]
         rows: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
         for number, triple in enumerate(triples):
             asked = Questions.of_facts(self.corpus, np.array([triple]), np.array([number % 2]))
-            arrays, laid = self.data.collator.of_questions(asked)
-            read = Read(ranker, {name: torch.from_numpy(value).to(device) for name, value in arrays.items()})
-            among, _ = self.candidates.of(int(asked.relation[0]))
-            scores = Scores(self.data, asked, among, laid)
-            of_candidates = vectors[torch.from_numpy(among.entities).to(device)]
-            encoded = scores.encoded(read, of_candidates)(*ranker.gate[number % 2].tolist())
-            row = self._example(asked, int(triple), {"counts": scores.counted(), "model": encoded})
+            counted, encoded = answering.scores(asked, self.candidates.of(int(asked.relation[0]))[0])
+            row = self._example(asked, int(triple), {"counts": counted, "model": encoded})
             rows[row["right"]].append(row)
         half = _EXAMPLES // 2
         right = rows[True][: max(half, _EXAMPLES - len(rows[False]))]

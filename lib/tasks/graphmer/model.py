@@ -251,22 +251,25 @@ class Ranker(nn.Module):
         scores = self.place_query(leaves) @ self.place_key(roots).mT / math.sqrt(self.shape.hidden)
         return scores * self._of(self.strength_of_places, batch)[..., None] * self.shape.pointer
 
-    def forward(self, batch: Batch, masked: Tensor | None = None) -> Tensor:
-        """Returns the scores (B, G, C) of a training batch; see `Collator` for its tensors.
+    def forward(self, batch: Batch, masked: Tensor | None = None) -> tuple[Tensor, Tensor] | Tensor:
+        """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
 
+        The second ones leave the first as they are: likeness learns what trust, and the tails of the fact's own file,
+        do not explain. So trust is learned without these, as it is asked. See `Collator` for the tensors of a batch.
         Where `masked` (B, L) is given, it returns logits of these roots instead, (N, vocabulary).
         """
         if masked is not None:
             return self.text_logits(batch["masked_roots"], batch["within"], masked)
         roots, leaves = self.read(batch)
         first = {name: batch[name][0] for name in ("pieces", "kind", "vector", "name", "name_owner")}
-        vectors = self.entities(first["pieces"], first["kind"], first["vector"])
         features, types = self.trusted(leaves)
-        scores = batch["prior"] + (batch["features"] @ features[..., None]).squeeze(-1) + types[..., first["kind"]]
-        scores = scores + self.queries(leaves, batch) @ vectors.T
-        scores = scores + self._of(self.own_file, batch)[..., None] * torch.log1p(batch["own"])
+        trusting = batch["prior"] + (batch["features"] @ features[..., None]).squeeze(-1) + types[..., first["kind"]]
         places = batch["places"] + self.places(leaves, roots, batch)
-        return scores + pointed(places, batch, first["name"], first["name_owner"])
+        trusting = trusting + pointed(places, batch, first["name"], first["name_owner"])
+        vectors = self.entities(first["pieces"], first["kind"], first["vector"])
+        alike = self.queries(leaves, batch) @ vectors.T
+        of_file = self._of(self.own_file, batch)[..., None] * torch.log1p(batch["own"])
+        return trusting, trusting.detach() + of_file + alike
 
     @staticmethod
     def _of(table: Tensor, batch: Batch) -> Tensor:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from lib.tasks.graphmer.answering import Answering, Read, Scores
+from lib.tasks.graphmer.counts import CandidateSet, Questions
 from lib.tasks.graphmer.settings import CONDITIONS
 from lib.tasks.graphmer.tables import COMBINED, ENCODER, FREQUENCY, RULE, TRIVIAL
 from lib.training.evaluation import EvaluationLoader
@@ -44,9 +46,6 @@ def test_before_the_first_step_the_model_ranks_as_the_counts_do(graphmer):
 @pytest.mark.parametrize("condition", range(3))
 def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graphmer, condition):
     """Both ways of computing it agree: many questions over few candidates, and few over all."""
-    from lib.tasks.graphmer.counts import CandidateSet, Questions
-    from lib.tasks.graphmer.evaluation import Read, Scores
-
     settings = {"workload.objective.own_file": False, "workload.objective.path_dropout": 0.0, "workload.chain.facts": 1}
     task = graphmer({**settings, "workload.objective.masked_ratio": float(condition == 1)})
     model, data = moved(task).eval(), task.data
@@ -54,7 +53,7 @@ def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graph
     items = list(range(texts, texts + 12)) if condition == 2 else list(range(12))
     batch, drawn = task.collate(items, generator()), data.collator.draw(items, generator())
     with torch.no_grad():
-        got = model(batch)
+        trusting, alike = (scores[:, 0].numpy() for scores in model(batch))
         for q in range(len(items)):
             asked = Questions(
                 *(getattr(drawn.asked, name)[[q]] for name in ("window", "relation", "condition", "hidden"))
@@ -66,9 +65,11 @@ def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graph
             table = data.table.of(among.entities)
             scores = Scores(data, asked, among, rows, leave_out=True)
             vectors = model.entities(table["pieces"], table["kind"], table["vector"])
-            want = scores.encoded(read, vectors)(1.0, 1.0)[0]
+            want = scores.encoded(read, vectors)
             possible = (batch["prior"][q, 0] > -1e3).numpy()
-            assert np.allclose(got[q, 0].numpy()[possible], want[possible], atol=1e-3)
+            assert np.allclose(trusting[q][possible], want(1.0, 0.0)[0][possible], atol=1e-3)
+            assert np.allclose(alike[q][possible], want(1.0, 1.0)[0][possible], atol=1e-3)
+    assert not np.allclose(trusting, alike, atol=0.1)
 
 
 def test_the_gates_are_chosen_on_validation_and_shut_out_what_does_harm(graphmer):
@@ -129,3 +130,23 @@ def test_examples_show_guesses_of_model_and_counts_beside_the_truth(graphmer, tm
         assert (first == row["truth"]) == (row["right"] == "True")
         assert row["truth"] in text and row["guesses of the counts"].split(", ")[0] in text
     assert len({row["right"] for row in rows}) == 2
+
+
+def test_any_question_is_scored_by_counts_and_with_the_encoder(graphmer):
+    """Also one that no fact of the graph answers."""
+    task = graphmer()
+    model = moved(task).eval()
+    corpus = task.data.corpus
+    task.data.use(task.learned()["counts"])
+    windows = corpus.windows_of("test")[:4]
+    relation = np.full(4, corpus.relations.index("raises"))
+    allowed = task.data.scorer.is_allowed(relation[:1], np.arange(len(corpus.entities)))[0]
+    among = CandidateSet(corpus, np.flatnonzero(allowed))
+    answering = Answering(task.data, model)
+    asked = Questions(windows, relation, np.zeros(4, int), np.full(4, -1))
+    counted, encoded = answering.scores(asked, among)
+    assert counted.shape == encoded.shape == (4, len(among)) and not np.allclose(counted, encoded)
+    model.gate.zero_()
+    assert np.array_equal(*answering.scores(asked, among))
+    alone = answering.scores(Questions(windows[:1], relation[:1], np.zeros(1, int), np.full(1, -1)), among)[0]
+    assert np.allclose(alone[0], counted[0], atol=1e-5)

@@ -44,7 +44,7 @@ def test_training_learns_what_the_text_shows(graphmer):
     for step in range(25):
         batch = task.collate(items, generator(step))
         sums, _ = task.loss(model, batch)
-        loss = sums["rank"] / task.count(batch)["rank"]
+        loss = (sums["trust"] + sums["likeness"]) / task.count(batch)["trust"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -77,7 +77,7 @@ def test_losses_are_sums_over_facts_and_over_those_with_namesakes(graphmer):
     task = graphmer()
     batch = task.collate(list(range(12)), generator())
     counts = task.count(batch)
-    assert counts["rank"] == int((batch["gold"] >= 0).sum()) > counts["name"] > 0
+    assert counts["trust"] == counts["likeness"] == int((batch["gold"] >= 0).sum()) > counts["name"] > 0
     halves = [{name: value[part] for name, value in batch.items()} for part in (slice(0, 5), slice(5, 12))]
     model = task.model().eval()
     with torch.no_grad():
@@ -90,7 +90,7 @@ def test_losses_are_sums_over_facts_and_over_those_with_namesakes(graphmer):
 def test_masked_text_is_learned_at_the_beginning_where_that_is_asked_for(graphmer):
     task = graphmer({"workload.objective.mlm_steps": 5})
     batch, model = task.collate(list(range(12)), generator()), task.model()
-    for step, terms in ((4, {"rank", "name", "mlm"}), (5, {"rank", "name"})):
+    for step, terms in ((4, {"trust", "likeness", "name", "mlm"}), (5, {"trust", "likeness", "name"})):
         task.step = step
         assert task.loss(model, batch)[0].keys() == terms
         assert {term for term, count in task.count(batch).items() if count} == terms

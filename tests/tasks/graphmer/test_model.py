@@ -119,3 +119,25 @@ def test_pieces_are_masked_in_training_alone(graphmer):
     thinned = model.train()._thinned(roots)
     changed = thinned != roots
     assert 0.35 < changed.float().mean() < 0.6 and (thinned[changed] == 1).all() and (roots[changed] > 4).all()
+
+
+def test_trust_is_learned_as_if_the_own_file_were_unknown_and_likeness_on_top_of_it(graphmer):
+    task = graphmer()
+    model, batch = task.model().eval(), some_batch(task)
+    torch.nn.init.normal_(model.trust.weight, std=0.1)
+    torch.nn.init.constant_(model.strength, 1.0)
+    trusting, alike = model(batch)
+    other, _ = model({**batch, "own": batch["own"] + 5})
+    assert torch.equal(trusting, other) and batch["own"].max() > 0
+    asked = batch["gold"] >= 0
+    alike[asked].log_softmax(-1)[:, 0].sum().backward()
+    assert model.trust.weight.grad is None and model.query.weight.grad.abs().max() > 0
+    assert model.own_file.grad.abs().max() > 0
+
+
+def test_before_training_both_scores_are_those_of_the_counts(graphmer):
+    task = graphmer({"workload.objective.own_file": False})
+    model, batch = task.model().eval(), some_batch(task)
+    trusting, alike = model(batch)
+    want = batch["prior"] + pointed(batch["places"], batch, batch["name"][0], batch["name_owner"][0])
+    assert torch.allclose(trusting, want, atol=1e-5) and torch.allclose(alike, want, atol=1e-5)
