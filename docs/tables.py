@@ -48,8 +48,6 @@ class Workload:
     positions: int
     layers: int
     width: int
-    facts: int
-    computed: int  # of the positions, at most
 
     @property
     def tokens(self) -> int:
@@ -83,10 +81,8 @@ def workload() -> Workload:
     config = load_config(DOCS.parent / "configs" / "graphmer.yaml")
     chain, model = config.workload.chain, config.workload.model
     count = sum(p.numel() for p in find_task(config.task)(config).model().parameters())
-    positions = chain.roots * (1 + chain.leaves)
-    computed = chain.roots + chain.most_facts * chain.leaves
-    sizes = (positions, model.layers, model.hidden, chain.most_facts, computed)
-    return Workload(count, model.feed_forward, config.training.effective_batch, *sizes)
+    positions = chain.positions
+    return Workload(count, model.feed_forward, config.training.effective_batch, positions, model.layers, model.hidden)
 
 
 def rate(card: Card) -> float:
@@ -179,8 +175,8 @@ def speed() -> str:
         f"{work.batch} samples of S = {work.positions} "
         f"positions a step, so T = {work.tokens:,} tokens; L = {work.layers} layers of width d = {work.width}. A step "
         f"takes at least 6 N T + 12 L S d T = {work.tflop:.1f} TFLOP. Steps/s are at most cards x TFLOP/s / TFLOP a "
-        f"step. S is the bound of the layout, leaves on every root; a run computes {work.computed} positions at most, "
-        f"because a sample has at most {work.facts} facts (`workload.chain.facts`).\n\n"
+        "step. All S positions may be computed. The 768 of a chain of 96 pieces with 7 leaves each were a bound, of "
+        "which at most 320 were.\n\n"
     )
     rows = []
     for place in places():

@@ -14,11 +14,11 @@
 #
 # 1. build a knowledge graph from Python sources (the standard library, unless you mount your own data), check it against an
 #    ontology and split it by file;
-# 2. train a transformer on *leafy chain graphs*
-#    ([GraphMERT, arXiv 2510.09580](https://arxiv.org/abs/2510.09580)): text tokens are a chain of roots, and facts of the
-#    graph hang from them as leaves;
-# 3. let it predict the missing end of facts from files that it never saw, and print its scores beside what simple counting
-#    reaches on the same questions;
+# 2. count, and train a transformer on *leafy chain graphs*
+#    ([GraphMERT, arXiv 2510.09580](https://arxiv.org/abs/2510.09580)) that begins at what counting reaches: text tokens are a
+#    chain of roots, and facts of the graph hang from them as leaves;
+# 3. let it rank all entities as the missing end of facts from files that it never saw, and print its scores beside those of
+#    the counts on the same questions, with intervals;
 # 4. leave a plot, a table and one archive, `outputs.tar.gz`.
 #
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
@@ -122,11 +122,13 @@ print(notebook.ended(summary))
 notebook.picture(run.folder / "plots" / "metrics.png")
 
 # %% [markdown]
-# ## Evaluation beside the trivial baseline
-# Filtered mean reciprocal rank (MRR) and Hits@1/3/10 on facts of held-out files. *Full text*: the text contains the name
-# to predict, so this is copying, and text match is hard to beat. *Masked*: every occurrence of it is hidden. *Name only*:
-# the model sees nothing but the head's name. `evaluation.csv` has every table: structural relations, tails that training
-# saw and did not see, all entities as candidates.
+# ## Evaluation beside counting
+# Filtered mean reciprocal rank (MRR) and Hits@1/3/10 on facts of held-out files. The baseline is *counts combined*: many counts
+# over training files, with fitted weights. *Full text*: the text contains the name to predict, so this is mostly copying.
+# *Masked*: every occurrence of it is hidden. *Name only*: the model sees nothing but the head's name. `trained` stands for
+# candidates that training has seen, instead of all that the ontology allows. `evaluation.csv` has every table: single
+# relations, tails that training saw and did not see, and intervals by file. Below are ten facts with the guesses of model and
+# counts beside the truth, some right and some wrong; `examples.csv` has them too.
 
 # %%
 print(notebook.compare(summary))

@@ -1,13 +1,17 @@
 """The small GraphMER run as `make train` does it, in fresh processes; figures go to records/graphmer.json.
 
-    python -m tests.bench.bench_graphmer
+    python -m tests.bench.bench_graphmer                          every run below, about 5 minutes each on 2 idle cores
+    python -m tests.bench.bench_graphmer "seed 1" "no own file"   some of them; the record keeps what it has of others
 
-Measured: seconds of the whole run with an empty cache, seconds from the start of the process to the first step with a
-filled one, the figures of the test, and the size and build time of the notebooks.
+Measured of each run: seconds and CPU seconds of the whole run with an empty cache, seconds to its first printed figure,
+the figures of the test beside those of the counts, and the gain with its interval. Of seeds the record has the mean. An
+ablation is one run with a part switched off, all else as in seed 0.
 """
 
+import csv
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -19,57 +23,81 @@ from tests.bench.record import head
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).with_name("records") / "graphmer.json"
 CONFIG = "configs/graphmer_small.yaml"
+SEEDS = ("seed 0", "seed 1", "seed 2")
+ABLATIONS = {
+    "no own file": ["workload.objective.own_file=false"],
+    "no namesakes": ["workload.objective.same_name_weight=0"],
+    "no pointer": ["workload.model.pointer=false"],
+    "no own vectors": ["workload.model.own_vectors=0"],
+    "no dropped pieces": ["workload.model.token_dropout=0"],
+    "no decay": ["workload.model.decay=1"],
+}
 
 
-def timed(*command: str, cache: str) -> float:
-    """Seconds of a command run from the root of the repository."""
-    begin = time.perf_counter()
-    environment = {**os.environ, "TRAINBOOK_CACHE": cache}
-    subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
-    return round(time.perf_counter() - begin, 2)
-
-
-def first_step_seconds(cache: str, folder: str) -> float:
-    """From the start of the process to the end of the first step, by the first row of metrics.csv."""
-    options = ["training.max_steps=1", "workload.evaluation.test_triples=1", "workload.evaluation.validation_triples=1"]
-    options += ["workload.evaluation.structural_test_triples=0", f"output_dir={folder}"]
-    environment = {**os.environ, "TRAINBOOK_CACHE": cache}
-    command = [sys.executable, "-m", "lib", "train", CONFIG, *(x for o in options for x in ("--set", o))]
-    begin = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
-    rows = Path(folder) / "graphmer_small" / "metrics.csv"
-    while not (rows.is_file() and rows.read_text().count("\n") >= 2):
-        if process.poll() is not None and not rows.is_file():
-            raise RuntimeError(f"The run ended with exit code {process.returncode} before its first step.")
-        time.sleep(0.01)
-    seconds = time.perf_counter() - begin
-    process.wait()
-    return round(seconds, 2)
-
-
-def main() -> None:
+def measured(options: list[str]) -> dict:
+    """Trains in a fresh process with an empty cache; returns times and figures."""
     with tempfile.TemporaryDirectory() as temporary:
-        cache, out = f"{temporary}/cache", f"{temporary}/runs"
-        whole = timed("-m", "lib", "train", CONFIG, "--set", f"output_dir={out}", cache=cache)
-        summary = json.loads((Path(out) / "graphmer_small" / "summary.json").read_text())
-        table = (Path(out) / "graphmer_small" / "evaluation.csv").read_text().splitlines()
-        first = first_step_seconds(cache, f"{temporary}/first")
-        notebooks = timed("build_notebooks.py", cache=cache)
-    record = {
-        **head("torch"),
-        "run_seconds_with_empty_cache": whole,
-        "first_step_seconds_with_cache": first,
+        options = [*options, f"output_dir={temporary}/runs"]
+        environment = {**os.environ, "TRAINBOOK_CACHE": f"{temporary}/cache", "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "lib", "train", CONFIG, *(part for o in options for part in ("--set", o))]
+        begin, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+        folder = Path(temporary, "runs", "graphmer_small")
+        first = None
+        while process.poll() is None:
+            rows = folder / "metrics.csv"
+            if first is None and rows.is_file() and rows.read_text().count("\n") >= 2:
+                first = round(time.perf_counter() - begin, 1)
+            time.sleep(0.05)
+        if process.returncode:
+            raise RuntimeError(f"The run ended with exit code {process.returncode}.")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        summary = json.loads((folder / "summary.json").read_text())
+        with (folder / "evaluation.csv").open() as file:
+            table = list(csv.DictReader(file))
+    return {
+        "seconds": round(time.perf_counter() - begin, 1),
+        "cpu_seconds": round(after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime, 1),
+        "seconds_to_first_figure": first,
         "steps": summary["step"],
-        "steps_per_second": summary["steps_per_second"],
-        "metrics": summary["metrics"],
-        "strongest_trivial": summary["baseline"],
-        "evaluation_csv": table,
-        "build_notebooks_seconds": notebooks,
-        "notebook_bytes": {p.name: p.stat().st_size for p in sorted((ROOT / "notebooks").glob("*.ipynb"))},
+        "metrics": {name: round(value, 4) for name, value in summary["metrics"].items()},
+        "counts_combined": {name: round(value, 4) for name, value in summary["baseline"].items()},
+        "gains": gains(table),
+        "table": [[cut(value) for value in row.values()] for row in table],
+        "columns": list(table[0]),
     }
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps({k: v for k, v in record.items() if k != "evaluation_csv"}, indent=1))
+
+
+def cut(value: str) -> str:
+    """Returns a number of a table with four digits."""
+    try:
+        return f"{float(value):.4f}" if "." in value else value
+    except ValueError:
+        return value
+
+
+def gains(table: list[dict[str, str]]) -> dict[str, list[float]]:
+    """Returns the encoder's gain over the counts and its bounds, by condition and candidates."""
+    name = "gain over counts combined"
+    return {
+        f"{row['condition']}, {row['candidates']}": [round(float(row[name + end]), 4) for end in ("", ", low", ", high")]
+        for row in table
+        if (row["method"], row["relations"], row["tails"]) == ("counts + encoder", "non-structural", "all")
+    }
+
+
+def main(wanted: list[str]) -> None:
+    runs = {name: [f"seed={name.split()[1]}"] for name in SEEDS} | ABLATIONS
+    if unknown := set(wanted) - runs.keys():
+        raise SystemExit(f"There are no runs {sorted(unknown)}. Known are {list(runs)}.")
+    for name in wanted or runs:
+        record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
+        found = {**record.get("runs", {}), name: {**head("torch"), **measured(runs[name])}}
+        seeds = [found[seed]["metrics"] for seed in SEEDS if seed in found]
+        mean = {key: round(sum(one[key] for one in seeds) / len(seeds), 4) for key in seeds[0]} if seeds else {}
+        RECORD.write_text(json.dumps({"mean_of_seeds": mean, "seeds": len(seeds), "runs": found}, indent=1) + "\n")
+        print(name, json.dumps({k: v for k, v in found[name].items() if k not in ("table", "columns")}, indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -167,10 +167,10 @@ GRAPHMER = """
 task: graphmer
 training: {max_steps: 2, effective_batch: 6, smoke_steps: 1}
 workload:
-  chain: {roots: 24, leaves: 4, vocabulary: 400}
+  chain: {roots: 24, facts: 3, vocabulary: 400}
   model: {layers: 2, hidden: 8, heads: 2, feed_forward: 16, relation_rank: 4, dropout: 0.1}
   split: {validation: 0.3, test: 0.3}
-  objective: {mlm_ratio: 0.3, leaf_ratio: 0.5, name_mask_ratio: 0.4, name_only_ratio: 0.1}
+  objective: {candidates: 60, fitting_steps: 3, mlm_steps: 1}
   evaluation: {validation_triples: 20, test_triples: 20, structural_test_triples: 10}
 """
 GLACIER = """

@@ -1,10 +1,10 @@
-"""graphmer: an encoder for a knowledge graph of code, trained on leafy chain graphs.
+"""graphmer: an encoder for a knowledge graph of code that ranks the tails of facts, beginning at what counting reaches.
 
 Data: a folder with triples and entities as JSON lines, or any tree of Python files, from which the graph is built.
 The embedded default is the standard library of the running Python.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from lib.task import Batch, Task
 from lib.tasks.graphmer import tokens
-from lib.tasks.graphmer.model import Encoder, Shape
-from lib.tasks.graphmer.settings import CONDITIONS, Settings
+from lib.tasks.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, Shape, room
+from lib.tasks.graphmer.settings import CONDITIONS, FEATURES, Settings
 from lib.tasks.graphmer.tokens import IGNORE
 
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from lib.tasks.graphmer.data import Data
-    from lib.tasks.graphmer.evaluation import Evaluator
-    from lib.tasks.graphmer.ranking import Ranked
+    from lib.tasks.graphmer.evaluation import Answers, Evaluator
 
 
 class Graphmer(Task):
@@ -32,9 +31,10 @@ class Graphmer(Task):
     sentinels = ("entities.jsonl", "*.entities.jsonl")
     selection = ("mrr", "max")
     shown = tuple(f"mrr_{condition}" for condition in CONDITIONS)
-    dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.leaves": (3, 5, 7, 9)}
+    dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.facts": (2, 4, 8, 16)}
     several = True
-    _test_ranks: "list[Ranked] | None" = None  # of the newest evaluation on the test set, for `report`
+    _answers: "dict[str, Answers] | None" = None  # of the newest evaluation on the test set, for `report`
+    _weights: dict[str, Any] | None = None  # of the counts, as JSON has them
 
     @property
     def settings(self) -> Settings:
@@ -44,7 +44,7 @@ class Graphmer(Task):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation and its results stay in the training process."""
-        return {name: value for name, value in vars(self).items() if name not in ("evaluator", "_test_ranks")}
+        return {name: value for name, value in vars(self).items() if name not in ("evaluator", "_answers")}
 
     @cached_property
     def data(self) -> "Data":
@@ -68,70 +68,117 @@ class Graphmer(Task):
         return self.data.datasets()
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
+        self.data.use(self.learned()["counts"])
         return self.data.collate(samples, generator)
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
-        """Returns as many facts as a sample may have, and twice as many targets as the objective sets on average.
+        """Returns texts of full length, as many facts as a sample may have, and as many candidates as may compete.
 
         The shapes are those of `chains.Collator`.
         """
-        chain, objective = self.settings.chain, self.settings.objective
-        R, G, K, V = chain.roots, chain.most_facts, chain.leaves, chain.vocabulary
+        chain, objective, model = self.settings.chain, self.settings.objective, self.settings.model
+        L, G, V = chain.roots, chain.facts, chain.vocabulary
+        C = room(objective.candidates, size * G)
 
-        def pieces(*shape: int) -> Tensor:
-            return torch.randint(len(tokens.SPECIALS), V, (size, *shape), device=device)
+        def below(most: int, *shape: int) -> Tensor:
+            return torch.randint(most, (size, *shape), device=device)
 
-        def targets(share: float, *shape: int) -> Tensor:
-            is_target = torch.rand(size, *shape, device=device) < min(1.0, 2 * share)
-            return torch.where(is_target, pieces(*shape), IGNORE)
+        def floats(*shape: int) -> Tensor:
+            return torch.rand(size, *shape, device=device)
 
-        return {
-            "roots": pieces(R),
-            "within": torch.randint(K, (size, R), device=device),
-            "root_targets": targets(objective.mlm_ratio, R),
-            "leaves": pieces(G, K),
-            "leaf_targets": targets(objective.leaf_ratio + objective.name_mask_ratio, G, K),
-            "relation": torch.randint(self.settings.model.relations, (size, G), device=device),
-            "span": torch.ones(size, G, R, dtype=torch.bool, device=device),
-        }
+        batch = {
+            "roots": below(V - len(tokens.SPECIALS), L) + len(tokens.SPECIALS),
+            "within": below(tokens.LONGEST_WORD, L),
+            "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
+            "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
+            "distance": 1 + below(L, G, L),
+            "prior": floats(G, C), "own": floats(G, C), "places": floats(G, L), "boost": floats(G),
+            "sibling": floats(G, C), "features": floats(G, C, len(FEATURES)),
+            "pieces": below(V, C, WIDTH), "kind": below(model.types, C), "vector": below(1 + model.own_vectors, C),
+            "name": below(V, C), "name_owner": below(V, C), "chance": -floats(C),
+        }  # fmt: skip
+        if objective.mlm_steps:
+            targets = torch.where(floats(L) < min(1.0, 2 * objective.mlm_ratio), batch["roots"], IGNORE)
+            batch |= {"masked_roots": batch["roots"].clone(), "root_targets": targets}
+        return batch
 
     # --- training -------------------------------------------------------------------------------------------------
 
     def model(self) -> nn.Module:
         chain, model = self.settings.chain, self.settings.model
-        return Encoder(
+        return Ranker(
             Shape(
                 chain.roots,
-                chain.leaves,
                 chain.vocabulary,
                 model.layers,
                 model.hidden,
                 model.heads,
                 model.feed_forward,
                 model.relations,
+                model.types,
                 model.relation_rank,
+                model.own_vectors,
                 model.dropout,
+                model.token_dropout,
+                model.pointer,
                 model.decay,
             )
         )
 
+    def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
+        """Lets the few weights that say how much the encoder counts move faster, and does not decay them."""
+        return [{"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}]
+
     def count(self, batch: Batch) -> dict[str, int]:
-        return {
-            "mlm": int((batch["root_targets"] != IGNORE).sum()),
-            "mnm": int((batch["leaf_targets"] != IGNORE).sum()),
-        }
+        facts = int((batch["gold"] != IGNORE).sum())
+        counts = {"trust": facts, "likeness": facts, "name": int(_with_namesakes(batch).sum())}
+        if "root_targets" not in batch:
+            return counts
+        return {**counts, "mlm": int((batch["root_targets"] != IGNORE).sum()) if self._learns_text() else 0}
+
+    def _learns_text(self) -> bool:
+        return self.step < self.settings.objective.mlm_steps
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Returns the sums of span MLM on the roots and of masked-node modelling on the leaves."""
-        hidden = model(batch)
-        R = batch["roots"].shape[1]
-        return {
-            "mlm": _summed_loss(model, hidden[:, :R], batch["root_targets"]),
-            "mnm": _summed_loss(model, hidden[:, R:], batch["leaf_targets"].flatten(1)),
-        }, {}
+        """Returns the sums of softmaxes over sampled candidates, with trust and with likeness too; see `Ranker`.
+
+        A third one is over the entities of the right name, of both. At the beginning of a run, that over the masked
+        pieces of the text is another.
+        """
+        asked, named = batch["gold"] != IGNORE, _with_namesakes(batch)
+        gold, of_named = batch["gold"][asked], named[asked]
+        is_gold = F.one_hot(gold, batch["chance"].shape[1]).bool()
+        # Each candidate stands for those that were not drawn: minus log of its chance, for all but the right one
+        correction = batch["chance"][0].masked_fill(is_gold, 0)
+        is_other_name = batch["name"][0] != batch["name"][0][gold[of_named]][:, None]
+        sums, of_name = {}, []
+        for term, scores in zip(("trust", "likeness"), model(batch), strict=True):
+            corrected = scores.float()[asked] - correction
+            sums[term] = F.cross_entropy(corrected, gold, reduction="sum")
+            others = corrected[of_named].masked_fill(is_other_name, IMPOSSIBLE)
+            of_name.append(F.cross_entropy(others, gold[of_named], reduction="sum"))
+        sums["name"] = torch.stack(of_name).sum()
+        if "root_targets" in batch and self._learns_text():
+            chosen = batch["root_targets"] != IGNORE
+            logits = model(batch, chosen).float()
+            sums["mlm"] = F.cross_entropy(logits, batch["root_targets"][chosen], reduction="sum")
+        return sums, {}
 
     def term_weights(self, step: int) -> dict[str, float]:
-        return {"mlm": self.settings.objective.mlm_weight}
+        return {"name": self.settings.objective.same_name_weight}
+
+    # --- what is learned from data ----------------------------------------------------------------------------------
+
+    def learned(self) -> dict[str, Any]:
+        """Returns the weights of the counts, fitted on training files."""
+        if self._weights is None:
+            self._weights = self.data.fitted().as_json(self.data.corpus)
+        return {"counts": self._weights}
+
+    def take_learned(self, values: Mapping[str, Any]) -> None:
+        self._weights = dict(values["counts"])
+        if "data" in vars(self):
+            self.data.use(self._weights)
 
     # --- evaluation -----------------------------------------------------------------------------------------------
 
@@ -139,29 +186,37 @@ class Graphmer(Task):
     def evaluator(self) -> "Evaluator":
         from lib.tasks.graphmer.evaluation import Evaluator
 
-        return Evaluator(self.data.corpus, self.data.structural)
+        self.data.use(self.learned()["counts"])
+        return Evaluator(self.data)
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
+        """Returns the figures of both protocols; on the validation set it chooses the model's gate first."""
         is_test = loader.dataset.split == "test"  # type: ignore[attr-defined]
-        ranked, loss = self.evaluator.rank(model, loader, among_all=is_test)
+        answers = self.evaluator.answer(model, loader, chooses_gate=not is_test)
         if is_test:
-            self._test_ranks = ranked
-        return {"loss": loss, **self.evaluator.headline(ranked)}
+            self._answers = answers
+            self.evaluator.show(model, loader.dataset)  # type: ignore[attr-defined]
+        return self.evaluator.headline(answers["counts + encoder"])
 
     def baseline(self) -> dict[str, float]:
-        return self.evaluator.headline(self.evaluator.baselines.rank(self.datasets()["test"], trivial=True))
+        """Returns what the counts combined reach, without an encoder."""
+        return self.evaluator.headline(self.evaluator.by_counting(self.datasets()["test"])["counts combined"])
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes evaluation.csv with every table of the protocol; returns the headline as text.
+        """Writes evaluation.csv and examples.csv; returns what was asked and what the encoder adds as text.
 
         Raises RuntimeError before the first evaluation on the test set.
         """
-        if self._test_ranks is None:
+        if self._answers is None:
             raise RuntimeError("There are no ranks to report. Call `evaluate` on the test set before `report`.")
-        return self.evaluator.report(self._test_ranks, self.datasets()["test"], folder)
+        counted = self.evaluator.by_counting(self.datasets()["test"])
+        return self.evaluator.report({**counted, **self._answers}, folder)
 
 
-def _summed_loss(model: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
-    """hidden (B, P, d), targets (B, P) -> () cross-entropy summed; logits are computed only where there is a target."""
-    chosen = targets != IGNORE
-    return F.cross_entropy(model.logits(hidden[chosen]).float(), targets[chosen], reduction="sum")
+def _with_namesakes(batch: Batch) -> Tensor:
+    """Returns (B, G) whether the question has its text and the right entity shares its name with another candidate."""
+    name = batch["name"][0]
+    asked = (batch["gold"] != IGNORE) & (batch["condition"] == CONDITIONS.index("full_text"))
+    gold = batch["gold"].clamp(min=0)
+    possible = batch["prior"] > IMPOSSIBLE / 2
+    return asked & (((name[gold][..., None] == name) & possible).sum(-1) > 1)

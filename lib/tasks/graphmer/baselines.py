@@ -1,106 +1,82 @@
-"""The baselines of tail prediction: the frequency of tails, and for each condition the strongest trivial method."""
+"""What is trivial: the frequency of tails, for each condition the strongest simple method, and a rule for namesakes."""
 
-from collections import defaultdict
-from collections.abc import Iterable
+from functools import cached_property
 
 import numpy as np
 
-from lib.tasks.graphmer.chains import Query
-from lib.tasks.graphmer.corpus import Corpus
-from lib.tasks.graphmer.ranking import Candidates, Ranked
+from lib.tasks.graphmer.counts import FULL_TEXT, MASKED, CandidateSet, Counts, Questions
+from lib.tasks.graphmer.ragged import expand
 
-REACH = 3  # context words on each side of a masked name
-SMOOTHING = 0.3  # chosen on the validation split among 0.03, 0.1, 0.3, 1
+_SMOOTHING = 0.3  # chosen on the validation split among 0.03, 0.1, 0.3, 1
 
 
 class Baselines:
-    """Scores candidates without a model, from counts over the training triples."""
+    """Scores candidates (Q, C) by single counts over the training triples. Q questions are of one condition."""
 
-    def __init__(self, corpus: Corpus, candidates: Candidates):
-        self.corpus, self.candidates = corpus, candidates
-        train = corpus.triples_of("train")
-        self.frequency = np.zeros((len(corpus.relations), len(corpus.entities)), np.int32)
-        np.add.at(self.frequency, (corpus.relation[train], corpus.tail[train]), 1)
-        self._by_head = self._count_head_names(train)
-        self._by_context, self._context_total = self._count_contexts(train)
+    def __init__(self, counts: Counts):
+        self.corpus, self.counts = counts.corpus, counts
 
-    def rank(self, queries: Iterable[Query], trivial: bool) -> list[Ranked]:
-        """Ranks the tails of queries by frequency, or by the trivial method of each one's condition."""
-        ranked = []
-        for query in queries:
-            candidates = self.candidates.of_relation[self.corpus.relation[query.triple]]
-            scores = self.scores(query, candidates) if trivial else self._prior(query.triple, candidates)
-            ranked.append(Ranked(query.triple, query.condition, self.candidates.rank(query.triple, scores, candidates)))
-        return ranked
+    def frequency(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        return self.counts.count(asked, among, leave_out=False).astype(float)
 
-    def scores(self, query: Query, candidates: np.ndarray) -> np.ndarray:
-        """(N) candidates -> (N) scores by the trivial method of the query's condition."""
-        method = {"full_text": self._text_match, "masked": self._context, "name_only": self._head_name}
-        return method[query.condition](query.triple, candidates)
+    def trivial(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        """Text match with the full text, naive Bayes over context words where names are hidden, else head names."""
+        condition = int(asked.condition[0])
+        if condition == FULL_TEXT:
+            return self.frequency(asked, among) + 1e9 * self._in_text(asked, among, self.corpus.name[among.entities])
+        return self._contexts(asked, among) if condition == MASKED else self._head_name(asked, among)
 
-    def _prior(self, triple: int, candidates: np.ndarray) -> np.ndarray:
-        return self.frequency[self.corpus.relation[triple], candidates].astype(float)
+    def rule(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        """Prefers the head's class, its file, and owners that stand in the text, then frequent tails."""
+        corpus, head = self.corpus, self.corpus.head[asked.window]
+        near = (corpus.parent[among.entities][None] == corpus.parent[head][:, None]).astype(float)
+        near += corpus.entity_file[among.entities][None] == corpus.window_file[asked.window][:, None]
+        near += self._in_text(asked, among, corpus.owner[among.entities])
+        return self.frequency(asked, among) + 1e4 * near
 
-    def _text_match(self, triple: int, candidates: np.ndarray) -> np.ndarray:
-        """Prefers tails whose name stands in the text, then the frequent ones."""
+    def _in_text(self, asked: Questions, among: CandidateSet, words: np.ndarray) -> np.ndarray:
+        """(C) a word of each candidate -> (Q, C) whether it stands in the question's text."""
         corpus = self.corpus
-        text = np.unique(corpus.window_text(int(corpus.window_of[triple])))
-        return self._prior(triple, candidates) + 1e9 * np.isin(corpus.name[candidates], text)
+        first, last = corpus.window_start[asked.window], corpus.window_stop[asked.window]
+        row, at = expand(first, last - first)
+        stands = np.zeros((len(asked), len(corpus.word_list) + 1), bool)  # the last column is for no word, -1
+        stands[row, corpus.text[at]] = True
+        stands[:, -1] = False
+        return stands[:, words]
 
-    def _head_name(self, triple: int, candidates: np.ndarray) -> np.ndarray:
+    def _head_name(self, asked: Questions, among: CandidateSet) -> np.ndarray:
         """Prefers tails that heads of the same name have, then the frequent ones."""
-        corpus = self.corpus
-        scores = self._prior(triple, candidates)
-        head = corpus.head_parts(int(corpus.window_of[triple]))[0]
-        for tail, count in self._by_head.get((int(corpus.relation[triple]), int(head)), {}).items():
-            place = np.searchsorted(candidates, tail)
-            scores[place] += 1e6 * count
-        return scores
+        question, key, _ = self.counts.keys("head's name", asked)
+        pair, tail, number = self.counts.tables["head's name"].get(key)
+        return self.frequency(asked, among) + 1e6 * _summed(question[pair], tail, number, asked, among)
 
-    def _context(self, triple: int, candidates: np.ndarray) -> np.ndarray:
-        """Naive Bayes over the words around the masked name: log P(t) + sum of log P(word at offset | t)."""
-        corpus = self.corpus
-        relation = int(corpus.relation[triple])
-        prior = self._prior(triple, candidates)
-        scores = np.log(prior)
-        total = self._context_total[relation, candidates]
-        for feature in self._features(triple):
-            tails = self._by_context.get((relation, *feature), {})
-            share = sum(tails.values()) / max(1, self._context_total[relation].sum())
-            counts = np.zeros(len(candidates))
-            places = np.searchsorted(candidates, np.fromiter(tails, np.int64, len(tails)))
-            counts[places] = np.fromiter(tails.values(), float, len(tails))
-            scores += np.log((counts + SMOOTHING * (share + 1e-6)) / (total + SMOOTHING))
-        return scores
+    def _contexts(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        """Naive Bayes over the words around a hidden name: log P(t) + sum of log P(word | t), up to a constant."""
+        question, key, _ = self.counts.keys("context", asked)
+        pair, tail, number = self.counts.tables["context"].get(key)
+        total = self._contexts_of_tail[asked.relation]  # (Q, E)
+        share = np.bincount(pair, number, len(key)) / np.maximum(1, total.sum(1)[question])
+        unseen = _SMOOTHING * (share + 1e-6)
+        scores = np.log(self.frequency(asked, among) + 1e-3)
+        words = np.bincount(question, minlength=len(asked))[:, None]
+        scores -= words * np.log(total[:, among.entities] + _SMOOTHING)
+        return scores + _summed(question[pair], tail, np.log1p(number / unseen[pair]), asked, among)
 
-    def _features(self, triple: int) -> list[tuple[int, int]]:
-        """Returns (offset, word) around every place of the tail's name in the text, but words that the mask hides."""
-        corpus = self.corpus
-        text = corpus.window_text(int(corpus.window_of[triple]))
-        name = corpus.name[corpus.tail[triple]]
-        features = []
-        for place in np.flatnonzero(text == name):
-            for offset in range(-REACH, REACH + 1):
-                other = place + offset
-                if offset and 0 <= other < len(text) and text[other] != name:
-                    features.append((offset, int(text[other])))
-        return features
+    @cached_property
+    def _contexts_of_tail(self) -> np.ndarray:
+        """(relations, entities) the number of context words of each tail in training."""
+        table, total = self.counts.tables["context"], np.zeros_like(self.counts.of_tail)
+        row, at = expand(table.begin[:-1], np.diff(table.begin))
+        relation = table.keys[row] // self.counts.contexts_a_relation
+        np.add.at(total, (relation, table.tail[at]), table.count[at])
+        return total
 
-    def _count_head_names(self, train: np.ndarray) -> dict[tuple[int, int], dict[int, int]]:
-        corpus = self.corpus
-        counts: dict[tuple[int, int], dict[int, int]] = defaultdict(lambda: defaultdict(int))
-        for triple in train:
-            head = corpus.head_parts(int(corpus.window_of[triple]))[0]
-            counts[int(corpus.relation[triple]), int(head)][int(corpus.tail[triple])] += 1
-        return counts
 
-    def _count_contexts(self, train: np.ndarray) -> tuple[dict[tuple[int, int, int], dict[int, int]], np.ndarray]:
-        corpus = self.corpus
-        counts: dict[tuple[int, int, int], dict[int, int]] = defaultdict(lambda: defaultdict(int))
-        total = np.zeros(self.frequency.shape, np.int32)
-        for triple in train:
-            relation, tail = int(corpus.relation[triple]), int(corpus.tail[triple])
-            for feature in self._features(triple):
-                counts[(relation, *feature)][tail] += 1
-                total[relation, tail] += 1
-        return counts, total
+def _summed(
+    question: np.ndarray, tail: np.ndarray, value: np.ndarray, asked: Questions, among: CandidateSet
+) -> np.ndarray:
+    """(N) questions, tails and values -> (Q, C) their sums."""
+    column = among.place[tail]
+    inside = column >= 0
+    code = question[inside] * len(among) + column[inside]
+    return np.bincount(code, value[inside], len(asked) * len(among)).reshape(len(asked), len(among))

@@ -34,26 +34,30 @@ class Corpus:
     Out of a file they are mapped, so all processes that read it share one copy in memory.
     A window is a stretch of a file's text inside the span of one head, with that head's triples of those lines.
     `text` holds all words of all files; `window_start` and `window_stop` (W) bound a window in it, and
-    `first_triple` (W + 1) bounds its triples. `relation`, `tail` (T) and `head`, `split` (W) are indices.
-    `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1); `leaves` (E, K) are
-    their pieces and END, cut at K and padded. `words`, `entity_ids` and `relation_names` are texts, joined by line ends
-    as UTF-8.
+    `first_triple` (W + 1) bounds its triples. `relation`, `tail` (T), `head`, `split`, `window_file` (W) are indices.
+    `entity_type` and `entity_file` (E) say what an entity is and where it is defined, -1: in no file.
+    `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1). `words`,
+    `entity_ids`, `relation_names`, `type_names` and `file_names` are texts, joined by line ends as UTF-8.
     """
 
     words: np.ndarray
     entity_ids: np.ndarray
     relation_names: np.ndarray
+    type_names: np.ndarray
+    file_names: np.ndarray
     text: np.ndarray
     window_start: np.ndarray
     window_stop: np.ndarray
     first_triple: np.ndarray
     head: np.ndarray
     split: np.ndarray
+    window_file: np.ndarray
     relation: np.ndarray
     tail: np.ndarray
+    entity_type: np.ndarray
+    entity_file: np.ndarray
     parts: np.ndarray
     part_offsets: np.ndarray
-    leaves: np.ndarray
     piece_flat: np.ndarray
     piece_offsets: np.ndarray
 
@@ -77,6 +81,14 @@ class Corpus:
         return _texts(self.relation_names)
 
     @cached_property
+    def types(self) -> list[str]:
+        return _texts(self.type_names)
+
+    @cached_property
+    def files(self) -> list[str]:
+        return _texts(self.file_names)
+
+    @cached_property
     def pieces(self) -> Pieces:
         return Pieces(self.piece_flat, self.piece_offsets)
 
@@ -89,6 +101,34 @@ class Corpus:
     def name(self) -> np.ndarray:
         """(E) the last part of each entity's id, a word."""
         return self.parts[self.part_offsets[:-1]]
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """(E) the part before the last of each entity's id, a word: its class or module; -1 where there is none."""
+        first = self.part_offsets[:-1]
+        has = np.diff(self.part_offsets) > 1
+        return np.where(has, self.parts[np.minimum(first + 1, len(self.parts) - 1)], -1)
+
+    @cached_property
+    def package(self) -> np.ndarray:
+        """(E) the first part of each entity's id, a word."""
+        return self.parts[self.part_offsets[1:] - 1]
+
+    @cached_property
+    def parent(self) -> np.ndarray:
+        """(E) the entity whose id is that of this one without its last part; a negative number where it is none."""
+        index = {name: i for i, name in enumerate(self.entities)}
+        others: dict[str, int] = {}
+        parents = (name.rpartition(".")[0] or f"?{name}" for name in self.entities)
+        return np.array([index.get(p, others.setdefault(p, -2 - len(others))) for p in parents], np.int64)
+
+    @cached_property
+    def _word_index(self) -> dict[str, int]:
+        return {word: i for i, word in enumerate(self.word_list)}
+
+    def word_index(self, word: str) -> int:
+        """Returns the index of a word, -9 where no text or name has it."""
+        return self._word_index.get(word, -9)
 
     def windows_of(self, split: str) -> np.ndarray:
         """Returns the indices of the windows of a split, ascending."""
@@ -187,8 +227,8 @@ def _mapped(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, processes: int = 0) -> Corpus:
     """Builds the arrays of a graph. `sources` are its files; None leaves the windows without text.
 
-    A window has at most `chain.most_facts` triples: one with more becomes several with the same text. The number of
-    processes that read files, 0 for one a CPU, changes nothing. Raises BadInput where a split stays empty.
+    The number of processes that read files, 0 for one a CPU, changes nothing. Raises BadInput where a split stays
+    empty.
     """
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
     words: dict[str, int] = {}  # word -> its index, in the order of first mention
@@ -203,26 +243,40 @@ def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, pro
     relations = sorted({t.relation for t in graph.triples})
     relation_index = {relation: i for i, relation in enumerate(relations)}
     index = {entity: i for i, entity in enumerate(names)}
+    files = {file: i for i, file in enumerate(sorted({graph.entities[name].file for name in names} | splits.keys()))}
     corpus = Corpus(
         words=_joined(words),
-        entity_ids=_joined(names),
         relation_names=_joined(relations),
+        file_names=_joined(files),
         text=text,
         window_start=np.array([w.start for w in windows], np.int64),
         window_stop=np.array([w.stop for w in windows], np.int64),
         first_triple=_offsets([len(w.triples) for w in windows]),
         head=np.array([index[w.triples[0].head] for w in windows], np.int64),
         split=np.array([splits[w.triples[0].file] for w in windows], np.int8),
+        window_file=np.array([files[w.triples[0].file] for w in windows], np.int32),
         relation=np.array([relation_index[t.relation] for t in triples], np.int64),
         tail=np.array([index[t.tail] for t in triples], np.int64),
-        parts=np.array([word for name in names.values() for word in name], np.int64),
-        part_offsets=_offsets([len(name) for name in names.values()]),
-        leaves=pieces.leaves(names.values(), chain.leaves),
         piece_flat=pieces.flat,
         piece_offsets=pieces.offsets,
+        **_of_entities(graph, names, files),
     )
     corpus.check_splits(len(splits))
     return corpus
+
+
+def _of_entities(graph: Graph, names: dict[str, list[int]], files: dict[str, int]) -> dict[str, np.ndarray]:
+    """Returns the arrays of the entities. `names` has the words of each, `files` the index of each file."""
+    entities = [graph.entities[name] for name in names]
+    types = {name: i for i, name in enumerate(sorted({e.type for e in entities}))}
+    return {
+        "entity_ids": _joined(names),
+        "type_names": _joined(types),
+        "entity_type": np.array([types[e.type] for e in entities], np.int32),
+        "entity_file": np.array([files[e.file] if e.file else -1 for e in entities], np.int32),
+        "parts": np.array([word for name in names.values() for word in name], np.int64),
+        "part_offsets": _offsets([len(name) for name in names.values()]),
+    }
 
 
 def split_files(files: Sequence[str], validation: float, test: float) -> dict[str, int]:
@@ -294,7 +348,7 @@ def header_pieces(lengths: Sequence[int], roots: int) -> int:
 def _windows(
     graph: Graph, text: np.ndarray, lines: Lines, pieces: Pieces, names: dict[str, list[int]], chain: Chain
 ) -> list[_Window]:
-    """Returns the windows of every head, by head and file, with at most `chain.most_facts` triples each."""
+    """Returns the windows of every head, by head and file."""
     by_head: dict[tuple[str, str], list[Triple]] = defaultdict(list)
     for triple in graph.triples:
         by_head[triple.head, triple.file].append(triple)
@@ -307,12 +361,7 @@ def _windows(
             continue
         budget = chain.roots - header_pieces(pieces.lengths(np.array(names[head])), chain.roots)
         windows += _cut(triples, lines[file], entity.first_line, entity.last_line, cumulative, budget)
-    most = chain.most_facts
-    return [
-        _Window(window.start, window.stop, window.triples[i : i + most])
-        for window in windows
-        for i in range(0, len(window.triples), most)
-    ]
+    return windows
 
 
 def _cut(

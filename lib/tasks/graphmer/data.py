@@ -3,7 +3,7 @@
 import hashlib
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,17 @@ import torch
 from lib.errors import BadInput, check_limit, printable
 from lib.machine import platform
 from lib.task import Batch
-from lib.tasks.graphmer.chains import Collator, Queries, Windows
+from lib.tasks.graphmer.chains import Collator, Queries, Samples
 from lib.tasks.graphmer.code import ontology, records, trees
 from lib.tasks.graphmer.code.graph import build_cached, content_key
 from lib.tasks.graphmer.code.records import Graph
 from lib.tasks.graphmer.code.trees import Sources
 from lib.tasks.graphmer.corpus import Corpus, build
+from lib.tasks.graphmer.counts import Counts
+from lib.tasks.graphmer.entities import EntityTable
+from lib.tasks.graphmer.fitting import fit
+from lib.tasks.graphmer.rows import Layout
+from lib.tasks.graphmer.scoring import Sampler, Scorer, Weights
 from lib.tasks.graphmer.settings import Settings
 from lib.training import splits
 
@@ -46,12 +51,13 @@ class Data:
                 f"({others}). Give one kind: a graph says which file a fact stands in, and not its text."
             )
         self.is_graph = bool(graphs)
+        self._used: Mapping[str, Any] | None = None
         self.cache = platform.detect().scratch_dir / "graphmer"
         self.kept: Path | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
-        self.collator  # noqa: B018  computed here once
+        self.collator.scorer.counts.tables  # noqa: B018  computed here once
         return {name: value for name, value in vars(self).items() if name not in ("graph", "rules", "sources")}
 
     @cached_property
@@ -101,11 +107,12 @@ class Data:
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             print(f"The cached corpus {path} is damaged ({error}); it is built again.")
         built = build(self.graph, None if self.is_graph else self.sources, self.settings.chain, self.settings.split)
-        if len(built.relations) > self.settings.model.relations:
-            raise BadInput(
-                f"The data has {len(built.relations)} relations and workload.model.relations is "
-                f"{self.settings.model.relations}. Set it to at least {len(built.relations)}."
-            )
+        for what, names in (("relations", built.relations), ("types", built.types)):
+            if len(names) > (rows := getattr(self.settings.model, what)):
+                raise BadInput(
+                    f"The data has {len(names)} {what} and workload.model.{what} is {rows}. Set it to at least "
+                    f"{len(names)}."
+                )
         try:
             built.save(path)
             return Corpus.load(path)  # mapped, as in every later run
@@ -205,21 +212,66 @@ class Data:
             where += ". workload.packages is left out: it stands beside the standard library, where no data is given"
         return f"{where}.\n{self.corpus.summary()}."
 
+    @cached_property
+    def allowed(self) -> np.ndarray:
+        """(relations, entity types) bool, True where the ontology lets a relation have such a tail."""
+        ranges = [self.rules.relations[name].range for name in self.corpus.relations]
+        return np.array([[kind in tails for kind in self.corpus.types] for tails in ranges])
+
+    @cached_property
+    def samples(self) -> Samples:
+        return Samples(self.corpus, self.structural, self.settings.objective.name_only_ratio)
+
     def datasets(self) -> dict[str, Any]:
         sizes = self.settings.evaluation
         return {
-            "train": Windows(self.corpus, self.structural, self.settings.objective.structural_ratio),
+            "train": self.samples,
             "validation": Queries(self.corpus, "validation", self.structural, sizes.validation_triples),
             "test": Queries(self.corpus, "test", self.structural, sizes.test_triples, sizes.structural_test_triples),
         }
 
     @cached_property
+    def scorer(self) -> Scorer:
+        return Scorer(self.corpus, Counts(self.corpus), self.allowed)
+
+    def fitted(self) -> Weights:
+        """Fits the weights of the counts on training files."""
+        return fit(self.collator, self.settings.objective.fitting_steps)
+
+    def use(self, weights: Mapping[str, Any]) -> None:
+        """Takes the weights of the counts as JSON has them. Raises BadInput where they belong to other data."""
+        if weights is self._used:
+            return
+        try:
+            self.scorer.weights = Weights.from_json(weights, self.corpus)
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(
+                f"The weights of the counts that the run began with cannot be used: {error}. Start a run under another "
+                "run.name."
+            ) from None
+        self._used = weights
+
+    @cached_property
+    def table(self) -> EntityTable:
+        return EntityTable(self.corpus, self.settings.model.own_vectors)
+
+    @cached_property
     def collator(self) -> Collator:
-        chain = self.settings.chain
-        return Collator(self.corpus, self.settings.objective, chain.roots, chain.vocabulary)
+        chain, objective = self.settings.chain, self.settings.objective
+        return Collator(
+            self.corpus,
+            self.scorer,
+            Sampler(self.corpus, self.scorer.counts, self.scorer, objective.candidates),
+            self.table,
+            self.samples,
+            objective,
+            Layout(self.corpus, chain.roots),
+            chain.facts,
+            chain.vocabulary,
+        )
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Returns the tensors of windows (training) or of queries (evaluation); see `Collator` for their shapes."""
+        """Returns the tensors of samples (training) or of queries (evaluation); see `Collator` for their shapes."""
         if isinstance(samples[0], int):
             return self.collator.training(samples, generator)
         return self.collator.queries(samples)

@@ -1,77 +1,170 @@
-"""Tail prediction by the encoder beside the baselines: ranks, figures, tables."""
+"""Tail prediction by counts and by the encoder on them: answers, the gate, tables with intervals, and examples."""
 
-import csv
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import nn
 
 from lib.task import Batch
-from lib.tasks.graphmer import ranking, tokens
+from lib.tasks.graphmer import ranking, tables
+from lib.tasks.graphmer.answering import Answering, Read, Scores
 from lib.tasks.graphmer.baselines import Baselines
-from lib.tasks.graphmer.chains import Query
-from lib.tasks.graphmer.corpus import Corpus
-from lib.tasks.graphmer.ranking import Candidates, Ranked
+from lib.tasks.graphmer.chains import Queries
+from lib.tasks.graphmer.counts import Questions
+from lib.tasks.graphmer.data import Data
+from lib.tasks.graphmer.model import Ranker
+from lib.tasks.graphmer.ranking import Answers, Candidates
 from lib.tasks.graphmer.settings import CONDITIONS
+from lib.tasks.graphmer.tables import COMBINED, ENCODER, FREQUENCY, RULE, TRIVIAL
+from lib.training.order import mix, permutation
+
+OPEN = (0.0, 0.5, 1.0)
+GATES = tuple(itertools.product(OPEN, OPEN))  # of trust and of likeness
+_AT_ONCE = 64  # questions that are scored together
+_EXAMPLES, _GUESSES = 10, 3
 
 
 class Evaluator:
-    """Ranks the candidates of each query. `structural` (relations) is True where a rule on names gives the answer."""
+    """Answers the questions of an evaluation by every method."""
 
-    def __init__(self, corpus: Corpus, structural: np.ndarray):
-        self.corpus, self.structural = corpus, structural
-        self.candidates = Candidates(corpus)
+    def __init__(self, data: Data):
+        self.data, self.corpus, self.structural = data, data.corpus, data.structural
+        self.candidates = Candidates(data.corpus, data.scorer)
+        self._counted: tuple[Any, dict[str, Answers]] | None = None
+        self.examples: list[dict[str, Any]] = []
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def answer(self, model: nn.Module, loader: Iterable[Batch], chooses_gate: bool) -> dict[str, Answers]:
+        """Returns the answers of the model to the questions of a loader, by its gate.
+
+        The gate of each condition can be chosen first: that with the best mean reciprocal rank here, and of equally
+        good ones the smallest, so that an encoder that adds nothing is shut out.
+        """
+        answering = Answering(self.data, model)
+        gates = GATES if chooses_gate else (None,)
+        parts: dict[Any, list[Answers]] = {gate: [] for gate in gates}
+        for batch in loader:
+            read = Read(answering.ranker, batch)
+            triples = batch["triple"].cpu().numpy()
+            conditions = batch["condition"][:, 0].cpu().numpy()
+            for asked, chosen in self._alike(triples, conditions):
+                among, _ = self.candidates.of(int(asked.relation[0]))
+                scores = Scores(self.data, asked, among).encoded(read[chosen], answering.of(among))
+                for gate in gates:
+                    opened = gate or answering.gates(int(asked.condition[0]))
+                    parts[gate].append(self.candidates.rank(triples[chosen], asked, scores(*opened)))
+        answers = {gate: Answers.joined(found) for gate, found in parts.items()}
+        if not chooses_gate:
+            return {ENCODER: answers[None]}
+        return {ENCODER: self._opened(answering.ranker, answers)}
+
+    def _opened(self, ranker: Ranker, answers: Mapping[tuple[float, float], Answers]) -> Answers:
+        """Sets the gate of each condition to the best one here; returns the answers with it."""
+        chosen = []
+        for number, condition in enumerate(CONDITIONS):
+            of_condition = {gate: found[found.condition == number] for gate, found in answers.items()}
+            best = max(GATES, key=lambda gate: (round(self._mean(of_condition[gate], condition), 4), -sum(gate)))
+            ranker.gate[number] = ranker.gate.new_tensor(best)
+            chosen.append(of_condition[best])
+        return Answers.joined(chosen)
+
+    def _mean(self, answers: Answers, condition: str) -> float:
+        found = self.headline(answers)
+        return found[f"mrr_{condition}"] + found[f"mrr_trained_{condition}"]
+
+    def _alike(self, triples: np.ndarray, conditions: np.ndarray) -> Iterator[tuple[Questions, np.ndarray]]:
+        """Yields questions of one relation and condition each, and which of the given ones they are."""
+        relation = self.corpus.relation[triples]
+        for number, kind in itertools.product(np.unique(conditions), np.unique(relation)):
+            of_kind = np.flatnonzero((conditions == number) & (relation == kind))
+            for first in range(0, len(of_kind), _AT_ONCE):
+                chosen = of_kind[first : first + _AT_ONCE]
+                yield Questions.of_facts(self.corpus, triples[chosen], conditions[chosen]), chosen
+
+    def by_counting(self, queries: Queries) -> dict[str, Answers]:
+        """Returns the answers of every method without a model; the last ones are kept."""
+        key = (queries.split, len(queries))
+        if self._counted is None or self._counted[0] != key:
+            self._counted = key, self._by_counting(queries)
+        return self._counted[1]
+
+    def _by_counting(self, queries: Queries) -> dict[str, Answers]:
+        triples = np.array([query.triple for query in queries.queries])
+        conditions = np.array([CONDITIONS.index(query.condition) for query in queries.queries])
+        parts: dict[str, list[Answers]] = {name: [] for name in (FREQUENCY, TRIVIAL, RULE, COMBINED)}
+        for asked, chosen in self._alike(triples, conditions):
+            among, _ = self.candidates.of(int(asked.relation[0]))
+            scores = {
+                FREQUENCY: self.baselines.frequency(asked, among),
+                TRIVIAL: self.baselines.trivial(asked, among),
+                RULE: self.baselines.rule(asked, among),
+                COMBINED: Scores(self.data, asked, among).counted(),
+            }
+            for name, values in scores.items():
+                parts[name].append(self.candidates.rank(triples[chosen], asked, values))
+        return {name: Answers.joined(found) for name, found in parts.items()}
 
     @cached_property
     def baselines(self) -> Baselines:
-        return Baselines(self.corpus, self.candidates)
+        return Baselines(self.data.scorer.counts)
 
-    def rank(self, model: nn.Module, batches: Iterable[Batch], among_all: bool) -> tuple[list[Ranked], float]:
-        """Ranks tails by the summed log-probability of their leaf's pieces, if asked for among all entities too.
+    def headline(self, answers: Answers) -> dict[str, float]:
+        return ranking.headline(answers, self.structural, self.corpus.relation)
 
-        Returns the ranks, and the mean over pieces of the negative log-probability of the right tails.
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    def report(self, methods: Mapping[str, Answers], folder: Path) -> str:
+        """Writes evaluation.csv with every table of the protocol, and examples.csv; returns the headline as text."""
+        rows = tables.rows(methods, self.corpus, self.structural)
+        tables.write(folder / "evaluation.csv", rows)
+        text = tables.headline_text(rows)
+        if self.examples:
+            tables.write(folder / "examples.csv", self.examples)
+            shown = [{**row, "right": "yes" if row["right"] else "no"} for row in self.examples]
+            text += "\n" + tables.as_text(shown)
+        return text
+
+    def show(self, model: nn.Module, queries: Queries) -> None:
+        """Keeps some facts with the guesses of model and counts and the truth: of the full text and of hidden names.
+
+        As many that the model answers are kept as ones that it does not, if there are.
         """
-        ranked, total, pieces = [], 0.0, 0
-        for batch in batches:
-            hidden = model(batch)[:, batch["roots"].shape[1] :]  # (B, K, d)
-            log_probabilities = model.logits(hidden).float().log_softmax(-1).cpu().numpy()
-            for row, triple in enumerate(batch["triple"].tolist()):
-                condition = CONDITIONS[int(batch["condition"][row])]
-                scores = leaf_scores(log_probabilities[row], self.corpus.leaves)
-                candidates = self.candidates.of_relation[self.corpus.relation[triple]]
-                everything = self.candidates.everything
-                wide = self.candidates.rank(triple, scores, everything) if among_all else None
-                rank = self.candidates.rank(triple, scores[candidates], candidates)
-                ranked.append(Ranked(triple, condition, rank, wide))
-                total -= float(scores[self.corpus.tail[triple]])
-                pieces += int((self.corpus.leaves[self.corpus.tail[triple]] != tokens.PAD).sum())
-        return ranked, total / max(1, pieces)
+        answering = Answering(self.data, model)
+        is_asked = ~self.structural[self.corpus.relation[queries.triples]]
+        triples = queries.triples[is_asked]
+        triples = triples[permutation(mix(len(triples)), 0, len(triples))[: 4 * _EXAMPLES]]
+        rows: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+        for number, triple in enumerate(triples):
+            asked = Questions.of_facts(self.corpus, np.array([triple]), np.array([number % 2]))
+            counted, encoded = answering.scores(asked, self.candidates.of(int(asked.relation[0]))[0])
+            row = self._example(asked, int(triple), {"counts": counted, "model": encoded})
+            rows[row["right"]].append(row)
+        half = _EXAMPLES // 2
+        right = rows[True][: max(half, _EXAMPLES - len(rows[False]))]
+        self.examples = right + rows[False][: _EXAMPLES - len(right)]
 
-    def headline(self, ranked: Iterable[Ranked]) -> dict[str, float]:
-        return ranking.headline(ranked, self.corpus, self.structural)
-
-    def report(self, ranked: list[Ranked], queries: Iterable[Query], folder: Path) -> str:
-        """Writes evaluation.csv with every table of the protocol; returns the headline as text."""
-        methods = {
-            "frequency": self.baselines.rank(queries, trivial=False),
-            "trivial": self.baselines.rank(queries, trivial=True),
-            "encoder": ranked,
+    def _example(self, asked: Questions, triple: int, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        corpus = self.corpus
+        tail = corpus.tail[triple]
+        among, _ = self.candidates.of(int(asked.relation[0]))
+        guesses = {}
+        for name, values in scores.items():
+            hidden = self.candidates.hide_others(asked, np.array([tail]), values)[0]
+            best = np.argsort(-hidden, kind="stable")[:_GUESSES]
+            guesses[name] = among.entities[best]
+        return {
+            "condition": CONDITIONS[int(asked.condition[0])],
+            "head": corpus.entities[corpus.head[asked.window[0]]],
+            "relation": corpus.relations[asked.relation[0]],
+            "truth": corpus.entities[tail],
+            "right": bool(guesses["model"][0] == tail),
+            **{
+                f"guesses of the {name}": ", ".join(corpus.entities[e] for e in found)
+                for name, found in guesses.items()
+            },
         }
-        rows = ranking.table(methods, self.candidates, self.structural)
-        with (folder / "evaluation.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        return ranking.headline_text(rows)
-
-
-def leaf_scores(log_probabilities: np.ndarray, leaves: np.ndarray) -> np.ndarray:
-    """(K, V) log-probabilities and (E, K) pieces of the candidates -> (E) sums over each one's pieces but PAD."""
-    total = np.zeros(len(leaves), np.float32)
-    for k in range(leaves.shape[1]):
-        by_piece = log_probabilities[k].copy()
-        by_piece[tokens.PAD] = 0.0
-        total += by_piece[leaves[:, k]]
-    return total

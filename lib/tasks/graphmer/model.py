@@ -1,6 +1,7 @@
-"""The encoder of leafy chain graphs: H-GAT at the embeddings, attention that decays with distance on the graph.
+"""The ranker of leafy chain graphs: an encoder of roots and leaves, vectors of entities, and a pointer into the text.
 
-GraphMERT, arXiv 2510.09580, sections 4.2 (leafy chain graphs) and 4.3 (architecture).
+The encoder is GraphMERT's, arXiv 2510.09580, sections 4.2 (leafy chain graphs) and 4.3 (architecture): H-GAT at the
+embeddings, attention that decays with distance on the graph. Its leaves are one masked node for each fact.
 """
 
 import math
@@ -11,35 +12,38 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lib.task import Batch
+from lib.tasks.graphmer import tokens
+from lib.tasks.graphmer.settings import CONDITIONS, FEATURES
+
+PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
+WIDTH = sum(most for _, most in PARTS)
+IMPOSSIBLE = -1e4  # the score of a candidate whose type the relation does not have
+_UNSEEN = -1e4  # what attention adds where it does not go
+
+
+def room(candidates: int, facts: int) -> int:
+    """Returns how many candidates a batch has at most: those asked for, or twice its facts where these are more."""
+    return max(candidates, 2 * facts)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the encoder and of the chain that it reads."""
+    """Sizes of the ranker and of the chain that it reads."""
 
     roots: int
-    leaves: int
     vocabulary: int
     layers: int
     hidden: int
     heads: int
     feed_forward: int
     relations: int
+    types: int
     relation_rank: int
+    own_vectors: int
     dropout: float
+    token_dropout: float
+    pointer: bool
     decay: float
-
-
-def distances(roots: int, leaves: int) -> Tensor:
-    """Returns (P, P) shortest paths between the positions of a leafy chain, P = roots * (1 + leaves).
-
-    Roots come first, then the leaves of root 0, 1, ... Roots are a chain; a leaf hangs on its root.
-    """
-    chain = torch.arange(roots)
-    anchor = torch.cat([chain, chain.repeat_interleave(leaves)])
-    depth = torch.cat([torch.zeros(roots), torch.ones(roots * leaves)])
-    between = (anchor[:, None] - anchor[None, :]).abs() + depth[:, None] + depth[None, :]
-    return between.fill_diagonal_(0)
 
 
 def sinusoids(positions: int, hidden: int, longest: float = 200.0) -> Tensor:
@@ -55,37 +59,37 @@ class HGat(nn.Module):
         e_ij = LeakyReLU(a_r . [W_r t_i ; W_r h_j]),  alpha = softmax over the head's tokens j,
         t_i <- t_i + sum_j alpha_ij W_r h_j
 
-    W_r has rank `rank` (U_r V_r): full matrices of 32 relations would be 19 M parameters at width 768. The sum is
-    taken before W_r, so that every relation is one slice of the same two matrix products.
+    W_r is 1 + U_r V_r of rank `rank`: full matrices of 32 relations would be 19 M parameters at width 768, and with the
+    identity a leaf begins as the text that it hangs on. The sum is taken before W_r, so that every relation is one
+    slice of the same two matrix products.
     """
 
     def __init__(self, hidden: int, relations: int, rank: int):
         super().__init__()
         self.relations, self.rank = relations, rank
         self.down = nn.Parameter(torch.randn(hidden, relations * rank) / math.sqrt(hidden))
-        self.up = nn.Parameter(torch.randn(relations * rank, hidden) / math.sqrt(rank))
+        self.up = nn.Parameter(0.02 * torch.randn(relations * rank, hidden))
         self.attend_leaf = nn.Parameter(torch.randn(relations, hidden) / math.sqrt(hidden))
         self.attend_head = nn.Parameter(torch.randn(relations, hidden) / math.sqrt(hidden))
 
     def forward(self, leaves: Tensor, relation: Tensor, roots: Tensor, span: Tensor) -> Tensor:
-        """leaves (B, G, K, d), relation (B, G), roots (B, R, d), span (B, G, R) bool -> (B, G, K, d)."""
-        B, G, K, _ = leaves.shape
+        """leaves (B, G, d), relation (B, G), roots (B, L, d), span (B, G, L) bool -> (B, G, d)."""
         # a_r . W_r x = (W_r^T a_r) . x, which needs no W_r x for every relation
         # F.embedding and not [relation]: its backward pass is deterministic, on a GPU too
         to_leaf = F.embedding(relation, self._transposed(self.attend_leaf))  # (B, G, d)
         to_head = F.embedding(relation, self._transposed(self.attend_head))
-        scores = torch.einsum("bgkd,bgd->bgk", leaves, to_leaf)[..., None] + (to_head @ roots.mT)[:, :, None]
-        scores = F.leaky_relu(scores, 0.2).masked_fill(~span[:, :, None], -1e4)  # (B, G, K, R)
-        mixed = scores.softmax(-1).to(roots.dtype).reshape(B, G * K, -1) @ roots  # (B, GK, d)
-        inner = (mixed @ self.down).view(B, G, K, self.relations, self.rank)
-        chosen = F.one_hot(relation, self.relations)[:, :, None, :, None].to(inner.dtype)
-        return leaves + ((inner * chosen).flatten(-2) @ self.up)
+        scores = (leaves * to_leaf).sum(-1, keepdim=True) + to_head @ roots.mT  # (B, G, L)
+        scores = F.leaky_relu(scores, 0.2).masked_fill(~span, _UNSEEN)
+        mixed = scores.softmax(-1).to(roots.dtype) @ roots  # (B, G, d)
+        inner = (mixed @ self.down).unflatten(-1, (self.relations, self.rank))
+        chosen = F.one_hot(relation, self.relations)[..., None].to(inner.dtype)
+        return leaves + mixed + ((inner * chosen).flatten(-2) @ self.up)
 
     def _transposed(self, vectors: Tensor) -> Tensor:
         """(relations, d) -> W_r^T a_r of each relation, (relations, d)."""
         up = self.up.view(self.relations, self.rank, -1)
         down = self.down.view(-1, self.relations, self.rank)
-        return torch.einsum("drk,rk->rd", down, torch.einsum("rkd,rd->rk", up, vectors))
+        return vectors + torch.einsum("drk,rk->rd", down, torch.einsum("rkd,rd->rk", up, vectors))
 
 
 class Block(nn.Module):
@@ -110,75 +114,180 @@ class Block(nn.Module):
         return x + F.dropout(self.fc2(F.gelu(self.fc1(self.norm2(x)))), self.dropout, self.training)
 
 
-class Encoder(nn.Module):
-    """Token embeddings, H-GAT on the leaves, pre-norm layers; logits from the tied embedding.
+class Ranker(nn.Module):
+    """Scores entities as the tails of facts: what the encoder adds to the score of the counts.
 
-    The batch may hang leaves on fewer roots than there are (G <= R): positions that no sample uses are not computed.
+    It adds two things. Trust is what it changes in the weights of the counts' features and of the entity types, and
+    adds to the score of each root as a place of the entity's name: which counts to believe, given this text. Likeness
+    is the product of the leaf's query and the entity's vector, which is composed of the pieces of its name, owner and
+    package, its type and, where several files have it, one of its own. Both begin at 0, so that training begins at the
+    counts. `gate` (conditions, 2) opens trust and likeness; it is chosen on validation, and training does not read it.
     """
 
     def __init__(self, shape: Shape):
         super().__init__()
         self.shape = shape
-        self.token = nn.Embedding(shape.vocabulary, shape.hidden)
-        self.root_position = nn.Embedding(shape.roots, shape.hidden)
-        # One table for the k-th leaf and for the k-th piece of a word: the k-th leaf is the k-th piece of a name.
-        self.piece = nn.Embedding(shape.leaves, shape.hidden)
-        self.relation = nn.Embedding(shape.relations, shape.hidden)
-        self.hgat = HGat(shape.hidden, shape.relations, shape.relation_rank)
+        d, conditions = shape.hidden, len(CONDITIONS)
+        self.token = nn.Embedding(shape.vocabulary, d)
+        self.root_position = nn.Embedding(shape.roots, d)
+        self.piece = nn.Embedding(tokens.LONGEST_WORD, d)
+        self.relation = nn.Embedding(shape.relations, d)
+        self.condition = nn.Embedding(conditions, d)
+        self.hgat = HGat(d, shape.relations, shape.relation_rank)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = nn.LayerNorm(shape.hidden)
-        self.output_bias = nn.Parameter(torch.zeros(shape.vocabulary))
+        self.norm = nn.LayerNorm(d)
         self.reach = nn.Parameter(torch.linspace(0.0, 4.0, shape.heads))  # p: how far each head sees undimmed
-        self.register_buffer("distance", distances(shape.roots, shape.leaves).sqrt(), persistent=False)
+        self.output_bias = nn.Parameter(torch.zeros(shape.vocabulary))
+        self.query, self.place_query, self.place_key = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
+        self.compose = nn.ModuleDict({name: nn.Linear(d, d, bias=False) for name, _ in PARTS})
+        self.kind = nn.Embedding(shape.types, d)
+        self.vector = nn.Embedding(1 + shape.own_vectors, d)  # the first is that of entities without one
+        self.strength = nn.Parameter(torch.zeros(conditions, shape.relations))
+        self.strength_of_places = nn.Parameter(torch.zeros(conditions, shape.relations))
+        self.own_file = nn.Parameter(torch.ones(conditions, shape.relations))
+        self.trust = nn.Linear(d, len(FEATURES) + shape.types)
+        self.register_buffer("gate", torch.ones(conditions, 2))
         self._initialise()
 
     def _initialise(self) -> None:
         """Starts attention near the identity (mimetic initialisation, arXiv 2305.09828) and positions as sinusoids.
 
-        A leaf begins as a mixture of the tokens that are like it or near it, so that what it must copy is in its
-        logits from the first step. One run each, 1.4 M parameters: loss of masked leaves after 600 steps 4.38 without
-        the identity and 3.64 with it; validation MRR with full text after 90 s on 2 cores .42 without the sinusoids,
-        .45 with them.
+        A leaf begins as a mixture of the text that it hangs on, and an entity's vector as the pieces of its name, so
+        that a leaf is like what stands near it from the first step.
         """
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         for table in (self.token, self.piece, self.relation):
             nn.init.normal_(table.weight, std=self.shape.hidden**-0.5)
+        nn.init.zeros_(self.trust.weight)
         self.root_position.weight.data.copy_(0.7 * sinusoids(self.shape.roots, self.shape.hidden))
         with torch.no_grad():
+            identity = torch.eye(self.shape.hidden)
             for block in self.blocks:
-                identity = torch.eye(self.shape.hidden)
                 query, key, value = block.qkv.weight.chunk(3)
                 for weight, scale in ((query, 0.5), (key, 0.5), (value, 0.7), (block.out.weight, 0.7)):
                     weight += scale * identity
+            for linear, scale in ((self.query, 1.0), (self.compose["name"], 1.0), (self.compose["owner"], 0.3)):
+                linear.weight += scale * identity
 
-    def forward(self, batch: Batch) -> Tensor:
-        """roots, within (B, R), leaves (B, G, K), relation (B, G), span (B, G, R) -> hidden (B, R + G K, d)."""
-        roots, leaves = batch["roots"], batch["leaves"]
-        text = self.token(roots) + self.root_position.weight + self.piece(batch["within"])  # (B, R, d)
-        hanging = self.token(leaves) + self.piece.weight + self.relation(batch["relation"])[:, :, None]
-        hanging = self.hgat(hanging, batch["relation"], text, batch["span"])  # (B, G, K, d)
-        x = torch.cat([text, hanging.flatten(1, 2).to(text.dtype)], 1)
+    # --- the encoder --------------------------------------------------------------------------------------------------
+
+    def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """roots, within (B, L), relation, condition (B, G), distance (B, G, L) -> roots (B, L, d), leaves (B, G, d).
+
+        A leaf reads the roots and itself: an answer does not depend on what else is asked, nor the text on any of it.
+        """
+        text = self._embedded(self._thinned(batch["roots"]), batch["within"])
+        leaves = self.token.weight[tokens.MASK] + self.relation(batch["relation"]) + self.condition(batch["condition"])
+        leaves = self.hgat(leaves, batch["relation"], text, batch["distance"] == 1)
+        hidden = self._encoded(torch.cat([text, leaves.to(text.dtype)], 1), batch["roots"], batch["distance"])
+        return hidden[:, : text.shape[1]], hidden[:, text.shape[1] :]
+
+    def _thinned(self, roots: Tensor) -> Tensor:
+        """In training, masks a share of the pieces at random, so that texts are not known by heart."""
+        if not self.training or not self.shape.token_dropout:
+            return roots
+        chosen = torch.rand(roots.shape, device=roots.device) < self.shape.token_dropout
+        return roots.masked_fill(chosen & (roots >= len(tokens.SPECIALS)), tokens.MASK)
+
+    def text_logits(self, roots: Tensor, within: Tensor, chosen: Tensor) -> Tensor:
+        """roots, within (B, L), chosen (B, L) bool -> (N, vocabulary) logits of the chosen roots, by the text alone."""
+        nothing = roots.new_zeros(len(roots), 0, roots.shape[1])
+        hidden = self._encoded(self._embedded(roots, within), roots, nothing)
+        return F.linear(hidden[chosen], self.token.weight, self.output_bias)
+
+    def _embedded(self, roots: Tensor, within: Tensor) -> Tensor:
+        return self.token(roots) + self.root_position.weight[: roots.shape[1]] + self.piece(within)
+
+    def _encoded(self, x: Tensor, roots: Tensor, distance: Tensor) -> Tensor:
         x = F.dropout(x, self.shape.dropout, self.training)
-        # In the format that the layers compute in: each would otherwise keep a copy of its own for the backward pass,
-        # in fp16 at micro-batch 32 453 MB times 12.
+        # In the format that the layers compute in: each would otherwise keep a copy of its own for the backward pass.
         computed_in = (x[0, :1] @ self.token.weight[0]).dtype
-        bias = self._bias(torch.cat([roots, leaves.flatten(1)], 1)).to(computed_in)
+        bias = self._bias(roots, distance).to(computed_in)
         for block in self.blocks:
             x = block(x, bias)
         return self.norm(x)
 
-    def _bias(self, ids: Tensor) -> Tensor:
-        """log(lambda) * GELU(sqrt(distance) - p) for each head, and no attention to padding: (B, H, P, P)."""
-        P = ids.shape[1]
-        distance = self.distance[:P, :P]
-        decay = math.log(self.shape.decay) * F.gelu(distance - self.reach[:, None, None])  # (H, P, P)
-        padding = torch.zeros(ids.shape, device=ids.device).masked_fill(ids == 0, -1e4)
-        return decay + padding[:, None, None]
+    def _bias(self, roots: Tensor, distance: Tensor) -> Tensor:
+        """log(lambda) * GELU(sqrt(distance) - p) for each head; none for padding and other leaves: (B, H, P, P)."""
+        L, G = roots.shape[1], distance.shape[1]
+        place = torch.arange(L, device=roots.device)
+        chain = (place[:, None] - place[None, :]).abs().expand(len(roots), L, L)
+        steps = torch.cat([chain, distance], 1)  # (B, P, L): to the roots
+        decay = math.log(self.shape.decay) * F.gelu(steps.sqrt()[:, None] - self.reach[:, None, None])
+        decay = decay.masked_fill((roots == tokens.PAD)[:, None, None], _UNSEEN)  # (B, H, P, L)
+        to_leaves = torch.full((L + G, G), _UNSEEN, device=roots.device)
+        to_leaves[L:].fill_diagonal_(0)
+        return torch.cat([decay, to_leaves.to(decay.dtype).expand(*decay.shape[:2], L + G, G)], -1)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(N, d) -> (N, vocabulary)."""
-        return F.linear(hidden, self.token.weight, self.output_bias)
+    # --- scores -------------------------------------------------------------------------------------------------------
+
+    def entities(self, pieces: Tensor, kind: Tensor, vector: Tensor) -> Tensor:
+        """pieces (C, WIDTH), kind, vector (C) -> (C, d)."""
+        total = self.kind(kind) + self.vector(vector)
+        begin = 0
+        for name, most in PARTS:
+            part = pieces[:, begin : begin + most]
+            is_piece = (part != tokens.PAD)[..., None].to(total.dtype)
+            bag = (self.token(part) * is_piece).sum(1) / is_piece.sum(1).clamp(min=1).sqrt()
+            total = total + self.compose[name](bag)
+            begin += most
+        return total
+
+    def trusted(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
+        """leaves (B, G, d) -> (B, G, FEATURES) and (B, G, types), what is added to the weights of the counts."""
+        added = self.trust(leaves)
+        return added[..., : len(FEATURES)], added[..., len(FEATURES) :]
+
+    def queries(self, leaves: Tensor, batch: Batch) -> Tensor:
+        """leaves (B, G, d) -> (B, G, d), whose product with an entity's vector the encoder adds to its score."""
+        return self.query(leaves) * self._of(self.strength, batch)[..., None]
+
+    def places(self, leaves: Tensor, roots: Tensor, batch: Batch) -> Tensor:
+        """leaves (B, G, d), roots (B, L, d) -> (B, G, L), what the encoder adds to the score of a root as a place."""
+        scores = self.place_query(leaves) @ self.place_key(roots).mT / math.sqrt(self.shape.hidden)
+        return scores * self._of(self.strength_of_places, batch)[..., None] * self.shape.pointer
+
+    def forward(self, batch: Batch, masked: Tensor | None = None) -> tuple[Tensor, Tensor] | Tensor:
+        """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
+
+        The second ones leave the first as they are: likeness learns what trust, and the tails of the fact's own file,
+        do not explain. So trust is learned without these, as it is asked. See `Collator` for the tensors of a batch.
+        Where `masked` (B, L) is given, it returns logits of these roots instead, (N, vocabulary).
+        """
+        if masked is not None:
+            return self.text_logits(batch["masked_roots"], batch["within"], masked)
+        roots, leaves = self.read(batch)
+        first = {name: batch[name][0] for name in ("pieces", "kind", "vector", "name", "name_owner")}
+        features, types = self.trusted(leaves)
+        trusting = batch["prior"] + (batch["features"] @ features[..., None]).squeeze(-1) + types[..., first["kind"]]
+        places = batch["places"] + self.places(leaves, roots, batch)
+        trusting = trusting + pointed(places, batch, first["name"], first["name_owner"])
+        vectors = self.entities(first["pieces"], first["kind"], first["vector"])
+        alike = self.queries(leaves, batch) @ vectors.T
+        of_file = self._of(self.own_file, batch)[..., None] * torch.log1p(batch["own"])
+        return trusting, trusting.detach() + of_file + alike
+
+    @staticmethod
+    def _of(table: Tensor, batch: Batch) -> Tensor:
+        """(conditions, relations) -> (B, G), the entry of each question."""
+        return F.embedding(batch["condition"] * table.shape[1] + batch["relation"], table.reshape(-1, 1)).squeeze(-1)
+
+
+def pointed(places: Tensor, batch: Batch, name: Tensor, owner: Tensor) -> Tensor:
+    """places (B, G, L), name and owner (C) of candidates -> (B, G, C) log(1 + sum of exp over the name's places).
+
+    A place after `owner.` of the candidate's owner, or after `self.` of its class, counts more.
+    """
+    named = batch["word"][:, :, None] == name  # (B, L, C)
+    owned = named & (batch["owner"][:, :, None] == owner)
+    places = places.float().clamp(max=15.0)
+    most = places.detach().amax(-1, keepdim=True).clamp(min=0)  # sums of what is left are small enough for fp16
+    weight = (places - most).exp()
+    after_self = weight * (batch["is_self"] == 1)[:, None]
+    total = weight @ named.to(weight.dtype) + batch["boost"][..., None] * (weight @ owned.to(weight.dtype))
+    total = total + batch["sibling"] * (after_self @ named.to(weight.dtype))
+    return torch.log1p(most.exp() * total.float().clamp(min=0))

@@ -1,141 +1,154 @@
-"""Filtered ranks of tails, and the figures and tables made of them.
+"""Filtered ranks of tails among two sets of candidates, and the figures made of them.
 
 Bordes et al., Translating Embeddings for Modeling Multi-relational Data, NIPS 2013, section 4.2: other true tails of
 the same head and relation do not count against the right one.
 """
 
-import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from lib.tasks.graphmer.corpus import Corpus
+from lib.tasks.graphmer.counts import CandidateSet, Questions
+from lib.tasks.graphmer.scoring import Scorer
 from lib.tasks.graphmer.settings import CONDITIONS
 
 HITS = (1, 3, 10)
 
 
-class Candidates:
-    """The tails that compete: those that training has seen with the relation, or all entities."""
-
-    def __init__(self, corpus: Corpus):
-        self.corpus = corpus
-        self.everything = np.arange(len(corpus.entities))
-        train = corpus.triples_of("train")
-        self.of_relation = [
-            np.unique(corpus.tail[train[corpus.relation[train] == r]]) for r in range(len(corpus.relations))
-        ]
-
-    @cached_property
-    def _true_tails(self) -> dict[tuple[int, int], list[int]]:
-        """(head, relation) -> all its tails in any split, which are filtered out."""
-        true: dict[tuple[int, int], list[int]] = defaultdict(list)
-        heads = self.corpus.head[self.corpus.window_of]
-        for head, relation, tail in zip(heads, self.corpus.relation, self.corpus.tail, strict=True):
-            true[int(head), int(relation)].append(int(tail))
-        return true
-
-    def seen(self, triple: int) -> bool:
-        """Returns whether training has the triple's tail as a tail of its relation."""
-        candidates = self.of_relation[self.corpus.relation[triple]]
-        place = np.searchsorted(candidates, self.corpus.tail[triple])
-        return bool(place < len(candidates) and candidates[place] == self.corpus.tail[triple])
-
-    def rank(self, triple: int, scores: np.ndarray, candidates: np.ndarray) -> float:
-        """Returns the filtered rank of the triple's tail, from 1. Ties take the mean rank; an unseen tail is last.
-
-        `candidates` (N) are entities in ascending order, `scores` (N) their scores.
-        """
-        corpus = self.corpus
-        if not self.seen(triple):
-            return float(len(candidates) + 1)
-        head = int(corpus.head[corpus.window_of[triple]])
-        gold = corpus.tail[triple]
-        own = scores[np.searchsorted(candidates, gold)]
-        others = [t for t in self._true_tails[head, int(corpus.relation[triple])] if t != gold]
-        filtered = scores[np.searchsorted(candidates, np.intersect1d(others, candidates))]
-        better = (scores > own).sum() - (filtered > own).sum()
-        equal = (scores == own).sum() - (filtered == own).sum()
-        return float(better + (equal + 1) / 2)
-
-
 @dataclass(frozen=True)
-class Ranked:
-    """One answered query: the triple, the condition, and the rank among each set of candidates."""
+class Answers:
+    """N answered questions: the triple and condition of each, and what became of it.
 
-    triple: int
-    condition: str
-    among_relation: float
-    among_all: float | None = None
+    `by_range` and `by_training` (N) are the ranks among the entities that the ontology lets the relation have, and
+    among the tails that training has with it. `namesake` (N) is 1 where the right entity was the first of its name, a
+    part where it shares that place, and NaN where no other candidate has the name. `seen` (N) says whether training has
+    the tail with the relation.
+    """
+
+    triple: np.ndarray
+    condition: np.ndarray
+    by_range: np.ndarray
+    by_training: np.ndarray
+    namesake: np.ndarray
+    seen: np.ndarray
+
+    def __getitem__(self, chosen: np.ndarray) -> "Answers":
+        return Answers(**{name: value[chosen] for name, value in vars(self).items()})
+
+    @classmethod
+    def joined(cls, parts: list["Answers"]) -> "Answers":
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
 
-def figures(ranks: Iterable[float]) -> dict[str, float]:
+class Candidates:
+    """The entities that compete for each relation: by range, and the part of them that training has seen."""
+
+    def __init__(self, corpus: Corpus, scorer: Scorer):
+        self.corpus, self.scorer = corpus, scorer
+        self._of: dict[int, tuple[CandidateSet, np.ndarray]] = {}
+
+    def of(self, relation: int) -> tuple[CandidateSet, np.ndarray]:
+        """Returns the candidates of a relation (C), and which of them training has as its tails (C)."""
+        if relation not in self._of:
+            everything = np.arange(len(self.corpus.entity_type))
+            allowed = self.scorer.is_allowed(np.array([relation]), everything)[0]
+            among = CandidateSet(self.corpus, np.flatnonzero(allowed))
+            self._of[relation] = among, self.scorer.counts.of_tail[relation, among.entities] > 0
+        return self._of[relation]
+
+    def hide_others(self, asked: Questions, tail: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """Returns the scores (Q, C) without the other true tails of each head; all questions are of one relation."""
+        among, _ = self.of(int(asked.relation[0]))
+        question, other = self.scorer.true_tails(asked)
+        column = among.place[other]
+        false = (column >= 0) & (other != tail[question])
+        scores = scores.copy()
+        scores[question[false], column[false]] = -np.inf
+        return scores
+
+    def rank(self, triple: np.ndarray, asked: Questions, scores: np.ndarray) -> Answers:
+        """Ranks the tails of Q triples of one relation by the scores (Q, C). Ties take the mean rank.
+
+        A tail that is no candidate is last.
+        """
+        tail = self.corpus.tail[triple]
+        among, trained = self.of(int(asked.relation[0]))
+        scores = self.hide_others(asked, tail, scores)
+        column = among.place[tail]
+        own = scores[np.arange(len(triple)), np.maximum(column, 0)][:, None]
+        seen = (column >= 0) & trained[np.maximum(column, 0)]
+        return Answers(
+            triple,
+            asked.condition,
+            np.where(column >= 0, _rank(scores, own), len(among) + 1.0),
+            np.where(seen, _rank(scores[:, trained], own), trained.sum() + 1.0),
+            self._first_of_its_name(among, tail, column, scores, own[:, 0]),
+            seen,
+        )
+
+    def _first_of_its_name(
+        self, among: CandidateSet, tail: np.ndarray, column: np.ndarray, scores: np.ndarray, own: np.ndarray
+    ) -> np.ndarray:
+        question, other = among.by_name.places(self.corpus.name[tail])
+        score = scores[question, other]
+        possible = np.isfinite(score) & (column >= 0)[question]
+        question, score = question[possible], score[possible]
+        namesakes = np.bincount(question, minlength=len(tail))
+        better = np.bincount(question, score > own[question], len(tail))
+        equal = np.bincount(question, score == own[question], len(tail))
+        first = np.where(better > 0, 0.0, 1 / np.maximum(equal, 1))
+        return np.where(namesakes > 1, first, np.nan)
+
+
+def _rank(scores: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """(Q, C) scores and (Q, 1) those of the right ones -> (Q) ranks from 1."""
+    return (scores > own).sum(1) + ((scores == own).sum(1) + 1) / 2
+
+
+def figures(ranks: np.ndarray) -> dict[str, float]:
     """Returns MRR and Hits@1, 3 and 10 of ranks; zeros where there are none."""
-    values = np.array(list(ranks), float)
-    if not len(values):
+    if not len(ranks):
         return {"mrr": 0.0, **{f"hits{k}": 0.0 for k in HITS}}
-    return {"mrr": float((1 / values).mean()), **{f"hits{k}": float((values <= k).mean()) for k in HITS}}
+    return {"mrr": float((1 / ranks).mean()), **{f"hits{k}": float((ranks <= k).mean()) for k in HITS}}
 
 
-def headline(ranked: Iterable[Ranked], corpus: Corpus, structural: np.ndarray) -> dict[str, float]:
-    """Returns `mrr_masked`, `hits1_masked`, ... for every condition, over relations that are not structural.
+def headline(answers: Answers, structural: np.ndarray, relation: np.ndarray) -> dict[str, float]:
+    """Returns `mrr_masked`, `hits1_masked`, `mrr_trained_masked`, ... over relations that are not structural.
 
-    `structural` (relations) is True for those that a rule on names answers. Candidates are the tails of the relation.
-    `mrr` is the mean over conditions: one number to select weights by, steadier than each of them.
+    `structural` (relations) is True for those that a rule on names answers, `relation` (triples) the relation of each.
+    Candidates are those by range, and with `trained` the tails that training has. `mrr` is the mean over conditions and
+    both kinds of candidates: one number to select weights by, steadier than each of them. `resolved` is the share of
+    right entities among those of the right name, with the full text.
     """
-    ranks: dict[str, list[float]] = {condition: [] for condition in CONDITIONS}
-    for answer in ranked:
-        if not structural[corpus.relation[answer.triple]]:
-            ranks[answer.condition].append(answer.among_relation)
-    by_condition = {
-        f"{key}_{condition}": value for condition in CONDITIONS for key, value in figures(ranks[condition]).items()
-    }
-    mean = sum(by_condition[f"mrr_{condition}"] for condition in CONDITIONS) / len(CONDITIONS)
-    return {"mrr": mean, **by_condition}
+    answers = answers[~structural[relation[answers.triple]]]
+    found: dict[str, float] = {}
+    for number, condition in enumerate(CONDITIONS):
+        own = answers[answers.condition == number]
+        found |= {f"{key}_{condition}": value for key, value in figures(own.by_range).items()}
+        found |= {f"{key}_trained_{condition}": value for key, value in figures(own.by_training).items()}
+    mean = sum(found[f"mrr_{c}"] + found[f"mrr_trained_{c}"] for c in CONDITIONS) / (2 * len(CONDITIONS))
+    return {"mrr": mean, **found, "resolved": resolved(answers)}
 
 
-def table(methods: Mapping[str, list[Ranked]], candidates: Candidates, structural: np.ndarray) -> list[dict[str, Any]]:
-    """Returns every table of the protocol as rows: condition, relations, tails (all, seen, unseen), method, candidates.
+def resolved(answers: Answers) -> float:
+    """Returns the share of entities that were told from others of their name, with the full text; 0: there are none."""
+    known = ~np.isnan(answers.namesake) & (answers.condition == 0)
+    return float(answers.namesake[known].mean()) if known.any() else 0.0
 
-    `structural` (relations) is True for relations that a rule on names answers.
+
+def interval(values: np.ndarray, files: np.ndarray, draws: int = 1000) -> tuple[float, float]:
+    """(N) values and the file of each -> the 95 % interval of their mean, over draws of whole files.
+
+    A file's facts are alike, so a draw of single facts would make the interval too small.
     """
-    rows: list[dict[str, Any]] = []
-    relation = candidates.corpus.relation
-    seen = {r.triple: candidates.seen(r.triple) for ranked in methods.values() for r in ranked}
-    for condition, kind, tails in itertools.product(
-        CONDITIONS, ("non-structural", "structural"), ("all", "seen", "unseen")
-    ):
-        for method, ranked in methods.items():
-            chosen = [
-                r
-                for r in ranked
-                if r.condition == condition
-                and structural[relation[r.triple]] == (kind == "structural")
-                and tails in ("all", "seen" if seen[r.triple] else "unseen")
-            ]
-            narrow = [r.among_relation for r in chosen]
-            wide = [r.among_all for r in chosen if r.among_all is not None]
-            group = {"condition": condition, "relations": kind, "tails": tails, "method": method}
-            rows.append({**group, "candidates": "of the relation", "triples": len(narrow), **figures(narrow)})
-            if wide:
-                rows.append({**group, "candidates": "all entities", "triples": len(wide), **figures(wide)})
-    return rows
+    _, file = np.unique(files, return_inverse=True)
+    total, number = np.bincount(file, values), np.bincount(file)
+    chosen = np.random.default_rng(0).multinomial(len(total), np.full(len(total), 1 / len(total)), size=draws)
+    low, high = np.percentile((chosen @ total) / (chosen @ number), [2.5, 97.5])
+    return float(low), float(high)
 
 
-_TRIVIAL_NAMES = {"full_text": "text match", "masked": "context words", "name_only": "head name"}
-
-
-def headline_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Returns sentences on the rows of `table`: what was asked, what is trivial in each condition, where they are."""
-    place = ("masked", "non-structural", "all")
-    asked = next(row["triples"] for row in rows if (row["condition"], row["relations"], row["tails"]) == place)
-    trivial = ", ".join(f"{_TRIVIAL_NAMES[condition]} in {condition}" for condition in CONDITIONS)
-    return (
-        f"Filtered tail prediction on {asked:,} triples of held-out files, non-structural relations. Trivial is "
-        f"{trivial}. Full text is copying: the tail's name stands in the text. evaluation.csv has every table, the "
-        "frequency of tails too."
-    )
+def by_file(corpus: Corpus, answers: Answers) -> np.ndarray:
+    """(N) the file of each answer's triple."""
+    return corpus.window_file[corpus.window_of[answers.triple]]

@@ -5,21 +5,24 @@ from dataclasses import dataclass
 from lib.config.reader import option
 
 CONDITIONS = ("full_text", "masked", "name_only")  # under which the evaluation asks for each triple
+FEATURES = (  # of a question and a candidate, that are counted
+    "frequency", "unseen", "same file", "same parent", "child of the head", "same package", "same folder", "same name",
+    "head's name", "words of the head's name", "parent's name", "package", "folder", "context",
+    "words shared with the head's name", "owner before", "self before",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The layout of a sample: positions = roots * (1 + leaves)."""
+    """The layout of a sample: roots with its text, and a leaf for each fact that is asked for."""
 
     roots: int = option(96, "Text tokens of a sample.", minimum=8)
-    leaves: int = option(7, "Leaves of each root: pieces of a tail's name that are distinguished.", minimum=2)
-    facts: int = option(0, "Facts of a sample at most, each on a root of its own; 0: as many as roots.", minimum=0)
+    facts: int = option(4, "Facts of a sample that are asked for at once, drawn afresh where it has more.", minimum=1)
     vocabulary: int = option(8192, "Byte-pair pieces at most.", minimum=300)
 
     @property
-    def most_facts(self) -> int:
-        """The number of facts that a sample may hold."""
-        return min(self.facts or self.roots, self.roots)
+    def positions(self) -> int:
+        return self.roots + self.facts
 
 
 @dataclass(frozen=True)
@@ -31,26 +34,39 @@ class Model:
     heads: int = option(12, "Attention heads.", minimum=1)
     feed_forward: int = option(3072, "Width inside a layer's feed-forward part.", minimum=1)
     dropout: float = option(0.1, "Share of activations that is dropped in training.", minimum=0, below=1)
+    token_dropout: float = option(0.2, "Share of the text's pieces that training masks.", minimum=0, below=1)
     relations: int = option(16, "Rows of the relation tables; the data may have fewer.", minimum=1)
+    types: int = option(16, "Rows of the table of entity types; the data may have fewer.", minimum=1)
     relation_rank: int = option(64, "Rank of each relation's matrix in H-GAT.", minimum=1)
+    own_vectors: int = option(
+        4096, "Tails with a vector of their own at most: the most frequent that three files have.", minimum=0
+    )
+    pointer: bool = option(True, "Whether the encoder adds to the score of a name's places in the text.")
     decay: float = option(0.6, "Lambda of the attention's decay with distance; 1 switches it off.", above=0, maximum=1)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What training masks."""
+    """What training asks for."""
 
-    mlm_ratio: float = option(0.15, "Share of root tokens in masked spans.", minimum=0, maximum=1)
-    mlm_weight: float = option(1.0, "Weight of the loss on text beside that on leaves.", minimum=0)
+    candidates: int = option(
+        1024, "Entities that compete in a training batch at most; as many as there are: a full softmax.", minimum=16
+    )
+    masked_ratio: float = option(
+        0.6, "Share of samples with text in which names of tails are hidden.", minimum=0, maximum=1
+    )
+    name_only_ratio: float = option(
+        0.33, "Share of the heads whose facts are asked without text; the others' come with it.", minimum=0, maximum=1
+    )
+    same_name_weight: float = option(0.3, "Weight of the softmax over the entities of one name.", minimum=0)
+    own_file: bool = option(True, "Whether training sees which tails the rest of a fact's file has; asking never does.")
+    path_dropout: float = option(0.5, "Share of samples whose head's path is cut short.", minimum=0, maximum=1)
+    mlm_ratio: float = option(
+        0.15, "Share of root tokens in masked spans, while text is learned.", minimum=0, maximum=1
+    )
     mlm_longest_span: int = option(7, "Tokens of a span at most; lengths are geometric.", minimum=1)
-    leaf_ratio: float = option(0.15, "Share of triples whose whole leaf is masked.", minimum=0, maximum=1)
-    name_mask_ratio: float = option(
-        0.15, "Share of triples whose tail's name is masked in the text, and the leaf with it.", minimum=0, maximum=1
-    )
-    structural_ratio: float = option(
-        1.0, "Share of the windows that hold structural facts alone, which a prefix rule answers.", minimum=0, maximum=1
-    )
-    name_only_ratio: float = option(0.05, "Share of samples that come without any text.", minimum=0, maximum=1)
+    mlm_steps: int = option(0, "Steps at the beginning that learn text too, by masked spans.", minimum=0)
+    fitting_steps: int = option(200, "Steps in which the weights of the counts are fitted, before training.", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -65,8 +81,8 @@ class Split:
 class Evaluation:
     """The numbers of triples that an evaluation asks for."""
 
-    validation_triples: int = option(300, "Triples of a validation, each asked under three conditions.", minimum=1)
-    test_triples: int = option(2000, "The same in the test.", minimum=1)
+    validation_triples: int = option(400, "Triples of a validation, each asked under three conditions.", minimum=1)
+    test_triples: int = option(0, "The same in the test; 0: all of them.", minimum=0)
     structural_test_triples: int = option(400, "Structural ones in the test, for their own table.", minimum=0)
 
 

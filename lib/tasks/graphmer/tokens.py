@@ -1,12 +1,13 @@
 """Words of code, and byte-pair pieces of words."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-PAD, MASK, NAME, SEP, END, UNKNOWN = range(6)
-SPECIALS = ["[PAD]", "[MASK]", "[NAME]", "[SEP]", "[END]", "[UNK]"]
+PAD, MASK, NAME, SEP, UNKNOWN = range(5)
+SPECIALS = ["[PAD]", "[MASK]", "[NAME]", "[SEP]", "[UNK]"]
+LONGEST_WORD = 8  # pieces of a word whose place in it is told apart
 IGNORE = -100  # the target of a position that is not predicted
 
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
@@ -31,14 +32,6 @@ class Pieces:
     def lengths(self, word_ids: np.ndarray) -> np.ndarray:
         """(N) indices of words -> (N) numbers of their pieces."""
         return self.offsets[word_ids + 1] - self.offsets[word_ids]
-
-    def leaves(self, names: Collection[Sequence[int]], count: int) -> np.ndarray:
-        """The pieces of each name's words and END, cut at `count` and padded: (names, count) int32."""
-        table = np.full((len(names), count), PAD, np.int32)
-        for row, word_ids in enumerate(names):
-            pieces = [*self.expand(np.array(word_ids[:count]))[0][:count], END][:count]
-            table[row, : len(pieces)] = pieces
-        return table
 
     def expand(self, word_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(N) indices of words -> (M) their pieces, the index of each piece's word among the N, its place in it."""

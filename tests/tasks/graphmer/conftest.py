@@ -28,10 +28,10 @@ CONFIG = """
 task: graphmer
 training: {max_steps: 2, effective_batch: 6}
 workload:
-  chain: {roots: 24, leaves: 4, vocabulary: 400}
-  model: {layers: 2, hidden: 8, heads: 2, feed_forward: 16, relation_rank: 4, dropout: 0.0}
+  chain: {roots: 24, facts: 3, vocabulary: 400}
+  model: {layers: 2, hidden: 8, heads: 2, feed_forward: 16, relation_rank: 4, own_vectors: 16, dropout: 0.0}
   split: {validation: 0.3, test: 0.3}
-  objective: {mlm_ratio: 0.3, leaf_ratio: 0.5, name_mask_ratio: 0.4, name_only_ratio: 0.1}
+  objective: {candidates: 60, fitting_steps: 8}
   evaluation: {validation_triples: 20, test_triples: 20, structural_test_triples: 10}
 """
 

@@ -49,16 +49,23 @@ def test_too_few_files_for_three_splits_is_said(graphmer, tmp_path):
         graphmer({"data.dir": str(lone)}).data.corpus  # noqa: B018
 
 
-def test_a_window_has_no_more_triples_than_a_sample_may_hold(graphmer):
-    corpora = [graphmer({"workload.chain.facts": facts}).data.corpus for facts in (0, 2)]
-    most = [max(corpus.first_triple[1:] - corpus.first_triple[:-1]) for corpus in corpora]
-    assert most[0] > 2 and most[1] == 2
-    assert len(corpora[0].relation) == len(corpora[1].relation)
-
-
 def test_a_file_stays_in_its_split_when_others_come():
     files = [f"{n}.py" for n in range(1000)]
     splits = split_files(files, 0.1, 0.2)
     assert split_files(files[::7], 0.1, 0.2) == {file: splits[file] for file in files[::7]}
     counts = [list(splits.values()).count(split) for split in range(3)]
     assert counts == pytest.approx([700, 100, 200], abs=40)
+
+
+def test_entities_have_their_type_and_file_and_windows_the_file_of_their_triples(graphmer):
+    task = graphmer()
+    corpus, graph = task.data.corpus, task.data.graph
+    for index, name in enumerate(corpus.entities):
+        entity = graph.entities[name]
+        assert corpus.types[corpus.entity_type[index]] == entity.type
+        file = corpus.entity_file[index]
+        assert (corpus.files[file] if file >= 0 else "") == entity.file
+    files = {triple.key: triple.file for triple in graph.triples}
+    for triple, window in enumerate(corpus.window_of):
+        names = corpus.entities[corpus.head[window]], corpus.relations[corpus.relation[triple]]
+        assert corpus.files[corpus.window_file[window]] == files[*names, corpus.entities[corpus.tail[triple]]]

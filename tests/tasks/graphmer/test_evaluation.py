@@ -1,26 +1,152 @@
-"""Ranks by the encoder, and the files of an evaluation."""
+"""Answers by counts and by the model, the gate, and the files of an evaluation."""
 
 import csv
 
 import numpy as np
+import pytest
+import torch
 
-from lib.tasks.graphmer import tokens
-from lib.tasks.graphmer.evaluation import leaf_scores
-from lib.tasks.graphmer.ranking import Ranked
+from lib.tasks.graphmer.answering import Answering, Read, Scores
+from lib.tasks.graphmer.counts import CandidateSet, Questions
+from lib.tasks.graphmer.settings import CONDITIONS
+from lib.tasks.graphmer.tables import COMBINED, ENCODER, FREQUENCY, RULE, TRIVIAL
+from lib.training.evaluation import EvaluationLoader
+from tests.tasks.graphmer.conftest import generator
 
 
-def test_a_leafs_score_is_the_sum_over_its_pieces_without_padding():
-    log_probabilities = np.arange(16, dtype=np.float32).reshape(2, 8)
-    leaves = np.array([[6, 7], [7, tokens.PAD]])
-    assert leaf_scores(log_probabilities, leaves).tolist() == [6 + 15, 7]
+def evaluated(task, model, split="test"):
+    loader = EvaluationLoader(task, task.datasets()[split], 7, torch.device("cpu"))
+    with torch.inference_mode():
+        return task.evaluate(model.eval(), loader)
 
 
-def test_the_encoders_ranks_stand_beside_the_baselines(graphmer, tmp_path):
+def moved(task, seed=0):
+    """A model whose encoder adds something."""
+    torch.manual_seed(seed)
+    model = task.model()
+    torch.nn.init.constant_(model.strength, 3.0)
+    torch.nn.init.constant_(model.strength_of_places, 3.0)
+    torch.nn.init.normal_(model.trust.weight, std=0.2)
+    return model
+
+
+def test_before_the_first_step_the_model_ranks_as_the_counts_do(graphmer):
     task = graphmer()
-    queries = task.datasets()["test"]
-    text = task.evaluator.report([Ranked(q.triple, q.condition, 1.0) for q in queries], queries, tmp_path)
+    evaluated(task, task.model())
+    counted, encoded = task.evaluator.by_counting(task.datasets()["test"])[COMBINED], task._answers[ENCODER]
+    for name in ("triple", "condition"):
+        assert np.array_equal(getattr(counted, name), getattr(encoded, name))
+    assert np.array_equal(counted.by_range, encoded.by_range) and np.array_equal(
+        counted.by_training, encoded.by_training
+    )
+    evaluated(task, moved(task))
+    assert not np.array_equal(counted.by_range, task._answers[ENCODER].by_range)
+
+
+@pytest.mark.parametrize("condition", range(3))
+def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graphmer, condition):
+    """Both ways of computing it agree: many questions over few candidates, and few over all."""
+    settings = {"workload.objective.own_file": False, "workload.objective.path_dropout": 0.0, "workload.chain.facts": 1}
+    task = graphmer({**settings, "workload.objective.masked_ratio": float(condition == 1)})
+    model, data = moved(task).eval(), task.data
+    texts = len(data.samples.windows)
+    items = list(range(texts, texts + 12)) if condition == 2 else list(range(12))
+    batch, drawn = task.collate(items, generator()), data.collator.draw(items, generator())
+    with torch.no_grad():
+        trusting, alike = (scores[:, 0].numpy() for scores in model(batch))
+        for q in range(len(items)):
+            asked = Questions(
+                *(getattr(drawn.asked, name)[[q]] for name in ("window", "relation", "condition", "hidden"))
+            )
+            assert asked.condition[0] == condition
+            among = CandidateSet(data.corpus, drawn.among.entities)
+            arrays, rows = data.collator.of_questions(asked)
+            read = Read(model, {name: torch.from_numpy(value) for name, value in arrays.items()})
+            table = data.table.of(among.entities)
+            scores = Scores(data, asked, among, rows, leave_out=True)
+            vectors = model.entities(table["pieces"], table["kind"], table["vector"])
+            want = scores.encoded(read, vectors)
+            possible = (batch["prior"][q, 0] > -1e3).numpy()
+            assert np.allclose(trusting[q][possible], want(1.0, 0.0)[0][possible], atol=1e-3)
+            assert np.allclose(alike[q][possible], want(1.0, 1.0)[0][possible], atol=1e-3)
+    assert not np.allclose(trusting, alike, atol=0.1)
+
+
+def test_the_gates_are_chosen_on_validation_and_shut_out_what_does_harm(graphmer):
+    task = graphmer()
+    model = task.model()
+    evaluated(task, model, "validation")
+    assert model.gate.tolist() == [[0.0, 0.0]] * 3  # an encoder that adds nothing
+    model = moved(task)
+    scores = evaluated(task, model, "validation")
+    chosen = model.gate.clone()
+    loader = EvaluationLoader(task, task.datasets()["validation"], 7, torch.device("cpu"))
+    for gates in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
+        model.gate.copy_(torch.tensor(gates).expand(3, 2))
+        with torch.inference_mode():
+            other = task.evaluator.headline(task.evaluator.answer(model, loader, False)[ENCODER])
+        for number, condition in enumerate(CONDITIONS):
+            both = [found[f"mrr_{condition}"] + found[f"mrr_trained_{condition}"] for found in (scores, other)]
+            assert both[0] >= both[1] - 1e-3
+            if chosen[number].tolist() == list(gates):
+                assert both[0] == pytest.approx(both[1])
+
+
+def test_the_tables_have_every_method_and_what_the_encoder_gains(graphmer, tmp_path):
+    task = graphmer()
+    scores = evaluated(task, moved(task))
+    text = task.report(scores, tmp_path)
     with (tmp_path / "evaluation.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if (row["tails"], row["relations"]) == ("all", "non-structural")]
-    assert {row["method"] for row in rows} == {"frequency", "trivial", "encoder"}
-    assert all(float(row["mrr"]) == 1.0 for row in rows if row["method"] == "encoder")
-    assert "triples of held-out files" in text
+        rows = list(csv.DictReader(file))
+    whole = [row for row in rows if (row["tails"], row["relations"]) == ("all", "non-structural")]
+    assert {row["method"] for row in whole} == {FREQUENCY, TRIVIAL, COMBINED, ENCODER, RULE}
+    assert {row["candidates"] for row in whole} == {"by range", "of training", "of its name"}
+    assert {"calls", "imports", "structural"} <= {row["relations"] for row in rows}
+    assert {"seen", "unseen"} <= {row["tails"] for row in rows}
+    for condition in CONDITIONS:
+        of = {r["method"]: r for r in whole if (r["condition"], r["candidates"]) == (condition, "by range")}
+        gain = float(of[ENCODER]["mrr"]) - float(of[COMBINED]["mrr"])
+        assert float(of[ENCODER]["gain over counts combined"]) == pytest.approx(gain, abs=1e-6)
+        assert (
+            float(of[ENCODER]["gain over counts combined, low"])
+            <= gain
+            <= float(of[ENCODER]["gain over counts combined, high"])
+        )
+        assert float(of[ENCODER]["mrr"]) == pytest.approx(scores[f"mrr_{condition}"])
+        assert float(of[COMBINED]["mrr"]) == pytest.approx(task.baseline()[f"mrr_{condition}"])
+        assert of[COMBINED]["gain over counts combined"] == ""
+    assert "triples of held-out files" in text and "[" in text
+
+
+def test_examples_show_guesses_of_model_and_counts_beside_the_truth(graphmer, tmp_path):
+    task = graphmer()
+    text = task.report(evaluated(task, moved(task)), tmp_path)
+    with (tmp_path / "examples.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert {row["condition"] for row in rows} <= {"full_text", "masked"}
+    for row in rows:
+        first = row["guesses of the model"].split(", ")[0]
+        assert (first == row["truth"]) == (row["right"] == "True")
+        assert row["truth"] in text and row["guesses of the counts"].split(", ")[0] in text
+    assert len({row["right"] for row in rows}) == 2
+
+
+def test_any_question_is_scored_by_counts_and_with_the_encoder(graphmer):
+    """Also one that no fact of the graph answers."""
+    task = graphmer()
+    model = moved(task).eval()
+    corpus = task.data.corpus
+    task.data.use(task.learned()["counts"])
+    windows = corpus.windows_of("test")[:4]
+    relation = np.full(4, corpus.relations.index("raises"))
+    allowed = task.data.scorer.is_allowed(relation[:1], np.arange(len(corpus.entities)))[0]
+    among = CandidateSet(corpus, np.flatnonzero(allowed))
+    answering = Answering(task.data, model)
+    asked = Questions(windows, relation, np.zeros(4, int), np.full(4, -1))
+    counted, encoded = answering.scores(asked, among)
+    assert counted.shape == encoded.shape == (4, len(among)) and not np.allclose(counted, encoded)
+    model.gate.zero_()
+    assert np.array_equal(*answering.scores(asked, among))
+    alone = answering.scores(Questions(windows[:1], relation[:1], np.zeros(1, int), np.full(1, -1)), among)[0]
+    assert np.allclose(alone[0], counted[0], atol=1e-5)

@@ -3,5 +3,5 @@
 from lib.tasks.graphmer.settings import Chain
 
 
-def test_a_sample_has_at_most_one_fact_a_root():
-    assert [Chain(roots=24, facts=facts).most_facts for facts in (0, 5, 99)] == [24, 5, 24]
+def test_a_sample_has_a_position_for_each_root_and_each_fact():
+    assert Chain(roots=24, facts=5).positions == 29

@@ -34,10 +34,3 @@ def test_pieces_do_not_cross_the_seams_of_names():
     pieces = learned()
     door, open_door = (pieces.expand(np.array([i]))[0].tolist() for i in (2, 0))
     assert len(door) == 1 and open_door[-1] != door[0] and len(open_door) == 2  # "_door" is a piece of its own
-
-
-def test_leaves_end_with_a_mark_and_are_cut_and_padded():
-    pieces = learned()
-    door, decoder = (pieces.expand(np.array([i]))[0].tolist() for i in (2, 4))
-    leaves = pieces.leaves([[2], [2, 4, 2]], 3)
-    assert leaves.tolist() == [[*door, tokens.END, tokens.PAD], [*door, *decoder, *door]]

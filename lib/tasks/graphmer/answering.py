@@ -1,0 +1,110 @@
+"""Scores of questions and candidates: by the counts alone, and with what the encoder adds to them."""
+
+from collections.abc import Callable
+from functools import cache, cached_property
+
+import numpy as np
+import torch
+from torch import nn
+
+from lib.task import Batch
+from lib.tasks.graphmer.counts import CandidateSet, Questions
+from lib.tasks.graphmer.data import Data
+from lib.tasks.graphmer.model import Ranker
+from lib.tasks.graphmer.rows import Rows
+from lib.tasks.graphmer.scoring import NOWHERE
+
+
+class Read:
+    """What the encoder makes of questions: `queries` (Q, d), and what it adds to weights and places (Q, ...)."""
+
+    def __init__(self, model: Ranker, batch: Batch):
+        roots, leaves = model.read(batch)
+        features, types = model.trusted(leaves)
+        self.queries = model.queries(leaves, batch)[:, 0].float()
+        self.places, self.features, self.types = (
+            value[:, 0].float().cpu().numpy() for value in (model.places(leaves, roots, batch), features, types)
+        )
+
+    def __getitem__(self, chosen: np.ndarray) -> "Read":
+        part = Read.__new__(Read)
+        for name, value in vars(self).items():
+            setattr(part, name, value[torch.from_numpy(chosen)] if isinstance(value, torch.Tensor) else value[chosen])
+        return part
+
+
+class Scores:
+    """Scores of questions of one relation and condition: by the counts, and with the encoder as far as its gates open.
+
+    `leave_out` leaves each question's own file out of the counts, where it is one of training.
+    """
+
+    def __init__(
+        self, data: Data, asked: Questions, among: CandidateSet, rows: Rows | None = None, leave_out: bool = False
+    ):
+        self.data, self.asked, self.among, self.leave_out = data, asked, among, leave_out
+        self.rows = rows or data.collator.of_questions(asked)[1]
+        self.own_rows = np.arange(len(asked))
+        self.prior = data.scorer.prior(asked, among, leave_out)
+        self.places = data.scorer.places(asked, self.rows, self.own_rows)
+
+    def counted(self, added: np.ndarray | float = 0.0) -> np.ndarray:
+        """Returns (Q, C); `added` (Q, L) is what an encoder adds to the score of each place."""
+        places = np.where(self.places > NOWHERE / 2, np.minimum(self.places + added, 15.0), self.places)
+        return self.prior + self.data.scorer.pointer(self.asked, self.among, self.rows, self.own_rows, places)
+
+    def encoded(self, read: Read, vectors: torch.Tensor) -> Callable[[float, float], np.ndarray]:
+        """Returns a function of two gates, of trust and of likeness, that returns (Q, C).
+
+        `vectors` (C, d) are those of the candidates.
+        """
+        weighted = self.data.scorer.weighted(self.asked, self.among, self.leave_out, read.features, read.types)
+        product = (read.queries @ vectors.T).float().cpu().numpy()
+        places = read.places[:, : self.places.shape[1]]
+
+        @cache
+        def trusting(trust: float) -> np.ndarray:
+            return self.counted(trust * places) + trust * weighted
+
+        return lambda trust, likeness: trusting(trust) + likeness * product if trust or likeness else self.counted()
+
+
+class Answering:
+    """A model on its data, which scores any questions: of known facts or not.
+
+    answering = Answering(task.data, model)
+    counted, encoded = answering.scores(Questions(window, relation, condition, hidden), CandidateSet(corpus, entities))
+    """
+
+    def __init__(self, data: Data, model: nn.Module):
+        self.data, self.ranker = data, getattr(model, "module", model)
+
+    @cached_property
+    def vectors(self) -> torch.Tensor:
+        """(E, d) the vectors of all entities."""
+        parts = []
+        for chosen in np.array_split(np.arange(len(self.data.corpus.entity_type)), 16):
+            of = {name: value.to(self.device) for name, value in self.data.table.of(chosen).items()}
+            parts.append(self.ranker.entities(of["pieces"], of["kind"], of["vector"]).float())
+        return torch.cat(parts)
+
+    @property
+    def device(self) -> torch.device:
+        return self.ranker.token.weight.device
+
+    def of(self, among: CandidateSet) -> torch.Tensor:
+        """(C, d) the vectors of candidates."""
+        return self.vectors[torch.from_numpy(among.entities).to(self.device)]
+
+    def gates(self, condition: int) -> tuple[float, float]:
+        """Returns how far trust and likeness are opened."""
+        trust, likeness = self.ranker.gate[condition].tolist()
+        return trust, likeness
+
+    @torch.no_grad()
+    def scores(self, asked: Questions, among: CandidateSet) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the scores (Q, C) by the counts, and with the encoder; all questions are of one condition."""
+        arrays, rows = self.data.collator.of_questions(asked)
+        read = Read(self.ranker, {name: torch.from_numpy(value).to(self.device) for name, value in arrays.items()})
+        scores = Scores(self.data, asked, among, rows)
+        return scores.counted(), scores.encoded(read, self.of(among))(*self.gates(int(asked.condition[0])))
