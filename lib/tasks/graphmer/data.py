@@ -173,7 +173,7 @@ class Data:
         return Collator(
             self.corpus,
             self.scorer,
-            Sampler(self.corpus, self.scorer.counts, self.scorer, objective.candidates),
+            Sampler(self.scorer, np.flatnonzero(~self.structural), objective.candidates),
             self.table,
             self.samples,
             objective,

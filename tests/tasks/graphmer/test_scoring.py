@@ -96,7 +96,7 @@ def test_the_score_is_the_weighted_sum_of_the_features(graphmer, leave_out):
 def test_a_candidate_is_there_as_often_as_its_chance_says(graphmer):
     task = graphmer()
     corpus, scorer = task.data.corpus, task.data.scorer
-    sampler = Sampler(corpus, scorer.counts, scorer, 60)
+    sampler = Sampler(scorer, np.arange(len(corpus.relations)), 60)
     gold, words, files = corpus.tail[corpus.triples_of("train")[:3]], corpus.name[:40], np.array([0, 1])
     times, chances = np.zeros(len(corpus.entities)), np.zeros(len(corpus.entities))
     for seed in range(400):
@@ -114,7 +114,15 @@ def test_a_candidate_is_there_as_often_as_its_chance_says(graphmer):
 def test_with_room_for_all_everything_competes_at_even_odds(graphmer):
     task = graphmer()
     corpus, scorer = task.data.corpus, task.data.scorer
-    sampler = Sampler(corpus, scorer.counts, scorer, 10 * len(corpus.entities))
+    sampler = Sampler(scorer, np.arange(len(corpus.relations)), 10 * len(corpus.entities))
     gold = corpus.tail[corpus.triples_of("train")[:3]]
     among, chance = sampler.draw(gold, corpus.name[:5], np.array([0]), np.full(len(corpus.entities), 0.999))
     assert np.array_equal(among.entities, sampler.entities) and np.allclose(chance, 0)
+
+
+def test_what_only_a_structural_relation_has_as_a_tail_takes_no_place_in_a_batch(graphmer):
+    task = graphmer()
+    corpus, structural = task.data.corpus, task.data.structural
+    possible = task.data.scorer.is_allowed(np.flatnonzero(~structural), np.arange(len(corpus.entities))).any(0)
+    assert set(task.data.collator.sampler.entities.tolist()) == set(np.flatnonzero(possible).tolist())
+    assert not possible.all()
