@@ -133,7 +133,7 @@ def test_another_workload_brings_its_own_sizes_and_leaves_the_overrides_behind(s
     made.workload.value = "graphmer_small"
     assert made.wait(600)
     config = planned[-1][0]
-    assert (config.run.name, config.workload.model.layers, made.batch.value) == ("graphmer_small", 2, 16)
+    assert (config.run.name, config.workload.model.layers, made.batch.value) == ("graphmer_small", 2, 48)
     assert made.recomputed.options[-1][0] == "all 2 layers" and len(planned) == 2, "one answer, not one a control"
 
 
