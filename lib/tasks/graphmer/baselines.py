@@ -11,7 +11,7 @@ _SMOOTHING = 0.3  # chosen on the validation split among 0.03, 0.1, 0.3, 1
 
 
 class Baselines:
-    """Scores candidates (Q, C) by single counts over the training triples. Q questions are of one relation and condition."""
+    """Scores candidates (Q, C) by single counts over the training triples; all questions are of one kind."""
 
     def __init__(self, counts: Counts):
         self.corpus, self.counts = counts.corpus, counts
