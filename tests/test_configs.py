@@ -29,7 +29,7 @@ def test_a_workload_comes_in_two_sizes(path):
 def test_graphmer_has_the_size_for_kaggle():
     config = load_config(ROOT / "configs" / "graphmer.yaml")
     chain, model = config.workload.chain, config.workload.model
-    assert (model.layers, model.hidden, chain.positions) == (12, 768, 200)
+    assert (model.layers, model.hidden, chain.positions) == (12, 768, 104)
     training = config.training
     assert (training.effective_batch, training.max_steps, training.smoke_steps) == (64, 10_000, 100)
     assert config.checkpoint.keep_last == 5

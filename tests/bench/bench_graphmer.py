@@ -78,9 +78,9 @@ def cut(value: str) -> str:
 
 def gains(table: list[dict[str, str]]) -> dict[str, list[float]]:
     """Returns the encoder's gain over the counts and its bounds, by condition and candidates."""
-    name = "gain over counts combined"
+    name, ends = "gain over counts combined", ("", ", low", ", high")
     return {
-        f"{row['condition']}, {row['candidates']}": [round(float(row[name + end]), 4) for end in ("", ", low", ", high")]
+        f"{row['condition']}, {row['candidates']}": [round(float(row[name + end]), 4) for end in ends]
         for row in table
         if (row["method"], row["relations"], row["tails"]) == ("counts + encoder", "non-structural", "all")
     }
@@ -95,7 +95,8 @@ def main(wanted: list[str]) -> None:
         found = {**record.get("runs", {}), name: {**head("torch"), **measured(runs[name])}}
         seeds = [found[seed]["metrics"] for seed in SEEDS if seed in found]
         mean = {key: round(sum(one[key] for one in seeds) / len(seeds), 4) for key in seeds[0]} if seeds else {}
-        RECORD.write_text(json.dumps({"mean_of_seeds": mean, "seeds": len(seeds), "runs": found}, indent=1) + "\n")
+        record = {"mean_of_seeds": mean, "seeds": len(seeds), "runs": found}
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
         print(name, json.dumps({k: v for k, v in found[name].items() if k not in ("table", "columns")}, indent=1))
 
 

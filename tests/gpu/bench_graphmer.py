@@ -2,7 +2,7 @@
 
     python -m tests.gpu.bench_graphmer [--set training.micro_batch=32 ...]
 
-It trains configs/graphmer.yaml (64 samples of up to 200 positions a step) through the trainer as it ships, reading the
+It trains configs/graphmer.yaml (64 samples of up to 104 positions a step) through the trainer as it ships, reading the
 standard library of the running Python. Model FLOPs are counted by torch over one forward and backward pass of the same
 batches, recomputation left out; the card's rate is that of its own matrix product of 8192 x 8192 in the same precision.
 Figures go to tests/bench/records/gpu_<card>.json.
@@ -110,7 +110,7 @@ def main() -> None:
         "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
         "overrides": overrides,
         "goals": GOALS,
-        "graphmer, 12 x 768, 64 samples of up to 200 positions": measure(overrides),
+        "graphmer, 12 x 768, 64 samples of up to 104 positions": measure(overrides),
     }
     path = RECORDS / f"gpu_{name.lower().replace(' ', '_')}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")

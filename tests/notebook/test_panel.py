@@ -80,7 +80,7 @@ def test_the_controls_begin_with_what_the_configuration_says(shown, planned):
     made = shown(overrides={"training.effective_batch": 48, "workload.chain.roots": 100})
     assert (made.workload.value, made.card.value) == ("graphmer", "t4")
     assert (made.batch.value, made.precision.value) == (48, "auto")
-    assert [(d.description, d.value) for d in made.dials.children] == [("Roots", 100), ("Leaves", 7)]
+    assert [(d.description, d.value) for d in made.dials.children] == [("Roots", 100), ("Facts", 8)]
     assert made.recomputed.options[-1] == ("all 12 layers", "all")
     assert len(planned) == 1 and planned[0][0].training.micro_batch == 0, "the micro-batch is what is asked for"
     assert "graphmer fits on 2 x T4" in text_of(made.answer.value) and not made.use.disabled
@@ -133,7 +133,7 @@ def test_another_workload_brings_its_own_sizes_and_leaves_the_overrides_behind(s
     made.workload.value = "graphmer_small"
     assert made.wait(600)
     config = planned[-1][0]
-    assert (config.run.name, config.workload.model.layers, made.batch.value) == ("graphmer_small", 2, 16)
+    assert (config.run.name, config.workload.model.layers, made.batch.value) == ("graphmer_small", 2, 48)
     assert made.recomputed.options[-1][0] == "all 2 layers" and len(planned) == 2, "one answer, not one a control"
 
 

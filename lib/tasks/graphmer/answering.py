@@ -10,7 +10,6 @@ from torch import nn
 from lib.task import Batch
 from lib.tasks.graphmer.counts import CandidateSet, Questions
 from lib.tasks.graphmer.data import Data
-from lib.tasks.graphmer.model import Ranker
 from lib.tasks.graphmer.rows import Rows
 from lib.tasks.graphmer.scoring import NOWHERE
 
@@ -18,13 +17,10 @@ from lib.tasks.graphmer.scoring import NOWHERE
 class Read:
     """What the encoder makes of questions: `queries` (Q, d), and what it adds to weights and places (Q, ...)."""
 
-    def __init__(self, model: Ranker, batch: Batch):
-        roots, leaves = model.read(batch)
-        features, types = model.trusted(leaves)
-        self.queries = model.queries(leaves, batch)[:, 0].float()
-        self.places, self.features, self.types = (
-            value[:, 0].float().cpu().numpy() for value in (model.places(leaves, roots, batch), features, types)
-        )
+    def __init__(self, model: nn.Module, batch: Batch):
+        added = {name: value[:, 0].float() for name, value in model(batch).items()}
+        self.queries = added["queries"]
+        self.places, self.features, self.types = (added[name].cpu().numpy() for name in ("places", "features", "types"))
 
     def __getitem__(self, chosen: np.ndarray) -> "Read":
         part = Read.__new__(Read)
@@ -77,7 +73,7 @@ class Answering:
     """
 
     def __init__(self, data: Data, model: nn.Module):
-        self.data, self.ranker = data, getattr(model, "module", model)
+        self.data, self.model = data, model
 
     @cached_property
     def vectors(self) -> torch.Tensor:
@@ -85,12 +81,17 @@ class Answering:
         parts = []
         for chosen in np.array_split(np.arange(len(self.data.corpus.entity_type)), 16):
             of = {name: value.to(self.device) for name, value in self.data.table.of(chosen).items()}
-            parts.append(self.ranker.entities(of["pieces"], of["kind"], of["vector"]).float())
+            parts.append(self.model(of).float())
         return torch.cat(parts)
 
     @property
+    def gate(self) -> torch.Tensor:
+        """(conditions, 2) how far trust and likeness are opened."""
+        return self.model.get_buffer("gate")
+
+    @property
     def device(self) -> torch.device:
-        return self.ranker.token.weight.device
+        return self.gate.device
 
     def of(self, among: CandidateSet) -> torch.Tensor:
         """(C, d) the vectors of candidates."""
@@ -98,13 +99,13 @@ class Answering:
 
     def gates(self, condition: int) -> tuple[float, float]:
         """Returns how far trust and likeness are opened."""
-        trust, likeness = self.ranker.gate[condition].tolist()
+        trust, likeness = self.gate[condition].tolist()
         return trust, likeness
 
     @torch.no_grad()
     def scores(self, asked: Questions, among: CandidateSet) -> tuple[np.ndarray, np.ndarray]:
         """Returns the scores (Q, C) by the counts, and with the encoder; all questions are of one condition."""
         arrays, rows = self.data.collator.of_questions(asked)
-        read = Read(self.ranker, {name: torch.from_numpy(value).to(self.device) for name, value in arrays.items()})
+        read = Read(self.model, {name: torch.from_numpy(value).to(self.device) for name, value in arrays.items()})
         scores = Scores(self.data, asked, among, rows)
         return scores.counted(), scores.encoded(read, self.of(among))(*self.gates(int(asked.condition[0])))

@@ -11,7 +11,7 @@ _SMOOTHING = 0.3  # chosen on the validation split among 0.03, 0.1, 0.3, 1
 
 
 class Baselines:
-    """Scores candidates (Q, C) by single counts over the training triples. Q questions are of one condition."""
+    """Scores candidates (Q, C) by single counts over the training triples; all questions are of one kind."""
 
     def __init__(self, counts: Counts):
         self.corpus, self.counts = counts.corpus, counts
@@ -54,12 +54,12 @@ class Baselines:
         """Naive Bayes over the words around a hidden name: log P(t) + sum of log P(word | t), up to a constant."""
         question, key, _ = self.counts.keys("context", asked)
         pair, tail, number = self.counts.tables["context"].get(key)
-        total = self._contexts_of_tail[asked.relation]  # (Q, E)
-        share = np.bincount(pair, number, len(key)) / np.maximum(1, total.sum(1)[question])
+        total = self._contexts_of_tail[asked.relation[0]]  # (E)
+        share = np.bincount(pair, number, len(key)) / max(1, total.sum())
         unseen = _SMOOTHING * (share + 1e-6)
         scores = np.log(self.frequency(asked, among) + 1e-3)
         words = np.bincount(question, minlength=len(asked))[:, None]
-        scores -= words * np.log(total[:, among.entities] + _SMOOTHING)
+        scores -= words * np.log(total[among.entities] + _SMOOTHING)[None]
         return scores + _summed(question[pair], tail, np.log1p(number / unseen[pair]), asked, among)
 
     @cached_property

@@ -236,7 +236,7 @@ class Counts:
 
     def count(self, asked: Questions, among: CandidateSet, leave_out: bool) -> np.ndarray:
         """(Q, C) how many training facts have the relation and the tail, without the own file's if asked for."""
-        count = self.of_tail[asked.relation][:, among.entities]
+        count = self.of_tail[asked.relation[:, None], among.entities]
         return count - self.own_count(asked, among) if leave_out else count
 
     def own_count(self, asked: Questions, among: CandidateSet) -> np.ndarray:

@@ -99,7 +99,18 @@ class Data:
 
     @cached_property
     def corpus(self) -> Corpus:
-        """The arrays, from the cache where the same data and settings made them before. Raises BadInput."""
+        """The arrays of data that the model has tables for. Raises BadInput."""
+        corpus = self._read_or_built()
+        for what, names in (("relations", corpus.relations), ("types", corpus.types)):
+            if len(names) > (rows := getattr(self.settings.model, what)):
+                raise BadInput(
+                    f"The data has {len(names)} {what} and workload.model.{what} is {rows}. Set it to at least "
+                    f"{len(names)}."
+                )
+        return corpus
+
+    def _read_or_built(self) -> Corpus:
+        """Returns the arrays, from the cache where the same data and settings made them before. Raises BadInput."""
         path = self.cache / f"corpus-{self._corpus_key()}.npz"
         try:
             if path.is_file():
@@ -107,12 +118,6 @@ class Data:
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             print(f"The cached corpus {path} is damaged ({error}); it is built again.")
         built = build(self.graph, None if self.is_graph else self.sources, self.settings.chain, self.settings.split)
-        for what, names in (("relations", built.relations), ("types", built.types)):
-            if len(names) > (rows := getattr(self.settings.model, what)):
-                raise BadInput(
-                    f"The data has {len(names)} {what} and workload.model.{what} is {rows}. Set it to at least "
-                    f"{len(names)}."
-                )
         try:
             built.save(path)
             return Corpus.load(path)  # mapped, as in every later run
@@ -261,7 +266,7 @@ class Data:
         return Collator(
             self.corpus,
             self.scorer,
-            Sampler(self.corpus, self.scorer.counts, self.scorer, objective.candidates),
+            Sampler(self.scorer, np.flatnonzero(~self.structural), objective.candidates),
             self.table,
             self.samples,
             objective,

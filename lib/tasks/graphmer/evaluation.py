@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from lib.task import Batch
 from lib.tasks.graphmer import ranking, tables
@@ -16,7 +16,6 @@ from lib.tasks.graphmer.baselines import Baselines
 from lib.tasks.graphmer.chains import Queries
 from lib.tasks.graphmer.counts import Questions
 from lib.tasks.graphmer.data import Data
-from lib.tasks.graphmer.model import Ranker
 from lib.tasks.graphmer.ranking import Answers, Candidates
 from lib.tasks.graphmer.settings import CONDITIONS
 from lib.tasks.graphmer.tables import COMBINED, ENCODER, FREQUENCY, RULE, TRIVIAL
@@ -49,7 +48,7 @@ class Evaluator:
         gates = GATES if chooses_gate else (None,)
         parts: dict[Any, list[Answers]] = {gate: [] for gate in gates}
         for batch in loader:
-            read = Read(answering.ranker, batch)
+            read = Read(model, batch)
             triples = batch["triple"].cpu().numpy()
             conditions = batch["condition"][:, 0].cpu().numpy()
             for asked, chosen in self._alike(triples, conditions):
@@ -61,15 +60,15 @@ class Evaluator:
         answers = {gate: Answers.joined(found) for gate, found in parts.items()}
         if not chooses_gate:
             return {ENCODER: answers[None]}
-        return {ENCODER: self._opened(answering.ranker, answers)}
+        return {ENCODER: self._opened(answering.gate, answers)}
 
-    def _opened(self, ranker: Ranker, answers: Mapping[tuple[float, float], Answers]) -> Answers:
+    def _opened(self, gates: Tensor, answers: Mapping[tuple[float, float], Answers]) -> Answers:
         """Sets the gate of each condition to the best one here; returns the answers with it."""
         chosen = []
         for number, condition in enumerate(CONDITIONS):
             of_condition = {gate: found[found.condition == number] for gate, found in answers.items()}
             best = max(GATES, key=lambda gate: (round(self._mean(of_condition[gate], condition), 4), -sum(gate)))
-            ranker.gate[number] = ranker.gate.new_tensor(best)
+            gates[number] = gates.new_tensor(best)
             chosen.append(of_condition[best])
         return Answers.joined(chosen)
 

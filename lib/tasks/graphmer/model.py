@@ -6,6 +6,7 @@ embeddings, attention that decays with distance on the graph. Its leaves are one
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -145,7 +146,7 @@ class Ranker(nn.Module):
         self.strength = nn.Parameter(torch.zeros(conditions, shape.relations))
         self.strength_of_places = nn.Parameter(torch.zeros(conditions, shape.relations))
         self.own_file = nn.Parameter(torch.ones(conditions, shape.relations))
-        self.trust = nn.Linear(d, len(FEATURES) + shape.types)
+        self.trust, self.trust_beside_file = (nn.Linear(d, len(FEATURES) + shape.types) for _ in range(2))
         self.register_buffer("gate", torch.ones(conditions, 2))
         self._initialise()
 
@@ -162,7 +163,8 @@ class Ranker(nn.Module):
                 nn.init.zeros_(module.bias)
         for table in (self.token, self.piece, self.relation):
             nn.init.normal_(table.weight, std=self.shape.hidden**-0.5)
-        nn.init.zeros_(self.trust.weight)
+        for linear in (self.trust, self.trust_beside_file):
+            nn.init.zeros_(linear.weight)
         self.root_position.weight.data.copy_(0.7 * sinusoids(self.shape.roots, self.shape.hidden))
         with torch.no_grad():
             identity = torch.eye(self.shape.hidden)
@@ -237,10 +239,15 @@ class Ranker(nn.Module):
             begin += most
         return total
 
+    def added(self, roots: Tensor, leaves: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Returns queries (B, G, d), and what is added to places (B, G, L), features (B, G, FEATURES), types."""
+        features, types = self.trusted(leaves)
+        places = self.places(leaves, roots, batch)
+        return {"queries": self.queries(leaves, batch), "places": places, "features": features, "types": types}
+
     def trusted(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
         """leaves (B, G, d) -> (B, G, FEATURES) and (B, G, types), what is added to the weights of the counts."""
-        added = self.trust(leaves)
-        return added[..., : len(FEATURES)], added[..., len(FEATURES) :]
+        return _parted(self.trust(leaves))
 
     def queries(self, leaves: Tensor, batch: Batch) -> Tensor:
         """leaves (B, G, d) -> (B, G, d), whose product with an entity's vector the encoder adds to its score."""
@@ -251,30 +258,48 @@ class Ranker(nn.Module):
         scores = self.place_query(leaves) @ self.place_key(roots).mT / math.sqrt(self.shape.hidden)
         return scores * self._of(self.strength_of_places, batch)[..., None] * self.shape.pointer
 
-    def forward(self, batch: Batch, masked: Tensor | None = None) -> tuple[Tensor, Tensor] | Tensor:
+    def forward(self, batch: Batch, masked: Tensor | None = None) -> Any:
         """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
 
-        The second ones leave the first as they are: likeness learns what trust, and the tails of the fact's own file,
-        do not explain. So trust is learned without these, as it is asked. See `Collator` for the tensors of a batch.
-        Where `masked` (B, L) is given, it returns logits of these roots instead, (N, vocabulary).
+        The second ones leave the first as they are: likeness learns what trust, and the tails of the fact's own file
+        with weights of the counts beside them, do not explain. So trust is learned without these, as it is asked, and
+        no question has them. See `Collator` for the tensors of a batch.
+
+        Everything goes through here, because sharded weights are whole only inside: where `masked` (B, L) is given, it
+        returns logits of these roots instead, (N, vocabulary); of a batch of questions what is added to their scores,
+        see `added`; and of one without roots the vectors of its entities, (C, d).
         """
+        if "roots" not in batch:
+            return self.entities(batch["pieces"], batch["kind"], batch["vector"])
         if masked is not None:
             return self.text_logits(batch["masked_roots"], batch["within"], masked)
         roots, leaves = self.read(batch)
+        if "prior" not in batch:
+            return self.added(roots, leaves, batch)
         first = {name: batch[name][0] for name in ("pieces", "kind", "vector", "name", "name_owner")}
-        features, types = self.trusted(leaves)
-        trusting = batch["prior"] + (batch["features"] @ features[..., None]).squeeze(-1) + types[..., first["kind"]]
+        trusting = batch["prior"] + _weighted(batch["features"], first["kind"], *self.trusted(leaves))
         places = batch["places"] + self.places(leaves, roots, batch)
         trusting = trusting + pointed(places, batch, first["name"], first["name_owner"])
         vectors = self.entities(first["pieces"], first["kind"], first["vector"])
         alike = self.queries(leaves, batch) @ vectors.T
         of_file = self._of(self.own_file, batch)[..., None] * torch.log1p(batch["own"])
+        of_file = of_file + _weighted(batch["features"], first["kind"], *_parted(self.trust_beside_file(leaves)))
         return trusting, trusting.detach() + of_file + alike
 
     @staticmethod
     def _of(table: Tensor, batch: Batch) -> Tensor:
         """(conditions, relations) -> (B, G), the entry of each question."""
         return F.embedding(batch["condition"] * table.shape[1] + batch["relation"], table.reshape(-1, 1)).squeeze(-1)
+
+
+def _parted(added: Tensor) -> tuple[Tensor, Tensor]:
+    return added[..., : len(FEATURES)], added[..., len(FEATURES) :]
+
+
+def _weighted(features: Tensor, kind: Tensor, weights: Tensor, of_kinds: Tensor) -> Tensor:
+    """features (B, G, C, FEATURES), kind (C), weights (B, G, FEATURES), of_kinds (B, G, types) -> (B, G, C)."""
+    is_kind = F.one_hot(kind, of_kinds.shape[-1]).to(of_kinds.dtype)  # a product, whose gradient is deterministic
+    return (features @ weights[..., None]).squeeze(-1) + of_kinds @ is_kind.T
 
 
 def pointed(places: Tensor, batch: Batch, name: Tensor, owner: Tensor) -> Tensor:

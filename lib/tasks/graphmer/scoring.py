@@ -76,8 +76,8 @@ class Scorer:
 
     def is_allowed(self, relation: np.ndarray, entities: np.ndarray) -> np.ndarray:
         """(Q) relations, (C) entities -> (Q, C) whether the type is in the range, or training has the tail."""
-        in_range = self.allowed[relation][:, self.corpus.entity_type[entities]]
-        return in_range | (self.counts.of_tail[relation][:, entities] > 0)
+        in_range = self.allowed[relation[:, None], self.corpus.entity_type[entities]]
+        return in_range | (self.counts.of_tail[relation[:, None], entities] > 0)
 
     def true_tails(self, asked: Questions) -> tuple[np.ndarray, np.ndarray]:
         """Returns (N) questions and a tail that their head and relation have in any file of any split."""
@@ -145,18 +145,21 @@ class Scorer:
 
 
 class Sampler:
-    """Draws the candidates that compete in a training batch, each with a known chance to be there."""
+    """Draws the candidates that compete in a training batch, each with a known chance to be there.
 
-    def __init__(self, corpus: Corpus, counts: Counts, scorer: Scorer, most: int):
-        self.corpus, self.counts, self.most = corpus, counts, most
-        relations = np.flatnonzero(counts.total > 0)
+    They are possible tails of `relations`; there are `most` at most, unless a batch has too many facts.
+    """
+
+    def __init__(self, scorer: Scorer, relations: np.ndarray, most: int):
+        corpus, counts = scorer.corpus, scorer.counts
+        self.corpus, self.most = corpus, most
         can_be_tail = scorer.is_allowed(relations, np.arange(len(corpus.entity_type))).any(0)
         self.entities = np.flatnonzero(can_be_tail)
         self.by_name = Groups(corpus.name[self.entities])
-        train = counts.train
+        train = counts.train[np.isin(corpus.relation[counts.train], relations)]
         pairs = np.unique(np.stack([counts.file[corpus.window_of[train]], corpus.tail[train]]), axis=1)
         self.by_file, self._of_file = Groups(pairs[0]), np.searchsorted(self.entities, pairs[1])
-        frequency = counts.of_tail.sum(0)[self.entities]
+        frequency = counts.of_tail[relations].sum(0)[self.entities]
         self.share = np.sqrt(frequency + 0.05)
         self.chance_of_gold = frequency / max(1.0, float(frequency.sum()))
 

@@ -1,5 +1,7 @@
 """A small tree of sources, and the task on it."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -31,26 +33,40 @@ workload:
   chain: {roots: 24, facts: 3, vocabulary: 400}
   model: {layers: 2, hidden: 8, heads: 2, feed_forward: 16, relation_rank: 4, own_vectors: 16, dropout: 0.0}
   split: {validation: 0.3, test: 0.3}
-  objective: {candidates: 60, fitting_steps: 8}
+  objective: {candidates: 60, fitting_steps: 3}
   evaluation: {validation_triples: 20, test_triples: 20, structural_test_triples: 10}
 """
 
 
-@pytest.fixture
-def graphmer(tmp_path):
-    """graphmer(**overrides) -> the task on a small tree of sources."""
-    source = tmp_path / "tree"
-    source.mkdir()
+def write_tree(home):
+    (home / "tree").mkdir()
     for n in range(16):
-        (source / f"house{n}.py").write_text(MODULE.format(n=n))
-        (source / f"helper{n}.py").write_text(HELPER)
-    (tmp_path / "graphmer.yaml").write_text(CONFIG)
+        (home / "tree" / f"house{n}.py").write_text(MODULE.format(n=n))
+        (home / "tree" / f"helper{n}.py").write_text(HELPER)
+    (home / "graphmer.yaml").write_text(CONFIG)
 
-    def make(overrides=None):
-        config = load_config(tmp_path / "graphmer.yaml", {"data.dir": str(source), **(overrides or {})})
-        return load_task(config)
 
-    return make
+def load(home, overrides=None):
+    return load_task(load_config(home / "graphmer.yaml", {"data.dir": str(home / "tree"), **(overrides or {})}))
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    """A cache with the graph and the arrays of the tree, which most tests only read."""
+    home = tmp_path_factory.mktemp("built")
+    write_tree(home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINBOOK_CACHE", str(home / "cache"))
+        load(home).data.corpus  # noqa: B018
+    return home / "cache"
+
+
+@pytest.fixture
+def graphmer(tmp_path, built):
+    """graphmer(**overrides) -> the task on a small tree of sources."""
+    write_tree(tmp_path)
+    shutil.copytree(built, tmp_path / "cache", dirs_exist_ok=True)
+    return lambda overrides=None: load(tmp_path, overrides)
 
 
 def generator(seed=0):

@@ -78,9 +78,12 @@ def test_a_source_file_that_cannot_be_read_is_named_and_refused_unless_allowed(g
     assert "Left out latin.py" in capsys.readouterr().out
 
 
-def test_too_many_relations_for_the_model_are_said_before_training(graphmer):
-    with pytest.raises(BadInput, match=r"relations and workload.model.relations is 2"):
-        graphmer({"workload.model.relations": 2}).data.corpus  # noqa: B018
+@pytest.mark.parametrize("what", ["relations", "types"])
+def test_too_many_relations_or_types_for_the_model_are_said_before_training(graphmer, tmp_path, what):
+    for cache in (tmp_path / "cache", tmp_path / "empty"):  # built before, and not
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(BadInput, match=rf"workload.model.{what} is 2"):
+            patch.setenv("TRAINBOOK_CACHE", str(cache))
+            graphmer({f"workload.model.{what}": 2}).data.corpus  # noqa: B018
 
 
 def test_a_malformed_line_of_given_triples_is_named(graphmer, tmp_path):

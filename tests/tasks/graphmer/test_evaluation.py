@@ -45,7 +45,7 @@ def test_before_the_first_step_the_model_ranks_as_the_counts_do(graphmer):
 
 @pytest.mark.parametrize("condition", range(3))
 def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graphmer, condition):
-    """Both ways of computing it agree: many questions over few candidates, and few over all."""
+    """Both ways of computing it agree, where nothing of the own file is known."""
     settings = {"workload.objective.own_file": False, "workload.objective.path_dropout": 0.0, "workload.chain.facts": 1}
     task = graphmer({**settings, "workload.objective.masked_ratio": float(condition == 1)})
     model, data = moved(task).eval(), task.data

@@ -33,7 +33,7 @@ def test_weights_survive_json_and_are_refused_for_other_data(graphmer):
 def test_fitting_gives_the_same_weights_again_and_lowers_the_loss_of_other_facts(graphmer):
     task = graphmer()
     collator = task.data.collator
-    first, again, none = (fitting.fit(collator, steps) for steps in (30, 30, 1))
+    first, again, none = (fitting.fit(collator, steps) for steps in (15, 15, 1))
     assert all(np.array_equal(value, getattr(again, name)) for name, value in vars(first).items())
     losses = {}
     for name, weights in (("fitted", first), ("not", none)):
@@ -42,7 +42,7 @@ def test_fitting_gives_the_same_weights_again_and_lowers_the_loss_of_other_facts
         scores = collator.scorer.prior(drawn.asked, drawn.among, leave_out=True)
         gold = torch.from_numpy(drawn.gold)
         losses[name] = float(torch.nn.functional.cross_entropy(torch.from_numpy(scores), gold))
-    assert losses["fitted"] < 0.9 * losses["not"]
+    assert losses["fitted"] < 0.95 * losses["not"]
 
 
 def test_the_pointer_adds_up_the_places_of_a_name(graphmer):
@@ -96,10 +96,10 @@ def test_the_score_is_the_weighted_sum_of_the_features(graphmer, leave_out):
 def test_a_candidate_is_there_as_often_as_its_chance_says(graphmer):
     task = graphmer()
     corpus, scorer = task.data.corpus, task.data.scorer
-    sampler = Sampler(corpus, scorer.counts, scorer, 60)
+    sampler = Sampler(scorer, np.arange(len(corpus.relations)), 60)
     gold, words, files = corpus.tail[corpus.triples_of("train")[:3]], corpus.name[:40], np.array([0, 1])
     times, chances = np.zeros(len(corpus.entities)), np.zeros(len(corpus.entities))
-    for seed in range(400):
+    for seed in range(250):
         draws = torch.rand(len(corpus.entities), generator=generator(seed)).numpy()
         among, chance = sampler.draw(gold, words, files, draws)
         assert len(among) <= 60 and set(gold.tolist()) <= set(among.entities.tolist())
@@ -107,14 +107,22 @@ def test_a_candidate_is_there_as_often_as_its_chance_says(graphmer):
         chances[among.entities] = np.exp(chance)
     others = np.setdiff1d(np.flatnonzero(times), gold)
     golds = sampler.chance_of_gold[np.searchsorted(sampler.entities, others)] * 3
-    assert np.abs(times[others] / 400 - chances[others]).max() < 0.12 + golds.max()
+    assert np.abs(times[others] / 250 - chances[others]).max() < 0.15 + golds.max()
     assert (chances[others] < 0.9).any()
 
 
 def test_with_room_for_all_everything_competes_at_even_odds(graphmer):
     task = graphmer()
     corpus, scorer = task.data.corpus, task.data.scorer
-    sampler = Sampler(corpus, scorer.counts, scorer, 10 * len(corpus.entities))
+    sampler = Sampler(scorer, np.arange(len(corpus.relations)), 10 * len(corpus.entities))
     gold = corpus.tail[corpus.triples_of("train")[:3]]
     among, chance = sampler.draw(gold, corpus.name[:5], np.array([0]), np.full(len(corpus.entities), 0.999))
     assert np.array_equal(among.entities, sampler.entities) and np.allclose(chance, 0)
+
+
+def test_what_only_a_structural_relation_has_as_a_tail_takes_no_place_in_a_batch(graphmer):
+    task = graphmer()
+    corpus, structural = task.data.corpus, task.data.structural
+    possible = task.data.scorer.is_allowed(np.flatnonzero(~structural), np.arange(len(corpus.entities))).any(0)
+    assert set(task.data.collator.sampler.entities.tolist()) == set(np.flatnonzero(possible).tolist())
+    assert not possible.all()
