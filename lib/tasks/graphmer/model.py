@@ -138,7 +138,6 @@ class Ranker(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(d)
         self.reach = nn.Parameter(torch.linspace(0.0, 4.0, shape.heads))  # p: how far each head sees undimmed
-        self.output_bias = nn.Parameter(torch.zeros(shape.vocabulary))
         self.query, self.place_query, self.place_key = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
         self.compose = nn.ModuleDict({name: nn.Linear(d, d, bias=False) for name, _ in PARTS})
         self.kind = nn.Embedding(shape.types, d)
@@ -199,7 +198,7 @@ class Ranker(nn.Module):
         """roots, within (B, L), chosen (B, L) bool -> (N, vocabulary) logits of the chosen roots, by the text alone."""
         nothing = roots.new_zeros(len(roots), 0, roots.shape[1])
         hidden = self._encoded(self._embedded(roots, within), roots, nothing)
-        return F.linear(hidden[chosen], self.token.weight, self.output_bias)
+        return F.linear(hidden[chosen], self.token.weight)
 
     def _embedded(self, roots: Tensor, within: Tensor) -> Tensor:
         return self.token(roots) + self.root_position.weight[: roots.shape[1]] + self.piece(within)
