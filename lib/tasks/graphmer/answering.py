@@ -10,17 +10,23 @@ from torch import nn
 from lib.task import Batch
 from lib.tasks.graphmer.counts import CandidateSet, Questions
 from lib.tasks.graphmer.data import Data
+from lib.tasks.graphmer.model import MOST_MEANT
 from lib.tasks.graphmer.rows import Rows
 from lib.tasks.graphmer.scoring import NOWHERE
 
+# (N) questions, roots and candidates -> (N) what is added to the score of the root as a place of the candidate's name
+Meant = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
 
 class Read:
-    """What the encoder makes of questions: `queries` (Q, d), and what it adds to weights and places (Q, ...)."""
+    """What the encoder makes of questions: `queries` (Q, d), `meanings` (Q, L, d), and what it adds (Q, ...)."""
 
     def __init__(self, model: nn.Module, batch: Batch):
         added = {name: value[:, 0].float() for name, value in model(batch).items()}
-        self.queries = added["queries"]
-        self.places, self.features, self.types = (added[name].cpu().numpy() for name in ("places", "features", "types"))
+        self.queries = added.pop("queries")
+        self.meanings, self.places, self.features, self.types = (
+            added[name].cpu().numpy() for name in ("meanings", "places", "features", "types")
+        )
 
     def __getitem__(self, chosen: np.ndarray) -> "Read":
         part = Read.__new__(Read)
@@ -44,23 +50,28 @@ class Scores:
         self.prior = data.scorer.prior(asked, among, leave_out)
         self.places = data.scorer.places(asked, self.rows, self.own_rows)
 
-    def counted(self, added: np.ndarray | float = 0.0) -> np.ndarray:
-        """Returns (Q, C); `added` (Q, L) is what an encoder adds to the score of each place."""
+    def counted(self, added: np.ndarray | float = 0.0, meant: Meant | None = None) -> np.ndarray:
+        """Returns (Q, C); `added` (Q, L) is what an encoder adds to each place, and `meant` for which candidate."""
         places = np.where(self.places > NOWHERE / 2, np.minimum(self.places + added, 15.0), self.places)
-        return self.prior + self.data.scorer.pointer(self.asked, self.among, self.rows, self.own_rows, places)
+        return self.prior + self.data.scorer.pointer(self.asked, self.among, self.rows, self.own_rows, places, meant)
 
     def encoded(self, read: Read, vectors: torch.Tensor) -> Callable[[float, float], np.ndarray]:
         """Returns a function of two gates, of trust and of likeness, that returns (Q, C).
 
-        `vectors` (C, d) are those of the candidates.
+        `vectors` (C, 2, d) are those of the candidates, and their origins.
         """
+        vectors, origins = vectors[:, 0], vectors[:, 1].cpu().numpy()
         weighted = self.data.scorer.weighted(self.asked, self.among, self.leave_out, read.features, read.types)
         product = (read.queries @ vectors.T).float().cpu().numpy()
         places = read.places[:, : self.places.shape[1]]
 
+        def meant(question: np.ndarray, root: np.ndarray, column: np.ndarray) -> np.ndarray:
+            product = np.einsum("nd,nd->n", read.meanings[question, root], origins[column])
+            return np.clip(product, -MOST_MEANT, MOST_MEANT)
+
         @cache
         def trusting(trust: float) -> np.ndarray:
-            return self.counted(trust * places) + trust * weighted
+            return self.counted(trust * places, lambda *at: trust * meant(*at)) + trust * weighted
 
         return lambda trust, likeness: trusting(trust) + likeness * product if trust or likeness else self.counted()
 
@@ -77,7 +88,7 @@ class Answering:
 
     @cached_property
     def vectors(self) -> torch.Tensor:
-        """(E, d) the vectors of all entities."""
+        """(E, 2, d) the vectors and origins of all entities."""
         parts = []
         for chosen in np.array_split(np.arange(len(self.data.corpus.entity_type)), 16):
             of = {name: value.to(self.device) for name, value in self.data.table.of(chosen).items()}
@@ -94,7 +105,7 @@ class Answering:
         return self.gate.device
 
     def of(self, among: CandidateSet) -> torch.Tensor:
-        """(C, d) the vectors of candidates."""
+        """(C, 2, d) the vectors and origins of candidates."""
         return self.vectors[torch.from_numpy(among.entities).to(self.device)]
 
     def gates(self, condition: int) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from lib.tasks.graphmer.settings import CONDITIONS, FEATURES
 
 PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
 WIDTH = sum(most for _, most in PARTS)
+MOST_MEANT = 8.0  # that a place may say for or against an entity of its name
 IMPOSSIBLE = -1e4  # the score of a candidate whose type the relation does not have
 _UNSEEN = -1e4  # what attention adds where it does not go
 
@@ -119,10 +120,12 @@ class Ranker(nn.Module):
     """Scores entities as the tails of facts: what the encoder adds to the score of the counts.
 
     It adds two things. Trust is what it changes in the weights of the counts' features and of the entity types, and
-    adds to the score of each root as a place of the entity's name: which counts to believe, given this text. Likeness
-    is the product of the leaf's query and the entity's vector, which is composed of the pieces of its name, owner and
-    package, its type and, where several files have it, one of its own. Both begin at 0, so that training begins at the
-    counts. `gate` (conditions, 2) opens trust and likeness; it is chosen on validation, and training does not read it.
+    adds to the score of each root as a place of the entity's name: which counts to believe, given this text. To a place
+    it adds which of the entities of that name is meant there: the product of the root and of the entity's origin, which
+    is its vector without its name. Likeness is the product of the leaf's query and the entity's vector, which is
+    composed of the pieces of its name, owner and package, its type and, where several files have it, one of its own.
+    All begin at 0, so that training begins at the counts. `gate` (conditions, 2) opens trust and likeness; it is chosen
+    on validation, and training does not read it.
     """
 
     def __init__(self, shape: Shape):
@@ -139,11 +142,13 @@ class Ranker(nn.Module):
         self.norm = nn.LayerNorm(d)
         self.reach = nn.Parameter(torch.linspace(0.0, 4.0, shape.heads))  # p: how far each head sees undimmed
         self.query, self.place_query, self.place_key = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
+        self.meaning = nn.Linear(d, d)
         self.compose = nn.ModuleDict({name: nn.Linear(d, d, bias=False) for name, _ in PARTS})
         self.kind = nn.Embedding(shape.types, d)
         self.vector = nn.Embedding(1 + shape.own_vectors, d)  # the first is that of entities without one
         self.strength = nn.Parameter(torch.zeros(conditions, shape.relations))
         self.strength_of_places = nn.Parameter(torch.zeros(conditions, shape.relations))
+        self.strength_of_meaning = nn.Parameter(torch.zeros(1))
         self.own_file = nn.Parameter(torch.ones(conditions, shape.relations))
         self.trust, self.trust_beside_file = (nn.Linear(d, len(FEATURES) + shape.types) for _ in range(2))
         self.register_buffer("gate", torch.ones(conditions, 2))
@@ -171,7 +176,9 @@ class Ranker(nn.Module):
                 query, key, value = block.qkv.weight.chunk(3)
                 for weight, scale in ((query, 0.5), (key, 0.5), (value, 0.7), (block.out.weight, 0.7)):
                     weight += scale * identity
-            for linear, scale in ((self.query, 1.0), (self.compose["name"], 1.0), (self.compose["owner"], 0.3)):
+            for linear, scale in (
+                (self.query, 1.0), (self.meaning, 1.0), (self.compose["name"], 1.0), (self.compose["owner"], 0.3),
+            ):  # fmt: skip
                 linear.weight += scale * identity
 
     # --- the encoder --------------------------------------------------------------------------------------------------
@@ -227,22 +234,30 @@ class Ranker(nn.Module):
     # --- scores -------------------------------------------------------------------------------------------------------
 
     def entities(self, pieces: Tensor, kind: Tensor, vector: Tensor) -> Tensor:
-        """pieces (C, WIDTH), kind, vector (C) -> (C, d)."""
-        total = self.kind(kind) + self.vector(vector)
-        begin = 0
+        """pieces (C, WIDTH), kind, vector (C) -> (C, 2, d), the vector of each and its origin."""
+        origin, begin, parts = self.kind(kind) + self.vector(vector), 0, {}
         for name, most in PARTS:
             part = pieces[:, begin : begin + most]
-            is_piece = (part != tokens.PAD)[..., None].to(total.dtype)
+            is_piece = (part != tokens.PAD)[..., None].to(origin.dtype)
             bag = (self.token(part) * is_piece).sum(1) / is_piece.sum(1).clamp(min=1).sqrt()
-            total = total + self.compose[name](bag)
+            parts[name] = self.compose[name](bag)
             begin += most
-        return total
+        origin = origin + parts["owner"] + parts["package"]
+        return torch.stack([origin + parts["name"], origin], 1)
 
     def added(self, roots: Tensor, leaves: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Returns queries (B, G, d), and what is added to places (B, G, L), features (B, G, FEATURES), types."""
+        """Returns queries (B, G, d), meanings (B, 1, L, d), and what is added to places (B, G, L) and weights.
+
+        The weights are of features (B, G, FEATURES) and of types (B, G, types).
+        """
         features, types = self.trusted(leaves)
-        places = self.places(leaves, roots, batch)
-        return {"queries": self.queries(leaves, batch), "places": places, "features": features, "types": types}
+        return {
+            "queries": self.queries(leaves, batch),
+            "meanings": self.meanings(roots)[:, None],
+            "places": self.places(leaves, roots, batch),
+            "features": features,
+            "types": types,
+        }
 
     def trusted(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
         """leaves (B, G, d) -> (B, G, FEATURES) and (B, G, types), what is added to the weights of the counts."""
@@ -257,6 +272,10 @@ class Ranker(nn.Module):
         scores = self.place_query(leaves) @ self.place_key(roots).mT / math.sqrt(self.shape.hidden)
         return scores * self._of(self.strength_of_places, batch)[..., None] * self.shape.pointer
 
+    def meanings(self, roots: Tensor) -> Tensor:
+        """roots (B, L, d) -> (B, L, d), whose product with an entity's origin is added where its name stands."""
+        return self.meaning(roots) * (self.strength_of_meaning * self.shape.pointer / math.sqrt(self.shape.hidden))
+
     def forward(self, batch: Batch, masked: Tensor | None = None) -> Any:
         """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
 
@@ -266,7 +285,7 @@ class Ranker(nn.Module):
 
         Everything goes through here, because sharded weights are whole only inside: where `masked` (B, L) is given, it
         returns logits of these roots instead, (N, vocabulary); of a batch of questions what is added to their scores,
-        see `added`; and of one without roots the vectors of its entities, (C, d).
+        see `added`; and of one without roots the vectors and origins of its entities, (C, 2, d).
         """
         if "roots" not in batch:
             return self.entities(batch["pieces"], batch["kind"], batch["vector"])
@@ -277,9 +296,9 @@ class Ranker(nn.Module):
             return self.added(roots, leaves, batch)
         first = {name: batch[name][0] for name in ("pieces", "kind", "vector", "name", "name_owner")}
         trusting = batch["prior"] + _weighted(batch["features"], first["kind"], *self.trusted(leaves))
-        places = batch["places"] + self.places(leaves, roots, batch)
-        trusting = trusting + pointed(places, batch, first["name"], first["name_owner"])
-        vectors = self.entities(first["pieces"], first["kind"], first["vector"])
+        vectors, origins = self.entities(first["pieces"], first["kind"], first["vector"]).unbind(1)
+        places, meant = batch["places"] + self.places(leaves, roots, batch), self.meanings(roots) @ origins.T
+        trusting = trusting + pointed(places, meant, batch, first["name"], first["name_owner"])
         alike = self.queries(leaves, batch) @ vectors.T
         of_file = self._of(self.own_file, batch)[..., None] * torch.log1p(batch["own"])
         of_file = of_file + _weighted(batch["features"], first["kind"], *_parted(self.trust_beside_file(leaves)))
@@ -301,17 +320,20 @@ def _weighted(features: Tensor, kind: Tensor, weights: Tensor, of_kinds: Tensor)
     return (features @ weights[..., None]).squeeze(-1) + of_kinds @ is_kind.T
 
 
-def pointed(places: Tensor, batch: Batch, name: Tensor, owner: Tensor) -> Tensor:
+def pointed(places: Tensor, meant: Tensor, batch: Batch, name: Tensor, owner: Tensor) -> Tensor:
     """places (B, G, L), name and owner (C) of candidates -> (B, G, C) log(1 + sum of exp over the name's places).
 
-    A place after `owner.` of the candidate's owner, or after `self.` of its class, counts more.
+    `meant` (B, L, C) is added to a place for a candidate. A place after `owner.` of the candidate's owner, or after
+    `self.` of its class, counts more.
     """
     named = batch["word"][:, :, None] == name  # (B, L, C)
     owned = named & (batch["owner"][:, :, None] == owner)
+    factor = meant.float().clamp(-MOST_MEANT, MOST_MEANT).exp()
+    named, owned = factor * named, factor * owned
     places = places.float().clamp(max=15.0)
     most = places.detach().amax(-1, keepdim=True).clamp(min=0)  # sums of what is left are small enough for fp16
     weight = (places - most).exp()
     after_self = weight * (batch["is_self"] == 1)[:, None]
-    total = weight @ named.to(weight.dtype) + batch["boost"][..., None] * (weight @ owned.to(weight.dtype))
-    total = total + batch["sibling"] * (after_self @ named.to(weight.dtype))
+    total = weight @ named + batch["boost"][..., None] * (weight @ owned)
+    total = total + batch["sibling"] * (after_self @ named)
     return torch.log1p(most.exp() * total.float().clamp(min=0))

@@ -1,6 +1,6 @@
 """Counts combined: a log-linear score of questions and candidates, whose weights are fitted on training files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,9 +126,13 @@ class Scorer:
         return np.expm1(np.minimum(self.weights.boost[asked.relation], _MOST))
 
     def pointer(
-        self, asked: Questions, among: CandidateSet, rows: Rows, row: np.ndarray, places: np.ndarray
-    ) -> np.ndarray:
-        """(Q, C) log(1 + sum of exp(score) over the places of a candidate's name); `places` (Q, L) has the scores."""
+        self, asked: Questions, among: CandidateSet, rows: Rows, row: np.ndarray, places: np.ndarray,
+        meant: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """(Q, C) log(1 + sum of exp(score) over the places of a candidate's name); `places` (Q, L) has the scores.
+
+        `meant` returns what is added to those of (N) questions, roots and candidates.
+        """
         corpus, boost = self.corpus, self.boosts(asked)
         question, root = np.nonzero(places > NOWHERE / 2)
         at = row[question]
@@ -138,9 +142,10 @@ class Scorer:
         factor = 1 + boost[question, 0] * (rows.owner[at, root] == corpus.owner[entity])
         is_sibling = corpus.parent[entity] == corpus.parent[corpus.head[asked.window[question]]]
         factor += boost[question, 1] * ((rows.is_self[at, root] == 1) & is_sibling)
-        total = np.bincount(
-            question * len(among) + column, np.exp(places[question, root]) * factor, len(asked) * len(among)
-        )
+        score = places[question, root]
+        if meant is not None:
+            score = score + meant(question, root, column)
+        total = np.bincount(question * len(among) + column, np.exp(score) * factor, len(asked) * len(among))
         return np.log1p(np.maximum(total, 0)).astype(np.float32).reshape(len(asked), -1)
 
 

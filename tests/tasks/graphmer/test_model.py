@@ -79,15 +79,15 @@ def test_the_pointer_sums_the_places_of_each_candidates_name():
         "word": torch.randint(4, (2, 5)), "owner": torch.randint(3, (2, 5)), "is_self": torch.randint(2, (2, 5)),
         "boost": torch.rand(2, 3), "sibling": torch.rand(2, 3, 6),
     }  # fmt: skip
-    name, owner = torch.randint(4, (6,)), torch.randint(3, (6,))
-    got = pointed(places, batch, name, owner)
+    name, owner, meant = torch.randint(4, (6,)), torch.randint(3, (6,)), torch.randn(2, 5, 6)
+    got = pointed(places, meant, batch, name, owner)
     for b, g, c in itertools.product(range(2), range(3), range(6)):
         total = 0.0
         for j in range(5):
             if batch["word"][b, j] == name[c]:
                 factor = 1 + batch["boost"][b, g] * (batch["owner"][b, j] == owner[c])
                 factor = factor + batch["sibling"][b, g, c] * (batch["is_self"][b, j] == 1)
-                total += math.exp(places[b, g, j]) * float(factor)
+                total += math.exp(places[b, g, j] + meant[b, j, c]) * float(factor)
         assert got[b, g, c].item() == pytest.approx(math.log1p(total), abs=1e-4)
 
 
@@ -101,15 +101,17 @@ def test_an_entity_without_a_vector_of_its_own_is_what_its_pieces_say(graphmer):
     assert all(len(files.get(entity, ())) >= 3 for entity in range(len(corpus.entities)) if table.vector[entity])
     torch.nn.init.zeros_(model.vector.weight[0])
     of = table.of(torch.arange(len(corpus.entities)).numpy())
-    vectors = model.entities(of["pieces"], of["kind"], of["vector"])
+    vectors, origins = model.entities(of["pieces"], of["kind"], of["vector"]).unbind(1)
     for entity in range(0, len(corpus.entities), 7):
         want = model.kind.weight[of["kind"][entity]] + model.vector.weight[of["vector"][entity]]
-        words = (corpus.name[entity], corpus.owner[entity], corpus.package[entity])
+        words, name = (corpus.name[entity], corpus.owner[entity], corpus.package[entity]), 0
         for (part, most), word in zip((("name", 6), ("owner", 4), ("package", 3)), words, strict=True):
             if word >= 0:
                 ids = torch.from_numpy(corpus.pieces.expand(torch.tensor([word]).numpy())[0][:most].astype("int64"))
-                want = want + model.compose[part](model.token(ids).sum(0) / len(ids) ** 0.5)
+                composed = model.compose[part](model.token(ids).sum(0) / len(ids) ** 0.5)
+                want, name = want + composed, composed if part == "name" else name
         assert torch.allclose(vectors[entity], want, atol=1e-5)
+        assert torch.allclose(origins[entity], want - name, atol=1e-5)
 
 
 def test_pieces_are_masked_in_training_alone(graphmer):
@@ -126,6 +128,7 @@ def test_trust_is_learned_as_if_the_own_file_were_unknown_and_likeness_on_top_of
     model, batch = task.model().eval(), some_batch(task)
     torch.nn.init.normal_(model.trust.weight, std=0.1)
     torch.nn.init.constant_(model.strength, 1.0)
+    torch.nn.init.constant_(model.strength_of_meaning, 1.0)
     trusting, alike = model(batch)
     other, _ = model({**batch, "own": batch["own"] + 5})
     assert torch.equal(trusting, other) and batch["own"].max() > 0
@@ -139,5 +142,5 @@ def test_before_training_both_scores_are_those_of_the_counts(graphmer):
     task = graphmer({"workload.objective.own_file": False})
     model, batch = task.model().eval(), some_batch(task)
     trusting, alike = model(batch)
-    want = batch["prior"] + pointed(batch["places"], batch, batch["name"][0], batch["name_owner"][0])
+    want = batch["prior"] + pointed(batch["places"], torch.tensor(0.0), batch, batch["name"][0], batch["name_owner"][0])
     assert torch.allclose(trusting, want, atol=1e-5) and torch.allclose(alike, want, atol=1e-5)
