@@ -205,25 +205,33 @@ def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Pa
     Data is only read where `folder` names some: the embedded data takes minutes to make.
     """
     config, _ = profiles.apply(entries[0].config, has_gpu=True)
-    in_epochs, sizes = bool(config.training.epochs), ""
+    in_epochs, sizes, missing = bool(config.training.epochs), "", ""
     if folder and not remote(config) and (folder == "embedded" or config.data.dir != "embedded"):
         _say(f"Reading the data of {kind}; the first time takes minutes where it is large.")
-        task, config, _ = resolved(config)
-        sizes = ", ".join(f"{len(part):,} {name}" for name, part in task.datasets().items())
-    else:
+        try:
+            task, config, _ = resolved(config)
+            sizes = ", ".join(f"{len(part):,} {name}" for name, part in task.datasets().items())
+        except BadInput as refusal:
+            if config.data.dir != "embedded":
+                raise
+            missing = str(refusal)  # a session's machine has what its image has
+    if not sizes:
         config, _ = resolve_lengths(config, config.training.effective_batch)
         task = find_task(config.task)(config)
     steps = config.training.max_steps if sizes or not in_epochs else 0
     run = launch.Run(config, task, Path(entries[0].name), [])
-    return _data(kind, config, folder, sizes), Part(kind, len(entries), config, steps, run)
+    return _data(kind, config, folder, sizes, missing), Part(kind, len(entries), config, steps, run)
 
 
-def _data(kind: str, config: Config, folder: str, sizes: str) -> Finding:
-    """Describes where the data of a run comes from; `sizes` is empty where it is not read here."""
+def _data(kind: str, config: Config, folder: str, sizes: str, missing: str) -> Finding:
+    """Describes where the data of a run comes from; without `sizes` it is not read, or something is `missing`."""
     if addresses := remote(config):
         value = f"{kind}: the session downloads it from {len(addresses)} address{'es' * (len(addresses) > 1)}"
         return Finding("data", value, "warning", "Download it, and give its folder with --data to have it validated.")
     counted = f" ({sizes})" if sizes else ""
+    if config.data.dir == "embedded" and missing:
+        value = f"{kind}: the embedded data cannot be made on this machine: {missing}"
+        return Finding("data", value, "warning", "See that the image of the session has what it needs.")
     if config.data.dir == "embedded":
         return Finding("data", f"{kind}: the embedded data{counted}")
     if folder and config.data.dir:

@@ -95,7 +95,7 @@ def main(wanted: list[str]) -> None:
         found = {**record.get("runs", {}), name: {**head("torch"), **measured(runs[name])}}
         seeds = [found[seed]["metrics"] for seed in SEEDS if seed in found]
         mean = {key: round(sum(one[key] for one in seeds) / len(seeds), 4) for key in seeds[0]} if seeds else {}
-        record = {"mean_of_seeds": mean, "seeds": len(seeds), "runs": found}
+        record = {**head("torch"), "mean_of_seeds": mean, "seeds": len(seeds), "runs": found}
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         print(name, json.dumps({k: v for k, v in found[name].items() if k not in ("table", "columns")}, indent=1))
 

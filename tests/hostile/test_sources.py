@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from lib.errors import printable
 from lib.tasks.graphmer.code import graph
 from tests.hostile.conftest import FORGED, SECRET
 
@@ -81,7 +82,7 @@ def tree(nothing_outside):
 def build(root, graphs):
     graphs.append(graph.build(root))
     for file, reason in graphs[0].skipped:
-        print(graph.printable(f"Left out {file}: {reason}"))
+        print(printable(f"Left out {file}: {reason}"))
 
 
 def built(nothing_outside, weighed=False):

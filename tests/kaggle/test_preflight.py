@@ -305,11 +305,19 @@ def test_data_is_counted_where_it_is_given(stub, graph, monkeypatch):
         return task
 
     monkeypatch.setattr("lib.launch.run.load_task", counted)
-    settings = {**KEYS, "training.max_steps": "0", "training.epochs": "4"}
+    settings = {**KEYS, "training.max_steps": "0", "training.epochs": "4", "workload.packages": "[]", "data.buckets": "0"}
     for folder in (graph, "embedded"):
         _, findings = of("01_graphmer", settings, folder)
         assert any("(80 train, " in finding.value for finding in findings)
         assert any("40 steps at 2 steps/s" in finding.value for finding in findings)
+
+
+def test_embedded_data_that_this_machine_cannot_make_is_a_warning(stub):
+    settings = {**KEYS, "workload.packages": "['no-such-package==1.0']"}
+    _, findings = of("01_graphmer", settings, "embedded")
+    found = {finding.name: finding for finding in findings}["data"]
+    assert found.verdict == "warning" and "cannot be made on this machine: " in found.value
+    assert "no-such-package" in found.value
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------

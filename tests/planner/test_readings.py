@@ -153,6 +153,8 @@ def test_a_stock_model_traces_unchanged(name):
     # Whisper have weights that this step does not use
     workspaces = 2 * find_card("t4").cublas_workspace
     held = 16 * result.parameters + workspaces
-    assert result.moments["after load"] == pytest.approx(4 * result.parameters, rel=0, abs=2 * MIB)
+    with torch.device("meta"):  # some versions keep masks of attention as buffers
+        buffers = sum(buffer.nbytes for buffer in kind(config).buffers())
+    assert result.moments["after load"] == pytest.approx(4 * result.parameters + buffers, rel=0, abs=2 * MIB)
     assert result.moments["after optimizer step"] == pytest.approx(held, rel=0.06, abs=10 * MIB)
     assert result.peak_bytes > result.moments["after optimizer step"] and result.attention is not None

@@ -15,8 +15,9 @@ import psutil
 
 from lib.errors import TrainingFailed, printable
 from lib.machine import hardware
+from lib.tasks.graphmer.code import child
 
-_PROGRAM = Path(__file__).with_name("child.py")
+_PROGRAM = Path(child.__file__)  # imported, so that a notebook carries it
 _MOST_SECONDS = 60.0  # of CPU time for a file; 1 MiB takes 2.5
 _MOST_PROCESSES = 8
 _FILES_EACH = 50  # of which reading takes longer than another process takes to start
