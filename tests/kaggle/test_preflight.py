@@ -305,7 +305,8 @@ def test_data_is_counted_where_it_is_given(stub, graph, monkeypatch):
         return task
 
     monkeypatch.setattr("lib.launch.run.load_task", counted)
-    settings = {**KEYS, "training.max_steps": "0", "training.epochs": "4", "workload.packages": "[]", "data.buckets": "0"}
+    settings = {**KEYS, "training.max_steps": "0", "training.epochs": "4", "workload.packages": "[]"}
+    settings["data.buckets"] = "0"
     for folder in (graph, "embedded"):
         _, findings = of("01_graphmer", settings, folder)
         assert any("(80 train, " in finding.value for finding in findings)
