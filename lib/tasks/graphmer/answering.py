@@ -44,10 +44,11 @@ class Scores:
     def __init__(
         self, data: Data, asked: Questions, among: CandidateSet, rows: Rows | None = None, leave_out: bool = False
     ):
-        self.data, self.asked, self.among, self.leave_out = data, asked, among, leave_out
+        self.data, self.asked, self.among = data, asked, among
         self.rows = rows or data.collator.of_questions(asked)[1]
         self.own_rows = np.arange(len(asked))
-        self.prior = data.scorer.prior(asked, among, leave_out)
+        self.found = data.scorer.found(asked, among, leave_out)
+        self.prior = data.scorer.prior(asked, among, leave_out, self.found)
         self.places = data.scorer.places(asked, self.rows, self.own_rows)
 
     def counted(self, added: np.ndarray | float = 0.0, meant: Meant | None = None) -> np.ndarray:
@@ -61,7 +62,7 @@ class Scores:
         `vectors` (C, 2, d) are those of the candidates, and their origins.
         """
         vectors, origins = vectors[:, 0], vectors[:, 1].cpu().numpy()
-        weighted = self.data.scorer.weighted(self.asked, self.among, self.leave_out, read.features, read.types)
+        weighted = self.data.scorer.weighted(self.found, self.among, read.features, read.types)
         product = (read.queries @ vectors.T).float().cpu().numpy()
         places = read.places[:, : self.places.shape[1]]
 
@@ -85,6 +86,7 @@ class Answering:
 
     def __init__(self, data: Data, model: nn.Module):
         self.data, self.model = data, model
+        self._latest: tuple[CandidateSet, torch.Tensor] | None = None  # that most questions in a row have
 
     @cached_property
     def vectors(self) -> torch.Tensor:
@@ -106,7 +108,9 @@ class Answering:
 
     def of(self, among: CandidateSet) -> torch.Tensor:
         """(C, 2, d) the vectors and origins of candidates."""
-        return self.vectors[torch.from_numpy(among.entities).to(self.device)]
+        if self._latest is None or self._latest[0] is not among:
+            self._latest = among, self.vectors[torch.from_numpy(among.entities).to(self.device)]
+        return self._latest[1]
 
     def gates(self, condition: int) -> tuple[float, float]:
         """Returns how far trust and likeness are opened."""

@@ -47,18 +47,23 @@ class Evaluator:
         answering = Answering(self.data, model)
         gates = GATES if chooses_gate else (None,)
         parts: dict[Any, list[Answers]] = {gate: [] for gate in gates}
+        counted: list[dict[str, Answers]] = []  # of the same questions, whose features are there
         for batch in loader:
             read = Read(model, batch)
             triples = batch["triple"].cpu().numpy()
             conditions = batch["condition"][:, 0].cpu().numpy()
             for asked, chosen in self._alike(triples, conditions):
                 among, _ = self.candidates.of(int(asked.relation[0]))
-                scores = Scores(self.data, asked, among).encoded(read[chosen], answering.of(among))
+                scores = Scores(self.data, asked, among)
+                encoded = scores.encoded(read[chosen], answering.of(among))
                 for gate in gates:
                     opened = gate or answering.gates(int(asked.condition[0]))
-                    parts[gate].append(self.candidates.rank(triples[chosen], asked, scores(*opened)))
+                    parts[gate].append(self.candidates.rank(triples[chosen], asked, encoded(*opened)))
+                if not chooses_gate:
+                    counted.append(self._counts_of(triples[chosen], scores))
         answers = {gate: Answers.joined(found) for gate, found in parts.items()}
         if not chooses_gate:
+            self._keep_counted(loader.dataset, counted)  # type: ignore[attr-defined]
             return {ENCODER: answers[None]}
         return {ENCODER: self._opened(answering.gate, answers)}
 
@@ -89,24 +94,30 @@ class Evaluator:
         """Returns the answers of every method without a model; the last ones are kept."""
         key = (queries.split, len(queries))
         if self._counted is None or self._counted[0] != key:
-            self._counted = key, self._by_counting(queries)
+            triples = np.array([query.triple for query in queries.queries])
+            conditions = np.array([CONDITIONS.index(query.condition) for query in queries.queries])
+            parts = []
+            for asked, chosen in self._alike(triples, conditions):
+                among, _ = self.candidates.of(int(asked.relation[0]))
+                parts.append(self._counts_of(triples[chosen], Scores(self.data, asked, among)))
+            self._keep_counted(queries, parts)
+        assert self._counted
         return self._counted[1]
 
-    def _by_counting(self, queries: Queries) -> dict[str, Answers]:
-        triples = np.array([query.triple for query in queries.queries])
-        conditions = np.array([CONDITIONS.index(query.condition) for query in queries.queries])
-        parts: dict[str, list[Answers]] = {name: [] for name in (FREQUENCY, TRIVIAL, RULE, COMBINED)}
-        for asked, chosen in self._alike(triples, conditions):
-            among, _ = self.candidates.of(int(asked.relation[0]))
-            scores = {
-                FREQUENCY: self.baselines.frequency(asked, among),
-                TRIVIAL: self.baselines.trivial(asked, among),
-                RULE: self.baselines.rule(asked, among),
-                COMBINED: Scores(self.data, asked, among).counted(),
-            }
-            for name, values in scores.items():
-                parts[name].append(self.candidates.rank(triples[chosen], asked, values))
-        return {name: Answers.joined(found) for name, found in parts.items()}
+    def _counts_of(self, triples: np.ndarray, scores: Scores) -> dict[str, Answers]:
+        """Returns the answers of every method without a model to Q questions of one relation."""
+        asked, among = scores.asked, scores.among
+        by_method = {
+            FREQUENCY: self.baselines.frequency(asked, among),
+            TRIVIAL: self.baselines.trivial(asked, among),
+            RULE: self.baselines.rule(asked, among),
+            COMBINED: scores.counted(),
+        }
+        return {name: self.candidates.rank(triples, asked, values) for name, values in by_method.items()}
+
+    def _keep_counted(self, queries: Queries, parts: list[dict[str, Answers]]) -> None:
+        answers = {name: Answers.joined([part[name] for part in parts]) for name in parts[0]}
+        self._counted = (queries.split, len(queries)), answers
 
     @cached_property
     def baselines(self) -> Baselines:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lib.tasks.graphmer.corpus import Corpus
-from lib.tasks.graphmer.counts import FULL_TEXT, CandidateSet, Counts, Questions
+from lib.tasks.graphmer.counts import FULL_TEXT, CandidateSet, Counts, Questions, Sparse
 from lib.tasks.graphmer.model import IMPOSSIBLE, room
 from lib.tasks.graphmer.ragged import Groups, find
 from lib.tasks.graphmer.rows import PREVIOUS, Rows
@@ -15,6 +15,7 @@ from lib.tasks.graphmer.settings import CONDITIONS, FEATURES
 
 NOWHERE = -30.0  # the score of a place that is none: exp of it is nothing
 _MOST = 15.0  # of a place's score
+Found = tuple[dict[str, np.ndarray], dict[str, Sparse]]  # features by name: those of most candidates, those of few
 
 
 @dataclass(frozen=True)
@@ -87,24 +88,30 @@ class Scorer:
 
     # --- scores -------------------------------------------------------------------------------------------------------
 
-    def prior(self, asked: Questions, among: CandidateSet, leave_out: bool) -> np.ndarray:
-        """(Q, C) the sum of all features but the pointer's by the fitted weights; IMPOSSIBLE where it cannot be."""
+    def prior(self, asked: Questions, among: CandidateSet, leave_out: bool, found: Found | None = None) -> np.ndarray:
+        """(Q, C) the sum of all features but the pointer's by the fitted weights; IMPOSSIBLE where it cannot be.
+
+        `found` are the features, where they are known.
+        """
         assert self.weights
-        at = asked.condition, asked.relation
-        score = self.weighted(asked, among, leave_out, self.weights.features[at], self.weights.types[at])
+        at, found = (asked.condition, asked.relation), found or self.found(asked, among, leave_out)
+        score = self.weighted(found, among, self.weights.features[at], self.weights.types[at])
         score[~self.is_allowed(asked.relation, among.entities)] = IMPOSSIBLE
         return score
 
-    def weighted(
-        self, asked: Questions, among: CandidateSet, leave_out: bool, features: np.ndarray, types: np.ndarray
-    ) -> np.ndarray:
+    def found(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Found:
+        """Returns the features of questions and candidates."""
+        return dict(self.counts.dense(asked, among, leave_out)), dict(self.counts.sparse(asked, among, leave_out))
+
+    def weighted(self, found: Found, among: CandidateSet, features: np.ndarray, types: np.ndarray) -> np.ndarray:
         """(Q, C) the sum of all features by weights of each question, (Q, FEATURES) and (Q, entity types)."""
+        dense, sparse = found
         score = types[:, self.corpus.entity_type[among.entities]].astype(np.float32)
-        for name, value in self.counts.dense(asked, among, leave_out):
-            weight = features[:, FEATURES.index(name)][:, None]
-            score += np.where(value, weight, np.float32(0)) if value.dtype == bool else weight * value
+        product = np.empty_like(score)
+        for name, value in dense.items():
+            score += np.multiply(value, features[:, FEATURES.index(name)].astype(np.float32)[:, None], out=product)
         codes, values = [], []
-        for name, (row, column, value) in self.counts.sparse(asked, among, leave_out):
+        for name, (row, column, value) in sparse.items():
             codes.append(row * len(among) + column)
             values.append(value * features[row, FEATURES.index(name)])
         total = np.bincount(np.concatenate(codes), np.concatenate(values), score.size)
