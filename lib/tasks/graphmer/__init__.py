@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lib.task import Batch, Task
 from lib.tasks.graphmer import tokens
 from lib.tasks.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, Shape, room
-from lib.tasks.graphmer.settings import CONDITIONS, FEATURES, Settings
+from lib.tasks.graphmer.settings import CONDITIONS, FEATURES, NEAR, Settings
 from lib.tasks.graphmer.tokens import IGNORE
 
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
@@ -93,7 +93,7 @@ class Graphmer(Task):
             "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
             "distance": 1 + below(L, G, L),
             "prior": floats(G, C), "own": floats(G, C), "places": floats(G, L), "boost": floats(G),
-            "sibling": floats(G, C), "features": floats(G, C, len(FEATURES)),
+            "sibling": floats(G, C), "features": floats(G, C, len(FEATURES)), "near": floats(C, len(NEAR) + 1),
             "pieces": below(V, C, WIDTH), "kind": below(model.types, C), "vector": below(1 + model.own_vectors, C),
             "name": below(V, C), "name_owner": below(V, C), "chance": -floats(C),
         }  # fmt: skip

@@ -13,20 +13,20 @@ from lib.tasks.graphmer.data import Data
 from lib.tasks.graphmer.model import MOST_MEANT
 from lib.tasks.graphmer.rows import Rows
 from lib.tasks.graphmer.scoring import NOWHERE
+from lib.tasks.graphmer.settings import NEAR
 
 # (N) questions, roots and candidates -> (N) what is added to the score of the root as a place of the candidate's name
 Meant = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 class Read:
-    """What the encoder makes of questions: `queries` (Q, d), `meanings` (Q, L, d), and what it adds (Q, ...)."""
+    """What the encoder makes of questions: `queries` (Q, d), `meanings` and `meant` (Q, L, ...), and what it adds."""
 
     def __init__(self, model: nn.Module, batch: Batch):
         added = {name: value[:, 0].float() for name, value in model(batch).items()}
         self.queries = added.pop("queries")
-        self.meanings, self.places, self.features, self.types = (
-            added[name].cpu().numpy() for name in ("meanings", "places", "features", "types")
-        )
+        names = ("meanings", "meant", "places", "features", "types")
+        self.meanings, self.meant, self.places, self.features, self.types = (added[n].cpu().numpy() for n in names)
 
     def __getitem__(self, chosen: np.ndarray) -> "Read":
         part = Read.__new__(Read)
@@ -66,9 +66,17 @@ class Scores:
         product = (read.queries @ vectors.T).float().cpu().numpy()
         places = read.places[:, : self.places.shape[1]]
 
+        kind = self.data.corpus.entity_type[self.among.entities]
+        elsewhere = self.data.scorer.counts.elsewhere(self.asked, self.among)
+
         def meant(question: np.ndarray, root: np.ndarray, column: np.ndarray) -> np.ndarray:
             product = np.einsum("nd,nd->n", read.meanings[question, root], origins[column])
-            return np.clip(product, -MOST_MEANT, MOST_MEANT)
+            weights, is_elsewhere = read.meant[question, root], elsewhere[question, column]
+            product = product * is_elsewhere + weights[np.arange(len(question)), kind[column]]
+            of_near = weights[:, -len(NEAR) - 1 :]
+            for at, name in enumerate(NEAR):
+                product += of_near[:, at] * self.found[0][name][question, column]
+            return np.clip(product + of_near[:, -1] * is_elsewhere, -MOST_MEANT, MOST_MEANT)
 
         @cache
         def trusting(trust: float) -> np.ndarray:

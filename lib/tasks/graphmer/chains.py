@@ -126,6 +126,7 @@ class Collator:
     prior (B, G, C): the counts' score without the pointer's part, and features (B, G, C, FEATURES), of which it is the
     sum. own (B, G, C): how many facts of the own file have that tail, this one too.
     places (B, G, L): the counts' score of each root as a place of the tail's name.
+    near (B, C, NEAR + 1): what each candidate is to the head, and whether other files of training have it.
     boost (B, G), sibling (B, G, C): what `owner.` and `self.` before a place add, see `Scorer`.
     word, owner, is_self (B, L); name, name_owner, kind, vector, chance (B, C); pieces (B, C, N): of the candidates.
     """
@@ -203,6 +204,7 @@ class Collator:
         sibling = corpus.parent[among.entities][None] == corpus.parent[corpus.head[asked.window]][:, None]
         boost = self.scorer.boosts(asked).astype(np.float32)
         shape = (size, int(drawn.slot.max()) + 1)
+        heads = drawn.asked[np.searchsorted(drawn.row, np.arange(size))]
 
         def laid(values: np.ndarray, otherwise: float = 0) -> np.ndarray:
             array = np.full((*shape, *values.shape[1:]), otherwise, values.dtype)
@@ -218,6 +220,7 @@ class Collator:
             "own": laid(own),
             "features": laid(self.scorer.counts.features(asked, among, leave_out=True)),
             "places": laid(self.scorer.places(asked, drawn.rows, drawn.row), NOWHERE),
+            "near": self.scorer.near(heads, among),
             "boost": laid(boost[:, 0]),
             "sibling": laid(sibling * boost[:, 1:]),
         }

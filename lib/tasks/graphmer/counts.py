@@ -38,6 +38,9 @@ class Questions:
     def __len__(self) -> int:
         return len(self.window)
 
+    def __getitem__(self, chosen: np.ndarray) -> "Questions":
+        return Questions(self.window[chosen], self.relation[chosen], self.condition[chosen], self.hidden[chosen])
+
     @classmethod
     def of_facts(cls, corpus: Corpus, triple: np.ndarray, condition: np.ndarray) -> "Questions":
         """Returns the questions for the tails of known triples; in `masked` the name of the tail is hidden."""
@@ -79,7 +82,9 @@ class Counts:
         self.of_tail = np.zeros((len(corpus.relations), len(corpus.entities)), np.float32)
         np.add.at(self.of_tail, (relation, tail), 1)
         self.total = self.of_tail.sum(1)
-        self.own = self._postings(relation * len(corpus.files) + self.file[corpus.window_of[self.train]])
+        file = self.file[corpus.window_of[self.train]]
+        self.own = self._postings(relation * len(corpus.files) + file)
+        self.of_file = self._postings(file)
 
     def _postings(self, key: np.ndarray, facts: np.ndarray | None = None) -> Postings:
         """Returns the postings of training facts by (N) keys; `facts` (N) are indices of training facts, else all."""
@@ -238,6 +243,16 @@ class Counts:
         """(Q, C) how many training facts have the relation and the tail, without the own file's if asked for."""
         count = self.of_tail[asked.relation[:, None], among.entities]
         return count - self.own_count(asked, among) if leave_out else count
+
+    def elsewhere(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        """(Q, C) whether training has the tail outside of the question's own file, with any relation."""
+        file = self.file[asked.window]
+        row, tail, number = self.of_file.own(file, file)
+        column = among.place[tail]
+        inside = column >= 0
+        found = np.repeat(self.of_tail[:, among.entities].sum(0)[None], len(asked), 0)
+        found[row[inside], column[inside]] -= number[inside]
+        return found > 0
 
     def own_count(self, asked: Questions, among: CandidateSet) -> np.ndarray:
         """(Q, C) how many facts of the question's own file have the relation and the tail, 0 outside of training."""

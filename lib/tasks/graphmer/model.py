@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lib.task import Batch
 from lib.tasks.graphmer import tokens
-from lib.tasks.graphmer.settings import CONDITIONS, FEATURES
+from lib.tasks.graphmer.settings import CONDITIONS, FEATURES, NEAR
 
 PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
 WIDTH = sum(most for _, most in PARTS)
@@ -121,8 +121,10 @@ class Ranker(nn.Module):
 
     It adds two things. Trust is what it changes in the weights of the counts' features and of the entity types, and
     adds to the score of each root as a place of the entity's name: which counts to believe, given this text. To a place
-    it adds which of the entities of that name is meant there: the product of the root and of the entity's origin, which
-    is its vector without its name. Likeness is the product of the leaf's query and the entity's vector, which is
+    it adds which of the entities of that name is meant there: weights of their types and of what they are to the head,
+    and the product of the root and of the entity's origin, which is its vector without its name. An origin counts only
+    where other files have the entity too, in training and in asking: of those that its file alone has, training would
+    know by heart where they stand. Likeness is the product of the leaf's query and the entity's vector, which is
     composed of the pieces of its name, owner and package, its type and, where several files have it, one of its own.
     All begin at 0, so that training begins at the counts. `gate` (conditions, 2) opens trust and likeness; it is chosen
     on validation, and training does not read it.
@@ -142,7 +144,7 @@ class Ranker(nn.Module):
         self.norm = nn.LayerNorm(d)
         self.reach = nn.Parameter(torch.linspace(0.0, 4.0, shape.heads))  # p: how far each head sees undimmed
         self.query, self.place_query, self.place_key = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
-        self.meaning = nn.Linear(d, d)
+        self.meaning, self.meant = nn.Linear(d, d), nn.Linear(d, shape.types + len(NEAR) + 1)
         self.compose = nn.ModuleDict({name: nn.Linear(d, d, bias=False) for name, _ in PARTS})
         self.kind = nn.Embedding(shape.types, d)
         self.vector = nn.Embedding(1 + shape.own_vectors, d)  # the first is that of entities without one
@@ -167,7 +169,7 @@ class Ranker(nn.Module):
                 nn.init.zeros_(module.bias)
         for table in (self.token, self.piece, self.relation):
             nn.init.normal_(table.weight, std=self.shape.hidden**-0.5)
-        for linear in (self.trust, self.trust_beside_file):
+        for linear in (self.trust, self.trust_beside_file, self.meant):
             nn.init.zeros_(linear.weight)
         self.root_position.weight.data.copy_(0.7 * sinusoids(self.shape.roots, self.shape.hidden))
         with torch.no_grad():
@@ -246,14 +248,16 @@ class Ranker(nn.Module):
         return torch.stack([origin + parts["name"], origin], 1)
 
     def added(self, roots: Tensor, leaves: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Returns queries (B, G, d), meanings (B, 1, L, d), and what is added to places (B, G, L) and weights.
+        """Returns queries (B, G, d), what places say of entities (B, 1, L, ...), of the tail (B, G, L), and weights.
 
-        The weights are of features (B, G, FEATURES) and of types (B, G, types).
+        What they say of entities are `meanings` (d), and `meant` (types + NEAR + 1). The weights are of features
+        (B, G, FEATURES) and of types (B, G, types).
         """
         features, types = self.trusted(leaves)
         return {
             "queries": self.queries(leaves, batch),
             "meanings": self.meanings(roots)[:, None],
+            "meant": self.meant(roots)[:, None] * self.shape.pointer,
             "places": self.places(leaves, roots, batch),
             "features": features,
             "types": types,
@@ -276,6 +280,16 @@ class Ranker(nn.Module):
         """roots (B, L, d) -> (B, L, d), whose product with an entity's origin is added where its name stands."""
         return self.meaning(roots) * (self.strength_of_meaning * self.shape.pointer / math.sqrt(self.shape.hidden))
 
+    def named(self, roots: Tensor, origins: Tensor, kind: Tensor, near: Tensor) -> Tensor:
+        """roots (B, L, d), origins (C, d), kind (C), near (B, C, NEAR + 1) -> (B, L, C).
+
+        It is what a root says of an entity, if the entity's name stands there. The last of `near` is whether other
+        files have it.
+        """
+        is_kind = F.one_hot(kind, self.shape.types).to(near.dtype).expand(len(near), -1, -1)
+        meant = self.meant(roots) @ torch.cat([is_kind, near], 2).mT * self.shape.pointer
+        return meant + (self.meanings(roots) @ origins.T) * near[:, None, :, -1]
+
     def forward(self, batch: Batch, masked: Tensor | None = None) -> Any:
         """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
 
@@ -297,7 +311,8 @@ class Ranker(nn.Module):
         first = {name: batch[name][0] for name in ("pieces", "kind", "vector", "name", "name_owner")}
         trusting = batch["prior"] + _weighted(batch["features"], first["kind"], *self.trusted(leaves))
         vectors, origins = self.entities(first["pieces"], first["kind"], first["vector"]).unbind(1)
-        places, meant = batch["places"] + self.places(leaves, roots, batch), self.meanings(roots) @ origins.T
+        places = batch["places"] + self.places(leaves, roots, batch)
+        meant = self.named(roots, origins, first["kind"], batch["near"])
         trusting = trusting + pointed(places, meant, batch, first["name"], first["name_owner"])
         alike = self.queries(leaves, batch) @ vectors.T
         of_file = self._of(self.own_file, batch)[..., None] * torch.log1p(batch["own"])

@@ -11,7 +11,7 @@ from lib.tasks.graphmer.counts import FULL_TEXT, CandidateSet, Counts, Questions
 from lib.tasks.graphmer.model import IMPOSSIBLE, room
 from lib.tasks.graphmer.ragged import Groups, find
 from lib.tasks.graphmer.rows import PREVIOUS, Rows
-from lib.tasks.graphmer.settings import CONDITIONS, FEATURES
+from lib.tasks.graphmer.settings import CONDITIONS, FEATURES, NEAR
 
 NOWHERE = -30.0  # the score of a place that is none: exp of it is nothing
 _MOST = 15.0  # of a place's score
@@ -102,6 +102,13 @@ class Scorer:
     def found(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Found:
         """Returns the features of questions and candidates."""
         return dict(self.counts.dense(asked, among, leave_out)), dict(self.counts.sparse(asked, among, leave_out))
+
+    def near(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        """(Q, C, NEAR + 1) what each candidate is to the head, and whether (other) files of training have it."""
+        shown = Questions(asked.window, asked.relation, asked.condition, np.full(len(asked), -1))
+        dense = dict(self.counts.dense(shown, among, leave_out=False))
+        elsewhere = self.counts.elsewhere(asked, among)
+        return np.stack([*(dense[name] for name in NEAR), elsewhere], 2).astype(np.float32)
 
     def weighted(self, found: Found, among: CandidateSet, features: np.ndarray, types: np.ndarray) -> np.ndarray:
         """(Q, C) the sum of all features by weights of each question, (Q, FEATURES) and (Q, entity types)."""

@@ -11,6 +11,8 @@ FEATURES = (  # of a question and a candidate, that are counted
     "words shared with the head's name", "owner before", "self before",
 )  # fmt: skip
 
+NEAR = ("same file", "same parent", "child of the head", "same package", "same folder")  # of them, to the head alone
+
 
 @dataclass(frozen=True)
 class Chain:

@@ -28,6 +28,7 @@ def moved(task, seed=0):
     torch.nn.init.constant_(model.strength_of_places, 3.0)
     torch.nn.init.constant_(model.strength_of_meaning, 3.0)
     torch.nn.init.normal_(model.trust.weight, std=0.2)
+    torch.nn.init.normal_(model.meant.weight, std=0.2)
     return model
 
 
