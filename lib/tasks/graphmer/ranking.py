@@ -149,6 +149,13 @@ def interval(values: np.ndarray, files: np.ndarray, draws: int = 1000) -> tuple[
     return float(low), float(high)
 
 
+def standard_error(values: np.ndarray, files: np.ndarray) -> float:
+    """(N) values and the file of each -> the standard error of their mean, as draws of whole files have it."""
+    _, file = np.unique(files, return_inverse=True)
+    beside = np.bincount(file, values) - np.bincount(file) * values.mean()
+    return float(np.sqrt((beside**2).sum()) / len(values))
+
+
 def by_file(corpus: Corpus, answers: Answers) -> np.ndarray:
     """(N) the file of each answer's triple."""
     return corpus.window_file[corpus.window_of[answers.triple]]
