@@ -47,7 +47,7 @@ class Scores:
         self.data, self.asked, self.among = data, asked, among
         self.rows = rows or data.collator.of_questions(asked)[1]
         self.own_rows = np.arange(len(asked))
-        self.found = data.scorer.found(asked, among, leave_out)
+        self.found = data.scorer.counts.found(asked, among, leave_out)
         self.prior = data.scorer.prior(asked, among, leave_out, self.found)
         self.places = data.scorer.places(asked, self.rows, self.own_rows)
 
@@ -75,7 +75,7 @@ class Scores:
             product = product * is_elsewhere + weights[np.arange(len(question)), kind[column]]
             of_near = weights[:, -len(NEAR) - 1 :]
             for at, name in enumerate(NEAR):
-                product += of_near[:, at] * self.found[0][name][question, column]
+                product += of_near[:, at] * self.found.dense[name][question, column]
             return np.clip(product + of_near[:, -1] * is_elsewhere, -MOST_MEANT, MOST_MEANT)
 
         @cache

@@ -198,7 +198,8 @@ class Collator:
     def _of_facts(self, drawn: Drawn, size: int) -> dict[str, np.ndarray]:
         """Returns the arrays (B, G, ...) of a training batch."""
         asked, among, corpus = drawn.asked, drawn.among, self.corpus
-        prior = self.scorer.prior(asked, among, leave_out=True)
+        found = self.scorer.counts.found(asked, among, leave_out=True)
+        prior = self.scorer.prior(asked, among, True, found)
         prior[drawn.excluded] = IMPOSSIBLE
         own = self.scorer.counts.own_count(asked, among) * np.float32(self.objective.own_file)
         sibling = corpus.parent[among.entities][None] == corpus.parent[corpus.head[asked.window]][:, None]
@@ -218,7 +219,7 @@ class Collator:
             "distance": laid(drawn.rows.distance(drawn.row, asked.hidden), 1),
             "prior": laid(prior),
             "own": laid(own),
-            "features": laid(self.scorer.counts.features(asked, among, leave_out=True)),
+            "features": laid(found.stacked()),
             "places": laid(self.scorer.places(asked, drawn.rows, drawn.row), NOWHERE),
             "near": self.scorer.near(heads, among),
             "boost": laid(boost[:, 0]),

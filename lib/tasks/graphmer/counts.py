@@ -5,7 +5,7 @@ that the weights are fitted on what a new file looks like: a tail that only this
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,6 +69,25 @@ class CandidateSet:
 
 
 Sparse = tuple[np.ndarray, np.ndarray, np.ndarray]  # (N) questions, candidates and values
+
+
+@dataclass(frozen=True)
+class Found:
+    """Features of questions and candidates by name: those that most candidates have, (Q, C), and those of few."""
+
+    dense: Mapping[str, np.ndarray]
+    sparse: Mapping[str, Sparse]
+
+    def stacked(self) -> np.ndarray:
+        """Returns (Q, C, FEATURES)."""
+        shape = next(iter(self.dense.values())).shape
+        stacked = np.zeros((*shape, len(FEATURES)), np.float32)
+        for name, value in self.dense.items():
+            stacked[:, :, FEATURES.index(name)] = value
+        for name, (row, column, value) in self.sparse.items():
+            summed = np.bincount(row * shape[1] + column, value, shape[0] * shape[1])
+            stacked[:, :, FEATURES.index(name)] = summed.reshape(shape)
+        return stacked
 
 
 class Counts:
@@ -207,24 +226,23 @@ class Counts:
 
     # --- features -----------------------------------------------------------------------------------------------------
 
-    def features(self, asked: Questions, among: CandidateSet, leave_out: bool) -> np.ndarray:
-        """Returns all features, (Q, C, FEATURES). `leave_out` leaves out the own file of each question, in training."""
-        found = np.zeros((len(asked), len(among), len(FEATURES)), np.float32)
-        for name, value in self.dense(asked, among, leave_out):
-            found[:, :, FEATURES.index(name)] = value
-        for name, (row, column, value) in self.sparse(asked, among, leave_out):
-            summed = np.bincount(row * len(among) + column, value, len(asked) * len(among))
-            found[:, :, FEATURES.index(name)] = summed.reshape(len(asked), len(among))
-        return found
+    def found(self, asked: Questions, among: CandidateSet, leave_out: bool) -> "Found":
+        """Returns all features. `leave_out` leaves out the own file of each question, in training."""
+        return Found(dict(self.dense(asked, among, leave_out)), dict(self.sparse(asked, among, leave_out)))
 
     def dense(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Iterator[tuple[str, np.ndarray]]:
         """Yields features that most candidates have, as (Q, C)."""
-        corpus, entities = self.corpus, among.entities
         count = self.count(asked, among, leave_out)
         yield "frequency", np.log(count + np.float32(0.2))
         yield "unseen", count <= 0
-        head = corpus.head[asked.window]
-        file = self.file[asked.window]
+        yield from self.near(asked, among)
+        name = np.where(asked.condition == MASKED, -2, self.corpus.name[self.corpus.head[asked.window]])
+        yield "same name", self.corpus.name[among.entities][None] == name[:, None]
+
+    def near(self, asked: Questions, among: CandidateSet) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields what candidates are to the head, as (Q, C)."""
+        corpus, entities = self.corpus, among.entities
+        head, file = corpus.head[asked.window], self.file[asked.window]
         of_file = corpus.entity_file[entities]
         same_file = of_file[None] == file[:, None]
         yield "same file", same_file
@@ -236,8 +254,6 @@ class Counts:
         yield "same package", (corpus.package[entities][None] == package[:, None]) & (of_file >= 0)
         folder = np.where(of_file >= 0, self.folder[of_file], -1)
         yield "same folder", folder[None] == self.folder[file][:, None]
-        name = np.where(asked.condition == MASKED, -2, corpus.name[head])
-        yield "same name", corpus.name[entities][None] == name[:, None]
 
     def count(self, asked: Questions, among: CandidateSet, leave_out: bool) -> np.ndarray:
         """(Q, C) how many training facts have the relation and the tail, without the own file's if asked for."""

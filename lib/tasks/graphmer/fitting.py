@@ -96,7 +96,7 @@ def _inputs(collator: Collator, drawn: Drawn) -> dict[str, Tensor]:
     at, entity = (drawn.row[question], root), among.entities[column]
     sibling = corpus.parent[entity] == corpus.parent[corpus.head[asked.window[question]]]
     arrays = {
-        "features": collator.scorer.counts.features(asked, among, leave_out=True),
+        "features": collator.scorer.counts.found(asked, among, leave_out=True).stacked(),
         "kind": corpus.entity_type[among.entities].astype(np.int64),
         "question": question,
         "column": column,

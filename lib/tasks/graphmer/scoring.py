@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lib.tasks.graphmer.corpus import Corpus
-from lib.tasks.graphmer.counts import FULL_TEXT, CandidateSet, Counts, Questions, Sparse
+from lib.tasks.graphmer.counts import FULL_TEXT, CandidateSet, Counts, Found, Questions
 from lib.tasks.graphmer.model import IMPOSSIBLE, room
 from lib.tasks.graphmer.ragged import Groups, find
 from lib.tasks.graphmer.rows import PREVIOUS, Rows
@@ -15,7 +15,6 @@ from lib.tasks.graphmer.settings import CONDITIONS, FEATURES, NEAR
 
 NOWHERE = -30.0  # the score of a place that is none: exp of it is nothing
 _MOST = 15.0  # of a place's score
-Found = tuple[dict[str, np.ndarray], dict[str, Sparse]]  # features by name: those of most candidates, those of few
 
 
 @dataclass(frozen=True)
@@ -94,31 +93,25 @@ class Scorer:
         `found` are the features, where they are known.
         """
         assert self.weights
-        at, found = (asked.condition, asked.relation), found or self.found(asked, among, leave_out)
+        at, found = (asked.condition, asked.relation), found or self.counts.found(asked, among, leave_out)
         score = self.weighted(found, among, self.weights.features[at], self.weights.types[at])
         score[~self.is_allowed(asked.relation, among.entities)] = IMPOSSIBLE
         return score
 
-    def found(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Found:
-        """Returns the features of questions and candidates."""
-        return dict(self.counts.dense(asked, among, leave_out)), dict(self.counts.sparse(asked, among, leave_out))
-
     def near(self, asked: Questions, among: CandidateSet) -> np.ndarray:
         """(Q, C, NEAR + 1) what each candidate is to the head, and whether (other) files of training have it."""
         shown = Questions(asked.window, asked.relation, asked.condition, np.full(len(asked), -1))
-        dense = dict(self.counts.dense(shown, among, leave_out=False))
-        elsewhere = self.counts.elsewhere(asked, among)
-        return np.stack([*(dense[name] for name in NEAR), elsewhere], 2).astype(np.float32)
+        near = dict(self.counts.near(shown, among))
+        return np.stack([*(near[name] for name in NEAR), self.counts.elsewhere(asked, among)], 2).astype(np.float32)
 
     def weighted(self, found: Found, among: CandidateSet, features: np.ndarray, types: np.ndarray) -> np.ndarray:
         """(Q, C) the sum of all features by weights of each question, (Q, FEATURES) and (Q, entity types)."""
-        dense, sparse = found
         score = types[:, self.corpus.entity_type[among.entities]].astype(np.float32)
         product = np.empty_like(score)
-        for name, value in dense.items():
+        for name, value in found.dense.items():
             score += np.multiply(value, features[:, FEATURES.index(name)].astype(np.float32)[:, None], out=product)
         codes, values = [], []
-        for name, (row, column, value) in sparse.items():
+        for name, (row, column, value) in found.sparse.items():
             codes.append(row * len(among) + column)
             values.append(value * features[row, FEATURES.index(name)])
         total = np.bincount(np.concatenate(codes), np.concatenate(values), score.size)
