@@ -193,8 +193,6 @@ def _followed(
         with _META:
             state = new_state(on_meta, config, _META, precision)
         state.micro_batch = micro_batch
-        state.groups = [replace(group, from_step=0, until_step=None) for group in state.groups]  # most is trained then
-        state.players = {group.player for group in state.groups}  # whose terms are checked where they train
         _force_foreach(state.optimizer)
         tracker.adopt(state.model)
         if state.ema:
@@ -213,7 +211,10 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
     loss = tracker.users_code()(task.loss)
     watched = types.SimpleNamespace(count=task.count, term_weights=task.term_weights, loss=loss, player=task.player)
     tracker.at("after load")
-    for step in _traced_steps(task):
+    begins = sorted({0, *(group.from_step for group in state.groups)})
+    state.groups = [replace(group, from_step=0, until_step=None) for group in state.groups]  # most is trained then
+    state.players = {group.player for group in state.groups}  # whose terms are checked where they train
+    for step in _traced_steps(task, begins):
         tracker.at("start")
         task.step = step
         optimizer_step(state, watched, config, slots, step, None, moments)
@@ -221,12 +222,18 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
         tracker.at("after optimizer step")
 
 
-def _traced_steps(task: Task) -> list[int]:
-    """Returns steps of which each player of a task has two, the most frequent one last; the first where it has none."""
+def _traced_steps(task: Task, begins: list[int]) -> list[int]:
+    """Returns steps of which each player of a task has two, the most frequent one last.
+
+    Where it has no players, they are the first step of each stage, of which some groups are trained from then on, and
+    the last of these once more.
+    """
     turns = [(task.player(step), step) for step in range(_TURNS)]
     frequent = Counter(player for player, _ in turns).most_common()
     first = dict(reversed(turns))
-    return [first[player] for player, _ in reversed(frequent)] * _STEPS if len(frequent) > 1 else [*range(_STEPS)]
+    return (
+        [first[player] for player, _ in reversed(frequent)] * _STEPS if len(frequent) > 1 else [*begins, begins[-1] + 1]
+    )
 
 
 def _built(model: Callable[[], nn.Module]) -> nn.Module:

@@ -58,6 +58,15 @@ class Long(Tall):
     def example_batch(self, size, device):
         return {"x": torch.zeros(size, 8192, 256, device=device)}
 
+class Later(Tall):
+    """Of two stages the second takes more memory."""
+
+    def parameter_groups(self, model):
+        return [{"names": "blocks.3.*", "from_step": 50}]
+
+    def loss(self, model, batch):
+        return super().loss(model, batch if self.step >= 50 else {"x": batch["x"][:1]})
+
 class Broken(Tall):
     def loss(self, model, batch):
         raise ValueError("this loss is broken")
@@ -275,6 +284,12 @@ def small_card(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)  # a build with CUDA asks its driver
     monkeypatch.setattr(run, "card_of_gpu", lambda index: find_card("0.5 GiB, capability 7.5"))
+
+
+def test_the_stage_of_a_run_that_takes_most_memory_is_planned(tall):
+    plans = [make(tall(kind=kind), find_card("0.5 GiB, capability 7.5")) for kind in ("Tall", "Later")]
+    assert plans[0].chosen.micro_batch == plans[1].chosen.micro_batch
+    assert plans[1].chosen.prediction.peak_bytes == pytest.approx(plans[0].chosen.prediction.peak_bytes, rel=0.02)
 
 
 def test_without_a_gpu_nothing_is_planned(tall):

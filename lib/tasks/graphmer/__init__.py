@@ -24,6 +24,15 @@ if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs ne
     from lib.tasks.graphmer.evaluation import Answers, Evaluator
 
 
+# What learning the text does not reach
+_RANKS = [
+    f"{name}.*" for name in (
+        "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
+        "vector", "trust", "trust_beside_file",
+    )
+]  # fmt: skip
+
+
 class Graphmer(Task):
     """Predicts the tail of a triple from the text around its head."""
 
@@ -126,15 +135,23 @@ class Graphmer(Task):
         )
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
-        """Lets the few weights that say how much the encoder counts move faster, and does not decay them."""
-        return [{"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}]
+        """Lets the few weights that say how much the encoder counts move faster, and does not decay them.
+
+        What only ranking uses is trained when the text has been learned.
+        """
+        fast = {"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}
+        if not (begin := self.settings.objective.mlm_steps):
+            return [fast]
+        return [{**fast, "from_step": begin}, {"names": _RANKS, "from_step": begin}]
 
     def count(self, batch: Batch) -> dict[str, int]:
         facts = int((batch["gold"] != IGNORE).sum())
         counts = {"trust": facts, "likeness": facts, "name": int(_with_namesakes(batch).sum())}
         if "root_targets" not in batch:
             return counts
-        return {**counts, "mlm": int((batch["root_targets"] != IGNORE).sum()) if self._learns_text() else 0}
+        if not self._learns_text():
+            return {**counts, "mlm": 0}
+        return {**dict.fromkeys(counts, 0), "mlm": int((batch["root_targets"] != IGNORE).sum())}
 
     def _learns_text(self) -> bool:
         return self.step < self.settings.objective.mlm_steps
@@ -142,9 +159,13 @@ class Graphmer(Task):
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Returns the sums of softmaxes over sampled candidates, with trust and with likeness too; see `Ranker`.
 
-        A third one is over the entities of the right name, of both. At the beginning of a run, that over the masked
-        pieces of the text is another.
+        A third one is over the entities of the right name, of both. In the first `mlm_steps` the only one is over the
+        masked pieces of the text.
         """
+        if "root_targets" in batch and self._learns_text():
+            chosen = batch["root_targets"] != IGNORE
+            logits = model(batch, chosen).float()
+            return {"mlm": F.cross_entropy(logits, batch["root_targets"][chosen], reduction="sum")}, {}
         asked, named = batch["gold"] != IGNORE, _with_namesakes(batch)
         gold, of_named = batch["gold"][asked], named[asked]
         is_gold = F.one_hot(gold, batch["chance"].shape[1]).bool()
@@ -158,10 +179,6 @@ class Graphmer(Task):
             others = corrected[of_named].masked_fill(is_other_name, IMPOSSIBLE)
             of_name.append(F.cross_entropy(others, gold[of_named], reduction="sum"))
         sums["name"] = torch.stack(of_name).sum()
-        if "root_targets" in batch and self._learns_text():
-            chosen = batch["root_targets"] != IGNORE
-            logits = model(batch, chosen).float()
-            sums["mlm"] = F.cross_entropy(logits, batch["root_targets"][chosen], reduction="sum")
         return sums, {}
 
     def term_weights(self, step: int) -> dict[str, float]:

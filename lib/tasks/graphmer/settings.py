@@ -67,7 +67,7 @@ class Objective:
         0.15, "Share of root tokens in masked spans, while text is learned.", minimum=0, maximum=1
     )
     mlm_longest_span: int = option(7, "Tokens of a span at most; lengths are geometric.", minimum=1)
-    mlm_steps: int = option(0, "Steps at the beginning that learn text too, by masked spans.", minimum=0)
+    mlm_steps: int = option(0, "Steps at the beginning that learn text alone, by masked spans.", minimum=0)
     fitting_steps: int = option(200, "Steps in which the weights of the counts are fitted, before training.", minimum=1)
 
 

@@ -90,7 +90,7 @@ def test_losses_are_sums_over_facts_and_over_those_with_namesakes(graphmer):
 def test_masked_text_is_learned_at_the_beginning_where_that_is_asked_for(graphmer):
     task = graphmer({"workload.objective.mlm_steps": 5})
     batch, model = task.collate(list(range(12)), generator()), task.model()
-    for step, terms in ((4, {"trust", "likeness", "name", "mlm"}), (5, {"trust", "likeness", "name"})):
+    for step, terms in ((4, {"mlm"}), (5, {"trust", "likeness", "name"})):
         task.step = step
         assert task.loss(model, batch)[0].keys() == terms
         assert {term for term, count in task.count(batch).items() if count} == terms
