@@ -28,6 +28,7 @@ ABLATIONS = {
     "no own file": ["workload.objective.own_file=false"],
     "no namesakes": ["workload.objective.same_name_weight=0"],
     "no pointer": ["workload.model.pointer=false"],
+    "no meanings": ["workload.model.meanings=false"],
     "no own vectors": ["workload.model.own_vectors=0"],
     "no dropped pieces": ["workload.model.token_dropout=0"],
     "no decay": ["workload.model.decay=1"],

@@ -130,6 +130,7 @@ class Graphmer(Task):
                 model.dropout,
                 model.token_dropout,
                 model.pointer,
+                model.meanings,
                 model.decay,
             )
         )

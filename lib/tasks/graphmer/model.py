@@ -45,6 +45,7 @@ class Shape:
     dropout: float
     token_dropout: float
     pointer: bool
+    meanings: bool
     decay: float
 
 
@@ -257,7 +258,7 @@ class Ranker(nn.Module):
         return {
             "queries": self.queries(leaves, batch),
             "meanings": self.meanings(roots)[:, None],
-            "meant": self.meant(roots)[:, None] * self.shape.pointer,
+            "meant": self.meant(roots)[:, None] * self.shape.meanings,
             "places": self.places(leaves, roots, batch),
             "features": features,
             "types": types,
@@ -278,7 +279,7 @@ class Ranker(nn.Module):
 
     def meanings(self, roots: Tensor) -> Tensor:
         """roots (B, L, d) -> (B, L, d), whose product with an entity's origin is added where its name stands."""
-        return self.meaning(roots) * (self.strength_of_meaning * self.shape.pointer / math.sqrt(self.shape.hidden))
+        return self.meaning(roots) * (self.strength_of_meaning * self.shape.meanings / math.sqrt(self.shape.hidden))
 
     def named(self, roots: Tensor, origins: Tensor, kind: Tensor, near: Tensor) -> Tensor:
         """roots (B, L, d), origins (C, d), kind (C), near (B, C, NEAR + 1) -> (B, L, C).
@@ -287,7 +288,7 @@ class Ranker(nn.Module):
         files have it.
         """
         is_kind = F.one_hot(kind, self.shape.types).to(near.dtype).expand(len(near), -1, -1)
-        meant = self.meant(roots) @ torch.cat([is_kind, near], 2).mT * self.shape.pointer
+        meant = self.meant(roots) @ torch.cat([is_kind, near], 2).mT * self.shape.meanings
         return meant + (self.meanings(roots) @ origins.T) * near[:, None, :, -1]
 
     def forward(self, batch: Batch, masked: Tensor | None = None) -> Any:

@@ -44,6 +44,7 @@ class Model:
         4096, "Tails with a vector of their own at most: the most frequent that three files have.", minimum=0
     )
     pointer: bool = option(True, "Whether the encoder adds to the score of a name's places in the text.")
+    meanings: bool = option(True, "Whether the encoder says which entity of a name is meant at each of its places.")
     decay: float = option(0.6, "Lambda of the attention's decay with distance; 1 switches it off.", above=0, maximum=1)
 
 

@@ -38,6 +38,19 @@ def test_leaving_a_file_out_is_counting_without_it(graphmer, condition):
     assert not np.allclose(kept["frequency"], held_out["frequency"])
 
 
+def test_an_entity_is_elsewhere_where_training_has_it_as_a_tail_in_another_file(graphmer):
+    corpus = graphmer().data.corpus
+    counts, among = Counts(corpus), CandidateSet(corpus, np.arange(len(corpus.entities)))
+    train, test = corpus.triples_of("train"), corpus.triples_of("test")
+    asked = np.concatenate([train[::40], test[::40]])
+    got = counts.elsewhere(Questions.of_facts(corpus, asked, np.zeros(len(asked), int)), among)
+    file = corpus.window_file[corpus.window_of]
+    for row, triple in enumerate(asked):
+        others = corpus.tail[train[file[train] != file[triple]]]
+        assert np.array_equal(got[row], np.isin(among.entities, others))
+    assert not got.all(0)[corpus.tail[train]].all()  # some tails are of one file alone
+
+
 def test_a_hidden_name_says_nothing_where_it_is_the_heads_too(graphmer):
     task = graphmer()
     corpus = task.data.corpus

@@ -138,6 +138,19 @@ def test_trust_is_learned_as_if_the_own_file_were_unknown_and_likeness_on_top_of
     assert model.own_file.grad.abs().max() > 0
 
 
+def test_the_origin_of_an_entity_that_its_file_alone_has_says_nothing(graphmer):
+    """Training would learn by heart where it stands, and asking for another file's would find no such thing."""
+    task = graphmer()
+    model, batch = task.model().eval(), some_batch(task)
+    torch.nn.init.constant_(model.strength_of_meaning, 5.0)
+    torch.nn.init.normal_(model.vector.weight)
+    nowhere = {**batch, "near": batch["near"].index_fill(2, torch.tensor([batch["near"].shape[2] - 1]), 0.0)}
+    (trusting, _), (without, _) = model(batch), model(nowhere)
+    elsewhere = batch["near"][:, None, :, -1].bool().expand_as(trusting)
+    assert torch.equal(trusting[~elsewhere], without[~elsewhere])
+    assert not torch.allclose(trusting[elsewhere], without[elsewhere])
+
+
 def test_before_training_both_scores_are_those_of_the_counts(graphmer):
     task = graphmer({"workload.objective.own_file": False})
     model, batch = task.model().eval(), some_batch(task)
