@@ -92,8 +92,9 @@ def main(wanted: list[str]) -> None:
     if unknown := set(wanted) - runs.keys():
         raise SystemExit(f"There are no runs {sorted(unknown)}. Known are {list(runs)}.")
     for name in wanted or runs:
+        run = {**head("torch"), **measured(runs[name])}
         record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
-        found = {**record.get("runs", {}), name: {**head("torch"), **measured(runs[name])}}
+        found = {**record.get("runs", {}), name: run}
         seeds = [found[seed]["metrics"] for seed in SEEDS if seed in found]
         mean = {key: round(sum(one[key] for one in seeds) / len(seeds), 4) for key in seeds[0]} if seeds else {}
         record = {**head("torch"), "mean_of_seeds": mean, "seeds": len(seeds), "runs": found}

@@ -21,8 +21,9 @@ from lib.tasks.graphmer.settings import CONDITIONS
 from lib.tasks.graphmer.tables import COMBINED, ENCODER, FREQUENCY, RULE, TRIVIAL
 from lib.training.order import mix, permutation
 
-OPEN = (0.0, 0.5, 1.0)
-GATES = tuple(itertools.product(OPEN, OPEN))  # of trust and of likeness
+OPEN = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Of trust and of likeness, which was learned on top of all of trust
+GATES = tuple((trust, likeness) for trust, likeness in itertools.product(OPEN, OPEN) if likeness <= trust)
 _AT_ONCE = 64  # questions that are scored together
 _EXAMPLES, _GUESSES = 10, 3
 
@@ -41,12 +42,13 @@ class Evaluator:
     def answer(self, model: nn.Module, loader: Iterable[Batch], chooses_gate: bool) -> dict[str, Answers]:
         """Returns the answers of the model to the questions of a loader, by its gate.
 
-        The gate of each condition can be chosen first, by the mean reciprocal rank here: the smallest that is as good
-        as the best, so that an encoder that adds nothing is shut out.
+        The gate of each condition can be chosen first: the one of most likelihood here, so that an encoder that adds
+        nothing is shut out. Likelihood tells gates apart with fewer facts than ranks do, which most gates share.
         """
         answering = Answering(self.data, model)
         gates = GATES if chooses_gate else (None,)
         parts: dict[Any, list[Answers]] = {gate: [] for gate in gates}
+        likelihoods: dict[Any, list[np.ndarray]] = {gate: [] for gate in gates}
         counted: list[dict[str, Answers]] = []  # of the same questions, whose features are there
         for batch in loader:
             read = Read(model, batch)
@@ -57,42 +59,35 @@ class Evaluator:
                 scores = Scores(self.data, asked, among)
                 encoded = scores.encoded(read[chosen], answering.of(among))
                 for gate in gates:
-                    opened = gate or answering.gates(int(asked.condition[0]))
-                    parts[gate].append(self.candidates.rank(triples[chosen], asked, encoded(*opened)))
+                    found = encoded(*(gate or answering.gates(int(asked.condition[0]))))
+                    parts[gate].append(self.candidates.rank(triples[chosen], asked, found))
+                    if chooses_gate:
+                        likelihoods[gate].append(self.candidates.log_likelihood(triples[chosen], asked, found))
                 if not chooses_gate:
                     counted.append(self._counts_of(triples[chosen], scores))
         answers = {gate: Answers.joined(found) for gate, found in parts.items()}
         if not chooses_gate:
             self._keep_counted(loader.dataset, counted)  # type: ignore[attr-defined]
             return {ENCODER: answers[None]}
-        return {ENCODER: self._opened(answering.gate, answers)}
+        return {ENCODER: self._opened(answering.gate, answers, likelihoods)}
 
-    def _opened(self, gates: Tensor, answers: Mapping[tuple[float, float], Answers]) -> Answers:
-        """Sets the gate of each condition by the answers here; returns the answers with it."""
+    def _opened(
+        self,
+        gates: Tensor,
+        answers: Mapping[tuple[float, float], Answers],
+        likelihoods: Mapping[tuple[float, float], list[np.ndarray]],
+    ) -> Answers:
+        """Sets the gate of each condition to the best one here; returns the answers with it."""
         chosen = []
-        for number in range(len(CONDITIONS)):
-            of_condition = {gate: found[found.condition == number] for gate, found in answers.items()}
-            best = self._smallest_good(of_condition)
-            gates[number] = gates.new_tensor(best)
-            chosen.append(of_condition[best])
-        return Answers.joined(chosen)
-
-    def _smallest_good(self, answers: Mapping[tuple[float, float], Answers]) -> tuple[float, float]:
-        """Returns the gate that opens least among those that the best one leads by less than a standard error.
-
-        It is the one-standard-error rule (Hastie et al., The Elements of Statistical Learning, 2nd ed., section 7.10):
-        where the facts of few files cannot tell two gates apart, the counts, which know less by heart, are trusted.
-        """
         some = next(iter(answers.values()))
-        asked = ~self.structural[self.corpus.relation[some.triple]]
-        files = ranking.by_file(self.corpus, some)[asked]
-        values = {gate: (1 / found.by_range + 1 / found.by_training)[asked] for gate, found in answers.items()}
-        best = values[max(GATES, key=lambda gate: values[gate].sum())]
-        for gate in sorted(GATES, key=lambda gate: (sum(gate), gate)):
-            lead = best - values[gate]
-            if not lead.any() or lead.mean() < ranking.standard_error(lead, files):
-                return gate
-        raise AssertionError("the best gate leads itself by nothing")
+        is_asked = ~self.structural[self.corpus.relation[some.triple]]
+        for number in range(len(CONDITIONS)):
+            of_condition = is_asked & (some.condition == number)
+            mean = {gate: np.concatenate(found)[of_condition].sum() for gate, found in likelihoods.items()}
+            best = max(GATES, key=lambda gate: (round(float(mean[gate]), 3), -sum(gate)))
+            gates[number] = gates.new_tensor(best)
+            chosen.append(answers[best][some.condition == number])
+        return Answers.joined(chosen)
 
     def _alike(self, triples: np.ndarray, conditions: np.ndarray) -> Iterator[tuple[Questions, np.ndarray]]:
         """Yields questions of one relation and condition each, and which of the given ones they are."""

@@ -87,6 +87,15 @@ class Candidates:
             seen,
         )
 
+    def log_likelihood(self, triple: np.ndarray, asked: Questions, scores: np.ndarray) -> np.ndarray:
+        """(Q) the logarithm of each tail's softmax among the candidates; 0 where it is none of them."""
+        tail = self.corpus.tail[triple]
+        among, _ = self.of(int(asked.relation[0]))
+        scores, column = self.hide_others(asked, tail, scores), among.place[tail]
+        most = scores.max(1)
+        total = most + np.log(np.exp(scores - most[:, None]).sum(1))
+        return np.where(column >= 0, scores[np.arange(len(tail)), np.maximum(column, 0)] - total, 0.0)
+
     def _first_of_its_name(
         self, among: CandidateSet, tail: np.ndarray, column: np.ndarray, scores: np.ndarray, own: np.ndarray
     ) -> np.ndarray:
@@ -147,13 +156,6 @@ def interval(values: np.ndarray, files: np.ndarray, draws: int = 1000) -> tuple[
     chosen = np.random.default_rng(0).multinomial(len(total), np.full(len(total), 1 / len(total)), size=draws)
     low, high = np.percentile((chosen @ total) / (chosen @ number), [2.5, 97.5])
     return float(low), float(high)
-
-
-def standard_error(values: np.ndarray, files: np.ndarray) -> float:
-    """(N) values and the file of each -> the standard error of their mean, as draws of whole files have it."""
-    _, file = np.unique(files, return_inverse=True)
-    beside = np.bincount(file, values) - np.bincount(file) * values.mean()
-    return float(np.sqrt((beside**2).sum()) / len(values))
 
 
 def by_file(corpus: Corpus, answers: Answers) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Filtered ranks against brute force, and figures by hand."""
 
 import numpy as np
-import pytest
 
 from lib.tasks.graphmer import ranking
 from lib.tasks.graphmer.counts import Questions
@@ -121,11 +120,3 @@ def test_an_interval_draws_whole_files():
     assert low < of_file.mean() < high and 0.1 < high - low < 0.35  # 4 standard errors of uniform numbers: 0.21
     alone = ranking.interval(np.repeat(of_file, 50), np.arange(1500))
     assert alone[1] - alone[0] < 0.3 * (high - low)
-
-
-def test_a_standard_error_is_the_spread_of_means_over_draws_of_whole_files():
-    generator = np.random.default_rng(0)
-    files = np.repeat(np.arange(200), generator.integers(1, 20, 200))
-    values = generator.normal(size=200)[files] + generator.normal(size=len(files))
-    low, high = ranking.interval(values, files, draws=4000)
-    assert 2 * 1.96 * ranking.standard_error(values, files) == pytest.approx(high - low, rel=0.1)
