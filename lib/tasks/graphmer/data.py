@@ -261,6 +261,10 @@ class Data:
         return EntityTable(self.corpus, self.settings.model.own_vectors)
 
     @cached_property
+    def layout(self) -> Layout:
+        return Layout(self.corpus, self.settings.chain.roots)
+
+    @cached_property
     def collator(self) -> Collator:
         chain, objective = self.settings.chain, self.settings.objective
         return Collator(
@@ -270,7 +274,7 @@ class Data:
             self.table,
             self.samples,
             objective,
-            Layout(self.corpus, chain.roots),
+            self.layout,
             chain.facts,
             chain.vocabulary,
         )

@@ -11,6 +11,14 @@ FEATURES = (  # of a question and a candidate, that are counted
     "words shared with the head's name", "owner before", "self before",
 )  # fmt: skip
 
+# What the probabilities of predictions are made of, see `predicting`: of an answer, and of that none is right
+OF_REFERENCES = (
+    "counts", "counts of an object's", "trust", "likeness", "a class", "bare method", "dotted function", "owner before",
+    "owner alike", "own class", "imported", "same file", "in the tree",
+    "none", "none of an object's", "none after self", "none of a bare name", "many answers",
+)  # fmt: skip
+OF_GAPS = ("counts", "trust", "likeness", "none")
+
 
 @dataclass(frozen=True)
 class Chain:

@@ -41,8 +41,8 @@ class Pieces:
         return self.flat[self.offsets[word_ids][owner] + within], owner, within
 
 
-def learn(counts: Mapping[str, int], vocabulary: int, every_word: Sequence[str]) -> Pieces:
-    """Learns at most `vocabulary` byte-pair pieces from counted words and cuts `every_word` into them.
+def learn(counts: Mapping[str, int], vocabulary: int) -> str:
+    """Learns at most `vocabulary` byte-pair pieces from counted words; returns what `cut` takes.
 
     Sennrich et al., Neural Machine Translation of Rare Words with Subword Units, ACL 2016; the `tokenizers` library.
     """
@@ -56,7 +56,18 @@ def learn(counts: Mapping[str, int], vocabulary: int, every_word: Sequence[str])
     # The trainer counts for itself, so each word comes as often as it was seen; beyond 64 times merges do not change.
     repeated = (word for word in sorted(counts) for _ in range(min(counts[word], 64)))
     tokenizer.train_from_iterator(repeated, trainer)
-    encoded = [e.ids for e in tokenizer.encode_batch(list(every_word), add_special_tokens=False)]
+    return str(tokenizer.to_str())
+
+
+def cut(tokenizer: str, words: Sequence[str]) -> Pieces:
+    """Cuts words into the pieces that `learn` has learned. Raises ValueError where it is no such text."""
+    from tokenizers import Tokenizer
+
+    try:
+        taken = Tokenizer.from_str(tokenizer)
+    except Exception as error:  # the library raises no narrower class
+        raise ValueError(f"the pieces of words cannot be read ({error})") from None
+    encoded = [e.ids for e in taken.encode_batch(list(words), add_special_tokens=False)]
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded])]).astype(np.int64)
     flat = np.fromiter((i for ids in encoded for i in ids), dtype=np.int32, count=int(offsets[-1]))
     return Pieces(flat, offsets)

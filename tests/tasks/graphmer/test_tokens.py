@@ -18,7 +18,7 @@ WORDS = ["open_door", "close_door", "door", "JSONDecoder", "decoder"]
 
 
 def learned():
-    return tokens.learn(Counter(WORDS * 20), 300, WORDS)
+    return tokens.cut(tokens.learn(Counter(WORDS * 20), 300), WORDS)
 
 
 def test_pieces_of_words_come_with_their_word_and_their_place_in_it():
