@@ -37,8 +37,8 @@ class Corpus:
     `first_triple` (W + 1) bounds its triples. `relation`, `tail` (T), `head`, `split`, `window_file` (W) are indices.
     `entity_type` and `entity_file` (E) say what an entity is and where it is defined, -1: in no file.
     `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1). `words`,
-    `entity_ids`, `relation_names`, `type_names` and `file_names` are texts, joined by line ends as UTF-8; `tokenizer` is
-    the text by which `tokens.cut` cuts other words into the same pieces.
+    `entity_ids`, `relation_names`, `type_names` and `file_names` are texts, joined by line ends as UTF-8; by
+    `tokenizer`, a text too, `tokens.cut` cuts other words into the same pieces.
     """
 
     words: np.ndarray

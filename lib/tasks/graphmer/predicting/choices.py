@@ -16,8 +16,8 @@ BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 class Choices:
     """Q questions with N answers in all, and beside them the answer that none of these is right.
 
-    `question` (N) is ascending, `features` (N, F) are those of answers and `of_none` (Q, F) those of none. `gold` (Q) is
-    the place of the right answer among the N, -1 where none is right.
+    `question` (N) is ascending, `features` (N, F) are those of answers and `of_none` (Q, F) those of none. `gold` (Q)
+    is the place of the right answer among the N, -1 where none is right.
     """
 
     question: np.ndarray
@@ -66,15 +66,22 @@ class Choices:
         right = np.where(self.gold >= 0, of_answer[self.gold], of_none)
         return float(-np.log(np.maximum(right, 1e-12)).mean()) if len(self) else 0.0
 
+    def first(self, weights: np.ndarray) -> np.ndarray:
+        """Returns (Q) the place of the most probable answer of each question, -1 where it has none."""
+        order = np.lexsort((-(self.features @ weights), self.question))
+        begin = self.begin
+        found = np.full(len(self), -1)
+        has = np.diff(begin) > 0
+        found[has] = order[begin[:-1][has]]
+        return found
+
     def best(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (Q) the most probable answer of each question, -1: none, and its probability."""
+        """Returns (Q) the most probable answer of each question, -1: that none is right, and its probability."""
         of_answer, of_none = self.probabilities(weights)
-        order = np.lexsort((-of_answer, self.question))
-        first = self.begin[:-1]
-        has = np.diff(self.begin) > 0
-        place = order[np.minimum(first, max(0, len(order) - 1))] if len(order) else np.zeros(len(self), np.int64)
-        most = np.where(has, of_answer[place] if len(order) else 0.0, -1.0)
-        return np.where(most > of_none, place, -1), np.maximum(most, of_none)
+        first = self.first(weights)
+        most = np.full(len(self), -1.0)
+        most[first >= 0] = of_answer[first[first >= 0]]
+        return np.where(most > of_none, first, -1), np.maximum(most, of_none)
 
 
 def fit(choices: Choices, start: np.ndarray, free: np.ndarray) -> np.ndarray:

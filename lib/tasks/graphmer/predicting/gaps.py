@@ -1,4 +1,4 @@
-"""Which facts a graph lacks: of relations that are written down only where they are certain, one more tail of a head."""
+"""Which facts a graph lacks: of relations that are written down only where they are certain."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,21 +11,26 @@ from lib.tasks.graphmer.counts import FULL_TEXT, CandidateSet, Questions
 from lib.tasks.graphmer.data import Data
 from lib.tasks.graphmer.predicting.choices import Choices
 from lib.tasks.graphmer.predicting.references import Asking
-from lib.tasks.graphmer.ragged import Groups, expand
+from lib.tasks.graphmer.ragged import Groups, expand, find
 from lib.tasks.graphmer.settings import OF_GAPS
 from lib.training.order import mix, permutation
 
 _COMPLETE = ("imports",)  # every import is in the graph
-_EVIDENCE = {"raises": ("raise",), "catches": ("except",), "returns": ("return", "yield")}  # words of such a fact's text
+_EVIDENCE = {
+    "raises": ("raise",),
+    "catches": ("except",),
+    "returns": ("return", "yield"),
+}  # words that tell of one
 _AT_ONCE = 128  # questions that are read together
 _FREQUENT = 64  # tails of a relation that compete, whether their names are in the text or not
+_DEEPEST = 6  # levels of definitions within each other
 _KEPT = 12  # answers of a question by each score
 _OF_ANSWER = 3  # features; the others are of none
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Q questions whether a head lacks a tail: windows, relations, and the tail of a known fact that is hidden, or -1."""
+    """Q questions whether a head lacks a tail: windows, relations, and the tail of a fact that is hidden, or -1."""
 
     window: np.ndarray
     relation: np.ndarray
@@ -53,6 +58,22 @@ class Filling:
     def __init__(self, data: Data, asking: Asking, leave_out: bool = False):
         self.data, self.corpus, self.asking, self.leave_out = data, data.corpus, asking, leave_out
         self.by_name = Groups(data.corpus.name)
+        self.told_below = self._told_below()
+
+    def _told_below(self) -> np.ndarray:
+        """Returns (ancestor, relation, tail) of all facts, as ascending numbers.
+
+        What a method raises stands in its class's text as well, and is no fact of that.
+        """
+        corpus, found = self.corpus, []
+        at = corpus.head[corpus.window_of]
+        for _ in range(_DEEPEST):
+            at = np.where(at >= 0, corpus.parent[np.maximum(at, 0)], -1)
+            found.append(self._code(at, corpus.relation, corpus.tail)[at >= 0])
+        return np.unique(np.concatenate(found))
+
+    def _code(self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray) -> np.ndarray:
+        return (head * len(self.corpus.relations) + relation) * len(self.corpus.entity_type) + tail
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
@@ -78,7 +99,7 @@ class Filling:
         return Gap(*(np.concatenate(values) for values in zip(*(vars(p).values() for p in parts), strict=True)))
 
     def hiding(self, asked: Gap) -> Gap:
-        """Hides one known fact of about half of the questions that have any in their text, the same ones in every run."""
+        """Hides one known fact of about half of the questions that have any, the same ones in every run."""
         corpus = self.corpus
         relations = len(corpus.relations)
         facts = Groups(corpus.window_of * relations + corpus.relation)
@@ -119,13 +140,16 @@ class Filling:
         return Filled(chosen, Choices(question, features, none, gold), entity)
 
     def _competing(self, asked: Questions, hidden: np.ndarray) -> tuple[CandidateSet, np.ndarray]:
-        """Returns entities that may be tails, and (Q, C) of which questions: named in the text or frequent, not known."""
+        """Returns entities that may be tails, and (Q, C) of which questions: named in the text or frequent, and new."""
         corpus, scorer = self.corpus, self.data.scorer
         relation = int(asked.relation[0])
         frequency = scorer.counts.of_tail[relation]
         frequent = np.argsort(-frequency, kind="stable")[:_FREQUENT]
         frequent = frequent[frequency[frequent] > 0]
-        first, length = corpus.window_start[asked.window], corpus.window_stop[asked.window] - corpus.window_start[asked.window]
+        first, length = (
+            corpus.window_start[asked.window],
+            corpus.window_stop[asked.window] - corpus.window_start[asked.window],
+        )
         row, at = expand(first, length)
         pairs = np.unique(np.stack([row, corpus.text[at]], 1), axis=0)
         pair, entity = self.by_name.places(pairs[:, 1])
@@ -138,6 +162,9 @@ class Filling:
         row, tail = scorer.true_tails(asked)
         is_out = (among.place[tail] >= 0) & ((tail != hidden[row]) | self.asking.is_told_once[tail])
         competes[row[is_out], among.place[tail[is_out]]] = False
+        row, column = np.nonzero(competes)
+        codes = self._code(corpus.head[asked.window[row]], asked.relation[row], among.entities[column])
+        competes[row, column] = find(self.told_below, codes) < 0
         return among, competes
 
     def _speaks(self, window: np.ndarray, relation: str) -> np.ndarray:

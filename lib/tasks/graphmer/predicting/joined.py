@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,19 @@ class Joined:
     windows: np.ndarray
     triples: np.ndarray
     in_tree: np.ndarray
+
+    def type_of(self, entity: str) -> str:
+        """Returns the type of an entity, of the tree or of training."""
+        corpus = self.data.corpus
+        return corpus.types[corpus.entity_type[self.index[entity]]]
+
+    def is_in_tree(self, entity: str) -> bool:
+        return bool(self.in_tree[self.index[entity]])
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """The numbers of all entities by id."""
+        return {entity: number for number, entity in enumerate(self.data.corpus.entities)}
 
 
 def join(trained: Corpus, tree: Corpus, rules: Ontology, settings: Settings, weights: Mapping[str, Any]) -> Joined:
@@ -89,7 +103,7 @@ class _Joining:
         return Corpus(**values), in_tree
 
     def _of_entities(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns (E) types and files of all entities, (files) whether the tree has one in its stead, (E) the tree's own."""
+        """Returns (E) types and files of entities, (files) which the tree has in their stead, (E) the tree's own."""
         trained, tree = self.trained, self.tree
         more = len(self.entities) - len(trained.entity_type)
         own = (tree.entity_file >= 0) & (self.entity >= 0)

@@ -9,7 +9,7 @@ from lib.tasks.graphmer.corpus import Corpus
 from lib.tasks.graphmer.ragged import find
 from lib.tasks.graphmer.rows import Rows
 
-_FAR = 6  # parts of an id, from its end, that are looked for among what a file imports
+_FAR = 6  # levels of what stands in what that are looked through
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,14 @@ class Standing:
         kinds = {name: number for number, name in enumerate(corpus.types)}
         self.is_method = corpus.entity_type == kinds.get("Method", -1)
         in_modules = [kinds[name] for name in ("Function", "Class") if name in kinds]
+        functions = [kinds[name] for name in ("Function", "Method") if name in kinds]
+        is_function = np.isin(corpus.entity_type, functions)
+        self.is_local = (corpus.parent >= 0) & is_function[np.maximum(corpus.parent, 0)]  # defined within a function
+        self.is_builtin = corpus.owner == corpus.word_index("builtins")
         self.in_module = np.isin(corpus.entity_type, in_modules)
 
-    def of(
-        self, window: np.ndarray, name: np.ndarray, question: np.ndarray, entity: np.ndarray, rows: Rows
-    ) -> Stands:
-        """(Q) windows and names, (N) the question and entity of each answer, the rows of the texts -> their features."""
+    def of(self, window: np.ndarray, name: np.ndarray, question: np.ndarray, entity: np.ndarray, rows: Rows) -> Stands:
+        """(Q) windows and names, (N) the question and entity of each answer, rows of the texts -> their features."""
         corpus = self.corpus
         is_place = rows.word == name[:, None]
         dotted, after_self = is_place & (rows.owner >= 0), is_place & (rows.is_self == 1)
@@ -49,15 +51,20 @@ class Standing:
         file = corpus.window_file[window]
         named = np.bincount(question, owner_before, len(window)) > 0
         of_object = is_dotted & ~after_self.any(1) & ~named
+        imported = self._imported(file[question], entity)
+        in_file = corpus.entity_file[entity] == file[question]
+        within = self._is_within(head[question], corpus.parent[entity])
         answer = [
             is_bare[question] & self.is_method[entity],
             is_dotted[question] & self.in_module[entity] & ~owner_before,
             owner_before,
             self._alike(np.where(dotted, rows.owner, -1), question, owner),
             own_class,
-            self._imported(file[question], entity),
-            corpus.entity_file[entity] == file[question],
+            imported,
+            in_file,
             corpus.entity_file[entity] >= 0,
+            self.is_local[entity] & ~within,
+            is_bare[question] & ~(imported | in_file | self.is_builtin[entity]),
         ]
         many = np.log1p(np.bincount(question, minlength=len(window)))
         none = [np.ones(len(window)), of_object, after_self.any(1), is_bare, many]
@@ -76,6 +83,14 @@ class Standing:
         numbers: dict[str, int] = {}
         found = [numbers.setdefault(w.replace("_", "").lower() or w, len(numbers)) for w in self.corpus.word_list]
         return np.array(found)
+
+    def _is_within(self, head: np.ndarray, outer: np.ndarray) -> np.ndarray:
+        """(N) heads and entities -> (N) whether the head is that entity, or stands in it."""
+        found, at = np.zeros(len(head), bool), head
+        for _ in range(_FAR):
+            found |= at == outer
+            at = np.where(at >= 0, self.corpus.parent[np.maximum(at, 0)], -1)
+        return found & (outer >= 0)
 
     def _imported(self, file: np.ndarray, entity: np.ndarray) -> np.ndarray:
         """(N) files and entities -> (N) whether the file imports the entity or something that it stands in."""
