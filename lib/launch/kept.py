@@ -73,6 +73,19 @@ def _find(config: Config) -> tuple[str, str]:
     return "", ""
 
 
+def of_run(task: Task, run: Path) -> Path | None:
+    """Returns the folder with what a task kept of a run's data, None where it kept nothing. Raises BadInput."""
+    folder = run / DATA
+    if type(task).keep is Task.keep or not (folder / _MANIFEST).is_file():
+        return None
+    try:
+        _verify(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = printable(getattr(error, "strerror", None) or error, most=200)
+        raise BadInput(f"The data that is kept in {printable(folder)} is damaged ({why}). Copy it again.") from None
+    return folder
+
+
 def _verify(folder: Path) -> None:
     """Raises OSError, ValueError or what a manifest of another form raises, unless all files are as written."""
     for name, wanted in _manifest(folder)["files"].items():

@@ -129,6 +129,8 @@ class Asking:
         stands = self.standing.of(part.window, part.name, question, entity, self._rows(part))
         features[:, 1] = features[:, 0] * stands.of_object[question]
         features = np.concatenate([features, stands.answer, np.zeros((len(entity), stands.none.shape[1]))], 1)
+        seen = stands.visible
+        question, entity, relation, features = question[seen], entity[seen], relation[seen], features[seen]
         none = np.concatenate([np.zeros((len(part), len(OF_REFERENCES) - stands.none.shape[1])), stands.none], 1)
         right = np.flatnonzero((entity == part.tail[question]) & (relation == part.relation[question]))
         gold = np.full(len(part), -1)

@@ -16,12 +16,14 @@ _FAR = 6  # levels of what stands in what that are looked through
 class Stands:
     """Features of (N) answers and of none (Q), and (Q) which references are of an object that no answer belongs to.
 
-    The features are those of settings.OF_REFERENCES from "bare method" on.
+    The features are those of settings.OF_REFERENCES from "bare method" on. `visible` (N) is False for what a function
+    defines within itself, where its bare name stands in another one.
     """
 
     answer: np.ndarray
     none: np.ndarray
     of_object: np.ndarray
+    visible: np.ndarray
 
 
 class Standing:
@@ -63,12 +65,12 @@ class Standing:
             imported,
             in_file,
             corpus.entity_file[entity] >= 0,
-            self.is_local[entity] & ~within,
             is_bare[question] & ~(imported | in_file | self.is_builtin[entity]),
         ]
         many = np.log1p(np.bincount(question, minlength=len(window)))
         none = [np.ones(len(window)), of_object, after_self.any(1), is_bare, many]
-        return Stands(np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object)
+        hidden = is_bare[question] & self.is_local[entity] & ~within
+        return Stands(np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden)
 
     def _alike(self, before: np.ndarray, question: np.ndarray, owner: np.ndarray) -> np.ndarray:
         """(Q, L) words before the name, (N) owners -> (N) whether one is the owner's name in another spelling."""
