@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from lib.errors import BadInput, printable
+from lib.machine import disk
 from lib.report.progress import Remaining, choose_progress, working
 from lib.tasks.graphmer.answering import Answering
 from lib.tasks.graphmer.code import graph as graphs
@@ -41,6 +42,8 @@ Item = TypeVar("Item")
 
 def predict(task: "Graphmer", models: Sequence[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
     """Returns a row of values for each answer, by head, relation and tail; see `Graphmer.predict`. Raises BadInput."""
+    if out is not None:
+        disk.check_writable(out)
     sources = _sources(source)
     trained, rules = _trained(task)
     with working("Reading the tree"):
@@ -48,17 +51,26 @@ def predict(task: "Graphmer", models: Sequence[nn.Module], source: Any, out: Pat
         tree = build(graph, sources, task.settings.chain, task.settings.split, tokenizer=_tokenizer(trained))
         joined = join(trained, tree, rules, task.settings, task.learned()["counts"])
     if not len(joined.triples):
-        kinds = ", ".join(trained.relations[:5])
-        raise BadInput(f"The model knows no fact that a tree of Python files has: it was trained on {kinds}, ...")
-    predicting = _Predicting(joined, models, graph)
-    with torch.inference_mode():
-        answers = predicting.references() + predicting.gaps()
-        checked = predicting.check()
-    found = files.Found(graph, joined, answers, checked)
+        kinds = ", ".join(trained.relations[:_SHOWN])
+        raise BadInput(
+            f"The model was trained on facts of other kinds than Python files have: {kinds}. Train on a tree of them."
+        )
+    found = _found(_Predicting(joined, models, graph), graph)
     print(found.text(out))
     if out is not None:
         files.write(found, out)
-    return {" ".join(answer.asked.key): row for answer, row in zip(answers, map(found.row, answers), strict=True)}
+    return {" ".join(answer.asked.key): found.row(answer) for answer in found.answers}
+
+
+def _found(predicting: "_Predicting", graph: Graph) -> files.Found:
+    answers = []
+    with torch.inference_mode():
+        for kind, ask in ((REFERENCES, predicting.references), (GAPS, predicting.gaps)):
+            if predicting.can(kind):
+                answers += ask()
+            else:
+                print(f"No {kind} are asked for: the run's validation had none, so that probabilities were not fitted.")
+        return files.Found(graph, predicting.joined, answers, predicting.check())
 
 
 def _sources(source: Any) -> Sources:
@@ -122,11 +134,17 @@ class _Predicting:
         found = self.calibration.hidden(self.joined.windows, self.models[0], _CHECKED)
         checked = {}
         for kind, hidden in found.items():
+            if not self.can(kind):
+                continue
             weights = weights_of(self.models[0], kind)[1]
             checked[kind] = judged(hidden.choices, weights)
             if hidden.of_object.any():
                 checked[kind]["right of an object's"] = judged(hidden.choices[hidden.of_object], weights)["right"]
         return checked
+
+    def can(self, kind: str) -> bool:
+        """Says whether the models' probabilities were fitted, for which validation must have had known facts."""
+        return all(weights_of(model, kind).any() for model in self.models)
 
     def references(self) -> list[Answer]:
         """Returns an answer for each reference that is not resolved, in the order of the graph."""

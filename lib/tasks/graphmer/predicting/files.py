@@ -13,13 +13,15 @@ from lib.tasks.graphmer.code.export import Predicted
 from lib.tasks.graphmer.code.records import Entity, Graph, Triple
 from lib.tasks.graphmer.predicting.calibration import GAPS, REFERENCES, SURE
 from lib.tasks.graphmer.predicting.joined import Joined
+from lib.tasks.graphmer.predicting.references import UNRESOLVED
 from lib.text import aligned
 
 COLUMNS = (
-    "head", "relation", "tail", "probability", "in_tree", "asked", "counts_tail", "counts_probability", "file", "line",
+    "head", "relation", "tail", "probability", "where", "asked", "counts_tail", "counts_probability", "file", "line",
 )  # fmt: skip
 TABLE, SUMMARY = "predictions.csv", "summary.txt"
 JSON_LINES = {REFERENCES: "references.jsonl", GAPS: "missing.jsonl"}
+_WHERE = ("this tree", "outside", "not in this tree")
 _EXAMPLES = 8
 _LIKELY = 0.5
 
@@ -58,6 +60,10 @@ class Found:
     def of(self, kind: str) -> list[Answer]:
         return [answer for answer in self.answers if answer.kind == kind]
 
+    def where(self, tail: str) -> str:
+        """Returns whether an answer is an entity of this tree, one outside of it that training knows, or neither."""
+        return _WHERE[2] if not tail else _WHERE[not self.joined.is_in_tree(tail)]
+
     def row(self, answer: Answer) -> dict[str, Any]:
         """Returns an answer as a row of the table: the most probable one, or none."""
         relation, tail, probability = (
@@ -69,7 +75,7 @@ class Found:
             "relation": relation,
             "tail": tail,
             "probability": round(probability, 4),
-            "in_tree": bool(tail) and self.joined.is_in_tree(tail),
+            "where": self.where(tail),
             "asked": asked.tail if answer.kind == REFERENCES else "missing fact",
             "counts_tail": answer.counted[0],
             "counts_probability": round(answer.counted[1], 4),
@@ -81,7 +87,7 @@ class Found:
         """Returns an answer as a JSON line, with all that it may be."""
         asked = answer.asked
         tails = [
-            {"relation": relation, "tail": tail, "in_tree": self.joined.is_in_tree(tail), "probability": round(p, 4)}
+            {"relation": relation, "tail": tail, "where": self.where(tail), "probability": round(p, 4)}
             for relation, tail, p in answer.tails
         ]
         counted = {"tail": answer.counted[0], "probability": round(answer.counted[1], 4)}
@@ -110,35 +116,40 @@ class Found:
     def text(self, out: Path | None) -> str:
         """Returns a summary: what was asked, how much was answered, how good that is on this tree, and examples."""
         references, gaps = self.of(REFERENCES), self.of(GAPS)
-        facts = f"{len(self.graph.triples):,} facts of {len({t.file for t in self.graph.triples}):,} files"
-        lines = [f"The tree has {facts}. {self._about(references)}"]
+        number = len({triple.file for triple in self.graph.triples})
+        facts = f"{len(self.graph.triples):,} facts of {number:,} file{'s' if number > 1 else ''}"
+        lines = [f"The tree has {facts}. {self._about()}"]
         lines.append(aligned(self._numbers(references, gaps), left=(0,)))
         lines += [sentence for kind in (REFERENCES, GAPS) if (sentence := self._checked(kind))]
         if shown := self._examples(references) + self._examples(gaps):
-            header = ["head", "relation", "tail", "probability", "file:line"]
-            lines += ["Some answers, from the surest to the least sure of those above one half:"]
-            lines += [aligned([header, *shown], left=(0, 1, 2, 4))]
+            lines += ["Some answers, from the surest of each kind to the least sure one above one half:"]
+            lines += [aligned([["file:line", "relation", "asked", "answer", "probability"], *shown], left=(0, 1, 2, 3))]
         if out is not None:
             lines.append(
-                f"{out / TABLE} has all of them; {', '.join(JSON_LINES.values())} say more, and the graph lies beside."
+                f"{out / TABLE} has all answers, {' and '.join(JSON_LINES.values())} say more of each. The completed "
+                f"graph is {export.GRAPHML} (Gephi, networkx), {export.NODES} and {export.RELATIONSHIPS} (Neo4j), and "
+                "triples.jsonl; what was predicted is marked there, with its probability."
             )
         return "\n".join(lines)
 
-    def _about(self, references: Sequence[Answer]) -> str:
-        if not references:
+    def _about(self) -> str:
+        number = sum(self.graph.entities[triple.tail].type == UNRESOLVED for triple in self.graph.triples)
+        if not number:
             return "Every name that it calls, inherits from or is decorated with could be followed: nothing to resolve."
-        return f"{len(references):,} of them are references that could not be followed: it is asked what they mean."
+        return (
+            f"{number:,} of them are references that could not be followed; asked is which entity of the name is meant."
+        )
 
     def _numbers(self, references: Sequence[Answer], gaps: Sequence[Answer]) -> list[list[str]]:
         """Returns the lines of a table: how many answers there are of each kind, and how sure they are."""
         answered = [one for one in references if one.is_answered]
         inside = [one for one in answered if self.joined.is_in_tree(one.tails[0][1])]
         outside = [one for one in answered if not self.joined.is_in_tree(one.tails[0][1])]
-        rows = [("references, meant is an entity of this tree", inside), ("something known outside of it", outside)]
+        rows = [("references to an entity of this tree", inside), ("references to something known outside", outside)]
         numbers = [[name, *_by_probability([one.tails[0][2] for one in of])] for name, of in rows]
         unknown = [one.none for one in references if not one.is_answered]
-        numbers.append(["nothing known: not in this tree", *_by_probability(unknown)])
-        numbers.append(["facts that are missing", *_by_probability([one.tails[0][2] for one in gaps])])
+        numbers.append(["references to nothing that is known", *_by_probability(unknown)])
+        numbers.append(["missing facts", *_by_probability([one.tails[0][2] for one in gaps])])
         return [["", "all", f"p >= {SURE:g}", f"p >= {_LIKELY:g}"], *numbers]
 
     def _checked(self, kind: str) -> str:
@@ -163,7 +174,7 @@ class Found:
         shown = [likely[number * (len(likely) - 1) // max(1, _EXAMPLES - 1)] for number in range(_EXAMPLES) if likely]
         rows = [self.row(one) for one in {one.asked.key: one for one in shown}.values()]
         return [
-            [r["head"], r["relation"], r["tail"], f"{r['probability']:.3f}", f"{r['file']}:{r['line']}"] for r in rows
+            [f"{r['file']}:{r['line']}", r["relation"], r["asked"], r["tail"], f"{r['probability']:.3f}"] for r in rows
         ]
 
 
