@@ -73,15 +73,17 @@ class _Joining:
         self.entity = np.full(len(is_known), -1)
         names = [name for name, known in zip(tree.entities, is_known.tolist(), strict=True) if known]
         self.entities, self.entity[is_known] = _merged(trained.entities, names)
-        self.window = is_known[tree.head]
-        self.triple = self.window[tree.window_of] & is_known[tree.tail] & (self.relation[tree.relation] >= 0)
+        of_head = is_known[tree.head]
+        self.triple = of_head[tree.window_of] & is_known[tree.tail] & (self.relation[tree.relation] >= 0)
+        self.number = np.bincount(tree.window_of[self.triple], minlength=len(tree))  # of triples in a window
+        self.window = self.number > 0
 
     def corpus(self) -> tuple[Corpus, np.ndarray]:
         trained, tree = self.trained, self.tree
         values = {field.name: getattr(trained, field.name) for field in fields(Corpus)}
         entity_type, entity_file, is_replaced, in_tree = self._of_entities()
         split = np.where(is_replaced[trained.window_file], _REPLACED, trained.split)
-        per_window = np.bincount(tree.window_of[self.triple], minlength=len(tree))[self.window]
+        ends = trained.first_triple[-1] + np.cumsum(self.number[self.window])
         values |= {
             "words": joined_texts(self.words),
             "entity_ids": joined_texts(self.entities),
@@ -89,7 +91,7 @@ class _Joining:
             "text": np.concatenate([trained.text, self.word[tree.text]]),
             "window_start": np.concatenate([trained.window_start, tree.window_start[self.window] + len(trained.text)]),
             "window_stop": np.concatenate([trained.window_stop, tree.window_stop[self.window] + len(trained.text)]),
-            "first_triple": np.concatenate([trained.first_triple, trained.first_triple[-1] + np.cumsum(per_window)]),
+            "first_triple": np.concatenate([trained.first_triple, ends]),
             "head": np.concatenate([trained.head, self.entity[tree.head[self.window]]]),
             "split": np.concatenate([split, np.full(int(self.window.sum()), _TRAIN)]).astype(np.int8),
             "window_file": np.concatenate([trained.window_file, tree.window_file[self.window] + len(trained.files)]),

@@ -3,6 +3,10 @@
 import pytest
 import torch
 
+from lib.tasks.graphmer.code import graph as graphs
+from lib.tasks.graphmer.code import trees
+from lib.tasks.graphmer.corpus import build
+from lib.tasks.graphmer.predicting.joined import join
 from tests.tasks.graphmer.conftest import load, write_tree
 from tests.tasks.graphmer.test_evaluation import moved
 
@@ -37,6 +41,7 @@ def visit(thing, other):
     thing.open_slowly()
     thing.nowhere_at_all()
     other.paint()
+    os.path.expanduser("~")
     return os.path.join("a", "b")
 
 
@@ -55,7 +60,7 @@ class Room(Unknown):
             raise
 
     def leave(self):
-        if self.enter:
+        if self.enter():
             raise problem
 ''',
 }  # fmt: skip
@@ -86,3 +91,20 @@ def fitted(tmp_path_factory, built):
         with torch.inference_mode():
             task.calibration.fit(model)
     return task, model
+
+
+@pytest.fixture
+def joined(fitted, new_tree):
+    """The new tree beside the fitted task's training."""
+    task = fitted[0]
+    return joined_with(task, tree_of(task, new_tree))
+
+
+def tree_of(task, folder):
+    sources = trees.Sources([trees.folder(folder)])
+    text = task.data.corpus.tokenizer.tobytes().decode()
+    return build(graphs.build(sources), sources, task.settings.chain, task.settings.split, tokenizer=text)
+
+
+def joined_with(task, tree):
+    return join(task.data.corpus, tree, task.data.rules, task.settings, task.learned()["counts"])

@@ -1,0 +1,89 @@
+"""Probabilities that are fitted on validation and measured on the test."""
+
+import numpy as np
+import pytest
+import torch
+
+from lib.tasks.graphmer.predicting import calibration
+from lib.tasks.graphmer.predicting.calibration import GAPS, REFERENCES, judged, weights_of
+from lib.tasks.graphmer.predicting.choices import Choices
+from lib.tasks.graphmer.settings import OF_REFERENCES
+from tests.tasks.graphmer.test_evaluation import evaluated, moved
+
+
+def test_a_validation_fits_probabilities_that_are_kept_with_the_weights(graphmer):
+    task = graphmer()
+    model = moved(task)
+    assert not weights_of(model, REFERENCES).any()
+    evaluated(task, model, "validation")
+    for kind in (REFERENCES, GAPS):
+        assert weights_of(model, kind).any(1).all()
+    again = moved(task, seed=1)
+    again.load_state_dict(model.state_dict())
+    assert np.array_equal(weights_of(again, REFERENCES), weights_of(model, REFERENCES))
+    hidden = task.calibration.hidden(task.data.corpus.windows_of("validation"), model)[REFERENCES]
+    start = np.array([float(name == "counts") for name in OF_REFERENCES])
+    assert hidden.choices.loss(weights_of(model, REFERENCES)[1]) < hidden.choices.loss(start)
+
+
+def test_an_encoder_that_adds_nothing_is_shut_out(graphmer):
+    task = graphmer()
+    model = task.model()
+    evaluated(task, model, "validation")
+    alone, chosen = weights_of(model, REFERENCES)
+    encoder = [OF_REFERENCES.index(name) for name in ("trust", "likeness")]
+    assert np.array_equal(alone, chosen) and not chosen[encoder].any()
+
+
+def test_an_encoder_that_knows_the_answers_takes_part(graphmer, monkeypatch):
+    task = graphmer()
+    model = moved(task)
+    made = task.calibration.hidden
+
+    def told(windows, model, most=4000):
+        found = made(windows, model, most)
+        choices = found[REFERENCES].choices
+        choices.features[:, OF_REFERENCES.index("likeness")] = np.isin(np.arange(len(choices.question)), choices.gold)
+        return found
+
+    monkeypatch.setattr(task.calibration, "hidden", told)
+    task.calibration.fit(model)
+    alone, chosen = weights_of(model, REFERENCES)
+    assert chosen[OF_REFERENCES.index("likeness")] > 1 and alone[OF_REFERENCES.index("likeness")] == 0
+
+
+def test_the_report_of_the_test_says_how_predictions_do_beside_the_counts(graphmer, tmp_path):
+    task = graphmer()
+    model = moved(task)
+    evaluated(task, model, "validation")
+    text = task.report(evaluated(task, model), tmp_path)
+    hidden = task.calibration.hidden(task.data.corpus.windows_of("test"), model)[REFERENCES]
+    want = judged(hidden.choices, weights_of(model, REFERENCES)[1])
+    rows = {(r["questions"], r["group"], r["method"], r["figure"]): r["value"] for r in task._measured}
+    for name, value in want.items():
+        assert rows[REFERENCES, "all", "counts + encoder", name] == pytest.approx(value)
+    assert (REFERENCES, "all", "counts combined", "calibration error") in rows
+    assert (GAPS, "all") in {key[:2] for key in rows}
+    assert (REFERENCES, "all", "counts + encoder", "precision at 10") in rows
+    lines = (tmp_path / "predictions.csv").read_text().splitlines()
+    assert len(lines) == len(task._measured) + 1 and any("predicted 0." in line for line in lines)
+    assert "calibration error" in text and "precision at 10" in text
+
+
+def test_figures_are_shares_of_right_answers():
+    features = np.array([[9.0], [0.0], [0.1], [0.0]])
+    one = Choices(np.array([0, 0, 1, 1]), features, np.full((2, 1), -9.0), np.array([0, 3]))
+    found = judged(one, np.ones(1))
+    assert found["right"] == found["resolved"] == 0.5 and found["sure"] == 0.5 and found["right of the sure"] == 1.0
+    rows = calibration._figures(Choices.joined([one] * 5), np.ones(1))
+    precision = {row["figure"]: row["value"] for row in rows if row["figure"].startswith("precision")}
+    assert precision == {"precision at 10": 0.5}
+
+
+def test_no_more_questions_are_asked_than_wanted_and_the_same_ones(fitted):
+    task, model = fitted
+    windows = task.data.corpus.windows_of("train")
+    with torch.inference_mode():
+        first, again = (task.calibration.hidden(windows, model, 7) for _ in range(2))
+    assert len(first[REFERENCES].file) == len(first[GAPS].file) == 7
+    assert np.array_equal(first[REFERENCES].choices.features, again[REFERENCES].choices.features)
