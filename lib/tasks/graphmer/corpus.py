@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import struct
 import zipfile
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -15,7 +14,7 @@ import numpy as np
 
 from lib.errors import BadInput
 from lib.machine import disk
-from lib.tasks.graphmer import tokens
+from lib.tasks.graphmer import arrays, tokens
 from lib.tasks.graphmer.code import readers
 from lib.tasks.graphmer.code.records import Graph, Triple
 from lib.tasks.graphmer.code.trees import Sources
@@ -24,7 +23,6 @@ from lib.tasks.graphmer.tokens import Pieces
 from lib.training.splits import by_hash
 
 SPLITS = ("train", "validation", "test")
-_ALIGNMENT = 64  # bytes; where an array begins in the file
 
 
 @dataclass
@@ -182,7 +180,7 @@ class Corpus:
         with disk.whole(path, cache=True) as aside, zipfile.ZipFile(aside, "w") as archive:
             for field in fields(self):
                 member = zipfile.ZipInfo(f"{field.name}.npy")
-                member.extra = _padding(archive.fp.tell() + 30 + len(member.filename))  # type: ignore[union-attr]
+                member.extra = arrays.padding(archive.fp.tell() + 30 + len(member.filename))  # type: ignore[union-attr]
                 with archive.open(member, "w") as file:
                     np.lib.format.write_array(file, np.ascontiguousarray(getattr(self, field.name)), allow_pickle=False)
 
@@ -195,7 +193,7 @@ class Corpus:
         with zipfile.ZipFile(path) as archive:
             if damaged := archive.testzip():
                 raise ValueError(f"{damaged} does not match its checksum")
-            return cls(**{field.name: _mapped(archive, f"{field.name}.npy") for field in fields(cls)})
+            return cls(**{field.name: arrays.mapped(archive, f"{field.name}.npy") for field in fields(cls)})
 
 
 def joined_texts(texts: Iterable[str]) -> np.ndarray:
@@ -204,29 +202,6 @@ def joined_texts(texts: Iterable[str]) -> np.ndarray:
 
 def _texts(joined: np.ndarray) -> list[str]:
     return joined.tobytes().decode().split("\n")
-
-
-def _padding(begin: int) -> bytes:
-    """Returns an extra field of a zip member, of such a length that data behind it is aligned."""
-    size = -(begin + 4) % _ALIGNMENT
-    return struct.pack("<HH", 0xD935, size) + bytes(size)  # the number that Android's zipalign uses for this
-
-
-def _mapped(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Returns an uncompressed array of an .npz, mapped."""
-    member = archive.getinfo(name)
-    with archive.open(member) as content:
-        version = np.lib.format.read_magic(content)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(content)
-        header = content.tell()
-    if not np.prod(shape):
-        return np.empty(shape, dtype)  # an empty stretch cannot be mapped
-    file = archive.fp
-    assert file and archive.filename
-    file.seek(member.header_offset + 26)
-    begin = member.header_offset + 30 + sum(struct.unpack("<HH", file.read(4))) + header
-    return np.asarray(np.memmap(archive.filename, dtype, "r", begin, shape))  # slices of a memmap itself are slow
 
 
 def build(
@@ -257,22 +232,32 @@ def build(
         relation_names=joined_texts(relations),
         file_names=joined_texts(files),
         text=text,
-        window_start=np.array([w.start for w in windows], np.int64),
-        window_stop=np.array([w.stop for w in windows], np.int64),
-        first_triple=_offsets([len(w.triples) for w in windows]),
-        head=np.array([index[w.triples[0].head] for w in windows], np.int64),
-        split=np.array([splits[w.triples[0].file] for w in windows], np.int8),
-        window_file=np.array([files[w.triples[0].file] for w in windows], np.int32),
         relation=np.array([relation_index[t.relation] for t in triples], np.int64),
         tail=np.array([index[t.tail] for t in triples], np.int64),
         piece_flat=pieces.flat,
         piece_offsets=pieces.offsets,
         tokenizer=np.frombuffer(learned.encode(), np.uint8),
+        **_of_windows(windows, index, splits, files),
         **_of_entities(graph, names, files),
     )
     if not tokenizer:
         corpus.check_splits(len(splits))
     return corpus
+
+
+def _of_windows(
+    windows: Sequence["_Window"], index: dict[str, int], splits: dict[str, int], files: dict[str, int]
+) -> dict[str, np.ndarray]:
+    """Returns the arrays of the windows. `index` has the number of each entity, `splits` and `files` those of files."""
+    first = [window.triples[0] for window in windows]
+    return {
+        "window_start": np.array([window.start for window in windows], np.int64),
+        "window_stop": np.array([window.stop for window in windows], np.int64),
+        "first_triple": _offsets([len(window.triples) for window in windows]),
+        "head": np.array([index[triple.head] for triple in first], np.int64),
+        "split": np.array([splits[triple.file] for triple in first], np.int8),
+        "window_file": np.array([files[triple.file] for triple in first], np.int32),
+    }
 
 
 def _of_entities(graph: Graph, names: dict[str, list[int]], files: dict[str, int]) -> dict[str, np.ndarray]:

@@ -1,11 +1,11 @@
-"""Predictions about a new tree: what its unresolved names mean, and which facts it lacks, by one model or several."""
+"""Predictions about a new tree: what its unresolved names mean, and which facts it lacks. Each `task` is a Graphmer."""
 
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.report.progress import Remaining, choose_progress, working
 from lib.tasks.graphmer.answering import Answering
-from lib.tasks.graphmer.code import graph as graphs
 from lib.tasks.graphmer.code import ontology, trees
+from lib.tasks.graphmer.code.graph import build as build_graph
 from lib.tasks.graphmer.code.ontology import Ontology
 from lib.tasks.graphmer.code.records import Graph, Triple
 from lib.tasks.graphmer.code.trees import Sources
@@ -29,9 +29,6 @@ from lib.tasks.graphmer.predicting.files import Answer
 from lib.tasks.graphmer.predicting.joined import Joined, join
 from lib.tasks.graphmer.ragged import offsets
 
-if TYPE_CHECKING:
-    from lib.tasks.graphmer import Graphmer
-
 _CHECKED = 1000  # known references of the tree that are hidden, to say how well it is answered
 _ANSWERS = 5  # of a reference that are written down
 _LEAST = 0.01  # the probability of an answer that is
@@ -40,7 +37,7 @@ _SHOWN = 20  # files that are left out
 Item = TypeVar("Item")
 
 
-def predict(task: "Graphmer", models: Sequence[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
+def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
     """Returns a row of values for each answer, by head, relation and tail; see `Graphmer.predict`. Raises BadInput."""
     if out is not None:
         disk.check_writable(out)
@@ -86,7 +83,7 @@ def _sources(source: Any) -> Sources:
     return Sources([trees.folder(path)])
 
 
-def _trained(task: "Graphmer") -> tuple[Corpus, Ontology]:
+def _trained(task: Any) -> tuple[Corpus, Ontology]:
     """Returns the corpus and the ontology that the run was trained on. Raises BadInput."""
     if task.kept_from is None:
         corpus, rules = task.data.corpus, task.data.rules
@@ -110,7 +107,7 @@ def _tokenizer(trained: Corpus) -> str:
 
 def _graph(sources: Sources, source: Any) -> Graph:
     """Returns the graph of a tree; prints which of its files are left out. Raises BadInput where none can be read."""
-    graph = graphs.build(sources)
+    graph = build_graph(sources)
     lines = [f"Left out {sources.path(file)}: {reason}" for file, reason in graph.skipped]
     more = [f"Left out {len(lines) - _SHOWN:,} more files."] if len(lines) > _SHOWN else []
     for line in [*lines[:_SHOWN], *more]:

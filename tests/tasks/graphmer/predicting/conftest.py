@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lib.tasks.graphmer.code import graph as graphs
 from lib.tasks.graphmer.code import trees
+from lib.tasks.graphmer.code.graph import build as build_graph
 from lib.tasks.graphmer.corpus import build
 from lib.tasks.graphmer.predicting.joined import join
 from tests.tasks.graphmer.conftest import load, write_tree
@@ -103,7 +103,7 @@ def joined(fitted, new_tree):
 def tree_of(task, folder):
     sources = trees.Sources([trees.folder(folder)])
     text = task.data.corpus.tokenizer.tobytes().decode()
-    return build(graphs.build(sources), sources, task.settings.chain, task.settings.split, tokenizer=text)
+    return build(build_graph(sources), sources, task.settings.chain, task.settings.split, tokenizer=text)
 
 
 def joined_with(task, tree):
