@@ -59,7 +59,9 @@ class Layout:
         corpus = self.corpus
         windows = corpus.windows_of("train")
         _, place = expand(corpus.window_start[windows], corpus.window_stop[windows] - corpus.window_start[windows])
-        place = np.unique(place)
+        is_inside = np.zeros(len(corpus.text), bool)
+        is_inside[place] = True
+        place = np.flatnonzero(is_inside)
         place = place[place > 0]
         is_name = np.zeros(len(corpus.word_list), bool)
         is_name[corpus.name] = True

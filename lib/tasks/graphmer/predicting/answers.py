@@ -128,7 +128,7 @@ class _Predicting:
 
     def check(self) -> dict[str, dict[str, float]]:
         """Returns how well known facts of the tree are answered when they are hidden, by the first model."""
-        found = self.calibration.hidden(self.joined.windows, self.models[0], _CHECKED)
+        found = self.calibration.hidden(self.joined.windows, self.answering[0], _CHECKED)
         checked = {}
         for kind, hidden in found.items():
             if not self.can(kind):

@@ -54,7 +54,8 @@ class Calibration:
 
         The encoder takes part where it makes the answers of files likelier with which it was not fitted.
         """
-        for kind, hidden in self.hidden(self.corpus.windows_of("validation"), model).items():
+        windows = self.corpus.windows_of("validation")
+        for kind, hidden in self.hidden(windows, Answering(self.data, model)).items():
             start = np.array([float(name == "counts") for name in _NAMES[kind]])
             alone = np.array([name not in _OF_ENCODER for name in _NAMES[kind]])
             free = {"alone": alone, "with": np.ones_like(alone)}
@@ -64,9 +65,8 @@ class Calibration:
             buffer = model.get_buffer(_BUFFERS[kind])
             buffer.copy_(torch.from_numpy(rows))
 
-    def hidden(self, windows: np.ndarray, model: nn.Module | None, most: int = _MOST) -> dict[str, Hidden]:
-        """Returns the questions of both kinds about windows, with what the model says: `most` of each at most."""
-        answering = Answering(self.data, model) if model else None
+    def hidden(self, windows: np.ndarray, answering: Answering, most: int = _MOST) -> dict[str, Hidden]:
+        """Returns the questions of both kinds about windows, with what a model says: `most` of each at most."""
         corpus = self.corpus
         with torch.no_grad():
             known = self.asking.known(np.flatnonzero(np.isin(corpus.window_of, windows)))
@@ -90,7 +90,8 @@ class Calibration:
     def measured(self, model: nn.Module) -> list[dict[str, Any]]:
         """Returns the rows of predictions.csv: what the weights of a model reach on the test files."""
         rows = []
-        for kind, hidden in self.hidden(self.corpus.windows_of("test"), model).items():
+        windows = self.corpus.windows_of("test")
+        for kind, hidden in self.hidden(windows, Answering(self.data, model)).items():
             for method, weights in zip((COMBINED, ENCODER), weights_of(model, kind), strict=True):
                 groups = {"all": np.ones(len(hidden.file), bool)}
                 if kind == REFERENCES:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from lib.tasks.graphmer.answering import Answering
 from lib.tasks.graphmer.predicting import calibration
 from lib.tasks.graphmer.predicting.calibration import GAPS, REFERENCES, judged, weights_of
 from lib.tasks.graphmer.predicting.choices import Choices
@@ -21,7 +22,7 @@ def test_a_validation_fits_probabilities_that_are_kept_with_the_weights(graphmer
     again = moved(task, seed=1)
     again.load_state_dict(model.state_dict())
     assert np.array_equal(weights_of(again, REFERENCES), weights_of(model, REFERENCES))
-    hidden = task.calibration.hidden(task.data.corpus.windows_of("validation"), model)[REFERENCES]
+    hidden = task.calibration.hidden(task.data.corpus.windows_of("validation"), Answering(task.data, model))[REFERENCES]
     start = np.array([float(name == "counts") for name in OF_REFERENCES])
     assert hidden.choices.loss(weights_of(model, REFERENCES)[1]) < hidden.choices.loss(start)
 
@@ -40,8 +41,8 @@ def test_an_encoder_that_knows_the_answers_takes_part(graphmer, monkeypatch):
     model = moved(task)
     made = task.calibration.hidden
 
-    def told(windows, model, most=4000):
-        found = made(windows, model, most)
+    def told(windows, answering):
+        found = made(windows, answering)
         choices = found[REFERENCES].choices
         choices.features[:, OF_REFERENCES.index("likeness")] = np.isin(np.arange(len(choices.question)), choices.gold)
         return found
@@ -57,7 +58,7 @@ def test_the_report_of_the_test_says_how_predictions_do_beside_the_counts(graphm
     model = moved(task)
     evaluated(task, model, "validation")
     text = task.report(evaluated(task, model), tmp_path)
-    hidden = task.calibration.hidden(task.data.corpus.windows_of("test"), model)[REFERENCES]
+    hidden = task.calibration.hidden(task.data.corpus.windows_of("test"), Answering(task.data, model))[REFERENCES]
     want = judged(hidden.choices, weights_of(model, REFERENCES)[1])
     rows = {(r["questions"], r["group"], r["method"], r["figure"]): r["value"] for r in task._measured}
     for name, value in want.items():
@@ -84,6 +85,6 @@ def test_no_more_questions_are_asked_than_wanted_and_the_same_ones(fitted):
     task, model = fitted
     windows = task.data.corpus.windows_of("train")
     with torch.inference_mode():
-        first, again = (task.calibration.hidden(windows, model, 7) for _ in range(2))
+        first, again = (task.calibration.hidden(windows, Answering(task.data, model), 7) for _ in range(2))
     assert len(first[REFERENCES].file) == len(first[GAPS].file) == 7
     assert np.array_equal(first[REFERENCES].choices.features, again[REFERENCES].choices.features)
