@@ -168,12 +168,13 @@ def test_a_tree_whose_names_can_all_be_followed_is_said_to_be_one(run, elsewhere
     assert (tmp_path / "out" / "references.jsonl").read_text() == ""
 
 
-def test_a_run_without_its_kept_data_is_refused_and_damaged_data_too(run, elsewhere, tmp_path):
+def test_a_run_without_its_kept_data_is_refused_and_damaged_data_too(run, elsewhere, tmp_path, capsys):
     shutil.copytree(run / "graphmer", tmp_path / "copy")
     corpus = tmp_path / "copy" / "data" / "corpus.npz"
     corpus.write_bytes(corpus.read_bytes()[:-1] + b"x")
-    with pytest.raises(BadInput, match="data that is kept .* is damaged"):
+    with pytest.raises(BadInput, match="counts that the model begins at are not there"):
         ensemble.run(tmp_path / "copy", elsewhere, tmp_path / "out")
+    assert "is damaged (corpus.npz is not as it was written)" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "copy" / "data")
     with pytest.raises(BadInput, match="counts that the model begins at are not there"):
         ensemble.run(tmp_path / "copy", elsewhere, tmp_path / "out")
