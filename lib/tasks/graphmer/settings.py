@@ -13,8 +13,8 @@ FEATURES = (  # of a question and a candidate, that are counted
 
 # What the probabilities of predictions are made of, see `predicting`: of an answer, and of that none is right
 OF_REFERENCES = (
-    "counts", "counts of an object's", "trust", "likeness", "a class", "bare method", "dotted function", "owner before",
-    "owner alike", "own class", "imported", "same file", "in the tree", "out of sight",
+    "counts", "counts of an object's", "trust", "likeness", "a class", "dotted function", "owner before", "owner alike",
+    "own class", "imported", "same file", "in the tree", "out of sight",
     "none", "none of an object's", "none after self", "none of a bare name", "many answers",
 )  # fmt: skip
 OF_GAPS = ("counts", "trust", "likeness", "none")

@@ -16,8 +16,8 @@ _FAR = 6  # levels of what stands in what that are looked through
 class Stands:
     """Features of (N) answers and of none (Q), and (Q) which references are of an object that no answer belongs to.
 
-    The features are those of settings.OF_REFERENCES from "bare method" on. `visible` (N) is False for what a function
-    defines within itself, where its bare name stands in another one.
+    The features are those of settings.OF_REFERENCES from "dotted function" on. `visible` (N) is False where a bare name
+    cannot mean an answer: a method, or what another function defines within itself.
     """
 
     answer: np.ndarray
@@ -38,7 +38,9 @@ class Standing:
         is_function = np.isin(corpus.entity_type, functions)
         self.is_local = (corpus.parent >= 0) & is_function[np.maximum(corpus.parent, 0)]  # defined within a function
         self.is_builtin = corpus.owner == corpus.word_index("builtins")
-        self.in_module = np.isin(corpus.entity_type, in_modules)
+        # Outside of the tree: os.write, and no zipfile.ZipFile.read or builtins.list.append
+        is_outside = (corpus.entity_type == kinds.get("API", -1)) & ~(self.is_builtin | self._is_of_class())
+        self.in_module = np.isin(corpus.entity_type, in_modules) | is_outside
 
     def of(self, window: np.ndarray, name: np.ndarray, question: np.ndarray, entity: np.ndarray, rows: Rows) -> Stands:
         """(Q) windows and names, (N) the question and entity of each answer, rows of the texts -> their features."""
@@ -57,7 +59,6 @@ class Standing:
         in_file = corpus.entity_file[entity] == file[question]
         within = self._is_within(head[question], corpus.parent[entity])
         answer = [
-            is_bare[question] & self.is_method[entity],
             is_dotted[question] & self.in_module[entity] & ~owner_before,
             owner_before,
             self._alike(np.where(dotted, rows.owner, -1), question, owner),
@@ -69,8 +70,16 @@ class Standing:
         ]
         many = np.log1p(np.bincount(question, minlength=len(window)))
         none = [np.ones(len(window)), of_object, after_self.any(1), is_bare, many]
-        hidden = is_bare[question] & self.is_local[entity] & ~within
+        is_method = self.is_method[entity] & (corpus.parent[entity] != head[question])
+        hidden = is_bare[question] & (is_method | (self.is_local[entity] & ~within))
         return Stands(np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden)
+
+    def _is_of_class(self) -> np.ndarray:
+        """(E) whether the part before the last of an entity's id is the name of a class, as far as its case tells."""
+        corpus = self.corpus
+        is_class = np.array([word[:1].isupper() for word in corpus.word_list])
+        of_builtin = (corpus.package == corpus.word_index("builtins")) & (np.diff(corpus.part_offsets) > 2)
+        return of_builtin | ((corpus.owner >= 0) & is_class[corpus.owner])
 
     def _alike(self, before: np.ndarray, question: np.ndarray, owner: np.ndarray) -> np.ndarray:
         """(Q, L) words before the name, (N) owners -> (N) whether one is the owner's name in another spelling."""

@@ -47,7 +47,7 @@ def test_what_a_function_defines_within_itself_is_not_meant_by_another_one(answe
 def test_features_say_how_the_name_stands_and_what_the_file_imports(answers):
     of_door, of_gate = (answers["visit", "paint"][f"shop.doors.{name}.paint"] for name in ("Door", "Gate"))
     assert of_door["imported"] == of_door["in the tree"] == 1 and of_gate["same file"] == of_door["same file"] == 0
-    assert of_door["owner before"] == of_door["bare method"] == of_door["own class"] == 0
+    assert of_door["owner before"] == of_door["dotted function"] == of_door["own class"] == 0
     assert answers["visit", "paint"][None]["none of an object's"] == 1
     bare = answers["local", "make"][None]
     assert bare["none of a bare name"] == 1 and bare["none of an object's"] == 0
