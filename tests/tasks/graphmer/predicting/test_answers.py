@@ -28,7 +28,7 @@ def run(tmp_path_factory, built):
         patch.setenv("TRAINBOOK_CACHE", str(built))
         patch.setattr(launch, "draw_metrics", lambda *_: None)
         patch.setattr(trees, "STANDARD_LIBRARY", home / "tree")
-        small = {"output_dir": str(home / "runs"), "workload.evaluation.validation_triples": 5}
+        small = {"output_dir": str(home / "runs"), "data.num_workers": 0}
         assert launch.train(load(home, {"data.dir": "", **small}).config).missing == {}
     shutil.rmtree(home / "tree")
     return home / "runs"
@@ -72,6 +72,13 @@ def test_an_archive_predicts_in_an_empty_folder_on_another_machine(run, elsewher
     assert f"{len(found)} predictions of 1 models" in other
     for name in ("predictions.csv", "references.jsonl", "missing.jsonl", "triples.jsonl", "graph.graphml"):
         assert (tmp_path / "same" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+
+
+def test_a_run_reports_how_good_its_predictions_are(run):
+    rows = (run / "graphmer" / "predictions.csv").read_text().splitlines()
+    assert rows[0] == "questions,group,method,figure,value,predicted,answers"
+    assert any(row.startswith("references,all,counts + encoder,calibration error,") for row in rows)
+    assert "Predictions about the test's files" in json.loads((run / "graphmer" / "summary.json").read_text())["report"]
 
 
 def test_each_reference_has_its_answers_and_the_chance_that_none_is_in_the_tree(run, elsewhere, tmp_path):

@@ -9,6 +9,7 @@ from lib.tasks.graphmer.predicting import calibration
 from lib.tasks.graphmer.predicting.calibration import GAPS, REFERENCES, judged, weights_of
 from lib.tasks.graphmer.predicting.choices import Choices
 from lib.tasks.graphmer.settings import OF_REFERENCES
+from lib.tasks.graphmer.tables import COMBINED, ENCODER
 from tests.tasks.graphmer.test_evaluation import evaluated, moved
 
 
@@ -53,21 +54,19 @@ def test_an_encoder_that_knows_the_answers_takes_part(graphmer, monkeypatch):
     assert chosen[OF_REFERENCES.index("likeness")] > 1 and alone[OF_REFERENCES.index("likeness")] == 0
 
 
-def test_the_report_of_the_test_says_how_predictions_do_beside_the_counts(graphmer, tmp_path):
-    task = graphmer()
-    model = moved(task)
-    evaluated(task, model, "validation")
-    text = task.report(evaluated(task, model), tmp_path)
-    hidden = task.calibration.hidden(task.data.corpus.windows_of("test"), Answering(task.data, model))[REFERENCES]
-    want = judged(hidden.choices, weights_of(model, REFERENCES)[1])
-    rows = {(r["questions"], r["group"], r["method"], r["figure"]): r["value"] for r in task._measured}
-    for name, value in want.items():
-        assert rows[REFERENCES, "all", "counts + encoder", name] == pytest.approx(value)
-    assert (REFERENCES, "all", "counts combined", "calibration error") in rows
+def test_the_test_says_how_predictions_do_beside_the_counts(fitted):
+    task, model = fitted
+    with torch.inference_mode():
+        measured = task.calibration.measured(model)
+        hidden = task.calibration.hidden(task.data.corpus.windows_of("test"), Answering(task.data, model))[REFERENCES]
+    rows = {(r["questions"], r["group"], r["method"], r["figure"]): r["value"] for r in measured}
+    for method, weights in zip((COMBINED, ENCODER), weights_of(model, REFERENCES), strict=True):
+        for name, value in judged(hidden.choices, weights).items():
+            assert rows[REFERENCES, "all", method, name] == pytest.approx(value)
     assert (GAPS, "all") in {key[:2] for key in rows}
-    assert (REFERENCES, "all", "counts + encoder", "precision at 10") in rows
-    lines = (tmp_path / "predictions.csv").read_text().splitlines()
-    assert len(lines) == len(task._measured) + 1 and any("predicted 0." in line for line in lines)
+    assert (REFERENCES, "all", ENCODER, "precision at 10") in rows
+    assert any(figure.startswith("predicted 0.") for *_, figure in rows)
+    text = calibration.as_text(measured)
     assert "calibration error" in text and "precision at 10" in text
 
 
