@@ -1,5 +1,6 @@
 """Arrays in an .npz without compression, each aligned so that it can be mapped."""
 
+import math
 import struct
 import zipfile
 
@@ -15,14 +16,19 @@ def padding(begin: int) -> bytes:
 
 
 def mapped(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Returns an uncompressed array of an .npz, mapped."""
+    """Returns an uncompressed array of an .npz, mapped. Raises ValueError where it is none of plain numbers."""
     member = archive.getinfo(name)
     with archive.open(member) as content:
         version = np.lib.format.read_magic(content)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(content)
         header = content.tell()
-    if not np.prod(shape):
+    size = header + math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or member.compress_type != zipfile.ZIP_STORED or member.file_size != size:
+        raise ValueError(
+            f"{name} is no array of plain numbers"
+        )  # mapped objects would be addresses of anybody's choice
+    if not math.prod(shape):
         return np.empty(shape, dtype)  # an empty stretch cannot be mapped
     file = archive.fp
     assert file and archive.filename

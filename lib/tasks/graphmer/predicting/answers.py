@@ -2,6 +2,7 @@
 
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from lib.tasks.graphmer.corpus import Corpus, build
 from lib.tasks.graphmer.data import CORPUS, ONTOLOGY
 from lib.tasks.graphmer.predicting import files
 from lib.tasks.graphmer.predicting.calibration import GAPS, REFERENCES, Calibration, judged, weights_of
+from lib.tasks.graphmer.predicting.checked import check
 from lib.tasks.graphmer.predicting.choices import Choices
 from lib.tasks.graphmer.predicting.files import Answer
 from lib.tasks.graphmer.predicting.joined import Joined, join
@@ -45,7 +47,10 @@ def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | Non
     trained, rules = _trained(task)
     with working("Reading the tree"):
         graph = _graph(sources, source)
-        tree = build(graph, sources, task.settings.chain, task.settings.split, tokenizer=_tokenizer(trained))
+        chain = task.settings.chain
+        with _reading_kept():
+            tree = build(graph, sources, chain, task.settings.split, tokenizer=trained.tokenizer.tobytes().decode())
+            check(tree, chain.vocabulary)
         joined = join(trained, tree, rules, task.settings, task.learned()["counts"])
     if not len(joined.triples):
         kinds = ", ".join(trained.relations[:_SHOWN])
@@ -88,11 +93,9 @@ def _trained(task: Any) -> tuple[Corpus, Ontology]:
     if task.kept_from is None:
         corpus, rules = task.data.corpus, task.data.rules
     else:
-        try:
+        with _reading_kept():
             corpus, rules = Corpus.load(task.kept_from / CORPUS), ontology.load(task.kept_from / ONTOLOGY)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            why = printable(error, most=200)
-            raise BadInput(f"The data that the run kept cannot be read by this version ({why}). Train again.") from None
+            check(corpus, task.settings.chain.vocabulary)
     if not len(corpus.text):
         raise BadInput(
             "The model was trained on a graph without its source files, so it has read no text and cannot say anything "
@@ -101,8 +104,14 @@ def _trained(task: Any) -> tuple[Corpus, Ontology]:
     return corpus, rules
 
 
-def _tokenizer(trained: Corpus) -> str:
-    return trained.tokenizer.tobytes().decode()
+@contextmanager
+def _reading_kept() -> Iterator[None]:
+    """Raises BadInput where what a run kept, which may be anybody's, is not as this version writes it."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        why = printable(error, most=200)
+        raise BadInput(f"The data that the run kept cannot be read by this version ({why}). Train again.") from None
 
 
 def _graph(sources: Sources, source: Any) -> Graph:

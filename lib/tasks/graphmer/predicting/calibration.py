@@ -21,6 +21,7 @@ from lib.training.order import mix, permutation
 REFERENCES, GAPS = "references", "missing facts"
 AT_K = (10, 50, 100, 500)
 SURE = 0.9
+_PREDICTED = "predicted "
 _MOST = 4000  # questions of a kind: as many as say something, and no more time
 _OF_ENCODER = ("trust", "likeness")
 _NAMES = {REFERENCES: OF_REFERENCES, GAPS: OF_GAPS}
@@ -144,7 +145,7 @@ def _figures(choices: Choices, weights: np.ndarray) -> list[dict[str, Any]]:
     place, probability = choices.best(weights)
     right = np.where(choices.gold >= 0, place == choices.gold, place < 0)
     for one in reliability(probability, right):
-        name = f"predicted {one.low:g} to {one.high:g}"
+        name = f"{_PREDICTED}{one.low:g} to {one.high:g}"
         found.append({"figure": name, "value": one.observed, "predicted": one.predicted, "answers": one.number})
     first = choices.first(weights)
     of_answer, _ = choices.probabilities(weights)
@@ -174,5 +175,15 @@ def as_text(rows: list[Mapping[str, Any]]) -> str:
         "Predictions about the test's files, of which known facts were hidden. References: which entity of the name "
         "is meant, or none that the graph has; of an object: as in `x.get()`, where the text does not say what x is, "
         f"which most unresolved ones are. Sure: given {SURE:g} or more. Missing facts: half of the questions have one "
-        f"hidden. predictions.csv has the bins of probabilities.\n{aligned(turned, left=(0,))}"
+        f"hidden.\n{aligned(turned, left=(0,))}\nProbabilities of {ENCODER}, and how many of these answers are right; "
+        f"predictions.csv has the same of all groups and methods.\n{_bins_as_text(rows)}"
     )
+
+
+def _bins_as_text(rows: list[Mapping[str, Any]]) -> str:
+    lines = [["questions", "probability", "mean", "right", "answers"]]
+    for row in rows:
+        if (row["group"], row["method"]) == ("all", ENCODER) and row["figure"].startswith(_PREDICTED):
+            values = [f"{row['predicted']:.3f}", f"{row['value']:.3f}", f"{row['answers']:,}"]
+            lines.append([row["questions"], row["figure"].removeprefix(_PREDICTED), *values])
+    return aligned(lines, left=(0, 1))

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import networkx
+import numpy as np
 import pytest
 import torch
 
@@ -185,6 +186,40 @@ def test_a_run_without_its_kept_data_is_refused_and_damaged_data_too(run, elsewh
     shutil.rmtree(tmp_path / "copy" / "data")
     with pytest.raises(BadInput, match="counts that the model begins at are not there"):
         ensemble.run(tmp_path / "copy", elsewhere, tmp_path / "out")
+
+
+def test_kept_data_of_a_stranger_runs_no_code_and_is_refused(run, elsewhere, tmp_path):
+    """A pickle in an array is neither opened nor mapped, and no index leads out of an array."""
+    task, models = ensemble.load(run / "graphmer")
+    arrays = dict(np.load(run / "graphmer" / "data" / "corpus.npz"))
+    shutil.copytree(run / "graphmer" / "data", tmp_path / "data")
+    task.kept_from = tmp_path / "data"
+    wrong = {
+        "objects": {"head": np.array([Evil()] * len(arrays["head"]), object)},
+        "other tails": {"tail": arrays["tail"] + 2**40},
+        "negative": {"relation": arrays["relation"] - 1},
+        "broken numbers": {"split": arrays["split"].astype(float)},
+        "short": {"entity_type": arrays["entity_type"][1:]},
+        "no end": {"first_triple": np.zeros_like(arrays["first_triple"])},
+        "backwards": {"window_stop": np.zeros_like(arrays["window_stop"])},
+        "no pieces": {"tokenizer": np.frombuffer(b"{}", np.uint8)},
+        "other pieces": {"piece_flat": arrays["piece_flat"] + 10**6},
+    }
+    for changes in wrong.values():
+        np.savez(tmp_path / "data" / "corpus.npz", **{**arrays, **changes})
+        with pytest.raises(BadInput, match="cannot be read by this version"):
+            task.predict(models, elsewhere, None)
+    np.savez_compressed(tmp_path / "data" / "corpus.npz", **arrays)
+    with pytest.raises(BadInput, match="no array of plain numbers"):
+        task.predict(models, elsewhere, None)
+    assert not Path("ran").exists()
+
+
+class Evil:
+    """Writes a file where it is read from a pickle."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("ran"),)
 
 
 def test_questions_without_fitted_probabilities_are_not_asked(run, elsewhere, capsys):

@@ -65,9 +65,13 @@ def test_the_test_says_how_predictions_do_beside_the_counts(fitted):
             assert rows[REFERENCES, "all", method, name] == pytest.approx(value)
     assert (GAPS, "all") in {key[:2] for key in rows}
     assert (REFERENCES, "all", ENCODER, "precision at 10") in rows
-    assert any(figure.startswith("predicted 0.") for *_, figure in rows)
     text = calibration.as_text(measured)
     assert "calibration error" in text and "precision at 10" in text
+    bins = [row for row in measured if row["figure"].startswith("predicted ") and row["group"] == "all"]
+    assert sum(row["answers"] for row in bins if (row["questions"], row["method"]) == (GAPS, ENCODER)) == len(
+        task.calibration.filling.questions(task.data.corpus.windows_of("test"))
+    )
+    assert f"{bins[-1]['predicted']:.3f}" in text and f"{bins[-1]['value']:.3f}" in text
 
 
 def test_figures_are_shares_of_right_answers():
