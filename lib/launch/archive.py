@@ -17,6 +17,7 @@ from lib.text import amount
 _WANTED = re.compile(
     r"([^/]{1,200}/)?(config\.yaml|summary\.json"
     r"|named/[\w.]{1,100}/\w[\w. -]{0,100}"  # small files that settings of a task name
+    r"|data/\w[\w.-]{0,100}"  # what a task keeps of its data
     r"|(best|frozen)/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
 )
 _CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")  # a task's own files
@@ -59,7 +60,7 @@ class _Bounded(io.RawIOBase):
 
 
 def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
-    """Writes configurations, summaries and weights of the runs in an archive into a folder, and nothing else.
+    """Writes configurations, summaries, weights and kept data of the runs in an archive into a folder, and no more.
 
     `with_code` also takes the files of tasks, for who trusts whoever made the archive. Links, devices and other names
     stay packed. Raises BadInput.

@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from lib import checkpoint
 from lib.checkpoint import Checkpoint, contents, frozen
 from lib.config import Config, to_yaml
 from lib.errors import BadInput, printable
-from lib.launch import code
+from lib.launch import code, kept
 from lib.launch.archive import unpack
 from lib.machine import disk, memory
 from lib.report.progress import working
@@ -74,8 +75,10 @@ def load(archive: Path, own_task: str = "") -> tuple[Task, list[nn.Module]]:
     `own_task` is as in `load_members`. Raises BadInput where there are no models, or where they differ in task, inputs
     or answers.
     """
-    with _runs(archive) as runs:
-        return load_members(runs, own_task)
+    with contextlib.ExitStack() as unpacked:
+        task, models = load_members(unpacked.enter_context(_runs(archive)), own_task)
+        weakref.finalize(task, unpacked.pop_all().close)  # what the run kept of its data is read when it predicts
+    return task, models
 
 
 @contextlib.contextmanager
@@ -120,6 +123,7 @@ def load_members(runs: Sequence[Path], own_task: str = "", trusted: bool = False
                 "answers differ, or what they learned from data. Give an archive or folder with runs of one kind, or "
                 "the folder of a single run."
             )
+        task.kept_from = kept.of_run(task, run)
         task.take_learned(learned)
         _check_size(task, saved, run)
         task.published = saved.state.get("published", {})

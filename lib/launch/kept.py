@@ -67,10 +67,26 @@ def _find(config: Config) -> tuple[str, str]:
         try:
             _verify(folder)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            why = printable(getattr(error, "strerror", None) or error, most=200)
-            return "", f"The data that is kept in {printable(folder)} is damaged ({why}), so it is read anew."
+            return "", f"The data that is kept in {printable(folder)} is damaged ({_why(error)}), so it is read anew."
         return str(folder), ""
     return "", ""
+
+
+def of_run(task: Task, run: Path) -> Path | None:
+    """Returns the folder with what a task kept of a run's data; None where there is none, or, said, a damaged one."""
+    folder = run / DATA
+    if type(task).keep is Task.keep or not (folder / _MANIFEST).is_file():
+        return None
+    try:
+        _verify(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        print(f"The data that is kept in {printable(folder)} is damaged ({_why(error)}), so it is not used.")
+        return None
+    return folder
+
+
+def _why(error: Exception) -> str:
+    return printable(getattr(error, "strerror", None) or error, most=200)
 
 
 def _verify(folder: Path) -> None:

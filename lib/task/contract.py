@@ -50,7 +50,8 @@ class Task:
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
     # What was published of others, by name, that the run started from; kept in its checkpoints, set when it resumes.
     published: Mapping[str, Mapping[str, Any]] = {}
-    kept_from: Path | None = None  # the folder that `take_kept` was called with; the trainer sets it
+    # The folder with what `keep` wrote, where a run is resumed, then `take_kept` is called with it, or predicts
+    kept_from: Path | None = None
 
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:
@@ -264,7 +265,10 @@ class Task:
         return self.config.workload
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """Predicts new data in `source` with all models together, by name; writes into `out` where it is given."""
+        """Predicts new data in `source` with all models together, by name; writes into `out` where it is given.
+
+        `self.kept_from` is the folder with what `keep` wrote in the run of the first model, None where it is not there.
+        """
         what = "its answers by name, and writes them into the folder `out`"
         raise to_write(self, "predict(models, source, out)", what)
 

@@ -1,5 +1,6 @@
 """A run goes on with the data that it began with, where what is installed there is another by then."""
 
+import gc
 import tarfile
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from lib import checkpoint, launch
 from lib.errors import BadInput
+from lib.launch import ensemble
 from lib.machine import disk
 from lib.report import outputs
 from lib.task import load_config
@@ -196,3 +198,22 @@ def test_a_task_that_keeps_and_takes_nothing_is_told_what_it_lacks(numbers, tmp_
 def test_a_task_that_keeps_nothing_has_no_such_folder(toy, numbers, tmp_path):
     launch.train(toy({"training.max_steps": 2}))
     assert not (tmp_path / "runs" / "toy" / "data").exists()
+
+
+def test_a_model_that_predicts_has_what_its_run_kept_for_as_long_as_it_lives(numbers, tmp_path, capsys):
+    launch.train(numbers())
+    Path("installed.txt").write_text("9 9 9\n")
+    own = f"{tmp_path / 'mine.py'}:Installed"
+    kept = tmp_path / "runs" / "numbers" / outputs.DATA / "numbers.txt"
+    task, _ = ensemble.load(tmp_path / "runs" / "numbers", own)
+    assert task.kept_from / "numbers.txt" == kept
+    task, _ = ensemble.load(tmp_path / "runs" / "outputs.tar.gz", own)
+    unpacked = task.kept_from / "numbers.txt"
+    assert unpacked.read_bytes() == kept.read_bytes() != Path("installed.txt").read_bytes()
+    del task
+    gc.collect()
+    assert not unpacked.exists()
+    kept.write_text("changed")
+    task, models = ensemble.load(tmp_path / "runs" / "numbers", own)
+    assert task.kept_from is None and len(models) == 1
+    assert "is damaged (numbers.txt is not as it was written), so it is not used" in capsys.readouterr().out

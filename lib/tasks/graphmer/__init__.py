@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lib.errors import BadInput
 from lib.task import Batch, Task
 from lib.tasks.graphmer import tokens
 from lib.tasks.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, Shape, room
@@ -22,6 +23,7 @@ from lib.tasks.graphmer.tokens import IGNORE
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from lib.tasks.graphmer.data import Data
     from lib.tasks.graphmer.evaluation import Answers, Evaluator
+    from lib.tasks.graphmer.predicting.calibration import Calibration
 
 
 # What learning the text does not reach
@@ -43,6 +45,7 @@ class Graphmer(Task):
     dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.facts": (2, 4, 8, 16)}
     several = True
     _answers: "dict[str, Answers] | None" = None  # of the newest evaluation on the test set, for `report`
+    _measured: Sequence[Mapping[str, Any]] = ()  # of its predictions, for `report`
     _weights: dict[str, Any] | None = None  # of the counts, as JSON has them
 
     @property
@@ -53,7 +56,9 @@ class Graphmer(Task):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation and its results stay in the training process."""
-        return {name: value for name, value in vars(self).items() if name not in ("evaluator", "_answers")}
+        return {
+            name: value for name, value in vars(self).items() if name not in ("evaluator", "calibration", "_answers")
+        }
 
     @cached_property
     def data(self) -> "Data":
@@ -207,13 +212,25 @@ class Graphmer(Task):
         self.data.use(self.learned()["counts"])
         return Evaluator(self.data)
 
+    @cached_property
+    def calibration(self) -> "Calibration":
+        from lib.tasks.graphmer.predicting.calibration import Calibration
+
+        self.data.use(self.learned()["counts"])
+        return Calibration(self.data)
+
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns the figures of both protocols; on the validation set it chooses the model's gate first."""
+        """Returns the figures of both protocols; on the validation set it chooses the model's gate first.
+
+        There the probabilities of predictions are fitted too, which the test measures.
+        """
         is_test = loader.dataset.split == "test"  # type: ignore[attr-defined]
         answers = self.evaluator.answer(model, loader, chooses_gate=not is_test)
         if is_test:
-            self._answers = answers
+            self._answers, self._measured = answers, self.calibration.measured(model)
             self.evaluator.show(model, loader.dataset)  # type: ignore[attr-defined]
+        else:
+            self.calibration.fit(model)
         return self.evaluator.headline(answers["counts + encoder"])
 
     def baseline(self) -> dict[str, float]:
@@ -221,14 +238,42 @@ class Graphmer(Task):
         return self.evaluator.headline(self.evaluator.by_counting(self.datasets()["test"])["counts combined"])
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes evaluation.csv and examples.csv; returns what was asked and what the encoder adds as text.
+        """Writes evaluation.csv, examples.csv and predictions.csv; returns what was asked and what the encoder adds.
 
         Raises RuntimeError before the first evaluation on the test set.
         """
         if self._answers is None:
             raise RuntimeError("There are no ranks to report. Call `evaluate` on the test set before `report`.")
         counted = self.evaluator.by_counting(self.datasets()["test"])
-        return self.evaluator.report({**counted, **self._answers}, folder)
+        return "\n".join([self.evaluator.report({**counted, **self._answers}, folder), self._predictions(folder)])
+
+    def _predictions(self, folder: Path) -> str:
+        """Writes predictions.csv, and returns it as text, where there is something to predict."""
+        from lib.tasks.graphmer import tables
+        from lib.tasks.graphmer.predicting import calibration
+
+        if not self._measured:
+            return (
+                "Nothing is predicted of such a graph: it has neither unresolved names nor relations that lack facts."
+            )
+        tables.write(folder / "predictions.csv", self._measured)
+        return calibration.as_text(self._measured)
+
+    # --- prediction -----------------------------------------------------------------------------------------------
+
+    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
+        """Says of a tree of Python files, or of one file, what its unresolved names mean and which facts it lacks.
+
+        Returns a row for each answer by "head relation tail"; writes them, and the graph with them, into `out`.
+        """
+        from lib.tasks.graphmer.predicting.answers import predict
+
+        if self.kept_from is None and "data" not in vars(self):
+            raise BadInput(
+                "The counts that the model begins at are not there: a run keeps them in its folder data, which its "
+                "archive has up to 268 MB. Give the folder of the run, with data in it."
+            )
+        return predict(self, models, source, out)
 
 
 def _with_namesakes(batch: Batch) -> Tensor:

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import struct
 import zipfile
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -15,7 +14,7 @@ import numpy as np
 
 from lib.errors import BadInput
 from lib.machine import disk
-from lib.tasks.graphmer import tokens
+from lib.tasks.graphmer import arrays, tokens
 from lib.tasks.graphmer.code import readers
 from lib.tasks.graphmer.code.records import Graph, Triple
 from lib.tasks.graphmer.code.trees import Sources
@@ -24,7 +23,6 @@ from lib.tasks.graphmer.tokens import Pieces
 from lib.training.splits import by_hash
 
 SPLITS = ("train", "validation", "test")
-_ALIGNMENT = 64  # bytes; where an array begins in the file
 
 
 @dataclass
@@ -37,7 +35,8 @@ class Corpus:
     `first_triple` (W + 1) bounds its triples. `relation`, `tail` (T), `head`, `split`, `window_file` (W) are indices.
     `entity_type` and `entity_file` (E) say what an entity is and where it is defined, -1: in no file.
     `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1). `words`,
-    `entity_ids`, `relation_names`, `type_names` and `file_names` are texts, joined by line ends as UTF-8.
+    `entity_ids`, `relation_names`, `type_names` and `file_names` are texts, joined by line ends as UTF-8; by
+    `tokenizer`, a text too, `tokens.cut` cuts other words into the same pieces.
     """
 
     words: np.ndarray
@@ -60,6 +59,7 @@ class Corpus:
     part_offsets: np.ndarray
     piece_flat: np.ndarray
     piece_offsets: np.ndarray
+    tokenizer: np.ndarray
 
     def __len__(self) -> int:
         return len(self.head)
@@ -148,9 +148,12 @@ class Corpus:
         return self.text[self.window_start[window] : self.window_stop[window]]
 
     def fingerprint(self) -> str:
-        """Hashes the content of all arrays, by whose names nothing of where it comes from is said."""
+        """Hashes the content of all arrays, by whose names nothing of where it comes from is said.
+
+        The tokenizer follows from the words, and its text from the version of the library that writes it.
+        """
         digest = hashlib.sha256()
-        for field in fields(self):
+        for field in (field for field in fields(self) if field.name != "tokenizer"):
             array = np.ascontiguousarray(getattr(self, field.name))
             digest.update(f"{field.name} {array.dtype} {array.shape}\n".encode())
             digest.update(array.data.cast("B") if array.size else b"")
@@ -177,7 +180,7 @@ class Corpus:
         with disk.whole(path, cache=True) as aside, zipfile.ZipFile(aside, "w") as archive:
             for field in fields(self):
                 member = zipfile.ZipInfo(f"{field.name}.npy")
-                member.extra = _padding(archive.fp.tell() + 30 + len(member.filename))  # type: ignore[union-attr]
+                member.extra = arrays.padding(archive.fp.tell() + 30 + len(member.filename))  # type: ignore[union-attr]
                 with archive.open(member, "w") as file:
                     np.lib.format.write_array(file, np.ascontiguousarray(getattr(self, field.name)), allow_pickle=False)
 
@@ -190,10 +193,10 @@ class Corpus:
         with zipfile.ZipFile(path) as archive:
             if damaged := archive.testzip():
                 raise ValueError(f"{damaged} does not match its checksum")
-            return cls(**{field.name: _mapped(archive, f"{field.name}.npy") for field in fields(cls)})
+            return cls(**{field.name: arrays.mapped(archive, f"{field.name}.npy") for field in fields(cls)})
 
 
-def _joined(texts: Iterable[str]) -> np.ndarray:
+def joined_texts(texts: Iterable[str]) -> np.ndarray:
     return np.frombuffer("\n".join(texts).encode(), np.uint8)
 
 
@@ -201,34 +204,13 @@ def _texts(joined: np.ndarray) -> list[str]:
     return joined.tobytes().decode().split("\n")
 
 
-def _padding(begin: int) -> bytes:
-    """Returns an extra field of a zip member, of such a length that data behind it is aligned."""
-    size = -(begin + 4) % _ALIGNMENT
-    return struct.pack("<HH", 0xD935, size) + bytes(size)  # the number that Android's zipalign uses for this
-
-
-def _mapped(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Returns an uncompressed array of an .npz, mapped."""
-    member = archive.getinfo(name)
-    with archive.open(member) as content:
-        version = np.lib.format.read_magic(content)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(content)
-        header = content.tell()
-    if not np.prod(shape):
-        return np.empty(shape, dtype)  # an empty stretch cannot be mapped
-    file = archive.fp
-    assert file and archive.filename
-    file.seek(member.header_offset + 26)
-    begin = member.header_offset + 30 + sum(struct.unpack("<HH", file.read(4))) + header
-    return np.asarray(np.memmap(archive.filename, dtype, "r", begin, shape))  # slices of a memmap itself are slow
-
-
-def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, processes: int = 0) -> Corpus:
+def build(
+    graph: Graph, sources: Sources | None, chain: Chain, split: Split, processes: int = 0, tokenizer: str = ""
+) -> Corpus:
     """Builds the arrays of a graph. `sources` are its files; None leaves the windows without text.
 
-    The number of processes that read files, 0 for one a CPU, changes nothing. Raises BadInput where a split stays
-    empty.
+    The number of processes that read files, 0 for one a CPU, changes nothing. A `tokenizer` of another corpus cuts the
+    words; without one pieces are learned. Raises BadInput where a split stays empty of which pieces are learned.
     """
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
     words: dict[str, int] = {}  # word -> its index, in the order of first mention
@@ -237,7 +219,8 @@ def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, pro
         for entity in sorted({e for t in graph.triples for e in (t.head, t.tail)})
     }
     text, lines = _read_text(graph, sources, words, processes)
-    pieces = _learn_pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
+    learned = tokenizer or _learn_pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
+    pieces = tokens.cut(learned, list(words))
     windows = _windows(graph, text, lines, pieces, names, chain)
     triples = [triple for window in windows for triple in window.triples]
     relations = sorted({t.relation for t in graph.triples})
@@ -245,24 +228,36 @@ def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split, pro
     index = {entity: i for i, entity in enumerate(names)}
     files = {file: i for i, file in enumerate(sorted({graph.entities[name].file for name in names} | splits.keys()))}
     corpus = Corpus(
-        words=_joined(words),
-        relation_names=_joined(relations),
-        file_names=_joined(files),
+        words=joined_texts(words),
+        relation_names=joined_texts(relations),
+        file_names=joined_texts(files),
         text=text,
-        window_start=np.array([w.start for w in windows], np.int64),
-        window_stop=np.array([w.stop for w in windows], np.int64),
-        first_triple=_offsets([len(w.triples) for w in windows]),
-        head=np.array([index[w.triples[0].head] for w in windows], np.int64),
-        split=np.array([splits[w.triples[0].file] for w in windows], np.int8),
-        window_file=np.array([files[w.triples[0].file] for w in windows], np.int32),
         relation=np.array([relation_index[t.relation] for t in triples], np.int64),
         tail=np.array([index[t.tail] for t in triples], np.int64),
         piece_flat=pieces.flat,
         piece_offsets=pieces.offsets,
+        tokenizer=np.frombuffer(learned.encode(), np.uint8),
+        **_of_windows(windows, index, splits, files),
         **_of_entities(graph, names, files),
     )
-    corpus.check_splits(len(splits))
+    if not tokenizer:
+        corpus.check_splits(len(splits))
     return corpus
+
+
+def _of_windows(
+    windows: Sequence["_Window"], index: dict[str, int], splits: dict[str, int], files: dict[str, int]
+) -> dict[str, np.ndarray]:
+    """Returns the arrays of the windows. `index` has the number of each entity, `splits` and `files` those of files."""
+    first = [window.triples[0] for window in windows]
+    return {
+        "window_start": np.array([window.start for window in windows], np.int64),
+        "window_stop": np.array([window.stop for window in windows], np.int64),
+        "first_triple": _offsets([len(window.triples) for window in windows]),
+        "head": np.array([index[triple.head] for triple in first], np.int64),
+        "split": np.array([splits[triple.file] for triple in first], np.int8),
+        "window_file": np.array([files[triple.file] for triple in first], np.int32),
+    }
 
 
 def _of_entities(graph: Graph, names: dict[str, list[int]], files: dict[str, int]) -> dict[str, np.ndarray]:
@@ -270,8 +265,8 @@ def _of_entities(graph: Graph, names: dict[str, list[int]], files: dict[str, int
     entities = [graph.entities[name] for name in names]
     types = {name: i for i, name in enumerate(sorted({e.type for e in entities}))}
     return {
-        "entity_ids": _joined(names),
-        "type_names": _joined(types),
+        "entity_ids": joined_texts(names),
+        "type_names": joined_texts(types),
         "entity_type": np.array([types[e.type] for e in entities], np.int32),
         "entity_file": np.array([files[e.file] if e.file else -1 for e in entities], np.int32),
         "parts": np.array([word for name in names.values() for word in name], np.int64),
@@ -324,13 +319,13 @@ def _content(sources: Sources, file: str) -> bytes:
 
 def _learn_pieces(
     text: np.ndarray, lines: Lines, splits: dict[str, int], names: Iterable[list[int]], words: list[str], size: int
-) -> Pieces:
+) -> str:
     """Learns pieces from the words of the training files and of all names."""
     counts = np.bincount(np.fromiter(itertools.chain.from_iterable(names), np.int64), minlength=len(words))
     for file, starts in lines.items():
         if splits.get(file, 0) == 0:
             counts += np.bincount(text[starts[0] : starts[-1]], minlength=len(words))
-    return tokens.learn({words[i]: int(counts[i]) for i in np.flatnonzero(counts)}, size, words)
+    return tokens.learn({words[i]: int(counts[i]) for i in np.flatnonzero(counts)}, size)
 
 
 @dataclass

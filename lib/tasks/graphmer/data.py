@@ -30,7 +30,7 @@ from lib.training import splits
 
 # The code that makes the cached arrays
 _MAKERS = [*(Path(__file__).with_name(name) for name in ("corpus.py", "tokens.py")), Path(splits.__file__)]
-_CORPUS, _ONTOLOGY, _ABOUT = "corpus.npz", "ontology.yaml", "about.json"  # what a run keeps
+CORPUS, ONTOLOGY, _ABOUT = "corpus.npz", "ontology.yaml", "about.json"  # what a run keeps
 _SHOWN = 20  # of the files and lines that are left out
 
 
@@ -149,8 +149,8 @@ class Data:
 
     def keep(self, folder: Path) -> None:
         """Writes the arrays, the ontology, and what `take` tells by whether they are this data's."""
-        self.corpus.save(folder / _CORPUS)
-        (folder / _ONTOLOGY).write_bytes(Path(self.rules.source).read_bytes())
+        self.corpus.save(folder / CORPUS)
+        (folder / ONTOLOGY).write_bytes(Path(self.rules.source).read_bytes())
         about = json.loads((self.kept / _ABOUT).read_text("utf-8")) if self.kept else self._about()
         (folder / _ABOUT).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
 
@@ -164,7 +164,7 @@ class Data:
             names, made_with, content, was = (about[name] for name in ("names", "settings", "content", "versions"))
             if (names, made_with) != (self._names(), self._made_with()):
                 return ""
-            corpus, rules = Corpus.load(folder / _CORPUS), ontology.load(folder / _ONTOLOGY)
+            corpus, rules = Corpus.load(folder / CORPUS), ontology.load(folder / ONTOLOGY)
         except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             return f"The corpus that is kept in {folder} cannot be read by this version ({error}); it is built again."
         self.kept, self.corpus, self.rules = folder, corpus, rules
@@ -261,6 +261,10 @@ class Data:
         return EntityTable(self.corpus, self.settings.model.own_vectors)
 
     @cached_property
+    def layout(self) -> Layout:
+        return Layout(self.corpus, self.settings.chain.roots)
+
+    @cached_property
     def collator(self) -> Collator:
         chain, objective = self.settings.chain, self.settings.objective
         return Collator(
@@ -270,7 +274,7 @@ class Data:
             self.table,
             self.samples,
             objective,
-            Layout(self.corpus, chain.roots),
+            self.layout,
             chain.facts,
             chain.vocabulary,
         )

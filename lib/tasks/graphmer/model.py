@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lib.task import Batch
 from lib.tasks.graphmer import tokens
-from lib.tasks.graphmer.settings import CONDITIONS, FEATURES, NEAR
+from lib.tasks.graphmer.settings import CONDITIONS, FEATURES, NEAR, OF_GAPS, OF_REFERENCES
 
 PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
 WIDTH = sum(most for _, most in PARTS)
@@ -155,6 +155,9 @@ class Ranker(nn.Module):
         self.own_file = nn.Parameter(torch.ones(conditions, shape.relations))
         self.trust, self.trust_beside_file = (nn.Linear(d, len(FEATURES) + shape.types) for _ in range(2))
         self.register_buffer("gate", torch.ones(conditions, 2))
+        # Weights of the probabilities of predictions, fitted on validation: without the encoder, and as chosen there
+        self.register_buffer("of_references", torch.zeros(2, len(OF_REFERENCES)))
+        self.register_buffer("of_gaps", torch.zeros(2, len(OF_GAPS)))
         self._initialise()
 
     def _initialise(self) -> None:

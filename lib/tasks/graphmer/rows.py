@@ -54,12 +54,14 @@ class Layout:
         self.corpus, self.roots = corpus, roots
 
     @cached_property
-    def _kind_before(self) -> np.ndarray:
+    def kind_before(self) -> np.ndarray:
         """(words) the kind of each as a word before a name: the most frequent ones have one of their own."""
         corpus = self.corpus
         windows = corpus.windows_of("train")
         _, place = expand(corpus.window_start[windows], corpus.window_stop[windows] - corpus.window_start[windows])
-        place = np.unique(place)
+        is_inside = np.zeros(len(corpus.text), bool)
+        is_inside[place] = True
+        place = np.flatnonzero(is_inside)
         place = place[place > 0]
         is_name = np.zeros(len(corpus.word_list), bool)
         is_name[corpus.name] = True
@@ -157,7 +159,7 @@ class Layout:
         owner = np.where(before == corpus.word_index("."), near(-2), -1)
         return {
             "owner": owner,
-            "previous": np.where(before >= 0, self._kind_before[np.maximum(before, 0)], 0),
+            "previous": np.where(before >= 0, self.kind_before[np.maximum(before, 0)], 0),
             "is_self": np.isin(owner, [corpus.word_index("self"), corpus.word_index("cls")]).astype(np.int64),
             "is_call": (near(1) == corpus.word_index("(")).astype(np.int64),
         }

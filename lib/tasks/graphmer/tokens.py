@@ -1,7 +1,9 @@
 """Words of code, and byte-pair pieces of words."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,22 +43,45 @@ class Pieces:
         return self.flat[self.offsets[word_ids][owner] + within], owner, within
 
 
-def learn(counts: Mapping[str, int], vocabulary: int, every_word: Sequence[str]) -> Pieces:
-    """Learns at most `vocabulary` byte-pair pieces from counted words and cuts `every_word` into them.
+def learn(counts: Mapping[str, int], vocabulary: int) -> str:
+    """Learns at most `vocabulary` byte-pair pieces from counted words; returns what `cut` takes.
 
     Sennrich et al., Neural Machine Translation of Rare Words with Subword Units, ACL 2016; the `tokenizers` library.
     """
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+    from tokenizers import models, trainers
 
-    tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
+    tokenizer = _tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN]))
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, special_tokens=SPECIALS, limit_alphabet=200, show_progress=False
     )
     # The trainer counts for itself, so each word comes as often as it was seen; beyond 64 times merges do not change.
     repeated = (word for word in sorted(counts) for _ in range(min(counts[word], 64)))
     tokenizer.train_from_iterator(repeated, trainer)
-    encoded = [e.ids for e in tokenizer.encode_batch(list(every_word), add_special_tokens=False)]
+    model = json.loads(tokenizer.to_str())["model"]
+    # Pairs, or in earlier versions of the library texts with a space between
+    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+    return json.dumps({"vocabulary": model["vocab"], "merges": merges}, ensure_ascii=False)
+
+
+def _tokenizer(model: Any) -> Any:
+    from tokenizers import Regex, Tokenizer, pre_tokenizers
+
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
+    return tokenizer
+
+
+def cut(tokenizer: str, words: Sequence[str]) -> Pieces:
+    """Cuts words into the pieces that `learn` has learned. Raises ValueError where the text is none of its."""
+    from tokenizers import models
+
+    try:
+        learned = json.loads(tokenizer)
+        merges = [(first, second) for first, second in learned["merges"]]
+        taken = _tokenizer(models.BPE(learned["vocabulary"], merges, unk_token=SPECIALS[UNKNOWN]))
+    except Exception as error:  # the library raises no narrower class
+        raise ValueError(f"the pieces of words cannot be read ({error})") from None
+    encoded = [e.ids for e in taken.encode_batch(list(words), add_special_tokens=False)]
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded])]).astype(np.int64)
     flat = np.fromiter((i for ids in encoded for i in ids), dtype=np.int32, count=int(offsets[-1]))
     return Pieces(flat, offsets)

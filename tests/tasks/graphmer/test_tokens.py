@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 
 from lib.tasks.graphmer import tokens
 from lib.tasks.graphmer.code import text
@@ -18,7 +19,7 @@ WORDS = ["open_door", "close_door", "door", "JSONDecoder", "decoder"]
 
 
 def learned():
-    return tokens.learn(Counter(WORDS * 20), 300, WORDS)
+    return tokens.cut(tokens.learn(Counter(WORDS * 20), 300), WORDS)
 
 
 def test_pieces_of_words_come_with_their_word_and_their_place_in_it():
@@ -34,3 +35,14 @@ def test_pieces_do_not_cross_the_seams_of_names():
     pieces = learned()
     door, open_door = (pieces.expand(np.array([i]))[0].tolist() for i in (2, 0))
     assert len(door) == 1 and open_door[-1] != door[0] and len(open_door) == 2  # "_door" is a piece of its own
+
+
+def test_words_that_were_not_learned_from_are_cut_into_the_same_pieces_by_what_was_written_down():
+    text = tokens.learn(Counter(WORDS * 20), 300)
+    assert isinstance(text, str)
+    together, alone = tokens.cut(text, [*WORDS, "doors", "open"]), tokens.cut(text, WORDS)
+    assert np.array_equal(together.flat[: len(alone.flat)], alone.flat)
+    doors, door = (together.expand(np.array([i]))[0].tolist() for i in (len(WORDS), WORDS.index("door")))
+    assert doors[: len(door)] != [] and max(together.flat) < 300 and tokens.UNKNOWN not in doors
+    with pytest.raises(ValueError, match="pieces of words cannot be read"):
+        tokens.cut("{}", WORDS)
