@@ -43,15 +43,13 @@ def measured(options: list[str]) -> dict:
         environment = {**os.environ, "TRAINBOOK_CACHE": f"{temporary}/cache", "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "lib", "train", CONFIG, *(part for o in options for part in ("--set", o))]
         begin, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
         folder = Path(temporary, "runs", "graphmer_small")
         first = None
-        while process.poll() is None:
-            rows = folder / "metrics.csv"
-            if first is None and rows.is_file() and rows.read_text().count("\n") >= 2:
+        for line in process.stdout:
+            if first is None and "loss" in line:
                 first = round(time.perf_counter() - begin, 1)
-            time.sleep(0.05)
-        if process.returncode:
+        if process.wait():
             raise RuntimeError(f"The run ended with exit code {process.returncode}.")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         summary = json.loads((folder / "summary.json").read_text())
