@@ -1,0 +1,174 @@
+"""The data of a run: judgments that are read or made up, their parts, and all that is learned of the training's."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lib.errors import BadInput, printable
+from lib.tasks.legal import documents, generated, splits
+from lib.tasks.legal.contexts import Inputs, Texts, padding
+from lib.tasks.legal.counting.features import position_features
+from lib.tasks.legal.counting.stack import Stack
+from lib.tasks.legal.document import Document
+from lib.tasks.legal.samples import Sentences
+from lib.tasks.legal.settings import CATEGORIES, Settings
+from lib.tasks.legal.tokens import Tokens
+from lib.training.order import buckets
+
+
+class Data:
+    """Judgments and their parts. Each is read or computed once, when it is first needed.
+
+    `share` of the training documents are used. `learned` has what an earlier session, or `Legal.learned`, found.
+    """
+
+    def __init__(self, source: Path | None, settings: Settings, share: float, seed: int):
+        self.source, self.settings, self.share, self.seed = source, settings, share, seed
+        self.learned: Mapping[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what collating needs: a loader worker gets its samples from the data set."""
+        kept = ("source", "settings", "share", "seed", "learned")
+        return {name: value for name, value in vars(self).items() if name in kept}
+
+    # --- documents and parts --------------------------------------------------------------------------------------
+
+    @cached_property
+    def documents(self) -> list[Document]:
+        """All of them, with their roles. Raises BadInput."""
+        if self.source is None:
+            made = generated.judgments(self.settings.generator)
+            return [Document(name, category, tuple(texts), tuple(roles)) for name, category, texts, roles in made]
+        return documents.read(self.source, self.settings.labels, self.settings.bad_input_limit)
+
+    @cached_property
+    def parts(self) -> dict[str, list[Document]]:
+        """The documents of "train", "validation" and "test". Raises BadInput for a document in two of them."""
+        return splits.parts(self.documents, self.settings.split, self.share, self.seed)
+
+    def fingerprint(self) -> str:
+        """Hashes what the judgments say, and how they are divided."""
+        digest = hashlib.sha256(repr(self.settings.split).encode())
+        for document in self.documents:
+            facts = [document.name, document.category, list(document.sentences), list(document.roles)]
+            digest.update(json.dumps(facts).encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def found_classes(self) -> list[str]:
+        """The roles of the data, or those of the configuration. Raises BadInput where they are too many."""
+        names = list(self.settings.labels) or sorted({role for one in self.documents for role in one.roles})
+        if len(names) > self.settings.classes:
+            raise BadInput(
+                f"The data has {len(names)} roles and workload.classes is {self.settings.classes}. Set it to at least "
+                f"{len(names)}, or name the roles in workload.labels where some are misspelt: "
+                f"{', '.join(printable(name, most=40) for name in names[:30])}."
+            )
+        if len(names) < 2:
+            raise BadInput(f"The data has {len(names)} role ({', '.join(names)}), so there is nothing to tell apart.")
+        return names
+
+    @cached_property
+    def found_categories(self) -> list[str]:
+        names = sorted({one.category for one in self.parts["train"] if one.category})
+        return names[:CATEGORIES]
+
+    # --- what was learned -----------------------------------------------------------------------------------------
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self.learned.get("classes") or self.found_classes)
+
+    @cached_property
+    def stack(self) -> Stack:
+        """The counts, as they were fitted, or fitted now on the training documents."""
+        if "stack" in self.learned:
+            return Stack.from_json(self.learned["stack"])
+        return Stack.fit(self.parts["train"], self.classes, self.seed)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        return Tokens(self.learned["tokenizer"])
+
+    # --- samples --------------------------------------------------------------------------------------------------
+
+    def datasets(self) -> dict[str, Sentences]:
+        return {part: self.samples(chosen, part) for part, chosen in self.parts.items()}
+
+    def samples(self, chosen: Sequence[Document], part: str) -> Sentences:
+        """Returns the samples of some documents; those without roles are labelled 0."""
+        context, tokens = self.settings.context, self.tokens
+        texts = Texts([tokens.numbers(document.sentences) for document in chosen])
+        inputs = Inputs(texts, context.mode, context.length, tokens.cls, tokens.sep)
+        labels = self.labels(chosen)
+        categories = {name: number for number, name in enumerate(self.learned["categories"], 1)}
+        return Sentences(
+            part,
+            inputs,
+            np.concatenate([position_features(document) for document in chosen]),
+            np.repeat([categories.get(one.category, 0) for one in chosen], [len(one) for one in chosen]),
+            labels,
+            self.class_weights[labels],
+        )
+
+    def labels(self, chosen: Sequence[Document]) -> np.ndarray:
+        """(sentences) the number of each role; 0 where a document has none."""
+        number = {name: place for place, name in enumerate(self.classes)}
+        return np.array([number[role] for one in chosen for role in one.roles or [self.classes[0]] * len(one)])
+
+    @cached_property
+    def class_weights(self) -> np.ndarray:
+        """(classes) the weight of each role in the loss: its rarity to a power, 1 for a training sentence on average."""
+        if "class_weights" in self.learned:
+            return np.array(self.learned["class_weights"])
+        counts = self.class_counts
+        rarity = (counts.sum() / np.maximum(counts, 1)) ** self.settings.loss.class_weights
+        return rarity * counts.sum() / (rarity * counts).sum()
+
+    @cached_property
+    def class_counts(self) -> np.ndarray:
+        """(classes) the training sentences of each role."""
+        return np.bincount(self.labels(self.parts["train"]), minlength=len(self.classes))
+
+    @property
+    def training_sentences(self) -> list[str]:
+        return [sentence for document in self.parts["train"] for sentence in document.sentences]
+
+    # --- descriptions ---------------------------------------------------------------------------------------------
+
+    def describe(self, effective_batch: int, slots: int, pool: int) -> str:
+        """Returns where the judgments come from, how many there are, and how well their lengths fill the batches."""
+        where = f"Data: {self.source}" if self.source else (
+            "No data was given or found mounted. The embedded default is used: "
+            f"{len(self.documents)} generated judgments"
+        )  # fmt: skip
+        sizes = ", ".join(
+            f"{sum(map(len, chosen)):,} sentences of {len(chosen):,} documents in {part}"
+            for part, chosen in self.parts.items()
+        )
+        names = ", ".join(printable(name, most=40) for name in self.classes)
+        return f"{where}. {sizes}.\nRoles: {names}.\n{self.about_lengths(effective_batch, slots, pool)}"
+
+    def about_lengths(self, effective_batch: int, slots: int, pool: int) -> str:
+        """Returns a sentence on the tokens of training inputs, those that are cut, and the padding of their batches."""
+        lengths = self.samples(self.parts["train"], "train").lengths
+        most = self.settings.context.length
+        half, nearly, longest = np.percentile(lengths, [50, 95, 100]).astype(int)
+        share = self.padding(lengths, effective_batch, slots, pool)
+        return (
+            f"Tokens of an input: median {half}, 95 % have at most {nearly}, the longest {longest}; "
+            f"{(lengths == most).sum():,} are full at {most}. Padding: {share:.1%} of a batch; to {most} it would be "
+            f"{1 - lengths.mean() / most:.1%}."
+        )
+
+    def padding(self, lengths: np.ndarray, effective_batch: int, slots: int, pool: int) -> float:
+        """Returns the share of padding in an epoch's batches, in buckets of `pool` batches, or none where it is 0."""
+        order = np.random.default_rng(self.seed).permutation(len(lengths))
+        if pool:
+            order = buckets(lengths, self.seed, 0, effective_batch, pool)
+        return padding(lengths[order], effective_batch // slots)

@@ -1,0 +1,162 @@
+"""Roles by counts, by the network, and by both multiplied: the network's weight, tables with intervals, figures."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from lib.report import figure
+from lib.report.result import write_table
+from lib.tasks.legal import figures, judging
+from lib.tasks.legal.counting.linear import log_softmax
+from lib.tasks.legal.data import Data
+from lib.tasks.legal.document import Document
+from lib.text import aligned
+
+# Rows of the tables, from the least to the most
+MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", "words in context", "runs of roles"
+COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
+NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
+WEIGHTS = tuple(np.arange(0, 1.01, 0.125).tolist())  # of the network beside the counts
+
+
+class Evaluator:
+    """Judges all methods on the parts of some data."""
+
+    def __init__(self, data: Data):
+        self.data, self.classes = data, data.classes
+        self._counted: dict[str, dict[str, np.ndarray]] = {}
+        self._tested: tuple[np.ndarray, float] | None = None
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        return self.data.stack.offsets
+
+    def judge(self, weight: Tensor, network: np.ndarray, part: str) -> dict[str, float]:
+        """Returns the figures of (sentences, classes) log-probabilities multiplied into the counts.
+
+        On the validation documents `weight`, a buffer, is chosen first.
+        """
+        if part == "validation":
+            weight.fill_(self.best_weight(network, part))
+        if part == "test":
+            self._tested = network, float(weight)
+        rows = self.multiplied(network, float(weight), part)
+        found = self._figures(self.confusions(rows[BOTH], part))
+        found["network_macro_f1"] = float(judging.scores(self.confusions(network, part).sum(0))[0])
+        return {**found, "network_weight": float(weight)}
+
+    def best_weight(self, network: np.ndarray, part: str) -> float:
+        """Returns the weight under which the roles of a part are the most probable, of equally good ones the smallest.
+
+        Their probability changes little by little with the weight, where the F1 of a few documents jumps.
+        """
+        truth = self.data.labels(self.data.parts[part])
+        judged = {}
+        for weight in WEIGHTS:
+            shares = log_softmax(self.multiplied(network, weight, part)[PRODUCT])
+            judged[weight] = round(float(shares[np.arange(len(truth)), truth].mean()), 4)
+        return max(WEIGHTS, key=lambda weight: (judged[weight], -weight))
+
+    def baseline(self) -> dict[str, float]:
+        """Returns the figures of the counts with offsets on the test."""
+        return self._figures(self.confusions(self.counted("test")[STRONGEST], "test"))
+
+    def _figures(self, counts: np.ndarray) -> dict[str, float]:
+        pooled = counts.sum(0)
+        found = dict(zip(judging.METRICS, judging.scores(pooled).tolist(), strict=True))
+        f1 = 2 * pooled.diagonal() / np.maximum(pooled.sum(0) + pooled.sum(1), 1)
+        return {**found, **{f"f1_{name}": float(f1[k]) for k, name in enumerate(self.classes) if pooled[k].sum()}}
+
+    # --- scores -------------------------------------------------------------------------------------------------------
+
+    def counted(self, part: str) -> dict[str, np.ndarray]:
+        """Returns (sentences, classes) scores of every method that counts; they are kept."""
+        if part not in self._counted:
+            self._counted[part] = counted(self.data, self.data.parts[part])
+        return self._counted[part]
+
+    def multiplied(self, network: np.ndarray, weight: float, part: str) -> dict[str, np.ndarray]:
+        """Returns the scores of the rows that a network has a share in."""
+        product = self.counted(part)[COUNTS] + weight * network
+        return {NETWORK: network, PRODUCT: product, BOTH: product + self.offsets}
+
+    def confusions(self, scores: np.ndarray, part: str) -> np.ndarray:
+        """Returns (documents, classes, classes)."""
+        documents = self.data.parts[part]
+        ends = np.cumsum([len(document) for document in documents])[:-1]
+        truth = np.split(self.data.labels(documents), ends)
+        return judging.confusions(truth, np.split(scores.argmax(1), ends), len(self.classes))
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    def report(self, folder: Path) -> str:
+        """Writes evaluation.csv and figures of the test; returns the tables as text.
+
+        Raises RuntimeError before the first evaluation on the test set.
+        """
+        if self._tested is None:
+            raise RuntimeError("There are no answers to report. Call `evaluate` on the test set before `report`.")
+        network, weight = self._tested
+        rows = {**self.counted("test"), **self.multiplied(network, weight, "test")}
+        counts = {name: self.confusions(scores, "test") for name, scores in rows.items()}
+        write_table(folder / "evaluation.csv", self._csv(counts))
+        pooled = counts[BOTH].sum(0)
+        figure.confusion(pooled, self.classes, folder / "plots" / "confusion.png", "sentences")
+        parts = self.data.parts
+        figures.classes(
+            {part: np.bincount(self.data.labels(chosen), minlength=len(self.classes)) for part, chosen in parts.items()},
+            self.classes,
+            folder / "plots" / "classes.png",
+        )
+        lengths = self.data.samples(parts["train"], "train").lengths
+        figures.lengths(lengths, self.data.settings.context.length, folder / "plots" / "lengths.png")
+        return self._text(counts, weight, len(parts["test"]))
+
+    def _text(self, counts: Mapping[str, np.ndarray], weight: float, documents: int) -> str:
+        head = ["", "macro F1", "weighted F1", "accuracy", f"macro F1 above {STRONGEST!r}"]
+        table = [head]
+        for name, own in counts.items():
+            judged = judging.judge(own)
+            above = "" if name == STRONGEST else signed(judging.gain(own, counts[STRONGEST])["macro_f1"])
+            table.append([name, *(str(judged[metric]) for metric in judging.METRICS), above])
+        roles = aligned(judging.report(counts[BOTH].sum(0), self.classes), left={0})
+        return (
+            f"{aligned(table, left={0})}\n"
+            f"In brackets: 95 % of {judging.DRAWS:,} draws of the {documents} test documents; gains are paired. The "
+            f"network counts {weight:g} (0 to 1) beside the counts.\n\nRoles by {BOTH!r}:\n{roles}"
+        )
+
+    def _csv(self, counts: Mapping[str, np.ndarray]) -> list[list[object]]:
+        bounds = [f"{metric}{end}" for metric in judging.METRICS for end in ("", "_low", "_high")]
+        head = ["method", *bounds, *(f"gain_{name}" for name in bounds), *(f"f1_{name}" for name in self.classes)]
+        rows: list[list[object]] = [head]
+        for name, own in counts.items():
+            cells = [*_cells(judging.judge(own)), *_cells(judging.gain(own, counts[STRONGEST]))]
+            f1 = self._figures(own)
+            rows.append([name, *cells, *(f"{f1[key]:.6f}" if (key := f"f1_{c}") in f1 else "" for c in self.classes)])
+        return rows
+
+
+def counted(data: Data, documents: Sequence[Document]) -> dict[str, np.ndarray]:
+    """Returns (sentences, classes) scores of every method that counts, by its name."""
+    stack = data.stack
+    parts = [stack.parts(document) for document in documents]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    product = np.concatenate([stack.scores(document) for document in documents])
+    commonest = np.zeros_like(product)
+    commonest[:, data.class_counts.argmax()] = 1
+    return {
+        MAJORITY: commonest, SENTENCE: joined["sentence"], CONTEXT: joined["context"], CHAIN: joined["crf"],
+        COUNTS: product, STRONGEST: product + stack.offsets,
+    }  # fmt: skip
+
+
+def signed(judged: judging.Judged) -> str:
+    return f"{judged.value:+.3f} [{judged.low:+.3f}, {judged.high:+.3f}]"
+
+
+def _cells(judged: Mapping[str, judging.Judged]) -> list[str]:
+    return [f"{value:.6f}" for one in judged.values() for value in (one.value, one.low, one.high)]
