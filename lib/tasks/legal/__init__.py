@@ -1,7 +1,7 @@
 """legal: the role of each sentence of a judgment, by an encoder of text that is multiplied into what counting reaches.
 
-Data: a folder of files with a sentence and its role in a line, JSON with segments and labels, or a CSV of text and label
-(see `documents`). The embedded default are generated judgments (see `generated`).
+Data: a folder of files with a sentence and its role in a line, JSON with segments and labels, or a CSV of text and
+label (see `documents`). The embedded default are generated judgments (see `generated`).
 """
 
 import json
@@ -126,7 +126,7 @@ class Legal(Task):
         settings = self.settings
         chosen = self._learned["encoder"] if self._learned else encoders.choose(settings.encoder)
         encoder = encoders.build(self, settings.encoder, chosen, settings.context.length)
-        return Network(encoder, POSITIONS, settings.classes, settings.head)
+        return Network(encoder, POSITIONS, settings.outputs, settings.head)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Gives the head a rate of its own, and each layer of the encoder less the further it is from the head."""

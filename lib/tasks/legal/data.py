@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,20 @@ class Data:
         if self.source is None:
             made = generated.judgments(self.settings.generator)
             return [Document(name, category, tuple(texts), tuple(roles)) for name, category, texts, roles in made]
-        return documents.read(self.source, self.settings.labels, self.settings.bad_input_limit)
+        return documents.read(self.source, self.settings.names, self.settings.bad_input_limit)
+
+    @cached_property
+    def dealt(self) -> splits.Parts:
+        """The numbers of the documents of each part; a share is of the training alone. Raises BadInput."""
+        own = self.settings.split
+        deal = partial(splits.deal, self.documents, own.folds, own.fold, own.by, own.partition, own.validation)
+        whole = deal()
+        return whole if self.share == 1 else replace(whole, train=deal(self.share).train)
 
     @cached_property
     def parts(self) -> dict[str, list[Document]]:
         """The documents of "train", "validation" and "test". Raises BadInput for a document in two of them."""
-        return splits.parts(self.documents, self.settings.split, self.share, self.seed)
+        return {name: [self.documents[n] for n in chosen] for name, chosen in self.dealt.by_name().items()}
 
     def fingerprint(self) -> str:
         """Hashes what the judgments say, and how they are divided."""
@@ -61,16 +70,12 @@ class Data:
 
     @cached_property
     def found_classes(self) -> list[str]:
-        """The roles of the data, or those of the configuration. Raises BadInput where they are too many."""
-        names = list(self.settings.labels) or sorted({role for one in self.documents for role in one.roles})
-        if len(names) > self.settings.classes:
-            raise BadInput(
-                f"The data has {len(names)} roles and workload.classes is {self.settings.classes}. Set it to at least "
-                f"{len(names)}, or name the roles in workload.labels where some are misspelt: "
-                f"{', '.join(printable(name, most=40) for name in names[:30])}."
-            )
+        """The roles of the data, or those of the configuration. Raises BadInput where there are too many."""
+        names = list(self.settings.names or documents.class_names(self.documents, self.settings.outputs))
         if len(names) < 2:
-            raise BadInput(f"The data has {len(names)} role ({', '.join(names)}), so there is nothing to tell apart.")
+            raise BadInput(
+                f"The data has {len(names)} role ({', '.join(map(printable, names))}), so there is nothing to tell apart."
+            )
         return names
 
     @cached_property
@@ -152,7 +157,8 @@ class Data:
             for part, chosen in self.parts.items()
         )
         names = ", ".join(printable(name, most=40) for name in self.classes)
-        return f"{where}. {sizes}.\nRoles: {names}.\n{self.about_lengths(effective_batch, slots, pool)}"
+        notes = "".join(f"\n{note}" for note in self.dealt.notes)
+        return f"{where}. {sizes}.{notes}\nRoles: {names}.\n{self.about_lengths(effective_batch, slots, pool)}"
 
     def about_lengths(self, effective_batch: int, slots: int, pool: int) -> str:
         """Returns a sentence on the tokens of training inputs, those that are cut, and the padding of their batches."""

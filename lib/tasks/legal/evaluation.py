@@ -20,6 +20,7 @@ MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", 
 COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
 NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
 WEIGHTS = tuple(np.arange(0, 1.01, 0.125).tolist())  # of the network beside the counts
+_POWERS = tuple(2.0 ** np.arange(-2, 1.1, 0.25))  # of a product, which has the same best roles with any of them
 
 
 class Evaluator:
@@ -56,8 +57,9 @@ class Evaluator:
         truth = self.data.labels(self.data.parts[part])
         judged = {}
         for weight in WEIGHTS:
-            shares = log_softmax(self.multiplied(network, weight, part)[PRODUCT])
-            judged[weight] = round(float(shares[np.arange(len(truth)), truth].mean()), 4)
+            product = self.multiplied(network, weight, part)[PRODUCT]
+            shares = [log_softmax(power * product)[np.arange(len(truth)), truth].mean() for power in _POWERS]
+            judged[weight] = round(float(max(shares)), 4)
         return max(WEIGHTS, key=lambda weight: (judged[weight], -weight))
 
     def baseline(self) -> dict[str, float]:
@@ -107,7 +109,10 @@ class Evaluator:
         figure.confusion(pooled, self.classes, folder / "plots" / "confusion.png", "sentences")
         parts = self.data.parts
         figures.classes(
-            {part: np.bincount(self.data.labels(chosen), minlength=len(self.classes)) for part, chosen in parts.items()},
+            {
+                part: np.bincount(self.data.labels(chosen), minlength=len(self.classes))
+                for part, chosen in parts.items()
+            },
             self.classes,
             folder / "plots" / "classes.png",
         )

@@ -48,7 +48,12 @@ def judgments(settings: Generator) -> Iterator[tuple[str, str, list[str], list[s
         length = int(draw.integers(max(14, settings.sentences * 2 // 3), settings.sentences * 4 // 3 + 1))
         roles = _roles(length, draw)
         sentences = [_sentence(role, draw) for role in roles]
-        yield f"generated-{number:03d}", CATEGORIES[number % len(CATEGORIES)], sentences, [ROLES[role] for role in roles]
+        yield (
+            f"generated-{number:03d}",
+            CATEGORIES[number % len(CATEGORIES)],
+            sentences,
+            [ROLES[role] for role in roles],
+        )
 
 
 def _roles(length: int, draw: np.random.Generator) -> list[int]:

@@ -86,6 +86,7 @@ def collated(samples: Sequence[Sample], pad: int) -> Batch:
 
 def example(size: int, length: int, positions: int, device: torch.device) -> Batch:
     """Returns a batch of the largest shape, with arbitrary content."""
+
     def ones(*shape: int) -> torch.Tensor:
         return torch.ones(size, *shape, dtype=torch.int64, device=device)
 

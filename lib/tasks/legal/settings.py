@@ -87,15 +87,17 @@ class Split:
     by: Literal["document", "category"] = option(
         "document", "What folds are made of: documents, spread over categories, or whole categories."
     )
-    folds: int = option(5, "Parts of the documents, of which one is the test.", minimum=2)
-    fold: int = option(0, "Which of them is the test.", minimum=0)
+    folds: int = option(
+        5, "Parts of the documents, of which one is the test; by category there are as many as these.", minimum=2
+    )
+    fold: int = option(0, "Which of them is the test; a category by the alphabet.", minimum=0)
     partition: int = option(0, "Which division into folds.", minimum=0)
     validation: float = option(0.15, "Share of the other documents that validates.", above=0, below=0.5)
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         fold, folds = values["fold"], values["folds"]
-        if isinstance(fold, int) and isinstance(folds, int) and fold >= folds:
+        if values["by"] == "document" and isinstance(fold, int) and isinstance(folds, int) and fold >= folds:
             yield "fold", f"workload.split.fold is {fold}, and the {folds} folds are numbered 0 to {folds - 1}."
 
 
@@ -111,8 +113,9 @@ class Generator:
 class Settings:
     """The `workload:` section of a configuration."""
 
-    labels: tuple[str, ...] = option((), "The roles in their order; empty: those that the data has, sorted.")
-    classes: int = option(16, "Outputs of the network; the data may have fewer roles.", minimum=2, limit=1000)
+    classes: int | tuple[str, ...] = option(
+        16, "The roles in their order, or how many the data may have at most.", minimum=2, limit=1000
+    )
     context: Context = Context()
     encoder: Encoder = Encoder()
     head: Head = Head()
@@ -124,10 +127,18 @@ class Settings:
         0, "Malformed lines or documents that are left out; one more refuses the data.", minimum=0
     )
 
+    @property
+    def outputs(self) -> int:
+        """The outputs of the network, of which the data may have fewer roles."""
+        return self.classes if isinstance(self.classes, int) else len(self.classes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The roles that the configuration names; none where the data says them."""
+        return () if isinstance(self.classes, int) else self.classes
+
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        labels = values["labels"]
-        if isinstance(labels, tuple) and len(set(labels)) < len(labels):
-            yield "labels", "workload.labels names a role twice. Name each once."
-        if isinstance(labels, tuple) and len(labels) == 1:
-            yield "labels", "workload.labels names one role, so there is nothing to tell apart. Name two at least."
+        names = values["classes"]
+        if isinstance(names, tuple) and len(set(names)) < max(2, len(names)):
+            yield "classes", "workload.classes must name at least two roles, and none twice."

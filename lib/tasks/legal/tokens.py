@@ -23,7 +23,9 @@ class Tokens:
             self._tokenizer = Tokenizer.from_str(values["text"])
             self.cls, self.sep, self.pad = (int(values[name]) for name in ("cls", "sep", "pad"))
         except Exception as error:  # tokenizers raises Exception itself
-            raise BadInput(f"The tokenizer that is kept with the weights cannot be read ({printable(error)}).") from None
+            raise BadInput(
+                f"The tokenizer that is kept with the weights cannot be read ({printable(error)})."
+            ) from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
@@ -48,9 +50,7 @@ def trained(sentences: Sequence[str], size: int) -> dict[str, Any]:
     letters = sorted(letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[:most])
     rare = dict.fromkeys(map(ord, seen.keys() - {*letters}), " ")
     fixed = [*_SPECIALS, *letters, *(f"##{letter}" for letter in letters)]
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size, special_tokens=fixed, initial_alphabet=[], show_progress=False
-    )
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=fixed, initial_alphabet=[], show_progress=False)
     tokenizer.train_from_iterator((text.translate(rare) for text in plain), trainer)
     # Anew, without the special tokens: a text that says "[SEP]" or "##a" is a text
     whole = _like_bert(models.WordPiece(tokenizer.get_vocab(), unk_token=_UNKNOWN))
