@@ -34,7 +34,7 @@ class Legal(Task):
 
     Settings = Settings
     sentinels = ("categories.txt", "*/*.txt", "*.txt", "*.tsv", "*.json", "*.csv")
-    selection = ("macro_f1", "max")
+    selection = ("probability", "max")
     shown = ("macro_f1", "network_macro_f1")
     dials: ClassVar = {"workload.context.length": (64, 128, 256, 512)}
     _learned: dict[str, Any] | None = None
@@ -166,7 +166,7 @@ class Legal(Task):
         return Evaluator(self.data)
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns the figures of the network multiplied into the counts; on the validation set chooses its weight."""
+        """Returns the figures of the network multiplied into the counts; on the validation set chooses their shares."""
         total = count = 0.0
         parts, numbers = [], []
         for batch in loader:
@@ -176,7 +176,7 @@ class Legal(Task):
             parts.append(F.log_softmax(self.of_roles(logits), -1).cpu())
             numbers.append(batch["number"].cpu())
         found = torch.cat(parts)[torch.argsort(torch.cat(numbers))].double().numpy()
-        return {"loss": total / count, **self.evaluator.judge(model.weight, found, loader.dataset.part)}  # type: ignore
+        return {"loss": total / count, **self.evaluator.judge(model, found, loader.dataset.part)}  # type: ignore
 
     def baseline(self) -> dict[str, float]:
         """Returns what the strongest counting reaches on the test, without a network."""

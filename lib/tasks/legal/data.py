@@ -73,9 +73,7 @@ class Data:
         """The roles of the data, or those of the configuration. Raises BadInput where there are too many."""
         names = list(self.settings.names or documents.class_names(self.documents, self.settings.outputs))
         if len(names) < 2:
-            raise BadInput(
-                f"The data has {len(names)} role ({', '.join(map(printable, names))}), so there is nothing to tell apart."
-            )
+            raise BadInput("The data has fewer than two roles, so there is nothing to tell apart. Look at data.dir.")
         return names
 
     @cached_property
@@ -128,7 +126,7 @@ class Data:
 
     @cached_property
     def class_weights(self) -> np.ndarray:
-        """(classes) the weight of each role in the loss: its rarity to a power, 1 for a training sentence on average."""
+        """(classes) the weight of each role in the loss: its rarity to a power, 1 for a mean training sentence."""
         if "class_weights" in self.learned:
             return np.array(self.learned["class_weights"])
         counts = self.class_counts

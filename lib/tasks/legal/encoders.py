@@ -22,7 +22,8 @@ _WORDS, _POSITIONS = 30_522, 512
 def choose(settings: Encoder) -> dict[str, Any]:
     """Returns what a run begins with: the name of published `weights`, empty for none, and `options` of its config.
 
-    A plan for weights that are not there has the `size` of BERT that stands for them. Prints where there are none although a name was given. Raises BadInput for a path that is not there.
+    A plan for weights that are not there has the `size` of BERT that stands for them. Prints where there are none
+    although a name was given. Raises BadInput for a path that is not there.
     """
     is_plan = torch.empty(0).is_meta
     folder = published.located(settings.weights, download=not is_plan) if settings.weights else None
@@ -99,7 +100,8 @@ def _configuration(settings: Encoder, chosen: Mapping[str, Any], length: int) ->
         )
     return BertConfig(
         vocab_size=words, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
-        intermediate_size=wide, max_position_embeddings=positions, hidden_dropout_prob=settings.dropout, **chosen["options"],
+        intermediate_size=wide, max_position_embeddings=positions, hidden_dropout_prob=settings.dropout,
+        **chosen["options"],
     )  # fmt: skip
 
 
@@ -110,7 +112,7 @@ def _check_length(config: Any, length: int) -> None:
         positions -= (config.pad_token_id or 0) + 1
     if length > positions:
         raise BadInput(
-            f"workload.context.length is {length}, and the encoder has {positions} positions. Write {positions} or less."
+            f"workload.context.length is {length}, and the encoder has {positions} positions. Write that or less."
         )
 
 

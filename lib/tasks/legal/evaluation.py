@@ -5,7 +5,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 from lib.report import figure
 from lib.report.result import write_table
@@ -13,6 +12,7 @@ from lib.tasks.legal import figures, judging
 from lib.tasks.legal.counting.linear import log_softmax
 from lib.tasks.legal.data import Data
 from lib.tasks.legal.document import Document
+from lib.tasks.legal.model import Network
 from lib.text import aligned
 
 # Rows of the tables, from the least to the most
@@ -20,7 +20,7 @@ MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", 
 COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
 NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
 WEIGHTS = tuple(np.arange(0, 1.01, 0.125).tolist())  # of the network beside the counts
-_POWERS = tuple(2.0 ** np.arange(-2, 1.1, 0.25))  # of a product, which has the same best roles with any of them
+POWERS = tuple((2.0 ** np.arange(-2, 1.1, 0.25)).tolist())  # of the product: how sure it is, and not of what
 
 
 class Evaluator:
@@ -35,36 +35,46 @@ class Evaluator:
     def offsets(self) -> np.ndarray:
         return self.data.stack.offsets
 
-    def judge(self, weight: Tensor, network: np.ndarray, part: str) -> dict[str, float]:
+    def judge(self, model: Network, network: np.ndarray, part: str) -> dict[str, float]:
         """Returns the figures of (sentences, classes) log-probabilities multiplied into the counts.
 
-        On the validation documents `weight`, a buffer, is chosen first.
+        On the validation documents the model's weight and power are chosen first.
         """
         if part == "validation":
-            weight.fill_(self.best_weight(network, part))
+            for buffer, value in zip((model.weight, model.power), self.best(network, part, WEIGHTS), strict=True):
+                buffer.fill_(value)
+        weight, power = float(model.weight), float(model.power)
         if part == "test":
-            self._tested = network, float(weight)
-        rows = self.multiplied(network, float(weight), part)
+            self._tested = network, weight
+        rows = self.multiplied(network, weight, part)
         found = self._figures(self.confusions(rows[BOTH], part))
         found["network_macro_f1"] = float(judging.scores(self.confusions(network, part).sum(0))[0])
-        return {**found, "network_weight": float(weight)}
+        return {**found, "probability": self.probability(rows[PRODUCT], power, part), "network_weight": weight}
 
-    def best_weight(self, network: np.ndarray, part: str) -> float:
-        """Returns the weight under which the roles of a part are the most probable, of equally good ones the smallest.
+    def best(self, network: np.ndarray, part: str, weights: Sequence[float]) -> tuple[float, float]:
+        """Returns the weight and the power with the best `probability`, of equally good weights the smallest.
 
-        Their probability changes little by little with the weight, where the F1 of a few documents jumps.
+        It changes little by little with a weight, where the F1 of a few documents jumps.
         """
-        truth = self.data.labels(self.data.parts[part])
         judged = {}
-        for weight in WEIGHTS:
+        for weight in weights:
             product = self.multiplied(network, weight, part)[PRODUCT]
-            shares = [log_softmax(power * product)[np.arange(len(truth)), truth].mean() for power in _POWERS]
-            judged[weight] = round(float(max(shares)), 4)
-        return max(WEIGHTS, key=lambda weight: (judged[weight], -weight))
+            for power in POWERS:
+                judged[weight, power] = round(self.probability(product, power, part), 5)
+        return max(judged, key=lambda chosen: (judged[chosen], -chosen[0]))
+
+    def probability(self, scores: np.ndarray, power: float, part: str) -> float:
+        """Returns the geometric mean of the probabilities of the right roles, of (sentences, classes) scores."""
+        truth = self.data.labels(self.data.parts[part])
+        return float(np.exp(log_softmax(power * scores)[np.arange(len(truth)), truth].mean()))
 
     def baseline(self) -> dict[str, float]:
         """Returns the figures of the counts with offsets on the test."""
-        return self._figures(self.confusions(self.counted("test")[STRONGEST], "test"))
+        rows = self.counted("test")
+        nothing = np.zeros_like(self.counted("validation")[COUNTS])
+        _, power = self.best(nothing, "validation", [0.0])
+        found = self._figures(self.confusions(rows[STRONGEST], "test"))
+        return {**found, "probability": self.probability(rows[COUNTS], power, "test")}
 
     def _figures(self, counts: np.ndarray) -> dict[str, float]:
         pooled = counts.sum(0)

@@ -13,7 +13,7 @@ ROLES = (
 CATEGORIES = ("Civil", "Criminal", "Labour")
 _SEED = 20_191_109
 _STAY = 0.8  # the chance that the next sentence has the same role
-_OTHER_WORDS = 0.3  # the share of sentences in the words of a neighbouring role
+_OTHER_WORDS = 0.4  # the share of sentences in the words of a neighbouring role
 
 # Words that a role has more often than others do; a sentence takes some of them, and the rest of it says nothing.
 _OPENINGS = {

@@ -11,9 +11,13 @@ from lib.tasks.legal.settings import CATEGORIES, Head
 
 
 class Network(nn.Module):
-    """Scores of roles of sentences. The buffer `weight` says how much they count beside those of the counts."""
+    """Scores of roles of sentences.
+
+    The buffer `weight` says how much they count beside those of the counts, `power` how sure the product is.
+    """
 
     weight: Tensor
+    power: Tensor
 
     def __init__(self, encoder: nn.Module, positions: int, classes: int, head: Head):
         """`positions` are the features of a place."""
@@ -30,6 +34,7 @@ class Network(nn.Module):
             self.output.weight.mul_(0.1)  # it begins near the same probability for all roles
         # chosen on the validation documents; until then what was best for a small published encoder
         self.register_buffer("weight", torch.tensor(0.5))
+        self.register_buffer("power", torch.tensor(1.0))
         self.segments = "token_type_ids" in inspect.signature(encoder.forward).parameters
         self.segments = self.segments and getattr(encoder.config, "type_vocab_size", 0) > 1
 

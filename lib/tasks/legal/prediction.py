@@ -66,7 +66,8 @@ def probabilities(task: Any, models: Sequence[nn.Module], document: Document) ->
         parts = list(in_batches(partial(_network, task, models), [samples[n] for n in range(len(samples))], at_once))
     network = np.zeros((len(document), len(task.data.classes)))
     network[samples.order] = np.concatenate(parts)
-    scores = task.data.stack.scores(document) + network + task.data.stack.offsets
+    power = float(torch.stack([model.power for model in models]).mean())
+    scores = power * (task.data.stack.scores(document) + network + task.data.stack.offsets)
     powers = np.exp(scores - scores.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)
 
