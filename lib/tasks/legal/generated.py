@@ -12,7 +12,7 @@ ROLES = (
 )  # fmt: skip
 CATEGORIES = ("Civil", "Criminal", "Labour")
 _SEED = 20_191_109
-_STAY = 0.8  # the chance that the next sentence has the same role
+_STAY = 0.6  # the chance that the next sentence has the same role
 _OTHER_WORDS = 0.4  # the share of sentences in the words of a neighbouring role
 
 # Words that a role has more often than others do; a sentence takes some of them, and the rest of it says nothing.
@@ -64,7 +64,7 @@ def _roles(length: int, draw: np.random.Generator) -> list[int]:
             roles.append(roles[-1])
             continue
         place = len(roles) / length * (len(ROLES) - 1)
-        roles.append(int(np.clip(round(draw.normal(place, 1.5)), 0, len(ROLES) - 2)))
+        roles.append(int(np.clip(round(draw.normal(place, 1.2)), 0, len(ROLES) - 2)))
     return [*roles, len(ROLES) - 1]
 
 

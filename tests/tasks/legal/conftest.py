@@ -16,7 +16,7 @@ workload:
   encoder: {layers: 2, hidden: 4, heads: 2, feed_forward: 8, vocabulary: 120, dropout: 0.0}
   head: {width: 4, dropout: 0.0}
   split: {folds: 3, validation: 0.3}
-  generator: {documents: 10, sentences: 14}
+  generator: {documents: 12, sentences: 20}
 """
 
 

@@ -14,7 +14,7 @@ def test_every_role_comes_in_runs_facts_first_and_a_ruling_last():
     assert {role for own in roles for role in own} == {*ROLES}
     assert all(own[0] == "Facts" and own[-1] == "Ruling by Present Court" for own in roles)
     changes = sum(one != other for own in roles for one, other in zip(own, own[1:], strict=False))
-    assert changes < 0.35 * sum(map(len, roles))
+    assert changes < 0.4 * sum(map(len, roles))
 
 
 def test_words_alone_do_not_say_the_role():

@@ -1,0 +1,146 @@
+"""The task as the trainer sees it."""
+
+import json
+
+import pytest
+import torch
+
+from lib import checkpoint
+from lib.errors import BadInput
+from lib.report.metrics import read
+from lib.report.progress import Plain
+from lib.task import find_task, load_config
+from lib.tasks.legal.settings import POSITIONS
+from lib.training import contract, loop
+from lib.training.data import subset
+from lib.training.session import Session
+from tests.tasks.legal.conftest import CONFIG, load
+
+
+def train(task, folder, resume=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    return loop.train(task, task.config, folder, Session(None, 0, 0), Plain(), resume)
+
+
+def batch_of(task, *numbers):
+    samples = task.datasets()["train"]
+    return task.collate([samples[number] for number in numbers or range(8)], torch.Generator())
+
+
+def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
+    (tmp_path / "legal.yaml").write_text(CONFIG)
+    task = find_task("legal")(load_config(tmp_path / "legal.yaml"))
+    batch = task.example_batch(3, torch.device("cpu"))
+    assert torch.isfinite(task.loss(task.model(), batch)[0]["loss"])
+    assert batch["tokens"].shape == (3, 48) and batch["positions"].shape == (3, POSITIONS) and "data" not in vars(task)
+
+
+def test_the_contract_is_kept(legal):
+    task = legal({"training.micro_batch": 2, "training.effective_batch": 4, "workload.context.mode": "surrounding"})
+    assert contract.findings(task, task.config) == []
+
+
+def test_a_resumed_run_ends_in_the_same_bytes(legal, tmp_path):
+    more = {"training.max_steps": 4, "training.evaluate_every_steps": 2, "workload.encoder.dropout": 0.2}
+    more |= {"scheduler.name": "constant"}
+    train(legal(more), tmp_path / "whole")
+    train(legal({**more, "training.max_steps": 2}), tmp_path / "cut")
+    found, _ = checkpoint.load_newest(tmp_path / "cut" / "checkpoints")
+    later = load(tmp_path, more)
+    later.take_learned(json.loads(json.dumps(found.state["learned"])))
+    train(later, tmp_path / "cut", found)
+    ends = [checkpoint.load_newest(tmp_path / name / "checkpoints")[0] for name in ("whole", "cut")]
+    assert ends[0].step == ends[1].step == 4 and "weight" in ends[0].tensors["model"]
+    for group in ends[0].tensors:
+        assert all(torch.equal(ends[0].tensors[group][n], ends[1].tensors[group][n]) for n in ends[0].tensors[group])
+    rows = read(tmp_path / "whole" / "metrics.csv")
+    assert any(0 <= float(row["padding"]) < 1 for row in rows if row.get("padding"))
+
+
+def test_losses_are_sums_over_sentences_weighted_by_their_roles(legal):
+    task = legal()
+    batch, model = batch_of(task), task.model().eval()
+    halves = [{name: value[part] for name, value in batch.items()} for part in (slice(0, 3), slice(3, 8))]
+    with torch.no_grad():
+        whole, parts = task.loss(model, batch)[0]["loss"], [task.loss(model, half)[0]["loss"] for half in halves]
+    assert float(whole) == pytest.approx(sum(map(float, parts)), rel=1e-5)
+    assert task.count(batch)["loss"] == pytest.approx(sum(task.count(half)["loss"] for half in halves))
+
+
+def test_rare_roles_weigh_more_as_far_as_the_power_says(tmp_path):
+    for power in (0.0, 0.5, 1.0):
+        data = load(tmp_path, {"workload.loss.class_weights": power}).data
+        weights, counts = data.class_weights, data.class_counts
+        assert (weights * counts).sum() == pytest.approx(counts.sum())
+        products = (weights * counts**power)[counts > 0]
+        assert products == pytest.approx(products[0])
+
+
+def test_the_focal_loss_turns_from_what_is_known(legal):
+    logits = torch.tensor([[9.0, 0, 0], [0.1, 0, 0]])
+    batch = {"labels": torch.tensor([0, 0]), "weight": torch.ones(2)}
+    shares = []
+    for focal in (0.0, 2.0):
+        task = legal({"workload.loss.focal": focal, "workload.classes": "[a, b, c]"})
+        easy, hard = (task.summed(logits[n : n + 1], {k: v[n : n + 1] for k, v in batch.items()}) for n in (0, 1))
+        shares.append(float(easy / hard))
+    assert shares[1] < 1e-3 * shares[0]
+
+
+def test_outputs_without_a_role_are_left_out(legal):
+    task = legal({"workload.classes": 12})
+    logits = torch.zeros(1, 12)
+    logits[:, 7:] = 50.0
+    batch = {"labels": torch.tensor([3]), "weight": torch.ones(1)}
+    assert float(task.summed(logits, batch)) == pytest.approx(float(torch.tensor(7.0).log()))
+
+
+def test_more_roles_than_the_model_has_outputs_are_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"workload\.classes"):
+        load(tmp_path, {"workload.classes": 5}).datasets()
+
+
+def test_what_was_learned_is_kept_as_json_and_taken_back(legal, tmp_path, learned):
+    task, other = legal(), load(tmp_path)
+    other.take_learned(json.loads(json.dumps(learned)))
+    want, got = batch_of(task), batch_of(other)
+    assert other.learned() == learned and all(torch.equal(want[name], got[name]) for name in want)
+    with pytest.raises(BadInput, match="lacks categories, encoder, tokenizer"):
+        load(tmp_path).take_learned({"classes": [], "class_weights": []})
+
+
+def test_a_share_of_the_data_is_whole_training_documents(tmp_path):
+    whole, part = (load(tmp_path, {"data.subset_ratio": ratio}).data for ratio in (1.0, 0.5))
+    names = {name: [one.name for one in chosen] for name, chosen in whole.parts.items()}
+    assert {one.name for one in part.parts["train"]} < {*names["train"]}
+    for name in ("validation", "test"):
+        assert [one.name for one in part.parts[name]] == names[name]
+    assert len(part.class_counts) == 7 and part.class_counts.sum() == sum(map(len, part.parts["train"]))
+
+
+def test_the_trainer_takes_no_second_share_of_it(legal):
+    samples = legal({"data.subset_ratio": 0.5}).datasets()["train"]
+    assert len(subset(samples, 0.5, 0)) == len(samples)
+
+
+def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path):
+    hashes = [
+        load(tmp_path, more).fingerprint()
+        for more in ({}, {}, {"workload.split.partition": 1}, {"workload.generator.documents": 13})
+    ]
+    assert hashes[0] == hashes[1] and len(set(hashes)) == 3
+
+
+def test_the_data_is_described_with_its_lengths_and_the_padding(legal):
+    text = legal().describe_data()
+    assert "12 generated judgments" in text and "Padding:" in text and "Roles: Argument, Facts" in text
+
+
+def test_an_evaluation_meets_sentences_of_a_length_together_and_answers_in_their_order(legal):
+    task = legal()
+    validation = task.datasets()["validation"]
+    assert (validation.lengths[:-1] <= validation.lengths[1:]).all()
+    numbers = [validation[n].number for n in range(len(validation))]
+    labels = task.data.labels(task.data.parts["validation"])
+    assert sorted(numbers) == list(range(len(labels)))
+    assert [validation[n].label for n in range(len(labels))] == labels[numbers].tolist()
