@@ -99,7 +99,7 @@ def test_a_report_has_a_row_for_each_method_with_intervals_and_its_figures(legal
     text = task.report({}, tmp_path)
     with (tmp_path / "evaluation.csv").open() as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
-    assert [*rows][0] == MAJORITY and [*rows][-3:] == [NETWORK, PRODUCT, BOTH] and len(rows) == 9
+    assert next(iter(rows)) == MAJORITY and [*rows][-3:] == [NETWORK, PRODUCT, BOTH] and len(rows) == 9
     row = rows[BOTH]
     assert float(row["macro_f1_low"]) <= float(row["macro_f1"]) <= float(row["macro_f1_high"])
     assert float(row["gain_macro_f1"]) == pytest.approx(float(row["macro_f1"]) - float(rows[STRONGEST]["macro_f1"]))

@@ -1,5 +1,7 @@
 """The judgments that are made up."""
 
+from itertools import pairwise
+
 from lib.tasks.legal.generated import ROLES, judgments
 from lib.tasks.legal.settings import Generator
 
@@ -13,7 +15,7 @@ def test_every_role_comes_in_runs_facts_first_and_a_ruling_last():
     roles = [roles for *_, roles in judgments(Generator())]
     assert {role for own in roles for role in own} == {*ROLES}
     assert all(own[0] == "Facts" and own[-1] == "Ruling by Present Court" for own in roles)
-    changes = sum(one != other for own in roles for one, other in zip(own, own[1:], strict=False))
+    changes = sum(one != other for own in roles for one, other in pairwise(own))
     assert changes < 0.4 * sum(map(len, roles))
 
 
