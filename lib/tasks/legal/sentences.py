@@ -18,10 +18,10 @@ def _words(text: str) -> frozenset[str]:
 # A full stop after these ends no sentence
 _ABBREVIATIONS = _words(
     "mr mrs ms m/s messrs dr prof shri smt sri kum km hon hon'ble st lt col gen maj capt adv ld asst addl dy sr jr jt "
-    "no nos v vs art arts sec secs s ss cl cls sub-s sub-sec r rr o ord reg regn sch para paras p pp pg vol vols ed edn ch "
-    " pt exh exs ex annex fig sl app appl appln pet cr crl civ misc wp slp c.a ref rs re cf viz i.e e.g ibid supra "
+    "no nos v vs art arts sec secs s ss cl cls sub-s sub-sec r rr o ord reg regn sch para paras p pp pg vol vols ed "
+    "ch pt exh exs ex annex fig sl app appl appln pet cr crl civ misc wp slp c.a ref rs re cf viz i.e e.g ibid supra "
     "supp suppl scc scr air scale bom cal mad del ker kar pat ori raj guj jj cj jan feb mar apr jun jul aug sept sep "
-    "oct nov dec p.w d.w a.i.r s.c.c s.c.r"
+    "oct nov dec edn p.w d.w a.i.r s.c.c s.c.r"
 )
 # After these it does where one of the words below follows, as after letters with full stops within (U.P., I.P.C.)
 _ENDINGS = _words("ltd pvt co corp inc ors anr etc bros govt dept dist edn j ca act")
