@@ -15,7 +15,7 @@ _WORDS = {
 _COMMON = "the of court and in that case was it by"
 
 
-def judgment(number: int, category: str = "", length: int = 12, noise: float = 0.3) -> Document:
+def judgment(number: int, category: str = "", length: int = 12, noise: float = 0.5) -> Document:
     """Returns a judgment whose sentences are told by their words only in part; the rest their neighbours tell."""
     draw = np.random.default_rng(number)
     bounds = sorted(draw.integers(2, length - 1, 2).tolist())
