@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from lib.tasks.legal.document import one_line
 
-_BREAK = re.compile(r"[.?!][\"'”’)\]]*\s+(?=[\"'“‘(\[]*[A-Z0-9])")
+_BREAK = re.compile(r"[.?!][\"'”’)\]]*\s+(?=[\"'“‘(\[]*[A-Z0-9]|\(([ivxlc]{1,6}|[a-z])\))")
 _LIST_MARK = re.compile(r"[\"'“‘(\[]*(\d{1,3}|[ivxlc]{1,6}|[a-z])[.)]+", re.IGNORECASE)
 _OPEN, _SHUT = "\"'“‘([", "\"'”’)]"
 
