@@ -26,9 +26,19 @@ def load(home, overrides=None):
 
 
 @pytest.fixture(scope="session")
-def learned(tmp_path_factory):
-    """What is learned of the generated judgments: the counts take a second to fit."""
-    return load(tmp_path_factory.mktemp("learned")).learned()
+def counted(tmp_path_factory):
+    """A cache with the counts of the generated judgments, which take a second to fit; and all that is learned."""
+    home = tmp_path_factory.mktemp("counted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINBOOK_CACHE", str(home / "cache"))
+        return home / "cache", load(home).learned()
+
+
+@pytest.fixture
+def learned(counted, monkeypatch):
+    """What is learned of the generated judgments, whose counts other tasks find in the cache too."""
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(counted[0]))
+    return counted[1]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.tasks.legal.conftest import load
 from tests.tasks.legal.test_legal import train
 
 TINY = {"workload.encoder.weights": "ada/tinybert"}
-FOLDER = os.environ.get("TRAINBOOK_PUBLISHED_ENCODER", "")  # of a real one, all-MiniLM-L6-v2 say
+FOLDER = os.environ.get("TRAINBOOK_MINILM", "")  # of a real one
 
 
 def test_a_mounted_model_is_found_under_its_name_and_under_that_of_the_hub(mounted):
@@ -80,7 +80,7 @@ def test_a_plan_without_the_weights_is_one_for_the_size_that_is_named(tmp_path, 
     assert round(sum(p.numel() for p in model.parameters()) / 1e6) == pytest.approx(million, abs=2)
 
 
-def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mounted(tmp_path, mounted):
+def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mounted(tmp_path, mounted, learned):
     frozen = {**TINY, "checkpoint.frozen": "save", "workload.encoder.freeze_layers": 1}
     task = load(tmp_path, frozen)
     assert task.learned()["encoder"]["weights"] == "ada/tinybert"
@@ -97,7 +97,7 @@ def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mount
     assert ended.step == 3 and torch.equal(ended.tensors["model"][name], found.tensors["model"][name])
 
 
-def test_a_run_from_scratch_goes_on_so_where_weights_are_mounted_later(tmp_path, mounted):
+def test_a_run_from_scratch_goes_on_so_where_weights_are_mounted_later(tmp_path, mounted, learned):
     task = load(tmp_path, {"workload.encoder.weights": "law-ai/Other"})
     (tmp_path / "kept").mkdir()
     task.keep(tmp_path / "kept")
@@ -111,7 +111,7 @@ def test_damaged_keepsakes_are_learned_again(tmp_path, legal):
     assert "it is learned again" in legal().take_kept(tmp_path)
 
 
-@pytest.mark.skipif(not FOLDER, reason="TRAINBOOK_PUBLISHED_ENCODER names no folder with a published encoder")
+@pytest.mark.skipif(not FOLDER, reason="TRAINBOOK_MINILM names no folder of all-MiniLM-L6-v2")
 def test_a_real_published_encoder_is_read_as_a_mounted_kaggle_model(tmp_path, mounted):
     shutil.rmtree(mounted)
     shutil.copytree(Path(FOLDER), mounted)

@@ -5,9 +5,7 @@ import json
 import pytest
 import torch
 
-from lib import checkpoint
 from lib.errors import BadInput
-from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import find_task, load_config
 from lib.tasks.legal.settings import POSITIONS
@@ -38,23 +36,6 @@ def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
 def test_the_contract_is_kept(legal):
     task = legal({"training.micro_batch": 2, "training.effective_batch": 4, "workload.context.mode": "surrounding"})
     assert contract.findings(task, task.config) == []
-
-
-def test_a_resumed_run_ends_in_the_same_bytes(legal, tmp_path):
-    more = {"training.max_steps": 4, "training.evaluate_every_steps": 2, "workload.encoder.dropout": 0.2}
-    more |= {"scheduler.name": "constant"}
-    train(legal(more), tmp_path / "whole")
-    train(legal({**more, "training.max_steps": 2}), tmp_path / "cut")
-    found, _ = checkpoint.load_newest(tmp_path / "cut" / "checkpoints")
-    later = load(tmp_path, more)
-    later.take_learned(json.loads(json.dumps(found.state["learned"])))
-    train(later, tmp_path / "cut", found)
-    ends = [checkpoint.load_newest(tmp_path / name / "checkpoints")[0] for name in ("whole", "cut")]
-    assert ends[0].step == ends[1].step == 4 and "weight" in ends[0].tensors["model"]
-    for group in ends[0].tensors:
-        assert all(torch.equal(ends[0].tensors[group][n], ends[1].tensors[group][n]) for n in ends[0].tensors[group])
-    rows = read(tmp_path / "whole" / "metrics.csv")
-    assert any(0 <= float(row["padding"]) < 1 for row in rows if row.get("padding"))
 
 
 def test_losses_are_sums_over_sentences_weighted_by_their_roles(legal):
@@ -144,3 +125,10 @@ def test_an_evaluation_meets_sentences_of_a_length_together_and_answers_in_their
     labels = task.data.labels(task.data.parts["validation"])
     assert sorted(numbers) == list(range(len(labels)))
     assert [validation[n].label for n in range(len(labels))] == labels[numbers].tolist()
+
+
+def test_counts_are_fitted_once_and_read_from_the_cache(tmp_path, learned, monkeypatch):
+    monkeypatch.setattr("lib.tasks.legal.data.Stack.fit", lambda *_: pytest.fail("they are fitted again"))
+    assert load(tmp_path).data.stack.as_json() == learned["stack"]
+    with pytest.raises(pytest.fail.Exception):
+        load(tmp_path, {"seed": 1}).data.stack  # noqa: B018
