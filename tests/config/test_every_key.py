@@ -116,11 +116,14 @@ def test_runs_of_glacier_read_every_key_of_its_settings(tmp_path, monkeypatch):
 
 def test_a_run_of_legal_reads_every_key_of_its_settings(tmp_path, monkeypatch):
     (tmp_path / "legal.yaml").write_text(LEGAL)
+    for module in ("lib.report.figure", "lib.tasks.legal.figures"):
+        monkeypatch.setattr(f"{module}.save", lambda figure, path: path)
     config = load_config(tmp_path / "legal.yaml", {"output_dir": str(tmp_path / "runs"), "data.num_workers": 0})
     found = unread_in_a_run(monkeypatch, config, legal.Settings, [LIB])
-    # Those of published weights, and of plans without them, have tests of their own
+    # Those of published weights, of plans without them, and of files have tests of their own
     assert {key for key in found if key.startswith("workload.")} == {
         "workload.encoder.freeze_words", "workload.encoder.freeze_layers", "workload.encoder.planned_as",
+        "workload.bad_input_limit",
     }  # fmt: skip
 
 

@@ -61,6 +61,22 @@ class Legal(Task):
         training = self.config.training
         return self.data.describe(training.effective_batch, training.micro_batch_slots, self.config.data.buckets)
 
+    def draw_data(self, folder: Path) -> list[Path]:
+        """Draws how often each role comes, and how long the inputs are; returns the pictures."""
+        from lib.tasks.legal.evaluation import draw
+
+        self.learned()
+        return draw(self.data, folder)
+
+    def batch_share(self) -> float:
+        """Returns how long a training batch is on average, as a share of the longest that can be."""
+        self.learned()
+        lengths, training = self.data.samples(self.data.parts["train"], "train").lengths, self.config.training
+        padding = self.data.padding(
+            lengths, training.effective_batch, training.micro_batch_slots, self.config.data.buckets
+        )
+        return float(lengths.mean()) / (1 - padding) / self.settings.context.length
+
     def fingerprint(self) -> str:
         return self.data.fingerprint()
 
