@@ -108,11 +108,12 @@ class Legal(Task):
             "encoder": chosen,
             "tokenizer": encoders.tokenizer(self.settings.encoder, chosen, data.training_sentences),
         }
-        return {**found, "stack": data.stack.as_json()}
+        return {**found, "counts": dict(data.counts)}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned. Raises BadInput where that is of another kind."""
         wanted = {"classes": list, "categories": list, "class_weights": list, "encoder": dict, "tokenizer": dict}
+        wanted["counts"] = dict
         if wrong := [name for name, kind in wanted.items() if not isinstance(values.get(name), kind)]:
             raise BadInput(f"What was learned from data lacks {', '.join(wrong)}, so the weights cannot be used.")
         if values == self._learned:

@@ -16,6 +16,7 @@ from lib.machine import disk, platform
 from lib.report.progress import working
 from lib.tasks.legal import counting, documents, generated, splits
 from lib.tasks.legal.contexts import Inputs, Texts, padding
+from lib.tasks.legal.counting import packing
 from lib.tasks.legal.counting.features import position_features
 from lib.tasks.legal.counting.stack import Stack
 from lib.tasks.legal.document import Document
@@ -100,29 +101,41 @@ class Data:
 
     @cached_property
     def stack(self) -> Stack:
-        """The counts, as they were fitted, or fitted now on the training documents."""
-        if "stack" in self.learned:
-            return Stack.from_json(self.learned["stack"])
-        return self._read_or_fitted()
+        """The counts, of all documents that are not tested."""
+        return Stack.from_json(self.counts["stack"])
 
-    def _read_or_fitted(self) -> Stack:
-        """Returns the counts of these documents, from the cache where an earlier process fitted them: a minute saved.
+    @cached_property
+    def held_out(self) -> dict[str, np.ndarray]:
+        """(sentences, classes) scores of each counted validation document, by counts that did not see it."""
+        shape = {one.name: (len(one), len(self.classes)) for one in self.parts["validation"]}
+        packed = self.counts["held_out"]
+        return {name: packing.unpacked_array(text, "<f4", shape[name]) for name, text in packed.items()}
+
+    @cached_property
+    def counts(self) -> Mapping[str, Any]:
+        """The `stack` and `held_out` as JSON has them: as they were learned, cached on this machine, or fitted now.
 
         A cache that cannot be read or written changes nothing.
         """
-        train = self.parts["train"]
-        facts = [_content(train), self.classes, self.seed, [file.read_text("utf-8") for file in _MAKERS]]
+        if "counts" in self.learned:
+            return self.learned["counts"]
+        counted = [*self.parts["train"], *self.parts["validation"]]
+        makers = [file.read_text("utf-8") for file in _MAKERS]
+        facts = [_content(counted), len(self.parts["train"]), self.classes, self.seed, makers]
         key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
         path = platform.detect().scratch_dir / "legal" / f"counts-{key}.json"
         with contextlib.suppress(OSError, ValueError):
-            return Stack.from_json(json.loads(path.read_text("utf-8")))
+            return json.loads(path.read_text("utf-8"))
         with working("Counting words for what the network has to beat"):
-            stack = Stack.fit(train, self.classes, self.seed)
+            stack = Stack.fit(counted, self.classes, self.seed)
+        names = [one.name for one in self.parts["validation"] if one.name in stack.held_out]
+        held_out = {name: packing.packed_array(stack.held_out[name], "<f4") for name in names}
+        found = {"stack": stack.as_json(), "held_out": held_out}
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             with disk.whole(path, cache=True) as aside:
-                aside.write_text(json.dumps(stack.as_json()), "utf-8")
-        return stack
+                aside.write_text(json.dumps(found), "utf-8")
+        return found
 
     @cached_property
     def tokens(self) -> Tokens:

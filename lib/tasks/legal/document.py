@@ -104,6 +104,8 @@ class Sentences:
                 f"The sentence has {words:,} words and {len(text):,} letters; at most {MOST_WORDS:,} words and "
                 f"{MOST_LETTERS:,} letters are one sentence. Split it."
             )
+        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+            return "There is half of a character (a lone surrogate), which no text file can hold."
         if not role:
             return "There is no role."
         if self.classes and role not in self.classes:

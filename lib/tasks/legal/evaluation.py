@@ -11,7 +11,6 @@ from lib.report.result import write_table
 from lib.tasks.legal import figures, judging
 from lib.tasks.legal.counting.linear import log_softmax
 from lib.tasks.legal.data import Data
-from lib.tasks.legal.document import Document
 from lib.tasks.legal.model import Network
 from lib.text import aligned
 
@@ -95,9 +94,12 @@ class Evaluator:
     # --- scores -------------------------------------------------------------------------------------------------------
 
     def counted(self, part: str) -> dict[str, np.ndarray]:
-        """Returns (sentences, classes) scores of every method that counts; they are kept."""
+        """Returns (sentences, classes) scores of every method that counts; they are kept.
+
+        Of validation documents, which are counted too, there are those of the whole alone, by counts without them.
+        """
         if part not in self._counted:
-            self._counted[part] = counted(self.data, self.data.parts[part])
+            self._counted[part] = held_out(self.data) if part == "validation" else counted(self.data, part)
         return self._counted[part]
 
     def multiplied(self, network: np.ndarray, weight: float, part: str) -> dict[str, np.ndarray]:
@@ -166,9 +168,19 @@ def draw(data: Data, folder: Path) -> list[Path]:
     ]
 
 
-def counted(data: Data, documents: Sequence[Document]) -> dict[str, np.ndarray]:
+def held_out(data: Data) -> dict[str, np.ndarray]:
+    """Returns the scores of the validation documents by counts that did not see them."""
+    found = [
+        data.held_out[one.name] if one.name in data.held_out else data.stack.scores(one)
+        for one in data.parts["validation"]
+    ]
+    product = np.concatenate(found).astype(np.float64)
+    return {COUNTS: product, STRONGEST: product + data.stack.offsets}
+
+
+def counted(data: Data, part: str) -> dict[str, np.ndarray]:
     """Returns (sentences, classes) scores of every method that counts, by its name."""
-    stack = data.stack
+    stack, documents = data.stack, data.parts[part]
     parts = [stack.parts(document) for document in documents]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     product = np.concatenate([stack.scores(document) for document in documents])

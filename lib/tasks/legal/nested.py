@@ -70,6 +70,8 @@ def read_nested(
             for line, (text, role) in enumerate(_pairs(entry), 1):
                 if not isinstance(text, str) or text.strip():  # of blanks alone Label Studio's exports have some
                     _add(sentences, text, role, labels, line, f"{shown}, {unit}, sentence {line}")
+        except BadInput:
+            raise
         except ValueError as error:
             problems.append(f"{shown}, {unit}: {error}")
             continue

@@ -114,7 +114,7 @@ def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) ->
 def _subset(part: Sequence[int], names: Sequence[str], ratio: float, seed: int) -> tuple[int, ...]:
     """Returns the documents of a part that a quick run takes, at least one."""
     if not 0 < ratio <= 1:
-        raise BadInput(f"workload.subset_ratio is {ratio}; it is above 0 and at most 1.")
+        raise BadInput(f"data.subset_ratio is {ratio}; it is above 0 and at most 1.")
     drawn = np.random.default_rng(seed).permutation(len(part))
     count = int(np.ceil(ratio * len(part) - 1e-9))
     return tuple(sorted(part[place] for place in drawn[:count]))

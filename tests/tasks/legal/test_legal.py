@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -86,7 +87,7 @@ def test_what_was_learned_is_kept_as_json_and_taken_back(legal, tmp_path, learne
     other.take_learned(json.loads(json.dumps(learned)))
     want, got = batch_of(task), batch_of(other)
     assert other.learned() == learned and all(torch.equal(want[name], got[name]) for name in want)
-    with pytest.raises(BadInput, match="lacks categories, encoder, tokenizer"):
+    with pytest.raises(BadInput, match="lacks categories, encoder, tokenizer, counts"):
         load(tmp_path).take_learned({"classes": [], "class_weights": []})
 
 
@@ -129,6 +130,15 @@ def test_an_evaluation_meets_sentences_of_a_length_together_and_answers_in_their
 
 def test_counts_are_fitted_once_and_read_from_the_cache(tmp_path, learned, monkeypatch):
     monkeypatch.setattr("lib.tasks.legal.data.Stack.fit", lambda *_: pytest.fail("they are fitted again"))
-    assert load(tmp_path).data.stack.as_json() == learned["stack"]
+    assert load(tmp_path).data.counts == learned["counts"]
     with pytest.raises(pytest.fail.Exception):
-        load(tmp_path, {"seed": 1}).data.stack  # noqa: B018
+        load(tmp_path, {"seed": 1}).data.counts  # noqa: B018
+
+
+def test_validation_documents_are_counted_and_scored_by_counts_without_them(legal):
+    data = legal().data
+    assert {*data.held_out} == {one.name for one in data.parts["validation"]}
+    for one in data.parts["validation"]:
+        seen = data.stack.scores(one)
+        assert data.held_out[one.name].shape == seen.shape and not np.allclose(data.held_out[one.name], seen, atol=0.1)
+    assert data.stack.vocabulary.sentences == sum(len(one) for name in ("train", "validation") for one in data.parts[name])

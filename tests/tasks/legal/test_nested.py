@@ -156,6 +156,7 @@ BAD = {
     "an empty label": ({"segments": ["a"], "labels": [""]}, "document 2, sentence 1: There is no role"),
     "no text": ({"segments": [5], "labels": ["FAC"]}, "document 2, sentence 1: The segment is no text but 5"),
     "20,000 words": ({"segments": ["w " * 20_000], "labels": ["FAC"]}, "sentence 1: The sentence has 20,000 words"),
+    "half a character": ({"segments": ["a\ud800"], "labels": ["FAC"]}, "sentence 1: There is half of a character"),
     "an annotation without a span": ({"annotations": [{"result": []}]}, "document 2: The document is empty"),
     "a copy": (GOOD, r"good \(2\) has the sentence of good"),
 }  # fmt: skip
@@ -196,6 +197,6 @@ def test_two_lists_of_labels_side_by_side_are_refused_where_a_number_needs_one(t
     lists = {"labels_txt": "FAC\nRLC\n", "classes_txt": "RLC\nFAC\n"}
     source(tmp_path, NUMBERED, **lists)
     with pytest.raises(BadInput, match=r"several lists of labels, classes.txt, labels.txt"):
-        read(tmp_path)
+        read(tmp_path, limit=100)
     source(tmp_path, [DOCUMENT])
     assert read(tmp_path)[0].roles == ("FAC", "RLC")

@@ -76,7 +76,7 @@ def test_a_subset_is_drawn_by_documents_from_each_part_and_a_smaller_one_is_part
         ({"fold": 5}, "workload.split.fold is 5; the 5 folds are 0 to 4"),
         ({"by": "page"}, "workload.split.by is 'page'; it is document or category"),
         ({"by": "category"}, "1 categories, and a category can be held out of two or more"),
-        ({"subset_ratio": 0.0}, "workload.subset_ratio is 0.0"),
+        ({"subset_ratio": 0.0}, "data.subset_ratio is 0.0"),
         ({"validation": 0.999}, "No document is left for train"),
     ],
 )
