@@ -1,6 +1,6 @@
 """Roles by counts, by the network, and by both multiplied: the network's weight, tables with intervals, figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -117,7 +117,7 @@ class Evaluator:
     # --- reports ------------------------------------------------------------------------------------------------------
 
     def report(self, folder: Path) -> str:
-        """Writes evaluation.csv and figures of the test; returns the tables as text.
+        """Writes evaluation.csv, answers.csv and figures of the test; returns the tables as text.
 
         Raises RuntimeError before the first evaluation on the test set.
         """
@@ -127,10 +127,20 @@ class Evaluator:
         rows = {**self.counted("test"), **self.multiplied(network, weight, "test")}
         counts = {name: self.confusions(scores, "test") for name, scores in rows.items()}
         write_table(folder / "evaluation.csv", self._csv(counts))
+        write_table(folder / "answers.csv", self._answers(rows))
         pooled = counts[BOTH].sum(0)
         figure.confusion(pooled, self.classes, folder / "plots" / "confusion.png", "sentences")
         draw(self.data, folder / "plots")
         return self._text(counts, weight, len(self.data.parts["test"]))
+
+    def _answers(self, rows: Mapping[str, np.ndarray]) -> Iterator[list[object]]:
+        """Yields each sentence of the test with its role and the one that each method gives it."""
+        yield ["document", "sentence", "role", *rows]
+        guesses = np.stack([scores.argmax(1) for scores in rows.values()], 1)
+        places = ((one, number) for one in self.data.parts["test"] for number in range(len(one)))
+        for (document, number), guess in zip(places, guesses, strict=True):
+            roles = [document.roles[number], *(self.classes[k] for k in guess)]
+            yield [document.name, number + 1, *roles]
 
     def _text(self, counts: Mapping[str, np.ndarray], weight: float, documents: int) -> str:
         head = ["", "macro F1", "weighted F1", "accuracy", f"macro F1 above {STRONGEST!r}"]
