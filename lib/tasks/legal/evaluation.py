@@ -19,6 +19,7 @@ MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", 
 COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
 NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
 WEIGHTS = tuple(np.arange(0, 1.01, 0.125).tolist())  # of the network beside the counts
+_ROUNDS = 10
 POWERS = tuple((2.0 ** np.arange(-2, 1.1, 0.25)).tolist())  # of the product: how sure it is, and not of what
 
 
@@ -39,51 +40,41 @@ class Evaluator:
 
         On the validation documents the model's weight and power are chosen first.
         """
+        truth = self.truth(part)
         if part == "validation":
-            for buffer, value in zip((model.weight, model.power), self.best(network, part, WEIGHTS), strict=True):
-                buffer.fill_(value)
-        weight, power = float(model.weight), float(model.power)
+            model.weight.fill_(self.best_weight(network, part))
+            rows = self.multiplied(network, float(model.weight), part)
+            model.power.fill_(max(POWERS, key=lambda power: _logs(power * rows[BOTH], truth).mean()))
+        weight = float(model.weight)
         if part == "test":
             self._tested = network, weight
         rows = self.multiplied(network, weight, part)
         found = self._figures(self.confusions(rows[BOTH], part))
         found["network_macro_f1"] = float(judging.scores(self.confusions(network, part).sum(0))[0])
-        return {**found, "probability": self.probability(rows[PRODUCT], power, part), "network_weight": weight}
+        return {**found, "probability": probability(rows[PRODUCT], truth), "network_weight": weight}
 
-    def best(self, network: np.ndarray, part: str, weights: Sequence[float]) -> tuple[float, float]:
-        """Returns the smallest weight that is as good as the best, as far as the sentences can tell, with its power.
+    def best_weight(self, network: np.ndarray, part: str, weights: Sequence[float] = WEIGHTS) -> float:
+        """Returns the smallest weight that is as good as the best, as far as the sentences can tell.
 
         As good: the right roles are as probable but for one standard error (Breiman et al., 1984). Probabilities change
         little by little with a weight, where the F1 of a few documents jumps.
         """
-        judged = {}
-        for weight in weights:
-            product = self.multiplied(network, weight, part)[PRODUCT]
-            logs = {power: self._logs(product, power, part) for power in POWERS}
-            judged[weight] = max(((logs[power], power) for power in POWERS), key=lambda one: one[0].mean())
-        most = max((logs for logs, _ in judged.values()), key=np.mean)
-        for weight in sorted(weights):
-            logs, power = judged[weight]
-            if (most - logs).mean() <= (most - logs).std() / np.sqrt(len(logs)):
-                return weight, power
-        raise AssertionError("the best weight is as good as itself")
+        truth = self.truth(part)
+        rows = {weight: self.multiplied(network, weight, part)[PRODUCT] for weight in weights}
+        logs = {weight: fitted_logs(product, truth) for weight, product in rows.items()}
+        most = max(logs.values(), key=np.mean)
+        behind = {weight: most - own for weight, own in logs.items()}
+        return min(w for w, own in behind.items() if own.mean() <= own.std() / np.sqrt(len(own)))
 
-    def _logs(self, scores: np.ndarray, power: float, part: str) -> np.ndarray:
-        """Returns (sentences) the logarithm of the probability of each right role."""
-        truth = self.data.labels(self.data.parts[part])
-        return log_softmax(power * scores)[np.arange(len(truth)), truth]
-
-    def probability(self, scores: np.ndarray, power: float, part: str) -> float:
-        """Returns the geometric mean of the probabilities of the right roles, of (sentences, classes) scores."""
-        return float(np.exp(self._logs(scores, power, part).mean()))
+    def truth(self, part: str) -> np.ndarray:
+        """(sentences) the number of each role."""
+        return self.data.labels(self.data.parts[part])
 
     def baseline(self) -> dict[str, float]:
         """Returns the figures of the counts with offsets on the test."""
         rows = self.counted("test")
-        nothing = np.zeros_like(self.counted("validation")[COUNTS])
-        _, power = self.best(nothing, "validation", [0.0])
         found = self._figures(self.confusions(rows[STRONGEST], "test"))
-        return {**found, "probability": self.probability(rows[COUNTS], power, "test")}
+        return {**found, "probability": probability(rows[COUNTS], self.truth("test"))}
 
     def _figures(self, counts: np.ndarray) -> dict[str, float]:
         pooled = counts.sum(0)
@@ -111,7 +102,7 @@ class Evaluator:
         """Returns (documents, classes, classes)."""
         documents = self.data.parts[part]
         ends = np.cumsum([len(document) for document in documents])[:-1]
-        truth = np.split(self.data.labels(documents), ends)
+        truth = np.split(self.truth(part), ends)
         return judging.confusions(truth, np.split(scores.argmax(1), ends), len(self.classes))
 
     # --- reports ------------------------------------------------------------------------------------------------------
@@ -165,6 +156,32 @@ class Evaluator:
             f1 = self._figures(own)
             rows.append([name, *cells, *(f"{f1[key]:.6f}" if (key := f"f1_{c}") in f1 else "" for c in self.classes)])
         return rows
+
+
+def probability(scores: np.ndarray, truth: np.ndarray) -> float:
+    """Returns the geometric mean of the probabilities of the right roles, of (sentences, classes) scores.
+
+    They are those under the power and the offsets of roles that fit these sentences best: what a method knows, whatever
+    it takes for common.
+    """
+    return float(np.exp(fitted_logs(scores, truth).mean()))
+
+
+def fitted_logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Returns (sentences) the logarithms of these probabilities."""
+    there = np.bincount(truth, minlength=scores.shape[1]) + 0.5
+    found = []
+    for power in POWERS:
+        offsets = np.zeros(scores.shape[1])
+        for _ in range(_ROUNDS):  # of iterative scaling: as many of each role as there are
+            shares = np.exp(log_softmax(power * scores + offsets))
+            offsets += np.log(there / (shares.sum(0) + 0.5))
+        found.append(_logs(power * scores + offsets, truth))
+    return max(found, key=np.mean)
+
+
+def _logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    return log_softmax(scores)[np.arange(len(truth)), truth]
 
 
 def draw(data: Data, folder: Path) -> list[Path]:

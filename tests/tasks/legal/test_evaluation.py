@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lib.tasks.legal import judging
-from lib.tasks.legal.evaluation import BOTH, COUNTS, MAJORITY, NETWORK, PRODUCT, STRONGEST, WEIGHTS, Evaluator
+from lib.tasks.legal.evaluation import BOTH, COUNTS, MAJORITY, NETWORK, PRODUCT, STRONGEST, Evaluator, probability
 from lib.tasks.legal.samples import collated
 
 
@@ -25,17 +25,23 @@ def network_of(evaluator, part, sure):
 
 
 def test_a_network_of_chance_is_shut_out_and_one_that_knows_counts(evaluator):
-    weights = [evaluator.best(network_of(evaluator, "validation", sure), "validation", WEIGHTS)[0] for sure in (0, 3)]
+    weights = [evaluator.best_weight(network_of(evaluator, "validation", sure), "validation") for sure in (0, 3)]
     assert weights[0] <= 0.125 and weights[1] >= 0.5
 
 
-def test_the_power_makes_a_product_as_sure_as_it_is_right(evaluator, monkeypatch):
-    product = 2 * network_of(evaluator, "validation", 1)
-    powers = []
-    for factor in (1.0, 2.0):
-        monkeypatch.setattr(evaluator, "multiplied", lambda *_, factor=factor: {PRODUCT: factor * product})
-        powers.append(evaluator.best(product, "validation", [1.0])[1])
-    assert powers[0] == pytest.approx(2 * powers[1], rel=0.2) and powers[0] < 1
+def test_a_network_that_says_the_same_of_every_sentence_is_shut_out(evaluator):
+    """It may know which roles are common, which the counts take for equally common on purpose."""
+    truth = evaluator.truth("validation")
+    common = np.log(np.bincount(truth, minlength=len(evaluator.classes)) + 1.0)
+    assert evaluator.best_weight(np.tile(common, (len(truth), 1)), "validation") == 0
+
+
+def test_the_probability_is_that_under_the_best_power_and_offsets(evaluator):
+    truth, scores = evaluator.truth("test"), network_of(evaluator, "test", 1)
+    best = probability(scores, truth)
+    shifted = 4 * scores + np.arange(len(evaluator.classes))
+    assert probability(shifted, truth) == pytest.approx(best, rel=0.02)
+    assert probability(0 * scores, truth) < best < 1
 
 
 def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test(legal):

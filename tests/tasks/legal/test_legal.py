@@ -141,4 +141,5 @@ def test_validation_documents_are_counted_and_scored_by_counts_without_them(lega
     for one in data.parts["validation"]:
         seen = data.stack.scores(one)
         assert data.held_out[one.name].shape == seen.shape and not np.allclose(data.held_out[one.name], seen, atol=0.1)
-    assert data.stack.vocabulary.sentences == sum(len(one) for name in ("train", "validation") for one in data.parts[name])
+    counted = [*data.parts["train"], *data.parts["validation"]]
+    assert data.stack.vocabulary.sentences == sum(map(len, counted))
