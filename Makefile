@@ -46,6 +46,7 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_nodes
 	$(PY) -m tests.bench.bench_workers
 	$(PY) -m tests.bench.bench_buckets
+	$(PY) -m tests.bench.bench_legal_counting
 
 faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.campaign

@@ -1,11 +1,15 @@
 """Tiny made-up judgments: facts, then arguments, then a ruling, each role with words of its own among common ones."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 
 from lib.tasks.legal.document import Document
 from tests.conftest import ROOT
 
-CORPUS = ROOT.parent / "shared" / "data" / "legal_rr_lawai"  # the real one, where it is there
+# The real ones, where they are there
+CORPUS = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "legal_rr_lawai"
 ROLES = ("Facts", "Argument", "Ruling")
 _WORDS = {
     "Facts": "accident police night house witness",

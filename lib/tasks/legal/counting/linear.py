@@ -44,7 +44,7 @@ class Linear:
     def mean(cls, models: Sequence["Linear"]) -> "Linear":
         """Returns the one model whose scores are the mean of all models' scores.
 
-        Its numbers have the 11 digits of float16, in which it is kept: read again it gives the very same scores.
+        Its numbers are rounded to float16, in which it is kept: read again it gives the very same scores.
         """
         weights = np.mean([model.weights for model in models], 0, dtype=np.float64)
         bias = np.mean([model.bias for model in models], 0, dtype=np.float64)
