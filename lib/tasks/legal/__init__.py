@@ -33,7 +33,7 @@ class Legal(Task):
     """Finds the role of each sentence of a judgment."""
 
     Settings = Settings
-    sentinels = ("categories.txt", "*/*.txt", "*.txt", "*.tsv", "*.json", "*.csv")
+    sentinels = ("*.txt", "*.json", "*.jsonl", "*.csv")
     selection = ("probability", "max")
     shown = ("macro_f1", "network_macro_f1")
     dials: ClassVar = {"workload.context.length": (64, 128, 256, 512)}
@@ -44,6 +44,13 @@ class Legal(Task):
         return self.config.workload
 
     # --- data -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def homes(cls, folders: list[Path]) -> list[Path]:
+        """Returns the folders with judgments: not those of a mounted encoder, which has such files too."""
+        from lib.tasks.legal import mounts
+
+        return mounts.homes(folders)
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation stays in the training process."""

@@ -50,8 +50,11 @@ class Evaluator:
             self._tested = network, weight
         rows = self.multiplied(network, weight, part)
         found = self._figures(self.confusions(rows[BOTH], part))
-        found["network_macro_f1"] = float(judging.scores(self.confusions(network, part).sum(0))[0])
-        return {**found, "probability": probability(rows[PRODUCT], truth), "network_weight": weight}
+        found["probability"] = probability(rows[PRODUCT], truth)
+        if part != "test":  # whose report has a row for the network alone
+            alone = judging.scores(self.confusions(network, part).sum(0))
+            found |= {"network_macro_f1": float(alone[0]), "network_weight": weight}
+        return found
 
     def best_weight(self, network: np.ndarray, part: str, weights: Sequence[float] = WEIGHTS) -> float:
         """Returns the smallest weight that is as good as the best, as far as the sentences can tell.

@@ -51,8 +51,8 @@ def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test(legal):
     weight, power = float(model.weight), float(model.power)
     counted = task.evaluator.confusions(task.evaluator.counted("validation")[STRONGEST], "validation")
     assert weight == scores["network_weight"] > 0 and scores["accuracy"] > judging.scores(counted.sum(0))[2]
-    tested = task.evaluator.judge(model, network_of(task.evaluator, "test", 0), "test")
-    assert (float(model.weight), float(model.power)) == (weight, power) and tested["network_weight"] == weight
+    task.evaluator.judge(model, network_of(task.evaluator, "test", 0), "test")
+    assert (float(model.weight), float(model.power)) == (weight, power)
 
 
 def test_without_a_network_the_product_is_the_counts(evaluator):
@@ -70,15 +70,15 @@ def test_the_baseline_is_the_strongest_counting_and_has_the_models_figures(legal
     model.weight.fill_(0.0)
     baseline = task.baseline()
     judged = task.evaluator.judge(model, network_of(task.evaluator, "test", 3), "test")
-    assert baseline.keys() <= judged.keys() and {"macro_f1", "f1_Facts", "probability"} <= baseline.keys()
+    assert baseline.keys() == judged.keys() and {"macro_f1", "f1_Facts", "probability"} <= baseline.keys()
     assert baseline["macro_f1"] == judged["macro_f1"]
 
 
 def test_answers_are_put_back_into_the_order_of_the_document(legal):
     """The loader hands sentences over by their length."""
     task = legal()
-    test = task.datasets()["test"]
-    truth = task.data.labels(task.data.parts["test"])
+    samples = task.datasets()["validation"]
+    truth = task.evaluator.truth("validation")
 
     class Knows(torch.nn.Module):
         weight, power = torch.tensor(1.0), torch.tensor(1.0)
@@ -87,11 +87,11 @@ def test_answers_are_put_back_into_the_order_of_the_document(legal):
             return 50.0 * torch.nn.functional.one_hot(torch.from_numpy(truth)[batch["number"]], 16)
 
     class Loader:
-        dataset = test
+        dataset = samples
 
         def __iter__(self):
-            for first in range(0, len(test), 7):
-                yield collated([test[n] for n in range(first, min(first + 7, len(test)))], 0)
+            for first in range(0, len(samples), 7):
+                yield collated([samples[n] for n in range(first, min(first + 7, len(samples)))], 0)
 
     assert task.evaluate(Knows(), Loader())["network_macro_f1"] == 1.0
 
