@@ -42,9 +42,17 @@ def choose(settings: Encoder) -> dict[str, Any]:
     return {"weights": "", "options": {_ATTENTION_DROPOUT[0]: _attention_dropout(settings, settings.dropout)}}
 
 
-def _options(settings: Encoder, folder: Any) -> dict[str, float]:
-    from transformers import AutoConfig
+def _transformers() -> Any:
+    """Returns the package, which a laptop that only plans may lack. Raises BadInput."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise BadInput(f"The encoder needs transformers ({printable(error)}): pip install transformers.") from None
+    return transformers
 
+
+def _options(settings: Encoder, folder: Any) -> dict[str, float]:
+    AutoConfig = _transformers().AutoConfig
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
@@ -72,8 +80,7 @@ def tokenizer(settings: Encoder, chosen: Mapping[str, Any], sentences: Sequence[
 
 def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int) -> nn.Module:
     """Returns the encoder that was chosen, for inputs of at most `length` tokens. Raises BadInput."""
-    from transformers import AutoModel
-
+    AutoModel = _transformers().AutoModel
     if chosen["weights"]:
         encoder = task.pretrained(chosen["weights"], AutoModel, **chosen["options"])
         _freeze(encoder, settings)
@@ -86,8 +93,6 @@ def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int)
 
 
 def _configuration(settings: Encoder, chosen: Mapping[str, Any], length: int) -> Any:
-    from transformers import BertConfig
-
     layers, hidden, heads = settings.layers, settings.hidden, settings.heads
     words, positions, wide = settings.vocabulary, length, settings.feed_forward
     if size := chosen.get("size"):
@@ -98,7 +103,7 @@ def _configuration(settings: Encoder, chosen: Mapping[str, Any], length: int) ->
             f"workload.encoder.hidden is {hidden}, which is no multiple of the {heads} heads. Write "
             f"{hidden // heads * heads or heads}, say."
         )
-    return BertConfig(
+    return _transformers().BertConfig(
         vocab_size=words, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
         intermediate_size=wide, max_position_embeddings=positions, hidden_dropout_prob=settings.dropout,
         **chosen["options"],

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,12 @@ def test_a_run_from_scratch_goes_on_so_where_weights_are_mounted_later(tmp_path,
     later = load(tmp_path, TINY)
     assert "goes on with it, although ada/tinybert is named" in later.take_kept(tmp_path / "kept")
     assert later.model().encoder.config.vocab_size == 120
+
+
+def test_a_machine_without_transformers_is_told_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(BadInput, match="pip install transformers"):
+        load(tmp_path).model()
 
 
 def test_damaged_keepsakes_are_learned_again(tmp_path, legal):
