@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 from lib.task import Batch, Task
 from lib.tasks.legal import encoders, samples
@@ -78,7 +79,7 @@ class Legal(Task):
     def batch_share(self) -> float:
         """Returns how long a training batch is on average, as a share of the longest that can be."""
         self.learned()
-        lengths, training = self.data.samples(self.data.parts["train"], "train").lengths, self.config.training
+        lengths, training = self.data.part("train").lengths, self.config.training
         padding = self.data.padding(
             lengths, training.effective_batch, training.micro_batch_slots, self.config.data.buckets
         )
@@ -123,6 +124,10 @@ class Legal(Task):
         wanted["counts"] = dict
         if wrong := [name for name, kind in wanted.items() if not isinstance(values.get(name), kind)]:
             raise BadInput(f"What was learned from data lacks {', '.join(wrong)}, so the weights cannot be used.")
+        names, outputs = values["classes"], self.settings.outputs
+        if not 2 <= len(names) <= outputs or len(values["class_weights"]) != len(names) or not _are_texts(names):
+            raise BadInput(f"What was learned from data names {len(names)} roles, and the network has {outputs}.")
+        encoders.check(values["encoder"])
         if values == self._learned:
             return
         for name in ("evaluator", "data"):
@@ -136,8 +141,8 @@ class Legal(Task):
 
     def take_kept(self, folder: Path) -> str:
         try:
-            self.take_learned(json.loads((folder / _KEPT).read_text("utf-8")))
-        except (OSError, ValueError) as error:
+            self.take_learned(json.loads(read_bytes(folder / _KEPT, _MOST_KEPT)))
+        except (OSError, ValueError, RecursionError) as error:
             return f"What the run learned from its data cannot be read ({printable(error)}); it is learned again."
         begun, asked = self.learned()["encoder"]["weights"], self.settings.encoder.weights
         if begun or not asked:
@@ -227,3 +232,7 @@ class Legal(Task):
             raise BadInput("Give one text file, or a folder of text files, to predict.")
         self.learned()
         return predict(self, models, source, out)
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)

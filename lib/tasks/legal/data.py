@@ -47,11 +47,12 @@ class Data:
     def __init__(self, source: Path | None, settings: Settings, share: float, seed: int):
         self.source, self.settings, self.share, self.seed = source, settings, share, seed
         self.learned: Mapping[str, Any] = {}
+        self._samples: dict[str, Sentences] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs: a loader worker gets its samples from the data set."""
         kept = ("source", "settings", "share", "seed", "learned")
-        return {name: value for name, value in vars(self).items() if name in kept}
+        return {name: value for name, value in vars(self).items() if name in kept} | {"_samples": {}}
 
     # --- documents and parts --------------------------------------------------------------------------------------
 
@@ -144,7 +145,13 @@ class Data:
     # --- samples --------------------------------------------------------------------------------------------------
 
     def datasets(self) -> dict[str, Sentences]:
-        return {part: self.samples(chosen, part) for part, chosen in self.parts.items()}
+        return {name: self.part(name) for name in self.parts}
+
+    def part(self, name: str) -> Sentences:
+        """Returns the samples of a part, whose sentences are cut into tokens once."""
+        if name not in self._samples:
+            self._samples[name] = self.samples(self.parts[name], name)
+        return self._samples[name]
 
     def samples(self, chosen: Sequence[Document], part: str) -> Sentences:
         """Returns the samples of some documents; those without roles are labelled 0."""
@@ -203,7 +210,7 @@ class Data:
 
     def about_lengths(self, effective_batch: int, slots: int, pool: int) -> str:
         """Returns a sentence on the tokens of training inputs, those that are cut, and the padding of their batches."""
-        lengths = self.samples(self.parts["train"], "train").lengths
+        lengths = self.part("train").lengths
         most = self.settings.context.length
         half, nearly, longest = np.percentile(lengths, [50, 95, 100]).astype(int)
         share = self.padding(lengths, effective_batch, slots, pool)

@@ -42,6 +42,15 @@ def choose(settings: Encoder) -> dict[str, Any]:
     return {"weights": "", "options": {_ATTENTION_DROPOUT[0]: _attention_dropout(settings, settings.dropout)}}
 
 
+def check(chosen: Mapping[str, Any]) -> None:
+    """Raises BadInput for anything that `choose` does not return: in an archive it may be anybody's."""
+    options = chosen.get("options")
+    shares = options.values() if isinstance(options, dict) and options.keys() <= {*_ATTENTION_DROPOUT} else [None]
+    is_fine = all(isinstance(share, int | float) and 0 <= share < 1 for share in shares)
+    if chosen.keys() != {"weights", "options"} or not isinstance(chosen["weights"], str) or not is_fine:
+        raise BadInput(f"What was learned from data names no encoder: {printable(repr(dict(chosen)), most=100)}.")
+
+
 def _transformers() -> Any:
     """Returns the package, which a laptop that only plans may lack. Raises BadInput."""
     try:

@@ -59,11 +59,12 @@ def test_rare_roles_weigh_more_as_far_as_the_power_says(tmp_path):
 
 
 def test_the_focal_loss_turns_from_what_is_known(legal):
-    logits = torch.tensor([[9.0, 0, 0], [0.1, 0, 0]])
+    logits = torch.zeros(2, 7)
+    logits[:, 0] = torch.tensor([12.0, 0.1])
     batch = {"labels": torch.tensor([0, 0]), "weight": torch.ones(2)}
     shares = []
     for focal in (0.0, 2.0):
-        task = legal({"workload.loss.focal": focal, "workload.classes": "[a, b, c]"})
+        task = legal({"workload.loss.focal": focal})
         easy, hard = (task.summed(logits[n : n + 1], {k: v[n : n + 1] for k, v in batch.items()}) for n in (0, 1))
         shares.append(float(easy / hard))
     assert shares[1] < 1e-3 * shares[0]
@@ -87,8 +88,24 @@ def test_what_was_learned_is_kept_as_json_and_taken_back(legal, tmp_path, learne
     other.take_learned(json.loads(json.dumps(learned)))
     want, got = batch_of(task), batch_of(other)
     assert other.learned() == learned and all(torch.equal(want[name], got[name]) for name in want)
-    with pytest.raises(BadInput, match="lacks categories, encoder, tokenizer, counts"):
-        load(tmp_path).take_learned({"classes": [], "class_weights": []})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder": None, "counts": 3}, "lacks encoder, counts"),
+        ({"classes": ["a"]}, "names 1 roles, and the network has 16"),
+        ({"classes": [["a"], ["b"]], "class_weights": [1, 1]}, "names 2 roles"),
+        ({"encoder": {"weights": "", "options": {"attn_implementation": "eager"}}}, "names no encoder"),
+        ({"encoder": {"weights": 3, "options": {}}}, "names no encoder"),
+        ({"tokenizer": {"text": "{}", "cls": 0, "sep": 0, "pad": 0}}, "kept with the weights cannot be read"),
+    ],
+)
+def test_what_somebody_else_learned_is_checked(tmp_path, learned, changes, message):
+    with pytest.raises(BadInput, match=message):
+        task = load(tmp_path)
+        task.take_learned({**learned, **changes})
+        task.datasets()
 
 
 def test_a_share_of_the_data_is_whole_training_documents(tmp_path):
