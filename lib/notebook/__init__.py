@@ -166,9 +166,8 @@ def page(path: Path, height: int = 480) -> Any:
     from IPython import display
 
     content = html.escape(path.read_text("utf-8"), quote=True)
-    return display.HTML(
-        f'<iframe srcdoc="{content}" style="width:100%;height:{height}px;border:1px solid #ccc"></iframe>'
-    )
+    style = f"width:100%;height:{height}px;border:1px solid #ccc"
+    return display.HTML(f'<div><iframe srcdoc="{content}" style="{style}"></iframe></div>')
 
 
 def compare(summary: Summary) -> str:
