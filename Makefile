@@ -38,6 +38,7 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_graphmer
 	$(PY) -m tests.bench.bench_planner
 	$(PY) -m tests.bench.bench_glacier
+	$(PY) -m tests.bench.bench_legal --variants single --partitions 0 --seeds 0
 	$(PY) -m tests.bench.bench_session
 	$(PY) -m tests.bench.bench_overhead
 	$(PY) -m tests.bench.bench_save
@@ -45,6 +46,7 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_nodes
 	$(PY) -m tests.bench.bench_workers
 	$(PY) -m tests.bench.bench_buckets
+	$(PY) -m tests.bench.bench_legal_counting
 
 faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.campaign

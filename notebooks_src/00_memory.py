@@ -1,8 +1,8 @@
 # ---
 # trainbook:
 #   title: "Trainbook 00: memory planned on a laptop"
-#   tasks: [graphmer, glacier]
-#   configs: [graphmer, graphmer_small, glacier_pretrain, glacier_pretrain_small, glacier_finetune, glacier_finetune_small]
+#   tasks: [graphmer, glacier, legal]
+#   configs: [graphmer, graphmer_small, glacier_pretrain, glacier_pretrain_small, glacier_finetune, glacier_finetune_small, legal, legal_small]
 #   carry: planning
 #   gpu: false
 #   internet: false

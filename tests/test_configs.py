@@ -81,3 +81,16 @@ def test_glacier_has_the_size_and_the_schedule_for_kaggle():
     assert finetune.checkpoint.every_epochs == 25
     parameters = sum(p.numel() for p in find_task("glacier")(pretrain).model().parameters())
     assert 24e6 < parameters < 26e6
+
+
+def test_legal_has_the_size_and_the_schedule_for_kaggle():
+    config = load_config(ROOT / "configs" / "legal.yaml")
+    training, workload = config.training, config.workload
+    assert (training.epochs, training.effective_batch, training.micro_batch_slots) == (5, 16, 2)
+    assert (config.optimizer.lr, config.scheduler.name, workload.context.length) == (2e-5, "linear", 256)
+    assert (config.checkpoint.keep_last, config.data.buckets) == (2, 50)
+    assert workload.encoder.weights == "law-ai/InLegalBERT" and workload.encoder.planned_as == "base"
+    small = load_config(ROOT / "configs" / "legal_small.yaml")
+    encoder = small.workload.encoder
+    assert (small.training.epochs, small.optimizer.lr, small.workload.context.mode) == (2, 3e-4, "single")
+    assert (encoder.freeze_words, encoder.freeze_layers, encoder.attention_dropout) == (True, 2, "auto")

@@ -26,6 +26,11 @@ _PROFILES: dict[str, dict[str, object]] = {
 _RARELY_MINUTES = 15.0  # between the saves of ultra_low: three times the default
 
 
+def names() -> tuple[str, ...]:
+    """Returns the profiles that there are."""
+    return tuple(_PROFILES)
+
+
 def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
     """Returns the configuration with its `memory.profile` applied, and a line for every key that it changed or left.
 

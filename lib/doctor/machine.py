@@ -297,7 +297,7 @@ def check_versions(config: Config | None = None) -> list[Finding]:
     needed = own_files(file).packages if file else ()
     projects = {name: dependencies.project_of(name) or name for name in needed}
     findings += [check_own(*item) for item in projects.items() if item[1] not in dependencies.OLDEST]
-    for project in (one for one in ("transformers", "torchvision", "IPython") if one not in projects.values()):
+    for project in (one for one in ("torchvision", "IPython") if one not in projects.values()):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             findings.append(Finding(project, f"{importlib.metadata.version(project)} (not needed)"))
     return findings

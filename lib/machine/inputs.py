@@ -66,6 +66,12 @@ def find_input(name: str, platform: Platform) -> Path:
     raise BadInput(f"There is no input {name}: no such path, and no such mounted input (mounted: {names}). {advice}")
 
 
+def is_mounted(name: str, platform: Platform) -> bool:
+    """Says whether a mounted input, or several, go by the name that `find_input` takes."""
+    base, parts = platform.input_dir, Path(name).parts
+    return base is not None and any(_is_named(mount.relative_to(base).parts, parts) for mount in mounted(platform))
+
+
 def _is_named(parts: tuple[str, ...], name: tuple[str, ...]) -> bool:
     """Says whether "slug" or "owner/slug", cut at its slashes, names a mount by its parts below the inputs."""
     if len(parts) == 1:  # the old layout has no owners

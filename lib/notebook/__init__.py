@@ -1,5 +1,6 @@
 """What every training notebook does with its parameters, its plan and its result."""
 
+import html
 import io
 import shlex
 import sys
@@ -158,6 +159,15 @@ def picture(path: Path) -> Any:
         return display.Image(data=small.getvalue(), format="jpeg", width=drawn.width)
     drawn.quantize(256).save(small, "PNG", optimize=True)
     return display.Image(data=small.getvalue(), format="png")
+
+
+def page(path: Path, height: int = 480) -> Any:
+    """Returns a page of HTML to show in a frame of its own, so that its styles stay in it."""
+    from IPython import display
+
+    content = html.escape(path.read_text("utf-8"), quote=True)
+    style = f"width:100%;height:{height}px;border:1px solid #ccc"
+    return display.HTML(f'<div><iframe srcdoc="{content}" style="{style}"></iframe></div>')
 
 
 def compare(summary: Summary) -> str:

@@ -5,8 +5,10 @@
 
 from lib.planner.card import FITS, find_card
 from lib.planner.process import plan
-from lib.planner.search import Plan, make
+from lib.planner.search import Plan, as_configured, make
 from lib.planner.table import of_plan, of_plans
 from lib.planner.trace import Prediction, predict
 
-__all__ = ["FITS", "Plan", "Prediction", "find_card", "make", "of_plan", "of_plans", "plan", "predict"]
+__all__ = [
+    "FITS", "Plan", "Prediction", "as_configured", "find_card", "make", "of_plan", "of_plans", "plan", "predict",
+]  # fmt: skip

@@ -145,6 +145,13 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     )
 
 
+def as_configured(config: Config, target: Target, count: int = 1) -> Option:
+    """Predicts a run as its memory profile and its own keys say, without a search for better ones. Raises as `make`."""
+    config, _ = _configured(config, 0)
+    search = _Search(find_task(config.task)(config), config, target, count)
+    return search._option(min(config.training.micro_batch or search.slot, search.slot), search.least)
+
+
 def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
     """Returns the configuration as its profile and the number of samples make it, and a line for each change."""
     if config.training.fully_shard:

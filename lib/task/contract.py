@@ -113,7 +113,8 @@ class Task:
 
         Training samples come once an epoch each, or in proportion to an attribute `weights` of that data set, or as its
         method `order(seed, epoch)` says. That returns the indices of an epoch, as many in every one, and is a function
-        of its arguments alone; an index may come several times or not at all. `data.buckets` needs its `lengths`.
+        of its arguments alone; an index may come several times or not at all. `data.buckets` needs its `lengths`. Of
+        what `data.subset_ratio` leaves, its method `subset(share, seed)` decides where it has one.
         """
         raise to_write(self, "datasets()", '{"train": ..., "validation": ..., "test": ...}, sequences of raw samples')
 

@@ -13,7 +13,7 @@ from lib.config import Config
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 from lib.machine import inputs, platform
-from lib.machine.published import as_safetensors, digest, find_model
+from lib.machine.published import as_safetensors, digest, find_model, has_weights
 
 _MOST_BYTES = 2**24  # of a state.json
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
@@ -78,7 +78,26 @@ def _folder(name: str, is_known: bool) -> Path | None:
         return folder
 
 
-def _from_hub(name: str) -> Path | None:
+def located(name: str, download: bool = True) -> tuple[str, Path] | None:
+    """Returns the folder of published weights, with the name that it goes by here; None for one that is nowhere.
+
+    A name on the Hugging Face hub is looked for among the mounted inputs of anybody, too. Without `download` the
+    internet is not asked. Raises BadInput for a path that is not there, and where several mounted inputs have the name.
+    """
+    if not _ON_HUB.fullmatch(name) or Path(name).expanduser().exists():
+        return name, find_model(name)
+    here, model = platform.detect(), name.split("/")[1]
+    for one in dict.fromkeys([name, model, model.lower()]):
+        if inputs.is_mounted(one, here):
+            return one, find_model(one)
+    folder = _from_hub(name, download)
+    if folder is not None and not has_weights(folder):
+        print(f"The Hugging Face hub has {printable(name)} as a pickle alone, which is not downloaded: mount it.")
+        return None
+    return None if folder is None else (name, folder)
+
+
+def _from_hub(name: str, download: bool = True) -> Path | None:
     """Returns the folder of a model of the Hugging Face hub, from its cache or over the internet; None without them."""
     try:
         from huggingface_hub import snapshot_download
@@ -86,7 +105,7 @@ def _from_hub(name: str) -> Path | None:
         try:
             return Path(snapshot_download(name, allow_patterns=_TAKEN_FROM_HUB, local_files_only=True))
         except OSError:
-            return Path(snapshot_download(name, allow_patterns=_TAKEN_FROM_HUB))
+            return Path(snapshot_download(name, allow_patterns=_TAKEN_FROM_HUB)) if download else None
     except Exception as error:  # of the network in many forms
         print(f"{printable(name)} is not mounted, and the Hugging Face hub does not give it ({type(error).__name__}).")
         return None

@@ -194,10 +194,15 @@ def share(ratio: float | str) -> float:
 
 
 def subset(dataset: Any, ratio: float | str, seed: int) -> Any:
-    """Returns a fixed random share of a data set, at least one sample; the whole where `ratio` is 1."""
+    """Returns a fixed random share of a data set, at least one sample; the whole where `ratio` is 1.
+
+    A data set with a method `subset(share, seed)` chooses itself: whole documents, say.
+    """
     ratio = share(ratio)
     if ratio >= 1:
         return dataset
+    if callable(own := getattr(dataset, "subset", None)):
+        return own(ratio, seed)
     keep = max(1, round(len(dataset) * ratio))
     chosen = permutation(mix(SUBSET, seed), 0, len(dataset))[:keep]
     return Subset(dataset, sorted(chosen.tolist()))

@@ -14,7 +14,7 @@ from lib.config.lengths import resolve_lengths
 from lib.config.reader import flat, length_pairs, option
 from lib.launch import smoke
 from lib.task import load_config
-from lib.tasks import glacier
+from lib.tasks import glacier, legal
 from lib.tasks.graphmer import Settings
 from tests import toy as toys
 from tests.conftest import ROOT
@@ -114,6 +114,19 @@ def test_runs_of_glacier_read_every_key_of_its_settings(tmp_path, monkeypatch):
     }  # fmt: skip
 
 
+def test_a_run_of_legal_reads_every_key_of_its_settings(tmp_path, monkeypatch):
+    (tmp_path / "legal.yaml").write_text(LEGAL)
+    for module in ("lib.report.figure", "lib.tasks.legal.figures"):
+        monkeypatch.setattr(f"{module}.save", lambda figure, path: path)
+    config = load_config(tmp_path / "legal.yaml", {"output_dir": str(tmp_path / "runs"), "data.num_workers": 0})
+    found = unread_in_a_run(monkeypatch, config, legal.Settings, [LIB])
+    # Those of published weights, of plans without them, and of files have tests of their own
+    assert {key for key in found if key.startswith("workload.")} == {
+        "workload.encoder.freeze_words", "workload.encoder.freeze_layers", "workload.encoder.planned_as",
+        "workload.bad_input_limit",
+    }  # fmt: skip
+
+
 def files_of(folder):
     return [path for path in folder.rglob("*.py") if path not in GENERIC]
 
@@ -172,6 +185,15 @@ workload:
   split: {validation: 0.3, test: 0.3}
   objective: {candidates: 60, fitting_steps: 3, mlm_steps: 1}
   evaluation: {validation_triples: 20, test_triples: 20, structural_test_triples: 10}
+"""
+LEGAL = """
+task: legal
+training: {max_steps: 2, effective_batch: 8}
+workload:
+  context: {length: 48}
+  encoder: {layers: 1, hidden: 4, heads: 2, feed_forward: 8, vocabulary: 120}
+  split: {folds: 3, validation: 0.3}
+  generator: {documents: 12, sentences: 14}
 """
 GLACIER = """
 task: glacier

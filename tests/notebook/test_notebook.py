@@ -91,3 +91,9 @@ def test_a_cell_that_does_not_end_with_the_call_is_not_saved(tmp_path, monkeypat
     with pytest.raises(BadInput, match="last line"):
         notebook.save_cell(tmp_path / "a.py")
     assert not (tmp_path / "a.py").exists()
+
+
+def test_a_page_is_shown_in_a_frame_that_its_styles_do_not_leave(tmp_path):
+    (tmp_path / "page.html").write_text('<style>body { color: red }</style><p title="a">b</p>')
+    shown = notebook.page(tmp_path / "page.html").data
+    assert "<style>" not in shown and "&lt;style&gt;" in shown and 'srcdoc="' in shown and "&quot;a&quot;" in shown

@@ -10,6 +10,8 @@ import pytest
 
 from lib.notebook.source import parameters as known_parameters
 from lib.supervised.new import made
+from lib.tasks.legal.generated import judgments
+from lib.tasks.legal.settings import Generator
 from tests.conftest import ROOT
 from tests.tasks.glacier.files import write_scenes
 
@@ -65,6 +67,21 @@ PARAMETERS = {
     "04_glacier_ensemble": {
         "MAX_STEPS": 6, "SMOKE_STEPS": 2, "OVERRIDES": {**GLACIER, **SHORT, "queue.seeds": [42, 123]},
     },
+    "05_legal": {
+        "MAX_STEPS": 6,
+        "SMOKE_STEPS": 2,
+        "OVERRIDES": {
+            "training.effective_batch": 8,
+            "training.log_every_steps": 2,
+            "training.evaluate_every_steps": 3,
+            "workload.context.length": 32,
+            "workload.encoder.hidden": 16,
+            "workload.encoder.feed_forward": 32,
+            "workload.encoder.vocabulary": 200,
+            "workload.split.folds": 3,
+            "workload.split.validation": 0.3,
+        },
+    },
     "07_your_model": {
         "MAX_STEPS": 6,
         "SMOKE_STEPS": 2,
@@ -82,6 +99,7 @@ RUNS = {  # what each leaves behind
     "02_glacier_pretrain": ["glacier_pretrain_small"],
     "03_glacier_finetune": [f"glacier_finetune_small-fold{fold}" for fold in range(2)],
     "04_glacier_ensemble": [f"glacier_ensemble_small-seed{seed}" for seed in (42, 123)],
+    "05_legal": ["legal_small"],
     "07_your_model": ["my"],
 }
 
@@ -118,6 +136,14 @@ def small_graph(folder: Path) -> None:
     (folder / "entities.jsonl").write_text("".join(lines))
 
 
+def small_judgments(folder: Path) -> None:
+    """A dozen generated judgments, a sentence and its role a line."""
+    folder.mkdir(parents=True)
+    for title, _, sentences, roles in judgments(Generator(documents=12, sentences=20)):
+        lines = (f"{sentence}\t{role}\n" for sentence, role in zip(sentences, roles, strict=True))
+        (folder / f"{title}.txt").write_text("".join(lines))
+
+
 def execute(name: str, folder: Path, parameters: dict) -> tuple[nbformat.NotebookNode, str]:
     """Runs a notebook in `folder`; returns it with all its text output."""
     known = known_parameters(ROOT / "notebooks_src" / f"{name}.py")
@@ -142,6 +168,8 @@ def execute(name: str, folder: Path, parameters: dict) -> tuple[nbformat.Noteboo
 def small_data(name: str, folder: Path) -> None:
     if name == "01_graphmer":
         small_graph(folder)
+    elif name == "05_legal":
+        small_judgments(folder)
     elif name == "07_your_model":
         made.images(folder, number=30, size=16)
     else:

@@ -61,6 +61,15 @@ def test_a_subset_is_a_fixed_share_and_never_empty():
     assert data.subset(range(3), 1.0, 0) == range(3)
 
 
+def test_a_data_set_can_choose_its_own_subset():
+    class Documents(list):
+        def subset(self, share, seed):
+            return Documents(self[: round(share * len(self))])
+
+    documents = Documents(range(40))
+    assert data.subset(documents, "validate", 0) == list(range(8)) and data.subset(documents, 1.0, 0) is documents
+
+
 # --- weighted sampling ------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,1 @@
+"""Roles by counting words: what a network has to beat, and what it is multiplied into."""

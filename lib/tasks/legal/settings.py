@@ -1,0 +1,144 @@
+"""The settings of legal, one class for each part of the `workload:` section."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lib.config.reader import option
+
+CATEGORIES = 32  # columns of the head for categories of documents; the data may have fewer
+POSITIONS = 23  # numbers that `counting.features.position_features` has of a sentence
+
+
+@dataclass(frozen=True)
+class Context:
+    """What stands beside a sentence in the encoder's input."""
+
+    mode: Literal["single", "prev", "prev_two", "surrounding"] = option(
+        "single", "The neighbours that follow the sentence as second segment: none, one or two before, or both sides."
+    )
+    length: int = option(
+        256, "Tokens of an input at most. Neighbours are cut before the sentence itself is.", minimum=8, limit=8192
+    )
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The encoder: a published one, or one of these sizes from scratch."""
+
+    weights: str = option(
+        "",
+        "Published weights: a folder, a mounted model or data set, or a name on the Hugging Face hub; empty: from "
+        "scratch.",
+        path=True,
+    )
+    layers: int = option(2, "Transformer layers of an encoder from scratch.", minimum=1)
+    hidden: int = option(128, "Its width, a multiple of its heads.", minimum=1)
+    heads: int = option(4, "Its attention heads.", minimum=1)
+    feed_forward: int = option(512, "The width inside its layers' feed-forward part.", minimum=1)
+    vocabulary: int = option(8000, "WordPieces of its own tokenizer at most.", minimum=100)
+    dropout: float = option(0.1, "Share of its activations that is dropped in training.", minimum=0, below=1)
+    attention_dropout: float | Literal["auto"] = option(
+        "auto",
+        "Share of attention weights that is dropped; auto: 0 on a CPU, where it makes attention five times slower, "
+        "else as published.",
+        minimum=0,
+        below=1,
+    )
+    freeze_words: bool = option(False, "Whether published word vectors stay as they are.")
+    freeze_layers: int = option(0, "Lowest layers of a published encoder that stay as they are.", minimum=0)
+    planned_as: Literal["base", "large"] = option(
+        "base", "The size of BERT that a plan takes a published encoder for whose folder is not there."
+    )
+
+
+@dataclass(frozen=True)
+class Head:
+    """What makes roles of a sentence's vector."""
+
+    width: int = option(128, "Width of its hidden layer.", minimum=1)
+    dropout: float = option(0.1, "Share of activations that is dropped in training.", minimum=0, below=1)
+    position: bool = option(True, "Whether it sees where in the document the sentence stands.")
+    category: bool = option(True, "Whether it sees the category of the document.")
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates, as factors on optimizer.lr."""
+
+    layer_decay: float = option(0.85, "Factor from one encoder layer to the one below it.", above=0, maximum=1)
+    head: float = option(7.0, "Factor of the head.", above=0)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How much each sentence counts in training."""
+
+    class_weights: float = option(
+        0.5, "Power of a role's rarity as its weight: 0 weighs sentences alike, 1 roles.", minimum=0, maximum=1
+    )
+    focal: float = option(0.0, "Exponent of the focal loss; 0: cross-entropy.", minimum=0)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which documents are held out."""
+
+    by: Literal["document", "category"] = option(
+        "document", "What folds are made of: documents, spread over categories, or whole categories."
+    )
+    folds: int = option(
+        5, "Parts of the documents, of which one is the test; by category there are as many as these.", minimum=2
+    )
+    fold: int = option(0, "Which of them is the test; a category by the alphabet.", minimum=0)
+    partition: int = option(0, "Which division into folds.", minimum=0)
+    validation: float = option(0.15, "Share of the other documents that validates.", above=0, below=0.5)
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        fold, folds = values["fold"], values["folds"]
+        if values["by"] == "document" and isinstance(fold, int) and isinstance(folds, int) and fold >= folds:
+            yield "fold", f"workload.split.fold is {fold}, and the {folds} folds are numbered 0 to {folds - 1}."
+
+
+@dataclass(frozen=True)
+class Generator:
+    """The generated judgments that are used where no data is given."""
+
+    documents: int = option(30, "How many.", minimum=10)
+    sentences: int = option(30, "Sentences of each, about.", minimum=14)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The `workload:` section of a configuration."""
+
+    classes: int | tuple[str, ...] = option(
+        16, "The roles in their order, or how many the data may have at most.", minimum=2, limit=1000
+    )
+    context: Context = Context()
+    encoder: Encoder = Encoder()
+    head: Head = Head()
+    rates: Rates = Rates()
+    loss: Loss = Loss()
+    split: Split = Split()
+    generator: Generator = Generator()
+    bad_input_limit: int = option(
+        0, "Malformed lines or documents that are left out; one more refuses the data.", minimum=0
+    )
+
+    @property
+    def outputs(self) -> int:
+        """The outputs of the network, of which the data may have fewer roles."""
+        return self.classes if isinstance(self.classes, int) else len(self.classes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The roles that the configuration names; none where the data says them."""
+        return () if isinstance(self.classes, int) else self.classes
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        names = values["classes"]
+        if isinstance(names, tuple) and len(set(names)) < max(2, len(names)):
+            yield "classes", "workload.classes must name at least two roles, and none twice."

@@ -1,0 +1,194 @@
+"""Judgments dealt to training, validation and test: whole ones, by folds or by category, and checked for leaks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lib.errors import BadInput, printable
+from lib.tasks.legal.document import Document
+from lib.training.splits import stratify
+
+LONG = 5  # words; shorter sentences ("Appeal dismissed") stand in many judgments and give nothing away
+_SAME = 0.5  # share of a document's long sentences in another one that makes both the same judgment
+_FEWEST = 3  # long sentences that can show it
+_NAMED = 3  # documents that a message names
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Sorted numbers of documents, and sentences on what a reader should know."""
+
+    train: tuple[int, ...]
+    validation: tuple[int, ...]
+    test: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+    def by_name(self) -> dict[str, tuple[int, ...]]:
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+
+def deal(
+    documents: Sequence[Document],
+    folds: int = 5,
+    fold: int = 0,
+    by: str = "document",
+    seed: int = 0,
+    validation: float = 0.15,
+    subset_ratio: float = 1.0,
+) -> Parts:
+    """Deals documents: one fold of `folds` is the test, and a share of the others validates. Raises BadInput.
+
+    By "category" each category is a fold, in alphabetical order. A subset is drawn from each part by itself, so that
+    a quick run tests on none of the full run's training documents, and a smaller subset is part of a larger one.
+    """
+    names = [document.name for document in documents]
+    order = sorted(range(len(documents)), key=names.__getitem__)  # the parts hang on names, not on the order of files
+    given = [documents[place] for place in order]
+    if by == "category":
+        held_out, notes = _by_category(given, fold)
+    elif by == "document":
+        held_out, notes = _by_document(given, folds, fold, seed), []
+    else:
+        raise BadInput(f"workload.split.by is {printable(repr(by))}; it is document or category.")
+    rest = np.flatnonzero(~held_out)
+    validating = np.zeros(len(given), bool)
+    if validation:
+        validating[rest[_dealt([given[place] for place in rest], [1 - validation, validation], seed) == 1]] = True
+    parts = {"train": ~held_out & ~validating, "validation": validating, "test": held_out}
+    chosen = {
+        name: _subset([order[place] for place in np.flatnonzero(part)], names, subset_ratio, seed)
+        for name, part in parts.items()
+    }
+    _refuse_empty(chosen, bool(validation))
+    return Parts(**chosen, notes=(*notes, *check_leaks(documents, chosen)))
+
+
+def _by_document(documents: Sequence[Document], folds: int, fold: int, seed: int) -> np.ndarray:
+    if not 2 <= folds <= len(documents):
+        raise BadInput(
+            f"workload.split.folds is {folds}, and there are {len(documents)} documents: take 2 to {len(documents)} "
+            "folds. A .txt file has several documents where blank lines part them, a .csv file where it has a column "
+            "`document`."
+        )
+    if not 0 <= fold < folds:
+        raise BadInput(f"workload.split.fold is {fold}; the {folds} folds are 0 to {folds - 1}.")
+    return _dealt(documents, [1 / folds] * folds, seed) == fold
+
+
+def _by_category(documents: Sequence[Document], fold: int) -> tuple[np.ndarray, list[str]]:
+    categories = categories_of(documents)
+    if len(categories) < 2:
+        raise BadInput(
+            f"The documents have {len(categories)} categories, and a category can be held out of two or more. Put a "
+            "categories.txt beside the documents (a line each: category, tab, names), or take workload.split.by: "
+            "document."
+        )
+    if not 0 <= fold < len(categories):
+        raise BadInput(
+            f"workload.split.fold is {fold}; by category the folds are 0 to {len(categories) - 1}: "
+            f"{', '.join(map(printable, categories))}."
+        )
+    held_out = np.array([document.category == categories[fold] for document in documents])
+    return held_out, [f"The test is the category {printable(categories[fold])}; training knows none of it."]
+
+
+def categories_of(documents: Sequence[Document]) -> list[str]:
+    """Returns the known categories in alphabetical order: by category, fold 0 holds out the first."""
+    return sorted({document.category for document in documents} - {""})
+
+
+def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) -> np.ndarray:
+    """Returns (documents) the part of each, so that every part has its share of each category.
+
+    Without categories every part gets its share of each role.
+    """
+    kinds = sorted({document.category for document in documents})
+    counts = np.array([[document.category == kind for kind in kinds] for document in documents], float)
+    if len(kinds) < 2:
+        roles = sorted({role for document in documents for role in document.roles})
+        counts = np.array([[document.roles.count(role) for role in roles] for document in documents], float)
+    return stratify(counts, shares, seed)
+
+
+def _subset(part: Sequence[int], names: Sequence[str], ratio: float, seed: int) -> tuple[int, ...]:
+    """Returns the documents of a part that a quick run takes, at least one."""
+    if not 0 < ratio <= 1:
+        raise BadInput(f"data.subset_ratio is {ratio}; it is above 0 and at most 1.")
+    drawn = np.random.default_rng(seed).permutation(len(part))
+    count = int(np.ceil(ratio * len(part) - 1e-9))
+    return tuple(sorted(part[place] for place in drawn[:count]))
+
+
+def _refuse_empty(parts: Mapping[str, Sequence[int]], is_validated: bool) -> None:
+    for name, part in parts.items():
+        if not part and (name != "validation" or is_validated):
+            raise BadInput(
+                f"No document is left for {name}: there are {sum(map(len, parts.values()))} in all. Give more "
+                "documents, or change workload.split."
+            )
+
+
+def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> list[str]:
+    """Returns a sentence on equal sentences in training and held-out documents. Raises BadInput for equal documents.
+
+    A document is in two parts where it is dealt to both, where another one has the same name, and where more than half
+    of its sentences of five words and more stand in one document of the other part.
+    """
+    texts = [_long(document) for document in documents]
+    _refuse_shared(documents, parts, texts)
+    trained = {text for place in parts["train"] for text in texts[place]}
+    notes = []
+    for name in ("validation", "test"):
+        found = [text for place in parts.get(name, ()) for text in texts[place] if text in trained]
+        if found:
+            example = printable(min(found, key=len), most=80)
+            stand = "sentence stands" if len(found) == 1 else "sentences stand"
+            notes.append(f"Of {LONG} words and more, {len(found):,} {stand} in {name} and in training, say: {example}")
+    return notes
+
+
+def _long(document: Document) -> frozenset[str]:
+    return frozenset(s.casefold() for s in document.sentences if s.count(" ") + 1 >= LONG)
+
+
+def _refuse_shared(
+    documents: Sequence[Document], parts: Mapping[str, Sequence[int]], texts: Sequence[frozenset[str]]
+) -> None:
+    part_of: dict[str, tuple[str, int]] = {}  # by name
+    places: dict[str, list[tuple[str, int]]] = {}  # of each long sentence
+    found = []
+    for part, chosen in parts.items():
+        for place in chosen:
+            document = documents[place]
+            twin, _ = part_of.setdefault(document.name, (part, place))
+            same = [(twin, document.name)] if twin != part else _twins(document, part, texts[place], places, documents)
+            found += [f"{document.name} ({part}) and {name} ({other})" for other, name in same]
+            for text in texts[place]:
+                places.setdefault(text, []).append((part, place))
+    if found:
+        some = "document is" if len(found) == 1 else "documents are"
+        shown = "; ".join(map(printable, found[:_NAMED])) + ("; ..." if len(found) > _NAMED else "")
+        raise BadInput(
+            f"{len(found):,} {some} in two parts: {shown}. What is tested would have been trained on. Remove the copy."
+        )
+
+
+def _twins(
+    document: Document,
+    part: str,
+    text: frozenset[str],
+    places: Mapping[str, list[tuple[str, int]]],
+    documents: Sequence[Document],
+) -> list[tuple[str, str]]:
+    """Returns part and name of a document of another part that has most of this one's sentences."""
+    shared: dict[tuple[str, int], int] = {}
+    for sentence in text:
+        for other, place in places.get(sentence, ()):
+            if other != part:
+                shared[other, place] = shared.get((other, place), 0) + 1
+    if not shared:
+        return []
+    (other, place), count = max(shared.items(), key=lambda one: one[1])
+    fewest = min(len(text), sum(1 for s in documents[place].sentences if s.count(" ") + 1 >= LONG))
+    return [(other, documents[place].name)] if count >= _FEWEST and count > _SAME * fewest else []

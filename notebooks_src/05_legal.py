@@ -1,0 +1,213 @@
+# ---
+# trainbook:
+#   title: "Trainbook 05: legal sentence roles"
+#   tasks: [legal]
+#   configs: [legal, legal_small]
+#   gpu: true
+#   internet: false
+# ---
+
+# %% [markdown]
+# # The roles of sentences in judgments: fine-tuning a BERT encoder within its memory
+#
+# Press **Run all** and this notebook will:
+#
+# 1. read judgments whose sentences have roles (facts, argument, statute, ruling, ...), divide them by document, and refuse a
+#    document that is in two parts;
+# 2. *count*: words, their neighbours, the run of roles through a document. That is hard to beat, so it is what the network is
+#    measured against, with intervals by document;
+# 3. fine-tune an encoder ([InLegalBERT, arXiv 2209.06049](https://arxiv.org/abs/2209.06049) where it is mounted, cached or can
+#    be downloaded, else a small one from scratch, said aloud), and multiply its probabilities into the counts;
+# 4. read a judgment that you paste, and show its sentences with roles and probabilities;
+# 5. leave a plot, a table and one archive, `outputs.tar.gz`.
+#
+# It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
+# stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first; without a GPU a small model is trained.
+
+# %% tags=["carrier"]
+# The build puts lib here.
+
+# %% [markdown]
+# ## Dependencies
+# This checks every package. With internet it installs what is missing; without, it names it. It never installs PyTorch,
+# because the platform's own build fits its GPUs.
+
+# %%
+from lib import dependencies
+
+print(dependencies.ensure(dependencies.PACKAGES | dependencies.LEGAL))
+
+# %% [markdown]
+# ## Parameters
+# Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
+# `{"workload.encoder.weights": "someone/minilm"}` for another published encoder that is mounted, or
+# `{"workload.split.fold": 1}` for another fold.
+
+# %% tags=["parameters"]
+CONFIG: str = ""  # empty: the size for Kaggle where there is a GPU, otherwise the small one
+DATA_DIR: str = ""  # empty: mounted judgments if some are found, otherwise generated ones
+OUTPUT_DIR: str = ""  # empty: the platform's
+SMOKE_STEPS: int = 0
+MAX_STEPS: int = 0
+SESSION_MINUTES: float = 0  # 0: the platform's limit
+OVERRIDES: dict = {}
+RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
+
+# %%
+from lib import doctor, launch, notebook
+from lib.launch import ensemble, resume, smoke
+from lib.machine import memory
+from lib.notebook import variants, widgets
+from lib.report import outputs
+
+config = notebook.configure("legal", HOME, globals())
+
+# %% [markdown]
+# ## GPU check
+# What the machine has: each finding has a verdict and says what to do. A bad one would end the run later, so the notebook
+# stops here.
+
+# %%
+doctor.admit(config)
+
+# %% [markdown]
+# ## A memory profile
+# A profile sets batches, precision and saves at once. The table has what each of them makes of this configuration. Choose
+# one with the buttons, or write it here by hand, and run the cells from `notebook.configure` on again:
+# `OVERRIDES["memory.profile"] = "optimized"`. The run, the plan and the memory panel then all follow it, and the next cell
+# prints each key that it changes, old -> new.
+
+# %%
+widgets.profile_panel(config, OVERRIDES)
+
+# %% [markdown]
+# ## Data
+# Judgments as a folder of `sentence<TAB>role` files, as JSON with segments and labels, or as a CSV of text and label.
+# Mistakes are reported by file and line, before anything is written. Counting takes up to a minute.
+
+# %%
+run = launch.prepare(config)
+print(run.task.describe_data())
+print(*run.lengths, sep="\n")
+
+# %%
+from IPython.display import display
+
+display(*map(notebook.picture, run.task.draw_data(run.folder / "plots")))
+
+# %% [markdown]
+# ## Memory check and plan
+# The card's memory that the run will take, by a trace of its real training step, and what is in use now. The plan splits
+# the effective batch into *micro-batches* that fit, and never changes its size. With a GPU, *Use this plan* puts it into
+# `OVERRIDES`; the other buttons measure again and free unused memory.
+
+# %%
+widgets.plan_panel(notebook.plan(run), OVERRIDES)
+widgets.memory_panel()
+
+# %% [markdown]
+# ## Three ways to split a batch of 16, for BERT-base and BERT-large
+# Predicted for one T4 with the inputs of this configuration, without a GPU. The last columns are five epochs over 1,000,
+# 5,000 and 10,000 judgments as long as these.
+
+# %%
+ways = {
+    "default": {"training.micro_batch": 16, "training.precision": "fp32"},
+    "optimized": {"memory.profile": "optimized"},
+    "ultra-low": {"memory.profile": "ultra_low"},
+}
+train = run.task.data.parts["train"]
+sentences = round(sum(map(len, train)) / len(train))
+published = {"training.effective_batch": 16, "workload.encoder.weights": "law-ai/InLegalBERT"}
+for size in ("base", "large"):
+    planned = {"workload.encoder.planned_as": size}
+    rows = {f"{size}, {name}": {**published, **planned, **way} for name, way in ways.items()}
+    numbers = [files * sentences for files in (1_000, 5_000, 10_000)]
+    print(variants.table(config, rows, "t4", numbers, run.task.batch_share(), epochs=5), end="\n\n")
+
+# %% [markdown]
+# ## Smoke test
+# A few real steps in a temporary folder. They show that everything works, how much memory each phase takes, and how long
+# the full run will be. If the peak is above 92 % of the card, the notebook stops here and says what to change.
+
+# %%
+print(smoke.test(run))
+memory.clear_memory()
+
+# %% [markdown]
+# ## Resume
+# The checkpoint that the run resumes from, and how many steps are left.
+
+# %%
+found = resume.announce(run)
+
+# %% [markdown]
+# ## Full run
+# Interrupting this cell once finishes the step and saves; run it again to continue.
+
+# %%
+summary = launch.train(run)
+print(notebook.ended(summary))
+
+# %% [markdown]
+# ## Metrics
+# Losses, validation metrics (once the run is completed, beside the counts alone), speed and learning rate, from
+# `metrics.csv`. `macro_f1` is that of counts and network together, `network_macro_f1` that of the network alone.
+
+# %%
+notebook.picture(run.folder / "plots" / "metrics.png")
+
+# %% [markdown]
+# ## Evaluation beside counting
+# Each row is a method, from the commonest role to counts and network multiplied; the model is the last one. *Counts +
+# offsets* is the strongest without a network, and the last column is what a method gains over it. In brackets: intervals over
+# draws of whole documents, because the sentences of one are alike. `evaluation.csv` has all of it, with the F1 of each role.
+
+# %%
+print(notebook.compare(summary))
+
+# %%
+if summary.reason == "completed":
+    display(notebook.picture(run.folder / "plots" / "confusion.png"))
+
+# %% [markdown]
+# ## Your own judgment
+# Paste a text between the quotes and run the cell: its sentences with their roles. Rest the pointer on one for its
+# probabilities. The page and its JSON lines are in `predictions/`; from the command line it is
+# `python -m lib predict outputs.tar.gz FOLDER OUT`.
+
+# %%
+PASTED = """
+The appellant was employed as a clerk by the respondent. On the said date a complaint was lodged with the police.
+The trial court convicted the accused and sentenced him to imprisonment. Learned counsel for the appellant submitted
+that the order was without jurisdiction. Section 34 of the Act provides that every person shall be liable.
+In our opinion the view does not stand the test of reason. The appeal is allowed with costs throughout.
+"""
+
+# %%
+if summary.reason == "completed":
+    (run.folder / "pasted.txt").write_text(PASTED, "utf-8")
+    print(ensemble.run(run.folder, run.folder / "pasted.txt", run.folder / "predictions"))
+    display(notebook.page(run.folder / "predictions" / "pasted.html"))
+
+# %% [markdown]
+# ## Packaging
+# The files with their sizes, the platform's limits, and how to download the archive.
+
+# %%
+print(outputs.table(run.output_dir))
+
+# %% [markdown]
+# ## Troubleshooting
+#
+# | what you see | what to do |
+# |---|---|
+# | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
+# | "begins with an encoder from scratch" | Add InLegalBERT, or any encoder, as a Kaggle model or data set (Add Input) and name it: `OVERRIDES = {"workload.encoder.weights": "owner/name", "run.name": "published"}`. Or switch the internet on. |
+# | "The embedded default is used", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or to the folder in it that holds the files. |
+# | a line of the data is refused | The message names file and line. Correct it, or allow a number of bad lines: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
+# | documents "are in two parts" | The same judgment is there twice, perhaps under two names. Remove one. |
+# | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
+# | the network counts 0 beside the counts | It adds nothing that counting does not know: take a published encoder, more documents, or more epochs. |
+# | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
+# | "cannot be resumed with this configuration" | The message names what differs. Restore the earlier value, or choose another `run.name` in `OVERRIDES`. |

