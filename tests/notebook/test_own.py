@@ -108,7 +108,7 @@ def test_title_text_and_packages_come_from_the_task(config):
 
 def test_the_sections_are_those_of_every_training_notebook(config):
     headings = [line for line in text_of(built(config)).split("\n") if line.startswith("## ")]
-    other = source.read_source(ROOT / "notebooks_src" / "01_graphmer.py")
+    other = source.read_source(ROOT / "notebooks_src" / "02_glacier_pretrain.py")
     cells = [cell.source for cell in other.cells]
     assert headings == [line for cell in cells for line in cell.split("\n") if line.startswith("## ")]
     assert len(headings) == 12  # and before them the title and the library
