@@ -45,7 +45,7 @@ class Kaggle:
         deadline = time.time() + (IMPORTS * importing() if session.version == 1 else 60 * MINUTES)
         child = self.start(root, deadline - 60 * MINUTES)
         if session.version <= 2:
-            self.stub.wait_for(lambda: list(session.working.glob("*/checkpoints/step-*/manifest.json")), seconds=120)
+            self.stub.wait_for(lambda: list(session.working.glob("*/checkpoints/step-*/manifest.json")), seconds=600)
         if session.version == 1:  # sleeps over its deadline, so that a fast machine does not complete the run before
             signal_all(child.pid, signal.SIGSTOP)
             time.sleep(max(0.0, deadline - time.time()))
@@ -54,7 +54,7 @@ class Kaggle:
             signal_all(child.pid, signal.SIGKILL)
             child.wait()
             self.stub.lose(session)
-        assert child.wait(timeout=240) == 0, (root / "said.txt").read_text()[-2000:]
+        assert child.wait(timeout=900) == 0, (root / "said.txt").read_text()[-2000:]
 
     def start(self, root, session_start):
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("KAGGLE", "PYTHON"))}

@@ -180,7 +180,7 @@ def test_a_step_without_a_player_trains_all(gan, tmp_path, monkeypatch):
 def test_a_plan_sees_the_turns_of_both(gan, turns):
     config = gan({"workload.turns": turns})
     task = load_task(config)
-    steps = _traced_steps(task)
+    steps = _traced_steps(task, [0])
     assert sorted(steps) == sorted([0, turns] * 2) and (turns == 1 or steps[-1] == 0)
     planned = predict_task(task, config, find_card("t4"), 4, 1, 1)
     assert planned.by_category.get("optimizer", 0) >= 2 * 4 * planned.parameters  # the moments of both
