@@ -11,6 +11,7 @@ import io
 import mmap
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.util
 import os
 import pickle
 import signal
@@ -37,6 +38,7 @@ _LIBRARY = Path(__file__).resolve().parents[2]
 _LARGE = 2**16  # bytes from which an array is mapped and not copied
 _ALIGNMENT = 64  # bytes; where a large array begins in the file
 _IN_WORKER = "in DataLoader worker process"  # of torch's message for an error of the data set itself
+_LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")  # bytes; 107 are the most of a socket's path on Linux
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 _BASE: Any = multiprocessing.get_context(_METHOD)
 
@@ -74,6 +76,7 @@ def start_server() -> None:
     changes["PYTHONSAFEPATH"] = "1"  # else a folder lib in the working folder would be taken for this one
     former = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
+    _keep_sockets_in_short_folder()
     try:
         forkserver.ensure_running()
     finally:
@@ -82,6 +85,21 @@ def start_server() -> None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _keep_sockets_in_short_folder() -> None:
+    """Chooses /tmp for multiprocessing's sockets where TMPDIR is too long for a socket's path.
+
+    Python does so itself from 3.14 on (https://github.com/python/cpython/issues/132124).
+    """
+    chosen = tempfile.gettempdir()
+    if len(os.fsencode(chosen)) <= _LONGEST_FOLDER:
+        return
+    tempfile.tempdir = "/tmp"
+    try:
+        multiprocessing.util.get_temp_dir()  # it keeps the folder that it makes at the first call
+    finally:
+        tempfile.tempdir = chosen
 
 
 # --- sending ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from lib.errors import TrainingFailed
 from lib.task import load_task
 from lib.training import data, workers
 from lib.training.order import Order
+from tests.conftest import ROOT, TOY
 from tests.toy import Toy
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -176,3 +179,17 @@ def test_a_tasks_own_file_is_found_by_a_worker_from_another_folder(toy, tmp_path
         for count in (0, 1)
     ]
     assert summaries[0].metrics == summaries[1].metrics and summaries[0].test_loss == summaries[1].test_loss
+
+
+def test_workers_start_where_temporary_files_have_a_path_too_long_for_a_socket(tmp_path):
+    """In a process of its own: multiprocessing keeps the folder that it has made, and pytest's is short enough."""
+    (tmp_path / "toy.yaml").write_text(TOY)
+    (temporary := tmp_path / ("long" * 30)).mkdir()
+    code = (
+        "import sys; from lib import launch, task; "
+        "launch.train(task.load_config(sys.argv[1], {'output_dir': sys.argv[2], 'data.num_workers': 1}))"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "toy.yaml", tmp_path / "runs"]
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
