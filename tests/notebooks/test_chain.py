@@ -1,6 +1,7 @@
 """A chain of sessions, each of which really runs the built notebook, as Kaggle would: from the command line to the
 same weights as one long run."""
 
+import contextlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from tests.notebooks.test_notebooks import PARAMETERS, small_graph
 
 STEPS = 60
 MINUTES = 20.0  # of a session; the first one begins when nearly all of them have passed
-IMPORTS = 6  # times the seconds of importing lib that the first session has: two or three pass until it trains
+IMPORTS = 9  # times the seconds of importing lib that the first session has: three to six pass until it trains
 
 RUN = """
 import sys
@@ -77,10 +78,11 @@ class Kaggle:
 
 
 def signal_all(process: int, number: int) -> None:
-    """The process and its kernel, which stands in a process group of its own."""
+    """The process and its kernel, which stands in a process group of its own; some of its workers may just end."""
     parent = psutil.Process(process)
     for one in [*parent.children(recursive=True), parent]:
-        one.send_signal(number)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.send_signal(number)
 
 
 def importing() -> float:
@@ -109,7 +111,7 @@ def test_three_sessions_with_the_second_killed_end_in_the_weights_of_one_long_ru
     given = [f"--param={name}={value}" for name, value in values.items()]
     given += [f"--set={key}={value}" for key, value in overrides.items()]
     command = ["kaggle", "chain", "graphmer", "--dataset", "ada/code-graph", "--poll-seconds", "0.5", *given]
-    assert main(command) == 0
+    assert main(command) == 0, [one.failure for one in stub.sessions]
 
     home = tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer"
     sessions = json.loads((home / "chain.json").read_text())["sessions"]
