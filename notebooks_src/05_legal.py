@@ -116,13 +116,13 @@ ways = {
     "optimized": {"memory.profile": "optimized"},
     "ultra-low": {"memory.profile": "ultra_low"},
 }
-train = run.task.data.parts["train"]
-sentences = round(sum(map(len, train)) / len(train))
+samples = run.task.datasets()["train"]
+documents = len(run.task.data.parts["train"])
 published = {"training.effective_batch": 16, "workload.encoder.weights": "law-ai/InLegalBERT"}
 for size in ("base", "large"):
     planned = {"workload.encoder.planned_as": size}
     rows = {f"{size}, {name}": {**published, **planned, **way} for name, way in ways.items()}
-    numbers = [files * sentences for files in (1_000, 5_000, 10_000)]
+    numbers = [files * len(samples) // documents for files in (1_000, 5_000, 10_000)]
     print(variants.table(config, rows, "t4", numbers, run.task.batch_share(), epochs=5), end="\n\n")
 
 # %% [markdown]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lib.errors import BadInput
+from lib.launch import queue
 from lib.report.progress import Plain
 from lib.task import find_task, load_config
 from lib.tasks.legal.settings import POSITIONS
@@ -115,6 +116,16 @@ def test_a_share_of_the_data_is_whole_training_documents(tmp_path):
     for name in ("validation", "test"):
         assert [one.name for one in part.parts[name]] == names[name]
     assert len(part.class_counts) == 7 and part.class_counts.sum() == sum(map(len, part.parts["train"]))
+
+
+def test_the_folds_of_a_queue_test_each_document_once(tmp_path):
+    (tmp_path / "legal.yaml").write_text(f"{CONFIG}queue: {{folds: 3}}\n")
+    tested = [
+        one.name
+        for entry in queue.entries(tmp_path / "legal.yaml")
+        for one in find_task("legal")(entry.config).data.parts["test"]
+    ]
+    assert len(tested) == 12 == len({*tested})
 
 
 def test_the_trainer_takes_no_second_share_of_it(legal):
