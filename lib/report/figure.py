@@ -38,8 +38,8 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], path: Path, unit: str 
         colour = "white" if shares[row, column] > 0.5 else "black"
         ax.text(column, row, f"{shares[row, column]:.1%}", ha="center", va="center", color=colour, fontsize=9)
     ax.set_axis_on()
-    are_long = sum(map(len, classes)) > 8 * max(5, len(classes))
-    ax.set_xticks(range(len(classes)), classes, **({"rotation": 40, "ha": "right"} if are_long else {}))
+    leaning = {"rotation": 40, "ha": "right"} if max(map(len, classes)) > (10 if len(classes) <= 5 else 5) else {}
+    ax.set_xticks(range(len(classes)), classes, **leaning)
     ax.set_yticks(range(len(classes)), [f"{name}\n{n:,}" for name, n in zip(classes, matrix.sum(1), strict=True)])
     ax.set_xlabel("predicted")
     ax.set_ylabel(f"true ({unit})")

@@ -18,11 +18,11 @@ def test_the_confusion_matrix_shows_shares_of_each_true_class(tmp_path, monkeypa
     assert ax.get_ylabel() == "true (pixels)"
 
 
-@pytest.mark.parametrize("classes", [7, 13])
-def test_names_and_numbers_of_many_classes_do_not_cover_each_other(tmp_path, monkeypatch, classes):
+@pytest.mark.parametrize(("classes", "name"), [(7, "Ruling by Present Court"), (13, "STATUTE")])
+def test_names_and_numbers_of_many_classes_do_not_cover_each_other(tmp_path, monkeypatch, classes, name):
     drawn = []
     monkeypatch.setattr(figure, "save", lambda made, path: drawn.append(made) or path)
-    names = [f"Ruling by Present Court {number}" for number in range(classes)]
+    names = [f"{name} {number}" for number in range(classes)]
     figure.confusion(np.eye(classes, dtype=int), names, tmp_path / "a.png")
     drawn[0].draw_without_rendering()
     ax = drawn[0].axes[0]

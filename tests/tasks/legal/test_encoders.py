@@ -12,12 +12,14 @@ import torch
 from lib import checkpoint
 from lib.errors import BadInput
 from lib.machine.memory import device
+from lib.planner import as_configured, find_card
 from lib.tasks.legal import encoders
 from lib.tasks.legal.settings import Encoder
 from tests.tasks.legal.conftest import load
 from tests.tasks.legal.test_legal import train
 
 TINY = {"workload.encoder.weights": "ada/tinybert"}
+TWICE = {"training.micro_batch": 8, "training.precision": "fp16"}
 FOLDER = os.environ.get("TRAINBOOK_MINILM", "")  # of a real one
 
 
@@ -126,3 +128,15 @@ def test_a_real_published_encoder_is_read_as_a_mounted_kaggle_model(tmp_path, mo
     batch = task.collate([task.datasets()["train"][n] for n in range(2)], torch.Generator())
     assert device().type == "cuda" or task.learned()["encoder"]["options"] == {"attention_probs_dropout_prob": 0.0}
     assert torch.isfinite(task.loss(task.model(), batch)[0]["loss"])
+
+
+def test_inlegalbert_is_planned_for_a_t4_with_and_without_recomputation(tmp_path):
+    named = {"workload.encoder.weights": "law-ai/InLegalBERT", "training.effective_batch": 16}
+    plain, recomputed = (
+        as_configured(load(tmp_path, {**named, **more}).config, find_card("t4"))
+        for more in (TWICE, {**TWICE, "training.gradient_checkpointing": "all"})
+    )
+    assert plain.fits and (plain.micro_batch, plain.passes, recomputed.recomputed) == (8, 2, 12)
+    assert round(plain.prediction.parameters / 1e6) == pytest.approx(110, abs=2)
+    assert recomputed.prediction.peak_bytes < plain.prediction.peak_bytes
+    assert recomputed.expected_seconds > plain.expected_seconds

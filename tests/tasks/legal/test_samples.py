@@ -90,10 +90,11 @@ def test_such_a_head_is_planned_trained_judged_and_answers_for_every_sentence(le
     task = legal({**WINDOWS, "workload.head.document": kind, "training.effective_batch": 4})
     assert as_configured(task.config, find_card("t4")).prediction.peak_bytes > 0
     ended = train(task, tmp_path / "run")
-    assert ended.reason == "completed" and "Padding:" in task.describe_data() and 0 < task.batch_share() < 1
+    assert ended.reason == "completed" and "Padding:" in task.describe_data() and 0 < task.batch_share() <= 1
     validation = task.datasets()["validation"]
     loader = [task.collate([validation[n]], torch.Generator()) for n in range(len(validation))]
-    scores = task.evaluate(ended.state.model.eval(), type("Loader", (list,), {"dataset": validation})(loader))
+    with torch.inference_mode():
+        scores = task.evaluate(ended.state.model.eval(), type("Loader", (list,), {"dataset": validation})(loader))
     assert 0 <= scores["macro_f1"] <= 1 and scores["loss"] > 0
     (tmp_path / "new.txt").write_text("The appeal is heard.\n" * 3 + "It is allowed.\n" * 7)
     answers = task.predict([ended.state.model.eval()], tmp_path / "new.txt", None)["new"]
