@@ -10,6 +10,7 @@ from lib.errors import BadInput
 from lib.launch import queue
 from lib.report.progress import Plain
 from lib.task import find_task, load_config
+from lib.tasks.legal.sentences import as_in_corpus
 from lib.tasks.legal.settings import POSITIONS
 from lib.training import contract, loop
 from lib.training.data import subset
@@ -89,6 +90,12 @@ def test_what_was_learned_is_kept_as_json_and_taken_back(legal, tmp_path, learne
     other.take_learned(json.loads(json.dumps(learned)))
     want, got = batch_of(task), batch_of(other)
     assert other.learned() == learned and all(torch.equal(want[name], got[name]) for name in want)
+
+
+def test_what_an_earlier_version_learned_leaves_new_texts_as_they_stand(tmp_path, learned):
+    task = load(tmp_path)
+    task.take_learned({name: value for name, value in learned.items() if name != "final_marks"})
+    assert as_in_corpus('Is it "so"?', task.learned()["final_marks"]) == 'Is it "so"?'
 
 
 @pytest.mark.parametrize(
