@@ -80,12 +80,12 @@ def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
 def read_plain(path: Path) -> Document:
     """Returns a judgment without roles: a file of one sentence a line, or of running text, which is split.
 
-    Of a file whose every line has a tab the sentences are what stands before it. Raises BadInput.
+    Of a file whose every line is a sentence, a tab and a role it has the sentences. Raises BadInput.
     """
     text = text_of(path, path.name).replace("\r\n", "\n").replace("\r", "\n")
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if lines and all("\t" in line for _, line in lines):
-        found = [(number, one_line(line.split("\t")[0])) for number, line in lines]
+    rows = [(number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if all(len(cells) in (2, 3) and all(map(str.strip, cells[:2])) for _, cells in rows):
+        found = [(number, one_line(cells[0])) for number, cells in rows]
     else:
         found = split_text(text)
     found = [(number, sentence) for number, sentence in found if sentence]

@@ -190,6 +190,12 @@ def test_a_labelled_file_is_a_plain_one_without_its_roles(tmp_path):
     assert read_plain(tmp_path / "a.txt").sentences == ("The appeal is heard", "It is dismissed")
 
 
+def test_paragraphs_that_a_tab_indents_are_no_labelled_lines(tmp_path):
+    folder(tmp_path, a="\tThe appeal is heard. It is by the State.\n\n\tIt is dismissed.\tNo costs.\n")
+    wanted = ("The appeal is heard.", "It is by the State.", "It is dismissed.", "No costs.")
+    assert read_plain(tmp_path / "a.txt").sentences == wanted
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [(b"\n \n", "has no sentence"), ("é".encode("latin-1"), "line 1: Byte 0xe9"), ("a".encode("utf-16"), "is UTF-16")],
