@@ -17,7 +17,8 @@ from lib.machine.published import as_safetensors, digest, find_model, has_weight
 
 _MOST_BYTES = 2**24  # of a state.json
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
-_TAKEN_FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]  # no pickle
+_TAKEN_FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]
+_PICKLES = ["pytorch_model*.bin"]  # where there are no safetensors; read by torch's reader that runs no code
 
 
 def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn.Module:
@@ -91,24 +92,30 @@ def located(name: str, download: bool = True) -> tuple[str, Path] | None:
         if inputs.is_mounted(one, here):
             return one, find_model(one)
     folder = _from_hub(name, download)
-    if folder is not None and not has_weights(folder):
-        print(f"The Hugging Face hub has {printable(name)} as a pickle alone, which is not downloaded: mount it.")
-        return None
     return None if folder is None else (name, folder)
 
 
 def _from_hub(name: str, download: bool = True) -> Path | None:
     """Returns the folder of a model of the Hugging Face hub, from its cache or over the internet; None without them."""
+    tries = [(_TAKEN_FROM_HUB, True), (_TAKEN_FROM_HUB, False), ([*_TAKEN_FROM_HUB, *_PICKLES], False)]
     try:
         from huggingface_hub import snapshot_download
 
-        try:
-            return Path(snapshot_download(name, allow_patterns=_TAKEN_FROM_HUB, local_files_only=True))
-        except OSError:
-            return Path(snapshot_download(name, allow_patterns=_TAKEN_FROM_HUB)) if download else None
+        for patterns, is_local in tries if download else tries[:1]:
+            try:
+                folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=is_local))
+            except OSError:
+                if not is_local:
+                    raise
+                continue
+            if has_weights(folder):
+                return folder
     except Exception as error:  # of the network in many forms
         print(f"{printable(name)} is not mounted, and the Hugging Face hub does not give it ({type(error).__name__}).")
         return None
+    if download:
+        print(f"The Hugging Face hub has no weights of {printable(name)} in a form that is read: mount them.")
+    return None
 
 
 def _taken_before(config: Config, name: str) -> Mapping[str, Any] | None:

@@ -19,6 +19,7 @@ from lib.errors import BadInput, printable
 from lib.task import Batch, Task
 from lib.tasks.legal import encoders, samples
 from lib.tasks.legal.model import Network
+from lib.tasks.legal.sentences import MARKS, final_marks
 from lib.tasks.legal.settings import POSITIONS, Settings
 
 # Whatever reads, counts, evaluates or predicts is imported where it is used: a plan needs none of it.
@@ -66,8 +67,7 @@ class Legal(Task):
 
     def describe_data(self) -> str:
         self.learned()
-        training = self.config.training
-        return self.data.describe(training.effective_batch, training.micro_batch_slots, self.config.data.buckets)
+        return f"{self.data.describe()}\n{self.data.about_lengths(self.padding())}"
 
     def draw_data(self, folder: Path) -> list[Path]:
         """Draws how often each role comes, and how long the inputs are; returns the pictures."""
@@ -76,14 +76,22 @@ class Legal(Task):
         self.learned()
         return draw(self.data, folder)
 
+    def padding(self) -> float:
+        """Returns the share of padding in the first epoch's batches, which follows from the lengths of the inputs."""
+        from lib.tasks.legal.contexts import padding
+        from lib.training.order import buckets, permutation
+
+        train, training, seed = self.data.part("train"), self.config.training, self.config.seed
+        batch, pool = training.effective_batch, self.config.data.buckets
+        order = buckets(train.lengths, seed, 0, batch, pool) if pool else permutation(seed, 0, len(train))
+        window = self.settings.head.read_together or 1
+        return padding(train.lengths[order], batch // training.micro_batch_slots, int(train.filled.sum()), window)
+
     def batch_share(self) -> float:
-        """Returns how long a training batch is on average, as a share of the longest that can be."""
+        """Returns how large a training batch is on average, as a share of the largest that can be."""
         self.learned()
-        lengths, training = self.data.part("train").lengths, self.config.training
-        padding = self.data.padding(
-            lengths, training.effective_batch, training.micro_batch_slots, self.config.data.buckets
-        )
-        return float(lengths.mean()) / (1 - padding) / self.settings.context.length
+        largest = self.settings.context.length * (self.settings.head.read_together or 1)
+        return float(self.data.part("train").filled.mean()) / (1 - self.padding()) / largest
 
     def fingerprint(self) -> str:
         return self.data.fingerprint()
@@ -93,15 +101,17 @@ class Legal(Task):
         return self.data.datasets()
 
     def collate(self, samples_: list[Any], generator: torch.Generator) -> Batch:
-        return samples.collated(samples_, self.learned()["tokenizer"]["pad"])
+        pad, size = self.learned()["tokenizer"]["pad"], self.settings.head.read_together
+        return samples.in_windows(samples_, pad, size) if size else samples.collated(samples_, pad)
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
-        return samples.example(size, self.settings.context.length, POSITIONS, device)
+        settings = self.settings
+        return samples.example(size, settings.context.length, POSITIONS, device, settings.head.read_together)
 
     # --- what is learned from data --------------------------------------------------------------------------------
 
     def learned(self) -> dict[str, Any]:
-        """Returns names of roles and categories, the encoder that was chosen, its tokenizer, and the counts."""
+        """Returns the names of roles and categories, the chosen encoder, its tokenizer, final marks, and the counts."""
         if self._learned is None:
             self._learned = self._learn()
             self.data.learned = self._learned
@@ -115,13 +125,15 @@ class Legal(Task):
             "class_weights": data.class_weights.tolist(),
             "encoder": chosen,
             "tokenizer": encoders.tokenizer(self.settings.encoder, chosen, data.training_sentences),
+            "final_marks": final_marks(data.training_sentences),
         }
         return {**found, "counts": dict(data.counts)}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned. Raises BadInput where that is of another kind."""
+        values = {"final_marks": MARKS, **values}  # which an earlier version did not have
         wanted = {"classes": list, "categories": list, "class_weights": list, "encoder": dict, "tokenizer": dict}
-        wanted["counts"] = dict
+        wanted |= {"counts": dict, "final_marks": str}
         if wrong := [name for name, kind in wanted.items() if not isinstance(values.get(name), kind)]:
             raise BadInput(f"What was learned from data lacks {', '.join(wrong)}, so the weights cannot be used.")
         names, outputs = values["classes"], self.settings.outputs
@@ -132,7 +144,7 @@ class Legal(Task):
             return
         for name in ("evaluator", "data"):
             vars(self).pop(name, None)
-        self._learned = dict(values)
+        self._learned = values
         self.data.learned = self._learned
 
     def keep(self, folder: Path) -> None:
@@ -161,7 +173,8 @@ class Legal(Task):
         """Gives the head a rate of its own, and each layer of the encoder less the further it is from the head."""
         rates, below = self.settings.rates, encoders.depths(model.encoder)  # type: ignore[arg-type]
         trained = {name: below[name] for name, p in model.encoder.named_parameters() if p.requires_grad}  # type: ignore
-        groups: list[dict[str, Any]] = [{"names": ["inner.*", "output.*", "norm.*"], "lr": rates.head}]
+        head = ["inner.*", "output.*", "norm.*", *(["document.*"] if self.settings.head.read_together else [])]
+        groups: list[dict[str, Any]] = [{"names": head, "lr": rates.head}]
         for depth in sorted(set(trained.values())):
             names = [f"encoder.{name}" for name, own in trained.items() if own == depth]
             groups.append({"names": names, "lr": rates.layer_decay**depth})
@@ -175,14 +188,14 @@ class Legal(Task):
         return {"loss": self.summed(model(batch), batch)}, {"padding": padding}
 
     def summed(self, logits: Tensor, batch: Batch) -> Tensor:
-        """(B, outputs) -> the weighted sum of the losses over sentences; outputs without a role are left out."""
-        losses = F.cross_entropy(self.of_roles(logits), batch["labels"], reduction="none")
+        """(sentences, outputs) -> the weighted sum of their losses; outputs without a role are left out."""
+        losses = F.cross_entropy(self.of_roles(logits), batch["labels"].flatten(), reduction="none")
         if focal := self.settings.loss.focal:
             losses = losses * (1 - torch.exp(-losses)) ** focal
-        return (losses * batch["weight"]).sum()
+        return (losses * batch["weight"].flatten()).sum()
 
     def of_roles(self, logits: Tensor) -> Tensor:
-        """(B, outputs) -> (B, roles); a plan, which knows no roles, has all of them."""
+        """(sentences, outputs) -> (sentences, roles); a plan, which knows no roles, has all of them."""
         return logits[:, : len(self._learned["classes"])].float() if self._learned else logits.float()
 
     # --- evaluation -----------------------------------------------------------------------------------------------
@@ -203,8 +216,8 @@ class Legal(Task):
             total += float(self.summed(logits, batch))
             count += self.count(batch)["loss"]
             parts.append(F.log_softmax(self.of_roles(logits), -1).cpu())
-            numbers.append(batch["number"].cpu())
-        found = torch.cat(parts)[torch.argsort(torch.cat(numbers))].double().numpy()
+            numbers.append(batch["number"].flatten().cpu())
+        found = samples.in_order(torch.cat(parts), torch.cat(numbers))
         return {"loss": total / count, **self.evaluator.judge(model, found, loader.dataset.part)}  # type: ignore
 
     def baseline(self) -> dict[str, float]:
@@ -213,11 +226,7 @@ class Legal(Task):
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes evaluation.csv and the figures of the test into the run's folder; returns the tables as text."""
-        training = self.config.training
-        lengths = self.data.about_lengths(
-            training.effective_batch, training.micro_batch_slots, self.config.data.buckets
-        )
-        return f"{self.evaluator.report(folder)}\n{lengths}"
+        return f"{self.evaluator.report(folder)}\n{self.data.about_lengths(self.padding())}"
 
     # --- prediction -----------------------------------------------------------------------------------------------
 

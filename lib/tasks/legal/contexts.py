@@ -68,9 +68,12 @@ def _shifted(texts: Texts, offset: int) -> np.ndarray:
     return np.where(same, texts.lengths[there], 0) if len(texts) else np.zeros(0, np.int64)
 
 
-def padding(lengths: np.ndarray, batch: int) -> float:
-    """Returns the share of padding where sentences in this order are batched, each batch as long as its longest."""
+def padding(lengths: np.ndarray, batch: int, filled: int = 0, window: int = 1) -> float:
+    """Returns the share of padding where samples in this order are batched, each batch as long as its longest input.
+
+    A sample is a `window` of inputs, of which `lengths` has the longest; `filled` are the tokens of all (0: its sum).
+    """
     whole = len(lengths) // batch * batch
     batches = [*lengths[:whole].reshape(-1, batch), *([lengths[whole:]] if whole < len(lengths) else [])]
-    room = sum(int(one.max()) * len(one) for one in batches)
-    return 1 - int(lengths.sum()) / max(1, room)
+    room = sum(int(one.max()) * len(one) for one in batches) * window
+    return 1 - (filled or int(lengths.sum())) / max(1, room)

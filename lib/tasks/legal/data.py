@@ -4,8 +4,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,14 @@ from lib.errors import BadInput, printable
 from lib.machine import disk, platform
 from lib.report.progress import working
 from lib.tasks.legal import counting, documents, generated, splits
-from lib.tasks.legal.contexts import Inputs, Texts, padding
+from lib.tasks.legal.contexts import Inputs, Texts
 from lib.tasks.legal.counting import packing
 from lib.tasks.legal.counting.features import position_features
 from lib.tasks.legal.counting.stack import Stack
 from lib.tasks.legal.document import Document
-from lib.tasks.legal.samples import Sentences
+from lib.tasks.legal.samples import Sentences, Windows
 from lib.tasks.legal.settings import CATEGORIES, Settings
 from lib.tasks.legal.tokens import Tokens
-from lib.training.order import buckets
 
 # The code that makes the cached counts
 _MAKERS = sorted(Path(counting.__file__).parent.glob("*.py"))
@@ -47,7 +45,7 @@ class Data:
     def __init__(self, source: Path | None, settings: Settings, share: float, seed: int):
         self.source, self.settings, self.share, self.seed = source, settings, share, seed
         self.learned: Mapping[str, Any] = {}
-        self._samples: dict[str, Sentences] = {}
+        self._samples: dict[str, Sentences | Windows] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs: a loader worker gets its samples from the data set."""
@@ -68,9 +66,9 @@ class Data:
     def dealt(self) -> splits.Parts:
         """The numbers of the documents of each part; a share is of the training alone. Raises BadInput."""
         own = self.settings.split
-        deal = partial(splits.deal, self.documents, own.folds, own.fold, own.by, own.partition, own.validation)
-        whole = deal()
-        return whole if self.share == 1 else replace(whole, train=deal(self.share).train)
+        return splits.deal(
+            self.documents, own.folds, own.fold, own.by, own.partition, own.validation, subset_ratio=self.share
+        )
 
     @cached_property
     def parts(self) -> dict[str, list[Document]]:
@@ -144,23 +142,23 @@ class Data:
 
     # --- samples --------------------------------------------------------------------------------------------------
 
-    def datasets(self) -> dict[str, Sentences]:
+    def datasets(self) -> dict[str, Sentences | Windows]:
         return {name: self.part(name) for name in self.parts}
 
-    def part(self, name: str) -> Sentences:
+    def part(self, name: str) -> Sentences | Windows:
         """Returns the samples of a part, whose sentences are cut into tokens once."""
         if name not in self._samples:
             self._samples[name] = self.samples(self.parts[name], name)
         return self._samples[name]
 
-    def samples(self, chosen: Sequence[Document], part: str) -> Sentences:
-        """Returns the samples of some documents; those without roles are labelled 0."""
-        context, tokens = self.settings.context, self.tokens
+    def samples(self, chosen: Sequence[Document], part: str) -> Sentences | Windows:
+        """Returns the samples of some documents, sentences or windows of them; those without roles are labelled 0."""
+        context, tokens, size = self.settings.context, self.tokens, self.settings.head.read_together
         texts = Texts([tokens.numbers(document.sentences) for document in chosen])
         inputs = Inputs(texts, context.mode, context.length, tokens.cls, tokens.sep)
         labels = self.labels(chosen)
         categories = {name: number for number, name in enumerate(self.learned["categories"], 1)}
-        return Sentences(
+        sentences = Sentences(
             part,
             inputs,
             np.concatenate([position_features(document) for document in chosen]),
@@ -168,6 +166,7 @@ class Data:
             labels,
             self.class_weights[labels],
         )
+        return Windows(sentences, size) if size else sentences
 
     def labels(self, chosen: Sequence[Document]) -> np.ndarray:
         """(sentences) the number of each role; 0 where a document has none."""
@@ -194,8 +193,8 @@ class Data:
 
     # --- descriptions ---------------------------------------------------------------------------------------------
 
-    def describe(self, effective_batch: int, slots: int, pool: int) -> str:
-        """Returns where the judgments come from, how many there are, and how well their lengths fill the batches."""
+    def describe(self) -> str:
+        """Returns where the judgments come from, how many there are, and what a reader should know of their parts."""
         where = f"Data: {self.source}" if self.source else (
             "No data was given or found mounted. The embedded default is used: "
             f"{len(self.documents)} generated judgments"
@@ -206,23 +205,14 @@ class Data:
         )
         names = ", ".join(printable(name, most=40) for name in self.classes)
         notes = "".join(f"\n{note}" for note in self.dealt.notes)
-        return f"{where}. {sizes}.{notes}\nRoles: {names}.\n{self.about_lengths(effective_batch, slots, pool)}"
+        return f"{where}. {sizes}.{notes}\nRoles: {names}."
 
-    def about_lengths(self, effective_batch: int, slots: int, pool: int) -> str:
+    def about_lengths(self, padded: float) -> str:
         """Returns a sentence on the tokens of training inputs, those that are cut, and the padding of their batches."""
-        lengths = self.part("train").lengths
-        most = self.settings.context.length
+        lengths, most = self.part("train").inputs.lengths, self.settings.context.length
         half, nearly, longest = np.percentile(lengths, [50, 95, 100]).astype(int)
-        share = self.padding(lengths, effective_batch, slots, pool)
         return (
             f"Tokens of an input: median {half}, 95 % have at most {nearly}, the longest {longest}; "
-            f"{(lengths == most).sum():,} are full at {most}. Padding: {share:.1%} of a batch; to {most} it would be "
+            f"{(lengths == most).sum():,} are full at {most}. Padding: {padded:.1%} of a batch; to {most} it would be "
             f"{1 - lengths.mean() / most:.1%}."
         )
-
-    def padding(self, lengths: np.ndarray, effective_batch: int, slots: int, pool: int) -> float:
-        """Returns the share of padding in an epoch's batches, in buckets of `pool` batches, or none where it is 0."""
-        order = np.random.default_rng(self.seed).permutation(len(lengths))
-        if pool:
-            order = buckets(lengths, self.seed, 0, effective_batch, pool)
-        return padding(lengths[order], effective_batch // slots)

@@ -2,7 +2,8 @@
 
 import codecs
 import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ MOST_WORDS = 10_000  # of a sentence; the longest of the sample corpus has 332, 
 MOST_LETTERS = 100_000
 _MOST_BYTES = 2**30  # of a file
 _QUOTED = 60  # letters of what a file says
+_NUMBER = re.compile(r"-?\d{1,9}(\.0)?")  # of a list of labels; a table with gaps has 3.0 for 3
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,9 @@ def quoted(text: object) -> str:
 class Sentences:
     """The sentences of one document while it is read: what is wrong with one is a problem, and it is left out."""
 
-    def __init__(self, problems: list[str], classes: Sequence[str] = ()):
-        self.problems, self.classes = problems, classes
+    def __init__(self, problems: list[str], classes: Sequence[str], names: Callable[[], Mapping[int, str]]):
+        """`names` returns what numbers in the place of roles stand for; it is called for the first of them."""
+        self.problems, self.classes, self._names = problems, classes, names
         self.texts: list[str] = []
         self.roles: list[str] = []
         self.lines: list[int] = []
@@ -87,27 +90,27 @@ class Sentences:
 
     def add(self, text: str, role: str, line: int, where: str) -> None:
         """Takes one sentence with its role, or notes why it cannot be used; `where` names its place."""
-        text, role = one_line(text), one_line(role)
-        if wrong := self._wrong(text, role):
+        text, given = one_line(text), one_line(role)
+        role = self._named(given)
+        if wrong := _wrong_text(text) or self._wrong_role(role, given):
             self.problems.append(f"{where}: {wrong}")
             return
         self.texts.append(text)
         self.roles.append(role)
         self.lines.append(line)
 
-    def _wrong(self, text: str, role: str) -> str:
-        words = text.count(" ") + 1
-        if not text:
-            return "There is no sentence."
-        if words > MOST_WORDS or len(text) > MOST_LETTERS:
-            return (
-                f"The sentence has {words:,} words and {len(text):,} letters; at most {MOST_WORDS:,} words and "
-                f"{MOST_LETTERS:,} letters are one sentence. Split it."
-            )
-        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-            return "There is half of a character (a lone surrogate), which no text file can hold."
-        if not role:
+    def _named(self, role: str) -> str:
+        """Returns the name of a role that is a number of a list of labels; nothing where the list has no such one."""
+        if not _NUMBER.fullmatch(role):
+            return role
+        number, names = role.removesuffix(".0"), self._names()
+        return number if not names or number in names.values() else names.get(int(number), "")
+
+    def _wrong_role(self, role: str, given: str) -> str:
+        if not given:
             return "There is no role."
+        if not role:
+            return f"Label {given} is none of the {len(self._names())} labels of the list."
         if self.classes and role not in self.classes:
             near = difflib.get_close_matches(role, self.classes, 1)
             hint = f" Is {quoted(near[0])} meant?" if near else ""
@@ -116,3 +119,17 @@ class Sentences:
 
     def document(self, name: str, category: str, file: str, unit: str = "line") -> Document:
         return Document(name, category, tuple(self.texts), tuple(self.roles), file, tuple(self.lines), unit)
+
+
+def _wrong_text(text: str) -> str:
+    words = text.count(" ") + 1
+    if not text:
+        return "There is no sentence."
+    if words > MOST_WORDS or len(text) > MOST_LETTERS:
+        return (
+            f"The sentence has {words:,} words and {len(text):,} letters; at most {MOST_WORDS:,} words and "
+            f"{MOST_LETTERS:,} letters are one sentence. Split it."
+        )
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        return "There is half of a character (a lone surrogate), which no text file can hold."
+    return ""

@@ -4,11 +4,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from lib.errors import BadInput, check_limit, first_ten, printable
 from lib.tasks.legal.document import Document, Unreadable, one_line, text_of
-from lib.tasks.legal.nested import LABEL_FILES, LabelLists, is_label_list, read_nested
+from lib.tasks.legal.labels import FILES, LabelLists, is_label_list
+from lib.tasks.legal.nested import read_nested
 from lib.tasks.legal.rows import read_rows
 from lib.tasks.legal.sentences import split_text
 from lib.tasks.legal.tabbed import read_tabbed
@@ -17,10 +19,11 @@ CATEGORIES = "categories.txt"
 # What lies beside documents and is none
 _ABOUT = {
     "source", "sources", "notice", "copying", "citation", "changelog", "changes", "requirements", "categories",
-    "metadata", "dataset-metadata", "dataset_info", "dataset_infos", *LABEL_FILES,
+    "metadata", "dataset-metadata", "dataset_info", "dataset_infos", *FILES,
 }  # fmt: skip
 _FORMS = (".txt", ".json", ".jsonl", ".csv")
 _SNIFFED = 2**16  # bytes in which a file of labelled lines has its first tab
+_SHORTEST, _LONGEST, _STRETCHES = 20, 150, 20  # sentences of a stretch of a document that is alone; how many of them
 
 
 def read(source: Path, classes: Sequence[str] = (), limit: int = 0) -> list[Document]:
@@ -35,16 +38,11 @@ def read(source: Path, classes: Sequence[str] = (), limit: int = 0) -> list[Docu
     problems: list[str] = []
     root = source if source.is_dir() else source.parent
     documents: list[Document] = []
-    lists = LabelLists(root)
+    lists = LabelLists(root, classes)
     for path in _files(source):
-        shown = path.relative_to(root).as_posix()
+        reader = {".txt": read_tabbed, ".csv": read_rows}.get(path.suffix.lower(), read_nested)
         try:
-            if path.suffix.lower() == ".txt":
-                documents += read_tabbed(path, shown, classes, problems)
-            elif path.suffix.lower() == ".csv":
-                documents += read_rows(path, shown, classes, problems)
-            else:
-                documents += read_nested(path, shown, classes, problems, lists)
+            documents += reader(path, path.relative_to(root).as_posix(), classes, problems, lists)
         except Unreadable as problem:
             problems.append(str(problem))
     documents = _without_copies(_named(documents), problems)
@@ -53,7 +51,7 @@ def read(source: Path, classes: Sequence[str] = (), limit: int = 0) -> list[Docu
         print(f"Left out {len(problems):,} (workload.bad_input_limit {limit:,}):\n{first_ten(problems)}", flush=True)
     if not documents:
         raise BadInput(f"There is no document in {printable(source)}. Look at data.dir.")
-    return _with_categories(documents, source)
+    return _with_categories(_in_stretches(documents), source)
 
 
 def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
@@ -82,12 +80,12 @@ def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
 def read_plain(path: Path) -> Document:
     """Returns a judgment without roles: a file of one sentence a line, or of running text, which is split.
 
-    Of a file whose every line has a tab the sentences are what stands before it. Raises BadInput.
+    Of a file whose every line is a sentence, a tab and a role it has the sentences. Raises BadInput.
     """
     text = text_of(path, path.name).replace("\r\n", "\n").replace("\r", "\n")
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if lines and all("\t" in line for _, line in lines):
-        found = [(number, one_line(line.split("\t")[0])) for number, line in lines]
+    rows = [(number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if all(len(cells) in (2, 3) and all(map(str.strip, cells[:2])) for _, cells in rows):
+        found = [(number, one_line(cells[0])) for number, cells in rows]
     else:
         found = split_text(text)
     found = [(number, sentence) for number, sentence in found if sentence]
@@ -168,6 +166,29 @@ def _without_copies(documents: Sequence[Document], problems: list[str]) -> list[
             count = f"{len(document):,} sentences of {other.name}" if len(document) > 1 else f"sentence of {other.name}"
             problems.append(f"{document.place(0)}: {document.name} has the {count} ({other.file}). Remove one of them.")
     return kept
+
+
+def _in_stretches(documents: list[Document]) -> list[Document]:
+    """Returns a long document that is alone as several, and says so: of one nothing could be held out."""
+    if len(documents) > 1 or len(documents[0]) < 2 * _SHORTEST:
+        return documents
+    (one,) = documents
+    size = min(_LONGEST, max(_SHORTEST, len(one) // _STRETCHES))
+    bounds = range(0, len(one) - _SHORTEST + 1, size)
+    found = [
+        replace(
+            one, name=f"{one.name}/{number}", sentences=one.sentences[begin:end], roles=one.roles[begin:end],
+            lines=one.lines[begin:end],
+        )
+        for number, (begin, end) in enumerate(pairwise([*bounds, len(one)]), 1)
+    ]  # fmt: skip
+    print(
+        f"Nothing in {printable(one.file)} says where a document ends, so its {len(one):,} sentences are taken for "
+        f"{len(found)} documents of about {size}. Parts of one judgment may then be trained on and tested, and scores "
+        "are too good. Name the document of each row in a column `document`, or put an empty line between two.",
+        flush=True,
+    )
+    return found
 
 
 def _with_categories(documents: Sequence[Document], source: Path) -> list[Document]:

@@ -1,6 +1,6 @@
 """Roles by counts, by the network, and by both multiplied: the network's weight, tables with intervals, figures."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -56,14 +56,14 @@ class Evaluator:
             found |= {"network_macro_f1": float(alone[0]), "network_weight": weight}
         return found
 
-    def best_weight(self, network: np.ndarray, part: str, weights: Sequence[float] = WEIGHTS) -> float:
+    def best_weight(self, network: np.ndarray, part: str) -> float:
         """Returns the smallest weight that is as good as the best, as far as the sentences can tell.
 
         As good: the right roles are as probable but for one standard error (Breiman et al., 1984). Probabilities change
         little by little with a weight, where the F1 of a few documents jumps.
         """
         truth = self.truth(part)
-        rows = {weight: self.multiplied(network, weight, part)[PRODUCT] for weight in weights}
+        rows = {weight: self.multiplied(network, weight, part)[PRODUCT] for weight in WEIGHTS}
         logs = {weight: fitted_logs(product, truth) for weight, product in rows.items()}
         most = max(logs.values(), key=np.mean)
         behind = {weight: most - own for weight, own in logs.items()}
@@ -191,7 +191,7 @@ def draw(data: Data, folder: Path) -> list[Path]:
     """Draws how often each role comes in each part of the data, and how long the training inputs are."""
     labels = {part: data.labels(chosen) for part, chosen in data.parts.items()}
     number = {part: np.bincount(own, minlength=len(data.classes)) for part, own in labels.items()}
-    lengths = data.part("train").lengths
+    lengths = data.part("train").inputs.lengths
     return [
         figures.classes(number, data.classes, folder / "classes.png"),
         figures.lengths(lengths, data.settings.context.length, folder / "lengths.png"),

@@ -23,7 +23,7 @@ def classes(counts: Mapping[str, np.ndarray], names: Sequence[str], out: Path) -
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
     ax.set_xlabel("share of the sentences")
-    ax.legend(fontsize="small")
+    ax.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0))  # above, where no bar is
     return save(figure, out)
 
 

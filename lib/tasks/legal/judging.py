@@ -59,10 +59,6 @@ class Judged:
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
-    @property
-    def is_above_zero(self) -> bool:
-        return self.low > 0
-
 
 def judge(counts: np.ndarray, draws: int = DRAWS) -> dict[str, Judged]:
     """(documents, classes, classes) -> each of METRICS with its interval by document."""

@@ -8,13 +8,13 @@ are a sentence each. Roles are names, or numbers of a list of labels: in the fil
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 from lib.tasks.legal.document import Document, Sentences, Unreadable, one_line, quoted, text_of
+from lib.tasks.legal.labels import KEYS, LabelLists, Names, names_in
 
 _SENTENCES = ("segments", "sentences", "text", "texts", "sents", "lines", "rows", "annotations", "data")
 _TEXT = ("text", "segment", "sentence")
@@ -25,33 +25,7 @@ _NAMES = (
 )  # fmt: skip
 _DOCUMENT = ("document", "document_id", "doc", "doc_id", "case", "case_id", "file_name", "filename", "file")
 _CATEGORIES = ("category", "group", "domain")
-_LABEL_LISTS = ("label_list", "label_names", "labels", "classes", "names", "roles", "id2label", "label2id")
-LABEL_FILES = ("labels", "label_list", "label_names", "classes", "roles", "id2label", "label2id", "label_map")
 _LABELS_OF_DOCUMENT = ("label_list", "label_names", "id2label", "label2id")
-_MOST_LABEL_BYTES = 2**16
-Names = Mapping[int, str]
-
-
-class LabelLists:
-    """The lists of labels beside the files below a folder; each folder is looked through once."""
-
-    def __init__(self, root: Path):
-        self.root = root
-        self._found: dict[Path, dict[str, Names]] = {}
-
-    def of(self, path: Path) -> Names:
-        """Returns the list nearest to a file, in its folder or one above it. Raises BadInput for several."""
-        folder = path.parent
-        while True:
-            if folder not in self._found:
-                self._found[folder] = _lists_in(folder)
-            found = self._found[folder]
-            if len({tuple(sorted(names.items())) for names in found.values()}) > 1:
-                lists = ", ".join(map(printable, found))
-                raise BadInput(f"{printable(folder)} has several lists of labels, {lists}. Leave one of them there.")
-            if found or folder == self.root or self.root not in folder.parents:
-                return next(iter(found.values()), {})
-            folder = folder.parent
 
 
 def read_nested(
@@ -63,13 +37,12 @@ def read_nested(
     for number, (key, entry) in enumerate(_entries(value, path.stem), 1):
         name = key or _first_text(entry, _NAMES)
         unit = f"document {number}{f' ({printable(name, most=60)})' if name else ''}"
-        labels = _Labels(path, value, entry, classes, lists)
-        sentences = Sentences(problems, classes)
+        sentences = Sentences(problems, classes, cache(partial(_names_of, entry, value, path, lists)))
         before = len(problems)
         try:
             for line, (text, role) in enumerate(_pairs(entry), 1):
                 if not isinstance(text, str) or text.strip():  # of blanks alone Label Studio's exports have some
-                    _add(sentences, text, role, labels, line, f"{shown}, {unit}, sentence {line}")
+                    _add(sentences, text, role, line, f"{shown}, {unit}, sentence {line}")
         except BadInput:
             raise
         except ValueError as error:
@@ -83,15 +56,6 @@ def read_nested(
     if not found and not problems:
         raise Unreadable(f"{shown}: There is no document in it. Remove the file.")
     return found
-
-
-def is_label_list(path: Path) -> bool:
-    """Says whether a JSON file lists the names of roles alone."""
-    try:
-        value = json.loads(read_bytes(path, _MOST_LABEL_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return bool(_names(value) or (isinstance(value, dict) and len(value) == 1 and _names_in(value, _LABEL_LISTS)))
 
 
 def _parsed(path: Path, shown: str) -> Any:
@@ -229,32 +193,21 @@ def _spans(entry: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
     return [(_text_in(value, whole), value["labels"]) for value in values]
 
 
-class _Labels:
-    """What the numbers in the place of roles stand for; the files beside are looked at for the first number alone."""
-
-    def __init__(self, path: Path, value: Any, entry: Any, classes: Sequence[str], lists: LabelLists):
-        self._path, self._value, self._entry, self._classes, self._lists = path, value, entry, classes, lists
-
-    @cached_property
-    def names(self) -> Names:
-        inside = _names_in(self._entry, _LABELS_OF_DOCUMENT)
-        if not inside and _objects(self._entry) is not None:  # then its list of labels is not that of its sentences
-            inside = _names_in(self._entry, ("labels",))
-        if not inside and isinstance(self._value, dict) and not _is_document(self._value):
-            inside = _names_in(self._value, _LABEL_LISTS)
-        return inside or self._lists.of(self._path) or dict(enumerate(self._classes))
-
-    def name_of(self, role: str | int) -> str | None:
-        """Returns the name of a role; of a number without a list of labels itself, of one that is not in it None."""
-        if isinstance(role, str) and not role.strip().isdecimal():
-            return role
-        if isinstance(role, str) and role.strip() in self.names.values():
-            return role
-        return self.names.get(int(role)) if self.names else str(role)
+def _names_of(entry: Any, value: Any, path: Path, lists: LabelLists) -> Names:
+    """Returns the list of labels of a document: its own, that of its file, or one in a file beside it."""
+    keys = _LABELS_OF_DOCUMENT
+    if _objects(entry) is not None:  # then its list of labels is not that of its sentences
+        keys = (*keys, "labels")
+    inside = names_in(entry, keys)
+    if not inside and isinstance(value, dict) and not _is_document(value):
+        inside = names_in(value, KEYS)
+    return inside or lists.of(path)
 
 
-def _add(sentences: Sentences, text: Any, role: Any, labels: _Labels, line: int, where: str) -> None:
+def _add(sentences: Sentences, text: Any, role: Any, line: int, where: str) -> None:
     """Takes one sentence whose text and role may have any form of JSON, or notes why it cannot be used."""
+    if isinstance(text, dict):
+        text = _first(text, _TEXT)
     if isinstance(text, list) and all(isinstance(word, str) for word in text):  # of words
         text = " ".join(text)
     if isinstance(role, list) and len(role) == 1:
@@ -268,57 +221,7 @@ def _add(sentences: Sentences, text: Any, role: Any, labels: _Labels, line: int,
     elif isinstance(role, bool) or not isinstance(role, str | int):
         sentences.problems.append(f"{where}: The label is no name but {quoted(role)}.")
     else:
-        found = labels.name_of(role)
-        if found is None:
-            sentences.problems.append(f"{where}: Label {role} is none of the {len(labels.names)} labels of the list.")
-        else:
-            sentences.add(text, found, line, where)
-
-
-def _names_in(value: Any, keys: Sequence[str]) -> Names:
-    """Returns the list of labels that an object has under one of its keys."""
-    if isinstance(value, dict):
-        for key in keys:
-            if found := _names(value.get(key)):
-                return found
-    return {}
-
-
-def _lists_in(folder: Path) -> dict[str, Names]:
-    """Returns the lists of labels in a folder by file; by what they hold only where no file is called labels."""
-    called, others = {}, {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix.lower() in (".json", ".txt") and path.is_file():
-            is_called = path.stem.lower() in LABEL_FILES
-            if names := _names_of_file(path, is_called):
-                (called if is_called else others)[path.name] = names
-    return called or others
-
-
-def _names_of_file(path: Path, is_called: bool) -> Names:
-    if path.suffix.lower() == ".txt" and not is_called:
-        return {}
-    try:
-        text = read_bytes(path, _MOST_LABEL_BYTES).decode("utf-8-sig")
-        if path.suffix.lower() == ".json":
-            value = json.loads(text)
-            return _names(value) or (_names_in(value, _LABEL_LISTS) if is_called else {})
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return _names([one_line(line) for line in text.splitlines() if line.strip()])
-
-
-def _names(value: Any) -> Names:
-    """Returns the names by number of a list of names, or of an object of numbers by name or names by number."""
-    if isinstance(value, list) and len(value) > 1 and all(isinstance(one, str) for one in value):
-        return dict(enumerate(map(one_line, value)))
-    if not isinstance(value, dict) or len(value) < 2:
-        return {}
-    if all(isinstance(one, int) and not isinstance(one, bool) for one in value.values()):
-        return {number: one_line(name) for name, number in value.items()}
-    if all(isinstance(one, str) and key.isdecimal() for key, one in value.items()):
-        return {int(key): one_line(name) for key, name in value.items()}
-    return {}
+        sentences.add(text, str(role), line, where)
 
 
 def _first(value: Mapping[str, Any], keys: Sequence[str]) -> Any:

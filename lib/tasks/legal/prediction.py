@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from lib.report.progress import counted
 from lib.task.batches import in_batches
 from lib.tasks.legal import documents, page
 from lib.tasks.legal.document import Document
-from lib.tasks.legal.samples import Sample
+from lib.tasks.legal.samples import in_order
+from lib.tasks.legal.sentences import as_in_corpus
 from lib.training.data import to_device
 
 _AT_ONCE = 32  # sentences, where no micro-batch is set
@@ -59,27 +61,31 @@ def _files(source: Path) -> dict[str, Path]:
 
 
 def probabilities(task: Any, models: Sequence[nn.Module], document: Document) -> np.ndarray:
-    """Returns (sentences, classes) the probabilities of the counts times the networks, with the counts' offsets."""
+    """Returns (sentences, classes) the probabilities of the counts times the networks, with the counts' offsets.
+
+    The sentences are read as the training's were, without final full stops where these have none.
+    """
+    marks = task.learned()["final_marks"]
+    document = replace(document, sentences=tuple(as_in_corpus(one, marks) for one in document.sentences))
     samples = task.data.samples([document], "new")
     at_once = task.config.training.micro_batch or _AT_ONCE
     with torch.inference_mode():
         parts = list(in_batches(partial(_network, task, models), [samples[n] for n in range(len(samples))], at_once))
-    network = np.zeros((len(document), len(task.data.classes)))
-    network[samples.order] = np.concatenate(parts)
+        found, numbers = (torch.cat(one) for one in zip(*parts, strict=True))
     power = float(torch.stack([model.power for model in models]).mean())
-    scores = power * (task.data.stack.scores(document) + network + task.data.stack.offsets)
+    scores = power * (task.data.stack.scores(document) + in_order(found, numbers) + task.data.stack.offsets)
     powers = np.exp(scores - scores.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)
 
 
-def _network(task: Any, models: Sequence[nn.Module], samples: Sequence[Sample]) -> np.ndarray:
-    """Returns (sentences, classes) log-probabilities times the weight of each network, the mean over networks."""
+def _network(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns (sentences, classes) the mean of weighted log-probabilities over networks, and (sentences) numbers."""
     batch = task.collate(list(samples), torch.Generator())
     found = []
     for model in models:
         logits = model(to_device(batch, model.weight.device))
         found.append(model.weight * F.log_softmax(task.of_roles(logits), -1))
-    return torch.stack(found).mean(0).double().cpu().numpy()
+    return torch.stack(found).mean(0).cpu(), batch["number"].flatten()
 
 
 def rows(document: Document, shares: np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]]:

@@ -3,19 +3,21 @@
 import csv
 import io
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from lib.errors import printable
 from lib.tasks.legal.document import Document, Sentences, Unreadable, one_line, text_of
+from lib.tasks.legal.labels import LabelLists
 
 # What the columns are called, the likeliest first
-TEXTS = ("text", "sentence", "segment", "sentences")
-ROLES = ("label", "role", "rhetorical_role", "labels", "class", "annotation")
+TEXTS = ("text", "sentence", "segment", "sentences", "segments", "texts")
+ROLES = ("label", "role", "rhetorical_role", "labels", "roles", "rhetorical_roles", "class", "annotation")
 DOCUMENTS = ("document", "document_id", "doc", "doc_id", "case", "case_id", "judgment", "file", "filename", "file_name")
 CATEGORIES = ("category", "group", "domain")
 
 
-def read_rows(path: Path, shown: str, classes: Sequence[str], problems: list[str]) -> list[Document]:
+def read_rows(path: Path, shown: str, classes: Sequence[str], problems: list[str], lists: LabelLists) -> list[Document]:
     """Returns a file's documents; notes a problem for each row that cannot be used. Raises Unreadable.
 
     Without a column for the document an empty row ends one. A column of it may come back to a document.
@@ -38,7 +40,7 @@ def read_rows(path: Path, shown: str, classes: Sequence[str], problems: list[str
                 problems.append(f"{shown}, line {number}: There are {len(row)} columns; the head has {len(head)}.")
                 continue
             name = f"{path.stem}/{empty_rows}" if document is None else one_line(row[document]) or path.stem
-            sentences = found.setdefault(name, Sentences(problems, classes))
+            sentences = found.setdefault(name, Sentences(problems, classes, partial(lists.of, path)))
             category.setdefault(name, "" if group is None else one_line(row[group]))
             sentences.add(row[text], row[role], number, f"{shown}, line {number}")
     except csv.Error as error:

@@ -60,6 +60,18 @@ class Head:
     dropout: float = option(0.1, "Share of activations that is dropped in training.", minimum=0, below=1)
     position: bool = option(True, "Whether it sees where in the document the sentence stands.")
     category: bool = option(True, "Whether it sees the category of the document.")
+    document: Literal["none", "transformer", "gru"] = option(
+        "none",
+        "What reads sentences that follow each other together, and makes a sample of them: nothing, a layer of a "
+        "transformer, or a GRU in both directions. With some 40 documents either over-fits.",
+    )
+    window: int = option(16, "How many sentences it reads together.", minimum=2, limit=512)
+
+    @property
+    def read_together(self) -> int:
+        """How many sentences are a sample; 0 where each is one."""
+        window = self.window
+        return 0 if self.document == "none" else window
 
 
 @dataclass(frozen=True)

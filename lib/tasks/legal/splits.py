@@ -39,8 +39,8 @@ def deal(
 ) -> Parts:
     """Deals documents: one fold of `folds` is the test, and a share of the others validates. Raises BadInput.
 
-    By "category" each category is a fold, in alphabetical order. A subset is drawn from each part by itself, so that
-    a quick run tests on none of the full run's training documents, and a smaller subset is part of a larger one.
+    By "category" each category is a fold, in alphabetical order. A subset is one of the training documents, and a
+    smaller one is part of a larger one.
     """
     names = [document.name for document in documents]
     order = sorted(range(len(documents)), key=names.__getitem__)  # the parts hang on names, not on the order of files
@@ -56,15 +56,16 @@ def deal(
     if validation:
         validating[rest[_dealt([given[place] for place in rest], [1 - validation, validation], seed) == 1]] = True
     parts = {"train": ~held_out & ~validating, "validation": validating, "test": held_out}
-    chosen = {
-        name: _subset([order[place] for place in np.flatnonzero(part)], names, subset_ratio, seed)
-        for name, part in parts.items()
-    }
+    by_name = {name: [order[place] for place in np.flatnonzero(part)] for name, part in parts.items()}
+    chosen = {name: tuple(sorted(part)) for name, part in by_name.items()}
     _refuse_empty(chosen, bool(validation))
-    return Parts(**chosen, notes=(*notes, *check_leaks(documents, chosen)))
+    notes += check_leaks(documents, chosen)
+    return Parts(**{**chosen, "train": _subset(by_name["train"], subset_ratio, seed)}, notes=tuple(notes))
 
 
 def _by_document(documents: Sequence[Document], folds: int, fold: int, seed: int) -> np.ndarray:
+    if len(documents) < 2:
+        raise BadInput("There is one document alone, and whole documents are trained on and tested. Give several.")
     if not 2 <= folds <= len(documents):
         raise BadInput(
             f"workload.split.folds is {folds}, and there are {len(documents)} documents: take 2 to {len(documents)} "
@@ -111,8 +112,8 @@ def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) ->
     return stratify(counts, shares, seed)
 
 
-def _subset(part: Sequence[int], names: Sequence[str], ratio: float, seed: int) -> tuple[int, ...]:
-    """Returns the documents of a part that a quick run takes, at least one."""
+def _subset(part: Sequence[int], ratio: float, seed: int) -> tuple[int, ...]:
+    """Returns the documents of a part that a quick run takes, at least one of them."""
     if not 0 < ratio <= 1:
         raise BadInput(f"data.subset_ratio is {ratio}; it is above 0 and at most 1.")
     drawn = np.random.default_rng(seed).permutation(len(part))
@@ -161,9 +162,12 @@ def _refuse_shared(
     for part, chosen in parts.items():
         for place in chosen:
             document = documents[place]
-            twin, _ = part_of.setdefault(document.name, (part, place))
-            same = [(twin, document.name)] if twin != part else _twins(document, part, texts[place], places, documents)
-            found += [f"{document.name} ({part}) and {name} ({other})" for other, name in same]
+            first = part_of.setdefault(document.name, (part, place))
+            twin = first if first[0] != part else _twin(part, texts[place], places, documents)
+            if twin:
+                other = documents[twin[1]]
+                where = f"{document.place(0)}; {other.place(0)}"
+                found.append(f"{document.name} ({part}) and {other.name} ({twin[0]}), which begin in {where}")
             for text in texts[place]:
                 places.setdefault(text, []).append((part, place))
     if found:
@@ -174,21 +178,20 @@ def _refuse_shared(
         )
 
 
-def _twins(
-    document: Document,
+def _twin(
     part: str,
     text: frozenset[str],
     places: Mapping[str, list[tuple[str, int]]],
     documents: Sequence[Document],
-) -> list[tuple[str, str]]:
-    """Returns part and name of a document of another part that has most of this one's sentences."""
+) -> tuple[str, int] | None:
+    """Returns part and number of a document of another part that has most of these sentences, if there is one."""
     shared: dict[tuple[str, int], int] = {}
     for sentence in text:
         for other, place in places.get(sentence, ()):
             if other != part:
                 shared[other, place] = shared.get((other, place), 0) + 1
     if not shared:
-        return []
+        return None
     (other, place), count = max(shared.items(), key=lambda one: one[1])
     fewest = min(len(text), sum(1 for s in documents[place].sentences if s.count(" ") + 1 >= LONG))
-    return [(other, documents[place].name)] if count >= _FEWEST and count > _SAME * fewest else []
+    return (other, place) if count >= _FEWEST and count > _SAME * fewest else None

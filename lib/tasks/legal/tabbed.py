@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from lib.tasks.legal.document import Document, Sentences, Unreadable, quoted, text_of
+from lib.tasks.legal.labels import LabelLists
 
 
-def read_tabbed(path: Path, shown: str, classes: Sequence[str], problems: list[str]) -> list[Document]:
+def read_tabbed(
+    path: Path, shown: str, classes: Sequence[str], problems: list[str], lists: LabelLists
+) -> list[Document]:
     """Returns a file's documents, which blank lines part; notes a problem for each line that cannot be used."""
     text = text_of(path, shown)
     if text.strip() and "\t" not in text:
@@ -15,14 +19,15 @@ def read_tabbed(path: Path, shown: str, classes: Sequence[str], problems: list[s
             f"{shown}, line 1: No line has a tab, so these are no sentences with roles. Write each line as sentence, "
             "tab, role, or move the file elsewhere."
         )
-    found, current = [], Sentences(problems, classes)
+    begun = partial(Sentences, problems, classes, partial(lists.of, path))
+    found, current = [], begun()
     before = len(problems)
     for number, line in enumerate(text.split("\n"), 1):
         line = line.removesuffix("\r")
         where = f"{shown}, line {number}"
         if not line.strip():
             found.append(current)
-            current = Sentences(problems, classes)
+            current = begun()
         elif "\r" in line:
             problems.append(f"{where}: There is a carriage return within the line. End lines by a line feed.")
         else:

@@ -117,6 +117,14 @@ def test_an_unknown_role_is_refused_where_classes_are_given_and_the_nearest_is_n
         read(tmp_path, classes=("Facts", "Ruling"))
 
 
+def test_numbers_in_the_place_of_roles_are_those_of_the_classes_or_of_a_list_beside(tmp_path):
+    folder(tmp_path, **{"train/a": "The appeal is heard\t0\t0.9\nIt is dismissed\t1\n"})
+    assert read(tmp_path)[0].roles == ("0", "1")
+    assert read(tmp_path, classes=("Facts", "Ruling"))[0].roles == ("Facts", "Ruling")
+    folder(tmp_path, labels="FAC\nRPC\n")
+    assert [one.roles for one in read(tmp_path)] == [("FAC", "RPC")]
+
+
 def test_all_problems_are_counted_before_the_run_is_refused(tmp_path):
     folder(tmp_path, a=FINE + "x\ny\n", b=b"\xff\xfe", c="z")
     with pytest.raises(BadInput, match=r"(?s)4; workload.bad_input_limit allows 3.*a.txt, line 3.*b.txt.*c.txt"):
@@ -180,6 +188,12 @@ def test_a_plain_judgment_of_a_sentence_a_line_keeps_its_lines(tmp_path):
 def test_a_labelled_file_is_a_plain_one_without_its_roles(tmp_path):
     folder(tmp_path, a=FINE)
     assert read_plain(tmp_path / "a.txt").sentences == ("The appeal is heard", "It is dismissed")
+
+
+def test_paragraphs_that_a_tab_indents_are_no_labelled_lines(tmp_path):
+    folder(tmp_path, a="\tThe appeal is heard. It is by the State.\n\n\tIt is dismissed.\tNo costs.\n")
+    wanted = ("The appeal is heard.", "It is by the State.", "It is dismissed.", "No costs.")
+    assert read_plain(tmp_path / "a.txt").sentences == wanted
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def test_a_gain_is_paired_by_document_so_that_what_is_equal_everywhere_has_no_wi
     assert all((one.value, one.low, one.high) == (0, 0, 0) for one in same.values())
     right = judging.confusions(truth, truth, 4)
     better = judging.gain(right, counts)
-    assert all(one.is_above_zero for one in better.values())
-    assert not any(one.is_above_zero for one in judging.gain(counts, right).values())
+    assert all(one.low > 0 for one in better.values())
+    assert not any(one.low > 0 for one in judging.gain(counts, right).values())
     with pytest.raises(ValueError, match="no pair"):
         judging.gain(counts, counts[:3])
 

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from lib.errors import BadInput
+from lib.launch import queue
 from lib.report.progress import Plain
 from lib.task import find_task, load_config
+from lib.tasks.legal.sentences import as_in_corpus
 from lib.tasks.legal.settings import POSITIONS
 from lib.training import contract, loop
 from lib.training.data import subset
@@ -90,6 +92,12 @@ def test_what_was_learned_is_kept_as_json_and_taken_back(legal, tmp_path, learne
     assert other.learned() == learned and all(torch.equal(want[name], got[name]) for name in want)
 
 
+def test_what_an_earlier_version_learned_leaves_new_texts_as_they_stand(tmp_path, learned):
+    task = load(tmp_path)
+    task.take_learned({name: value for name, value in learned.items() if name != "final_marks"})
+    assert as_in_corpus('Is it "so"?', task.learned()["final_marks"]) == 'Is it "so"?'
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -115,6 +123,16 @@ def test_a_share_of_the_data_is_whole_training_documents(tmp_path):
     for name in ("validation", "test"):
         assert [one.name for one in part.parts[name]] == names[name]
     assert len(part.class_counts) == 7 and part.class_counts.sum() == sum(map(len, part.parts["train"]))
+
+
+def test_the_folds_of_a_queue_test_each_document_once(tmp_path):
+    (tmp_path / "legal.yaml").write_text(f"{CONFIG}queue: {{folds: 3}}\n")
+    tested = [
+        one.name
+        for entry in queue.entries(tmp_path / "legal.yaml")
+        for one in find_task("legal")(entry.config).data.parts["test"]
+    ]
+    assert len(tested) == 12 == len({*tested})
 
 
 def test_the_trainer_takes_no_second_share_of_it(legal):

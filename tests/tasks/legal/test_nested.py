@@ -44,6 +44,7 @@ FORMS = {
     "a list of objects": [{"id": 7, "segments": OBJECTS}],
     "rows": OBJECTS,
     "labels in lists": [{"segments": SEGMENTS, "labels": [["FAC"], ["RLC"]]}],
+    "texts in objects": [{"segments": [{"text": "one two"}, {"text": "three"}], "labels": ["FAC", "RLC"]}],
     "lists of words": [{"segments": [["one", "two"], ["three"]], "labels": ["FAC", "RLC"]}],
     "columns": {"id": [7], "text": [SEGMENTS], "labels": [["FAC", "RLC"]]},
     "Label Studio": [STUDIO],
@@ -105,6 +106,11 @@ LISTS = {
     "numbers by name": {"label2id_json": json.dumps({"FAC": 0, "ISSUE": 1, "RLC": 2})},
     "names by number": {"id2label_json": json.dumps({"0": "FAC", "1": "ISSUE", "2": "RLC"})},
     "below a key": {"labels_json": json.dumps({"labels": NAMES})},
+    "objects of number and name": {
+        "labels_json": json.dumps([{"id": place, "name": name} for place, name in enumerate(NAMES)])
+    },
+    "numbered lines": {"labels_txt": "0 FAC\n1 ISSUE\n2: RLC\n"},
+    "lines that end in a number": {"label_map_txt": "RLC\t2\nFAC\t0\nISSUE\t1\n"},
     "a list called so beside another": {"labels_json": json.dumps(NAMES), "words_json": json.dumps(["a", "b", "c"])},
 }
 
@@ -120,6 +126,11 @@ def test_a_list_of_labels_may_lie_above_the_documents(tmp_path):
     (tmp_path / "train").mkdir()
     source(tmp_path, NUMBERED, "train/corpus.json", labels_txt="FAC\nISSUE\nRLC\n")
     assert read(tmp_path)[0].roles == ("FAC", "RLC")
+
+
+def test_names_that_end_in_numbers_are_names(tmp_path):
+    source(tmp_path, NUMBERED, labels_txt="Section 1\nSection 2\nSection 3\n")
+    assert read(tmp_path)[0].roles == ("Section 1", "Section 3")
 
 
 def test_without_a_list_numbers_are_those_of_the_classes_and_without_classes_names(tmp_path):

@@ -42,6 +42,24 @@ def test_a_sentences_answer_is_its_own_whatever_the_lengths_of_others(legal, tmp
     assert task.predict([model], tmp_path / "new.txt", None)["new"] == alone
 
 
+def test_pasted_text_is_read_as_the_training_text_is_and_answered_as_it_stands(legal, tmp_path, learned):
+    """The sample corpus has no final full stops, and a lawyer's text has them."""
+    (tmp_path / "with.txt").write_text(TEXT)
+    (tmp_path / "without.txt").write_text(TEXT.replace(".\n", "\n"))
+    task = legal()
+    model = task.model().eval()
+    model.weight.fill_(1.0)
+
+    def shares():
+        found = [task.predict([model], tmp_path / name, None) for name in ("with.txt", "without.txt")]
+        assert found[0]["with"][0]["text"].endswith("clerk.") and found[1]["without"][0]["text"].endswith("clerk")
+        return [[row["probabilities"] for rows in one.values() for row in rows] for one in found]
+
+    assert learned["final_marks"] == "." and shares()[0] != shares()[1]
+    task.take_learned({**learned, "final_marks": ""})
+    assert shares()[0] == shares()[1]
+
+
 def test_several_models_answer_by_their_mean(legal, tmp_path):
     (tmp_path / "new.txt").write_text(TEXT)
     task = legal()

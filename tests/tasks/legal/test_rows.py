@@ -29,6 +29,24 @@ def test_without_one_an_empty_row_ends_a_document(tmp_path):
     assert alone.name == "all"
 
 
+def test_columns_of_a_corpus_of_segments_are_read_with_numbers_that_a_list_names(tmp_path):
+    table(tmp_path, '\ufefflabels,segments\r\n0,"\n   IN THE HIGH COURT\nOF X"\r\n2.0,Heard\r\n1,""\r\n')
+    (tmp_path / "labels.txt").write_text("PREAMBLE\nFAC\nNONE\n")
+    (found,) = read(tmp_path, limit=1)
+    assert found.sentences == ("IN THE HIGH COURT OF X", "Heard") and found.roles == ("PREAMBLE", "NONE")
+    with pytest.raises(BadInput, match="all.csv, line 7: Label 3 is none of the 3 labels of the list"):
+        read(table(tmp_path, (tmp_path / "all.csv").read_text() + "3,more\n"), limit=1)
+
+
+def test_a_table_that_names_no_documents_is_divided_into_stretches_and_it_is_said(tmp_path, capsys):
+    rows = [f"sentence {number} of all,{'FR'[number % 2]}" for number in range(205)]
+    found = read(table(tmp_path, "text,label\n" + "\n".join(rows) + "\n"))
+    assert [s for one in found for s in one.sentences] == [row.split(",")[0] for row in rows]
+    assert len(found) == 10 and all(20 <= len(one) == len(one.roles) < 40 for one in found)
+    assert found[3].name == "all/4" and found[3].place(0) == "all.csv, line 62"
+    assert "taken for 10 documents of about 20" in capsys.readouterr().out
+
+
 BAD = {
     "a column too many": ("text,label\none,F,2\nx,F\n", "all.csv, line 2: There are 3 columns; the head has 2"),
     "no role": ("text,label\none,\nx,F\n", "all.csv, line 2: There is no role"),

@@ -34,6 +34,9 @@ def test_a_run_that_is_cut_off_ends_in_the_same_bytes_and_predicts(tmp_path, cut
     cut(3)
     assert launch.train(config(tmp_path, "cut")).reason == "deadline"
     cut(None)
+    # On another machine, whose cache is empty: what was learned comes from the run's own folder
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("lib.tasks.legal.data.Stack.fit", lambda *_: pytest.fail("a resumed run counts again"))
     ended = launch.train(config(tmp_path, "cut"))
     assert ended.reason == "completed" and ended.session == 2 and not ended.missing
     whole, other = (tmp_path / "runs" / name for name in ("whole", "cut"))

@@ -2,7 +2,9 @@
 
 import pytest
 
-from lib.tasks.legal.sentences import split_sentences, split_text
+from lib.tasks.legal.documents import read
+from lib.tasks.legal.sentences import MARKS, as_in_corpus, final_marks, split_sentences, split_text
+from tests.tasks.legal.judgments import CORPUS
 
 
 @pytest.mark.parametrize(
@@ -47,3 +49,20 @@ def test_a_paragraph_a_line_is_split_and_a_sentence_a_line_is_not():
 
 def test_equal_sentences_have_their_own_lines():
     assert split_text("Appeal allowed. The end. Again.\nAppeal allowed. The end. Again.")[3] == (2, "Appeal allowed.")
+
+
+STRIPPED = ["He appealed to the High Court", "What is the test", "The appeal (No. 5) is dismissed"] * 50
+
+
+def test_a_sentence_ends_as_those_of_the_corpus_do():
+    whole = [f"{sentence}." for sentence in STRIPPED]
+    assert final_marks([*STRIPPED, "once in a hundred and fifty."]) == "" and final_marks(whole) == "."
+    for sentence in ("It is so.", "It is so .", 'It is "so."', "Is it so?", "It is (so).)"):
+        assert as_in_corpus(sentence, "") == sentence.rstrip('.?") ')
+        assert as_in_corpus(sentence, MARKS) == sentence
+    assert as_in_corpus("Is it so?", ".") == "Is it so" and as_in_corpus("...", "") == "..."
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not here")
+def test_the_sample_corpus_has_no_final_marks_at_all():
+    assert final_marks([sentence for one in read(CORPUS) for sentence in one.sentences]) == ""

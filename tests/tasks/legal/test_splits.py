@@ -60,11 +60,11 @@ def test_without_categories_every_fold_gets_its_share_of_a_rare_role():
         assert sum(documents[place].roles.count("Rare") for place in parts.test) == 1
 
 
-def test_a_subset_is_drawn_by_documents_from_each_part_and_a_smaller_one_is_part_of_a_larger_one():
+def test_a_subset_is_one_of_training_documents_and_a_smaller_one_is_part_of_a_larger_one():
     documents = judgments(40, GROUPS)
     whole, half, tenth = (splits.deal(documents, subset_ratio=ratio) for ratio in (1.0, 0.5, 0.1))
-    for name, part in tenth.by_name().items():
-        assert part and set(part) < set(half.by_name()[name]) < set(whole.by_name()[name])
+    assert tenth.train and {*tenth.train} < {*half.train} < {*whole.train}
+    assert (whole.validation, whole.test) == (half.validation, half.test) == (tenth.validation, tenth.test)
     assert len(half.train) == -(-len(whole.train) // 2)
 
 
@@ -85,6 +85,11 @@ def test_a_split_that_cannot_be_is_refused(changes, sentence):
         splits.deal(judgments(6, ("tax",)), **changes)
 
 
+def test_one_document_cannot_be_divided():
+    with pytest.raises(BadInput, match="There is one document alone"):
+        splits.deal(judgments(1))
+
+
 def test_a_category_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(BadInput, match="by category the folds are 0 to 2: civil, criminal, tax"):
         splits.deal(judgments(6, GROUPS), by="category", fold=3)
@@ -99,7 +104,9 @@ def test_a_document_in_training_and_test_is_refused():
 def test_a_copy_under_another_name_is_refused_also_with_a_sentence_more():
     documents = judgments(4)
     copy = replace(documents[0], name="copy", sentences=(*documents[0].sentences, "and one more of five words"))
-    with pytest.raises(BadInput, match=r"copy \(test\) and j00 \(train\)"):
+    copy = replace(copy, file="copy.txt", lines=tuple(range(7, 7 + len(copy))))
+    copied = r"copy \(test\) and j00 \(train\), which begin in copy.txt, line 7; j00.txt, line 1"
+    with pytest.raises(BadInput, match=copied):
         splits.check_leaks([*documents, copy], {"train": [0, 1], "validation": [2], "test": [3, 4]})
 
 

@@ -1,6 +1,6 @@
 """The strongest model that counting alone gives: words, their context, the run of the roles, multiplied and shifted."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -53,16 +53,15 @@ class Stack:
         documents: Sequence[Document],
         classes: Sequence[str],
         seed: int = 0,
-        progress: Callable[[float], None] | None = None,
         most_sentences: int = _MOST_SENTENCES,
     ) -> "Stack":
         """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles.
 
-        Of more than `most_sentences` a random choice of whole documents is counted. `progress` is called with the
-        share that is done. Raises BadInput where roles are missing or unknown, or for a single document.
+        Of more than `most_sentences` a random choice of whole documents is counted. Raises BadInput where roles are
+        missing or unknown, or for a single document.
         """
         chosen = _some(_checked(documents, classes), seed, most_sentences)
-        return _Fit(chosen, tuple(classes), seed, progress or (lambda share: None)).stack()
+        return _Fit(chosen, tuple(classes), seed).stack()
 
     def parts(self, document: Document) -> dict[str, np.ndarray]:
         """Returns (sentences, classes) log-probabilities of `sentence`, `context` and `crf`, a row each in a table."""
@@ -150,9 +149,7 @@ def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 class _Fit:
     """One fit: the numbers of every sentence are made once, and every model takes the rows of its documents."""
 
-    def __init__(
-        self, documents: Sequence[Document], classes: tuple[str, ...], seed: int, progress: Callable[[float], None]
-    ):
+    def __init__(self, documents: Sequence[Document], classes: tuple[str, ...], seed: int):
         self.documents, self.classes = documents, classes
         number = {role: place for place, role in enumerate(classes)}
         self.truth = np.array([number[role] for document in documents for role in document.roles])
@@ -162,25 +159,14 @@ class _Fit:
         self.parts = int(part.max()) + 1
         self.vocabulary = Vocabulary.of(documents, _most_terms(len(classes)))
         self.own = self.vocabulary.own(documents)
-        self.progress = progress
 
     def stack(self) -> Stack:
-        pairs = [*combinations(range(self.parts), 2)]
-        steps = len(pairs) + 7 * self.parts  # a model in context takes about six times that of a sentence
-        done = 0.0
-
-        def tell(share: float) -> None:
-            nonlocal done
-            done += share / steps
-            self.progress(min(done, 1.0))
-
         alone, held = [], np.zeros((len(self.truth), len(self.classes)))  # by models without the sentence's document
         for part in range(self.parts):
             alone.append(self._model(self.own, self.part != part, SENTENCE))
             here = self.part == part
             held[here] = alone[-1].scores(self.own[here])
-            tell(1)
-        chained = self._chained(held, pairs, tell)
+        chained = self._chained(held)
         chain = Chain.fit(held, self.truth, self.lengths)
         matrix = self.vocabulary.in_context(self.documents, self.own)
         context, around = [], np.zeros_like(held)
@@ -188,7 +174,6 @@ class _Fit:
             context.append(self._model(matrix, self.part != part, CONTEXT))
             here = self.part == part
             around[here] = context[-1].scores(matrix[here])
-            tell(6)
         scores = product(chained, log_softmax(around))
         ends = np.cumsum(self.lengths)
         held_out = {
@@ -200,7 +185,7 @@ class _Fit:
     def _model(self, matrix: sparse.csr_matrix, chosen: np.ndarray, options: Fitting) -> Linear:
         return Linear.fit(matrix[chosen], self.truth[chosen], len(self.classes), options)
 
-    def _chained(self, held: np.ndarray, pairs: Sequence[tuple[int, int]], tell: Callable[[float], None]) -> np.ndarray:
+    def _chained(self, held: np.ndarray) -> np.ndarray:
         """Returns (sentences, classes) of chains in whose fit no document of the sentence's part had a share.
 
         The chain for part j is fitted on scores of the other parts, each by a model that saw neither it nor j.
@@ -208,12 +193,11 @@ class _Fit:
         if self.parts < 3:  # there is no third part to fit on
             return log_softmax(held)
         without = {part: np.zeros_like(held) for part in range(self.parts)}
-        for first, second in pairs:
+        for first, second in combinations(range(self.parts), 2):
             model = self._model(self.own, (self.part != first) & (self.part != second), SENTENCE)
             for scored, left_out in ((first, second), (second, first)):
                 here = self.part == scored
                 without[left_out][here] = model.scores(self.own[here])
-            tell(1)
         chained = np.empty_like(held)
         for part, scores in without.items():
             here, others = self.part == part, self.part != part

@@ -57,11 +57,8 @@ def test_what_is_read_again_gives_the_very_same_scores(fitted):
     assert again.as_json() == fitted.as_json()
 
 
-def test_a_fit_is_the_same_again_whatever_the_order_of_the_documents_and_says_how_far_it_is(fitted):
-    shares = []
-    again = Stack.fit(TRAINING[::-1], ROLES, progress=shares.append)
-    assert again.as_json() == fitted.as_json()
-    assert shares == sorted(shares) and shares[-1] == pytest.approx(1) and len(shares) > 10
+def test_a_fit_is_the_same_again_whatever_the_order_of_the_documents(fitted):
+    assert Stack.fit(TRAINING[::-1], ROLES).as_json() == fitted.as_json()
     assert inner_parts(TRAINING, 0).tolist() == inner_parts(TRAINING, 0).tolist() != inner_parts(TRAINING, 1).tolist()
 
 
