@@ -65,7 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     train.set_defaults(run=_train)
     plan = commands.add_parser("plan", help="memory, micro-batch, time and quota on a card, without one")
     plan.add_argument("configs", nargs="+", metavar="config", help="one YAML file or several")
-    plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help='t4, ... or "NN GiB, capability X.Y"')
+    own = 't4, ... or "NN GiB, capability X.Y[, NN TFLOP/s, NN GB/s]"'
+    plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help=own)
     plan.add_argument("--gpus", type=int, default=0, metavar="N", help="cards at work; 0: as many as a session has")
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     plan.add_argument("--samples", type=int, default=0, metavar="N", help="training samples, for a length in epochs")

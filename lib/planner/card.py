@@ -128,7 +128,7 @@ def _own(given: dict[str, re.Match[str]]) -> Target:
     name = f"{memory:g} GiB, capability {level[0]}.{level[1]}"
     name += "".join(f", {match[0]}" for key, match in given.items() if key in ("half", "single", "bandwidth"))
     assumed = [] if capability else [f"the capability of {name.partition(',')[0]}: {level[0]}.{level[1]} was taken."]
-    lacking = [what for what, known in (("GB/s", bandwidth), ("TFLOP/s", faster)) if not known]
+    lacking = [what for what, known in (("TFLOP/s", faster), ("GB/s", bandwidth)) if not known]
     if lacking:
         assumed.append(_assumed(name, like, lacking))
     elif single is None or half is None:
