@@ -32,13 +32,21 @@ class NotTraceable(BadInput):
 
 def users_line() -> str:
     """Returns the innermost line on the stack that is neither torch's nor the planner's: "FILE, line N"."""
+    return _lines()[0]
+
+
+def _lines() -> list[str]:
+    """Returns the lines on the stack that are neither torch's nor the planner's, from the innermost to the step's."""
+    found: list[str] = []
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not (file.startswith((_TORCH, _HERE, "<")) or file.endswith(_HELPERS)):
-            return f"{file}, line {frame.f_lineno}"
+            found.append(f"{file}, line {frame.f_lineno}")
+        elif found and file.startswith(_HERE):  # which called the step
+            break
         frame = frame.f_back
-    return "a line of torch"
+    return found or ["a line of torch"]
 
 
 class Watch:
@@ -69,11 +77,13 @@ class Watch:
             self._refuse(f"read more than {MOST_READS:,} values into Python at one line")
 
     def _refuse(self, what: str) -> None:
-        line = self._reads.most_common(1)[0][0] if self._reads else users_line()
+        lines = _lines()
+        read = self._reads.most_common(1)[0][0] if self._reads else lines[0]
+        called = f", called at {lines[-1]}" if lines[-1] != read else ""
         reads = " What is read there is taken as False or 1 every time." if self._reads else ""
         raise NotTraceable(
-            f"The traced step {what} and goes on ({line}).{reads} A prediction computes no values, so a loop that "
-            "waits for one has no end: give it a fixed number of turns in the step that is predicted."
+            f"The traced step {what} and goes on ({read}{called}).{reads} A prediction computes no values, so a loop "
+            "that waits for one has no end: give it a fixed number of turns in the step that is predicted."
         )
 
     def sentences(self) -> list[str]:

@@ -56,6 +56,18 @@ def test_a_step_without_an_end_is_refused_by_operators_and_by_seconds(monkeypatc
         predict(linear, step)
 
 
+def test_a_loop_in_a_library_is_named_with_the_line_that_called_it(monkeypatch):
+    monkeypatch.setattr(limits, "MOST_READS", 50)
+    library = {}
+    exec(compile("def search(x):\n    while x.item() > 0:\n        x = x * 1\n", "/library/search.py", "exec"), library)
+
+    def step(net):
+        library["search"](out(net).sum())
+
+    with pytest.raises(NotTraceable, match=r"\(/library/search.py, line 2, called at .*test_limits.py, line \d+\)"):
+        predict(linear, step)
+
+
 def test_the_bounds_count_a_stretch_and_not_the_whole_step(monkeypatch):
     def step(net):
         y = out(net)
