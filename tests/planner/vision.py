@@ -211,3 +211,70 @@ def wide_resnet() -> nn.Sequential:
             layers.append(WideBlock(inside, out, 1 if number else stride))
             inside = out
     return nn.Sequential(*layers, nn.BatchNorm2d(640), nn.ReLU(), nn.AvgPool2d(8), nn.Flatten(), nn.Linear(640, 10))
+
+
+class PatchEncoder(nn.Module):
+    """ViT-L/16 of torchvision at 224 x 224, with ten classes."""
+
+    def __init__(self, layers: int = 24, d: int = 1024, heads: int = 16, classes: int = 10):
+        super().__init__()
+        self.patch = nn.Conv2d(3, d, 16, 16)
+        self.token, self.position = nn.Parameter(torch.zeros(1, 1, d)), nn.Parameter(torch.zeros(1, 197, d))
+        self.blocks = nn.Sequential(*(PatchLayer(d, heads) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
+        return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+class PatchLayer(nn.Module):
+    def __init__(self, d: int, heads: int):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.attention = nn.MultiheadAttention(d, heads, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm1(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return x + self.mlp(self.norm2(x))
+
+
+class UNet(nn.Module):
+    """mmsegmentation's UNet-S5-D16 with an FCN head and an auxiliary one."""
+
+    def __init__(self, classes: int = 2):
+        super().__init__()
+        w = [64, 128, 256, 512, 1024]
+        pairs = zip([3, *w], w, strict=False)
+        self.down = nn.ModuleList(
+            nn.Sequential(*([nn.MaxPool2d(2)] if i != 3 else []), conv(i, o, 3), conv(o, o, 3)) for i, o in pairs
+        )
+        up = nn.Upsample(scale_factor=2, mode="bilinear")
+        self.up = nn.ModuleList(nn.Sequential(up, conv(2 * o, o)) for o in w[:4])
+        self.join = nn.ModuleList(nn.Sequential(conv(2 * o, o, 3), conv(o, o, 3)) for o in w[:4])
+        self.heads = nn.ModuleList(
+            nn.Sequential(conv(i, 64, 3), nn.Dropout2d(0.1), nn.Conv2d(64, classes, 1)) for i in w[:2]
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        skips = []
+        for stage in self.down:
+            x = stage(x)
+            skips.append(x)
+        decoded = {}
+        for level in (3, 2, 1, 0):
+            x = decoded[level] = self.join[level](torch.cat([skips[level], self.up[level](x)], 1))
+        return self.heads[0](decoded[0]), self.heads[1](decoded[1])
+
+
+def unet_step(batch: int, size: int):
+    def step(net):
+        target = torch.randint(0, 2, (batch, size, size), device="cuda")
+        main, more = net(torch.randn(batch, 3, size, size, device="cuda"))
+        main, more = (F.interpolate(t, size=(size, size), mode="bilinear") for t in (main, more))
+        return F.cross_entropy(main, target) + 0.4 * F.cross_entropy(more, target)
+
+    return step
