@@ -94,9 +94,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_uncarried(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the commands of rooms that no notebook carries."""
-    if importlib.util.find_spec("lib.kaggle"):
-        importlib.import_module("lib.kaggle.commands").add(commands)
+    """Adds the commands of files that no notebook carries."""
+    for name in ("lib.kaggle", "lib.planner"):
+        if importlib.util.find_spec(name) and importlib.util.find_spec(f"{name}.commands"):
+            importlib.import_module(f"{name}.commands").add(commands)
 
 
 def _doctor(options: argparse.Namespace) -> int:
