@@ -67,6 +67,7 @@ class Question:
     rank: int = 16
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     recomputed: bool = True
+    dropout: float = 0.05  # before the adapters; what is dropped is kept for each of them
     optimizer: str = "adamw"
     autocast: bool = True  # as trainers have it; a plain loop over a model in half precision may be without
 
@@ -133,8 +134,10 @@ def _check(asked: Question) -> None:
 
 def _made(settings: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
     """Makes the model on `meta`, with weights of `dtype`."""
-    import transformers
-
+    try:
+        import transformers
+    except ImportError as error:
+        raise BadInput(f"A language model is made by transformers, which cannot be imported: {error}") from None
     transformers.logging.set_verbosity_error()
     kind = settings["model_type"]
     try:
@@ -162,7 +165,7 @@ def _trained(settings: Mapping[str, Any], asked: Question, precision: str) -> nn
             if parameter.is_floating_point():
                 parameter.data = parameter.data.float()
     if asked.method != "full":
-        adapt(model, asked.rank, asked.targets)
+        adapt(model, asked.rank, asked.targets, asked.dropout)
     if asked.recomputed:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if asked.method != "full":

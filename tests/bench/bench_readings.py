@@ -28,6 +28,9 @@ def memory(rows: Iterable[readings.Reading]) -> dict[str, dict]:
             "error": round(predicted / row.measured - 1, 4),
             "fits": result.fits,
         }
+        if getattr(row, "reserved", 0):
+            error = round(result.reserved_bytes / row.reserved - 1, 4)
+            found[row.name] |= {"reserved_mib": round(row.reserved / 2**20, 1), "reserved_error": error}
         print(f"{row.name}: {found[row.name]}", flush=True)
     return found
 
@@ -55,15 +58,18 @@ def summary(errors: list[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    xmem, others = readings.xmem(), readings.others()
-    by_set = {"xmem": memory(xmem), "others": memory(others)}
+    xmem = readings.xmem()
+    by_set = {
+        "xmem": memory(xmem), "others": memory(readings.others()), "adapters": memory(readings.adapters())
+    }  # fmt: skip
     fitted = [row.name for row in xmem if not row.ran_out]
     write(RECORD, {
         **head("torch", "transformers"),
         "memory": by_set,
         "summary": {
             "xmem": summary([by_set["xmem"][name]["error"] for name in fitted]),
-            "others": summary([row["error"] for row in by_set["others"].values()]),
+            **{name: summary([row["error"] for row in by_set[name].values()]) for name in ("others", "adapters")},
+            "reserved": summary([r["reserved_error"] for r in by_set["adapters"].values() if "reserved_error" in r]),
         },
         "speed": speed(speeds.every()),
     })  # fmt: skip

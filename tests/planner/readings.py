@@ -221,3 +221,64 @@ def others() -> list[Reading]:
 
 def every() -> list[Reading]:
     return [*xmem(), *others()]
+
+
+# --- language models with adapters ------------------------------------------------------------------------------------
+
+_CAN = "DaoyuanLi2816/can-i-finetune-this, benchmarks/: RTX 4080 16 GB, torch 2.6, max_memory_allocated and _reserved"
+_FMS = "foundation-model-stack/fms-acceleration, refs/a100_80gb.csv: A100 80 GB, max_memory_allocated"
+RTX_4080 = "15.6 GiB, capability 8.9, 97 TFLOP/s, 717 GB/s"
+# model, method, batch, length, layers recomputed, paged optimizer, GiB allocated, GiB reserved
+_CAN_ROWS = (
+    ("Qwen2.5-0.5B", "lora", 1, 1024, True, True, 3.03, 3.79),
+    ("Qwen2.5-0.5B", "qlora", 1, 1024, True, True, 3.12, 3.30),
+    ("Qwen2.5-0.5B", "qlora", 1, 2048, True, True, 5.52, 6.28),
+    ("Qwen2.5-0.5B", "lora", 1, 512, True, False, 1.99, 2.38),
+    ("Qwen2.5-1.5B", "qlora", 1, 512, True, True, 2.79, 2.91),
+    ("Qwen2.5-1.5B", "qlora", 1, 1024, True, True, 4.04, 4.36),
+    ("Qwen2.5-1.5B", "qlora", 1, 1024, False, True, 9.34, 9.55),
+    ("Qwen2.5-1.5B", "qlora", 2, 1024, True, True, 6.53, 6.88),
+    ("Qwen2.5-1.5B", "qlora", 1, 2048, True, True, 6.53, 7.10),
+    ("Qwen2.5-1.5B", "qlora", 1, 4096, True, True, 11.51, 13.56),
+    ("Qwen2.5-3B", "qlora", 1, 1024, True, True, 5.17, 5.54),
+    ("Qwen2.5-7B", "qlora", 1, 1024, True, True, 10.00, 11.23),
+)
+_FMS_ROWS = (("lora", 4, "", 24.32), ("lora", 8, "", 34.55), ("qlora", 4, "nf4", 21.26), ("qlora", 8, "nf4", 37.51))
+
+
+@dataclass(frozen=True)
+class Asked(Reading):
+    """A reading of adapters: the question that `lib.planner.language` answers, and the reserved bytes where read."""
+
+    question: Any = None
+    reserved: int = 0
+
+    def prediction(self) -> Prediction:
+        from lib.planner.language import fits
+
+        return fits(self.question)
+
+
+def adapters() -> list[Asked]:
+    """Their own loops over models in bf16, without autocast, for the RTX 4080; a trainer's on the A100."""
+    from lib.planner.language import Question
+
+    rows = []
+    for model, method, batch, length, recomputed, paged, gib, reserved in _CAN_ROWS:
+        rank, optimizer = (16, "paged_adamw_8bit") if paged else (8, "adamw")
+        asked = Question(
+            model, method, RTX_4080, batch, length, rank=rank, recomputed=recomputed, optimizer=optimizer,
+            autocast=False,
+        )  # fmt: skip
+        kept = "" if recomputed else ", nothing recomputed"
+        rows.append(Asked(
+            f"{model} {method}, {batch} x {length}, rank {rank}{kept}", int(gib * GIB), "allocated", RTX_4080, _CAN,
+            lambda: None, question=asked, reserved=int(reserved * GIB),
+        ))
+    for method, batch, kind, gib in _FMS_ROWS:
+        asked = Question("Mistral-7B", method, "a100-80", batch, 4096, kind)
+        rows.append(Asked(
+            f"Mistral-7B {method}, {batch} x 4096", int(gib * GIB), "allocated", "a100-80", _FMS, lambda: None,
+            question=asked,
+        ))
+    return rows

@@ -27,8 +27,8 @@ def tiny(tmp_path):
 
 
 def test_the_cache_of_an_answer_grows_by_the_bytes_of_a_token(tiny):
-    short, long = (fits(tiny(method="inference", length=n)).moments["after forward"] for n in (4097, 12289))
-    assert long - short == pytest.approx(8192 * CACHE, rel=0.01)
+    short, long = (fits(tiny(method="inference", length=n)).moments["after forward"] for n in (257, 2305))
+    assert long - short == pytest.approx(2048 * CACHE, rel=0.05)
 
 
 def test_only_adapters_have_moments_and_the_base_is_packed(tiny):
