@@ -112,4 +112,4 @@ def test_the_readme_quotes_the_figures_of_the_record():
     span = f"({100 * tensors['lowest']:.1f} to +{100 * tensors['highest']:.1f} %) in tensors"
     assert f"within {100 * tensors['mean']:.1f} % on average {span}" in text
     assert f"within {100 * reserved['mean']:.1f} % in what" in text
-    assert f"up to {-100 * reserved['lowest']:.1f} % above the prediction" in text
+    assert f"underestimated by at most {-100 * reserved['lowest']:.1f} %" in text
