@@ -156,11 +156,17 @@ def cards() -> str:
             f"{card.fp16_tflops:g}" + _sustained(card),
             f"{card.bf16_tflops:g}" if card.bf16_tflops else "none",
             f"{card.fp32_tflops:g}",
+            _linked(card.source),
         ]
         for card in CARDS.values()
     ]
-    head = ["card", "capability", "GiB that torch sees", "GB/s", "fp16 TFLOP/s", "bf16", "fp32"]
+    head = ["card", "capability", "GiB that torch sees", "GB/s", "fp16 TFLOP/s", "bf16", "fp32", "source of the rates"]
     return table(head, rows)
+
+
+def _linked(source: str) -> str:
+    url, *more = source.partition(";")[0].split(" ")
+    return " ".join([f"[{url.split('/')[-1] or url.split('/')[-2]}]({url})", *more])
 
 
 def _sustained(card: Card) -> str:

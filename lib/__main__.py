@@ -1,5 +1,5 @@
 """The command line: `python -m lib train CONFIG [--set key=value ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`,
-`new NAME --like KIND`, `notebook CONFIG`, and `kaggle dataset|push|status|fetch|chain|preflight`.
+`fits MODEL`, `new NAME --like KIND`, `notebook CONFIG`, and `kaggle dataset|push|status|fetch|chain|preflight`.
 
 What imports torch, which takes seconds, is imported by the commands that need it.
 """
@@ -65,7 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     train.set_defaults(run=_train)
     plan = commands.add_parser("plan", help="memory, micro-batch, time and quota on a card, without one")
     plan.add_argument("configs", nargs="+", metavar="config", help="one YAML file or several")
-    plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help='t4, ... or "NN GiB, capability X.Y"')
+    own = 't4, ... or "NN GiB, capability X.Y[, NN TFLOP/s, NN GB/s]"'
+    plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help=own)
     plan.add_argument("--gpus", type=int, default=0, metavar="N", help="cards at work; 0: as many as a session has")
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     plan.add_argument("--samples", type=int, default=0, metavar="N", help="training samples, for a length in epochs")
@@ -93,9 +94,26 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_uncarried(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the commands of rooms that no notebook carries."""
+    """Adds the commands of files that no notebook carries."""
     if importlib.util.find_spec("lib.kaggle"):
         importlib.import_module("lib.kaggle.commands").add(commands)
+    if (Path(__file__).parent / "planner" / "language.py").is_file():  # whose package imports torch
+        _add_fits(commands)
+
+
+def _add_fits(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    fits = commands.add_parser("fits", help="whether a language model fits a card: inference, LoRA, QLoRA or all of it")
+    fits.add_argument("model", help="Llama-2-7B, Qwen2.5-7B ..., or a folder with a config.json of Hugging Face")
+    fits.add_argument("--method", default="qlora", help="inference, lora, qlora (the default) or full")
+    fits.add_argument("--gpu", default="t4", metavar="CARD", help="as plan takes it")
+    fits.add_argument("--batch", type=int, default=1, metavar="N", help="sequences at once")
+    fits.add_argument("--length", type=int, default=1024, metavar="N", help="tokens; in inference prompt and answer")
+    fits.add_argument("--quantised", default="", metavar="KIND", help="nf4, nf4-dq or int8 weights")
+    fits.add_argument("--precision", default="auto", help="auto, fp16, bf16 or fp32")
+    fits.add_argument("--rank", type=int, default=16, metavar="N", help="of the adapters")
+    fits.add_argument("--optimizer", default="adamw", help="adamw or paged_adamw_8bit")
+    fits.add_argument("--largest", default="", metavar="WHAT", help="batch or length: find the largest that fits")
+    fits.set_defaults(run=_fits)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -148,6 +166,20 @@ def _plan(options: argparse.Namespace) -> int:
         if len(plans) > 1:
             print("\n\n" + planner.of_plans(plans))
     return 0
+
+
+def _fits(options: argparse.Namespace) -> int:
+    """Prints the prediction for a language model; returns 2 where it does not fit."""
+    language = importlib.import_module("lib.planner.language")  # not an import, so that no notebook carries it
+    names = ("model", "method", "batch", "length", "quantised", "precision", "rank", "optimizer")
+    asked = language.Question(card=options.gpu, **{name: getattr(options, name) for name in names})
+    if options.largest:
+        found = language.most(asked, options.largest)
+        print(f"{options.largest} of {asked.model}, {asked.method}: {found}")
+        return 0 if found.size else 2
+    prediction = language.fits(asked)
+    print(f"{asked.model}, {asked.method}, {asked.batch} x {asked.length:,} tokens:\n{prediction}")
+    return 0 if prediction.fits else 2
 
 
 def _queue(options: argparse.Namespace) -> int:

@@ -86,10 +86,17 @@ print(panel.side_by_side(HOME / "configs" / f"{CONFIG}.yaml", OVERRIDES, BESIDE)
 # |---|---|---|
 # | `t4` | T4: Kaggle has two, Colab one | 14.6 |
 # | `p100` | P100, which Kaggle has retired | 15.9 |
-# | `rtx3050` | RTX 3050 8 GB | 7.6 |
-# | `l4` | L4 | 22 |
+# | `v100-16`, `v100-32` | V100 | 15.8, 31.7 |
+# | `rtx2080ti` | RTX 2080 Ti | 10.6 |
+# | `rtx3050`, `rtx3060`, `rtx3080`, `rtx3090` | RTX 3050 8 GB to RTX 3090 | 7.6, 11.6, 9.6, 23.6 |
+# | `rtx4070`, `rtx4090` | RTX 4070, RTX 4090 | 11.6, 23.5 |
+# | `a10`, `a6000` | A10, RTX A6000 | 22, 47.4 |
+# | `l4`, `l40s` | L4, L40S | 22, 44.4 |
 # | `a100-40`, `a100-80` | A100 | 39, 79 |
-# | `h200` | H200 | 139 |
+# | `h100-pcie`, `h100`, `h200` | H100, H200 | 79.1, 79.1, 139 |
+#
+# Any other card is its memory, capability and rates: `"24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s"`. What you leave out is
+# taken from the nearest card above, and the plan says so.
 #
 # ## Your own model
 # `predict` takes any model and any step, without a configuration. Make the model and the batch as you would on a GPU, and

@@ -17,6 +17,7 @@ CONTEXT_BYTES = 200 * MIB
 # What NCCL takes of each card for its channels, and cuDNN for the algorithms that it tries: assumptions, not measured.
 NCCL_BYTES = 200 * MIB
 BENCHMARK_BYTES = 1024 * MIB
+_SAME_GIB = 1.5  # what drivers and versions of a card differ by; the RTX 3080 is sold with 10 and with 12 GB
 FITS = 0.92  # of what the card has after the context: the rest is for what no trace can see
 
 
@@ -26,6 +27,7 @@ class Target:
 
     card: Card
     set_aside: int = CONTEXT_BYTES  # bytes of it that are not for tensors
+    assumed: tuple[str, ...] = ()  # sentences on figures that were not given
 
     @property
     def usable_bytes(self) -> int:
@@ -55,22 +57,92 @@ class Target:
         return 0.3, 0.7
 
 
-_OWN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*GiB\s*(?:,\s*capability\s*(\d+)\.(\d+))?\s*", re.IGNORECASE)
+_NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
+# What a description of one's own card may have, each once, between commas.
+_PARTS = {
+    "memory": re.compile(rf"{_NUMBER}\s*GiB", re.IGNORECASE),
+    "capability": re.compile(r"capability\s*(\d+)\.(\d+)", re.IGNORECASE),
+    "half": re.compile(rf"{_NUMBER}\s*TFLOP/s(?:\s*(?:fp16|bf16))?", re.IGNORECASE),
+    "single": re.compile(rf"{_NUMBER}\s*TFLOP/s\s*fp32", re.IGNORECASE),
+    "bandwidth": re.compile(rf"{_NUMBER}\s*(GB|TB)/s", re.IGNORECASE),
+}
+_ALIASES = {"a100": "a100-40", "v100": "v100-16", "h100-sxm": "h100", "rtxa6000": "a6000"}
+_TPU = re.compile(r"tpu.*|v[2-6][ep]?(-\d+)?")
+OWN_FORM = '"24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s"'
 
 
 def find_card(name: str) -> Target:
-    """Returns the card called `name` ("t4", "a100-40", ...), or one's own as "NN GiB, capability X.Y".
+    """Returns the card called `name` ("t4", "a100-40", ...), or one's own by its figures.
 
-    Raises BadInput, with the cards that are known and the form for one's own.
+    One's own is "NN GiB, capability X.Y, NN TFLOP/s, NN GB/s": its memory, and what is known of the rest; TFLOP/s are
+    those of fp16 products, or "NN TFLOP/s fp32". What is not given is taken from the nearest known card, and the
+    target says so. Raises BadInput, with the cards that are known and the form for one's own.
     """
-    key = {"a100": "a100-40"}.get(name.strip().lower(), name.strip().lower())
+    key = re.sub(r"\s+", "", name.lower())
+    key = _ALIASES.get(key, key)
     if key in CARDS:
         return Target(CARDS[key])
-    if own := _OWN.fullmatch(name):
-        return Target(_like_known(float(own[1]), (int(own[2] or 7), int(own[3] or 5))))
+    if _TPU.fullmatch(key):
+        raise BadInput(
+            f"{name!r} is a TPU, on which Trainbook does not train: PyTorch reaches one through another library (XLA) "
+            "alone. Plan for a GPU; Kaggle's is t4."
+        )
+    if given := _own_figures(name):
+        return _own(given)
     raise BadInput(
         f"There is no card {name!r}. Known cards: {', '.join(CARDS)}. Write your own as its memory and capability, "
-        'for example "8 GiB, capability 8.6".'
+        f'for example "8 GiB, capability 8.6", and its rates where you know them: {OWN_FORM}.'
+    )
+
+
+def _own_figures(name: str) -> dict[str, re.Match[str]]:
+    """Returns the parts of a description by their names; nothing where it is none."""
+    found: dict[str, re.Match[str]] = {}
+    for part in name.split(","):
+        matches = {key: match for key, form in _PARTS.items() if (match := form.fullmatch(part.strip()))}
+        if len(matches) != 1 or matches.keys() & found.keys():
+            return {}
+        found |= matches
+    zero = [key for key in ("half", "single", "bandwidth") if key in found and not float(found[key][1])]
+    return found if "memory" in found and not zero else {}
+
+
+def _own(given: dict[str, re.Match[str]]) -> Target:
+    """Returns a card of which not all is known, with sentences on what was taken for the rest."""
+    capability = given.get("capability")
+    level = (int(capability[1]), int(capability[2])) if capability else (7, 5)
+    memory = float(given["memory"][1])
+    like = _nearest(memory, level)
+    rates: dict[str, float | None] = {}
+    if bandwidth := given.get("bandwidth"):
+        rates["bandwidth_gb_s"] = float(bandwidth[1]) * (1000 if bandwidth[2].upper() == "TB" else 1)
+    half = float(given["half"][1]) if "half" in given else None
+    single = float(given["single"][1]) if "single" in given else None
+    like_half = like.bf16_tflops or like.fp16_tflops
+    faster = half / like_half if half else single / like.fp32_tflops if single else None
+    if faster:
+        rates["fp16_tflops"] = half or faster * like_half
+        rates["bf16_tflops"] = rates["fp16_tflops"] if level >= (8, 0) else None
+        rates["fp32_tflops"] = single or faster * like.fp32_tflops
+        rates["fp16_sustained_tflops"] = None
+    name = f"{memory:g} GiB, capability {level[0]}.{level[1]}"
+    name += "".join(f", {match[0]}" for key, match in given.items() if key in ("half", "single", "bandwidth"))
+    assumed = [] if capability else [f"the capability of {name.partition(',')[0]}: {level[0]}.{level[1]} was taken."]
+    lacking = [what for what, known in (("TFLOP/s", faster), ("GB/s", bandwidth)) if not known]
+    if lacking:
+        assumed.append(_assumed(name, like, lacking))
+    elif single is None or half is None:
+        other = "fp32" if single is None else "fp16"
+        assumed.append(f"the TFLOP/s of {other} of {name}: the ratio to the others was taken from {like.name}.")
+    card = replace(like, name=name, capability=level, memory_gib=memory, source="given", device="", **rates)
+    return Target(_without_bf16(card), assumed=tuple(assumed))
+
+
+def _assumed(name: str, like: Card, lacking: list[str]) -> str:
+    rates = {"TFLOP/s": f"{like.fp16_tflops:g} TFLOP/s in fp16", "GB/s": f"{like.bandwidth_gb_s:g} GB/s"}
+    return (
+        f"how fast {name} is: {' and '.join(rates[what] for what in lacking)} of {like.name} were taken. Give its own, "
+        f"as in {OWN_FORM}."
     )
 
 
@@ -83,20 +155,31 @@ def check_room(target: Target) -> None:
         )
 
 
-def _like_known(memory_gib: float, capability: tuple[int, int]) -> Card:
-    """Returns a card of which only memory and capability are known, with the rates of the nearest known one."""
+def _nearest(memory_gib: float, capability: tuple[int, int]) -> Card:
+    """Returns the known card of the same generation, else of the one before, whose memory is nearest."""
     older = [card for card in CARDS.values() if card.capability <= capability] or list(CARDS.values())
-    like = min(older, key=lambda card: (abs(card.capability[0] - capability[0]), abs(card.memory_gib - memory_gib)))
-    name = f"{memory_gib:g} GiB, capability {capability[0]}.{capability[1]}"
-    source = f"the rates are those of {like.name}"
-    return replace(like, name=name, capability=capability, memory_gib=memory_gib, source=source)
+    major, minor = capability
+    return min(
+        older,
+        key=lambda c: (abs(c.capability[0] - major), abs(c.capability[1] - minor), abs(c.memory_gib - memory_gib)),
+    )
+
+
+def _without_bf16(card: Card) -> Card:
+    return card if card.capability >= (8, 0) else replace(card, bf16_tflops=None)
 
 
 def card_of_gpu(index: int) -> Target:
-    """Returns GPU `index` of this machine: its own memory and capability, with the rates of its card in the table."""
+    """Returns GPU `index` of this machine: its own memory and capability, with the rates of its card in the table.
+
+    Of a card in no table the rates are those of the nearest known one, and the target says so.
+    """
     properties = torch.cuda.get_device_properties(index)
     memory_gib = properties.total_memory / GIB
-    known = [c for c in CARDS.values() if c.name.split()[0] in properties.name and abs(c.memory_gib - memory_gib) < 2]
-    if known:
-        return Target(replace(known[0], memory_gib=memory_gib))
-    return Target(replace(_like_known(memory_gib, (properties.major, properties.minor)), name=properties.name))
+    name = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", properties.name)
+    for card in CARDS.values():
+        if re.fullmatch(card.device, name) and abs(card.memory_gib - memory_gib) < _SAME_GIB:
+            return Target(replace(card, memory_gib=memory_gib))
+    like = _nearest(memory_gib, level := (properties.major, properties.minor))
+    card = replace(like, name=properties.name, capability=level, memory_gib=memory_gib, source="given", device="")
+    return Target(_without_bf16(card), assumed=(_assumed(properties.name, like, ["TFLOP/s", "GB/s"]),))

@@ -7,7 +7,6 @@ say "cuda".
 
 import contextlib
 import functools
-import math
 import types
 import warnings
 from collections import Counter
@@ -21,9 +20,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from lib.planner import recurrent
+from lib.planner.allocator import Allocator
+from lib.planner.attention import HALF, attend, attention_kernel
 from lib.planner.card import Target
-
-HALF = (torch.float16, torch.bfloat16)
+from lib.planner.driver import card_index, one_card
 
 # The lists of aten/src/ATen/autocast_mode.h, which the documentation's "CUDA Op-Specific Behavior" names too.
 _TO_HALF = frozenset(
@@ -51,12 +52,17 @@ _PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._t
 
 
 class CudaSemantics(TorchFunctionMode):
-    """Makes PyTorch calls on `meta` tensors behave as on `target`. `attention` counts the kernels chosen."""
+    """Makes PyTorch calls on `meta` tensors behave as on `target`.
+
+    `attention` counts the kernels chosen, `recurrent` the calls of cuDNN's recurrent layers.
+    """
 
     def __init__(self, target: Target):
         super().__init__()
         self.target = target
         self.attention: Counter[str] = Counter()
+        self.recurrent = 0
+        self.compiled: Counter[str] = Counter()
         self._half_weights: dict[int, tuple[Tensor, Tensor]] = {}  # autocast's cache, which ends with the region
         self._was_autocast = False
         self._running: list[Callable] = []
@@ -71,6 +77,11 @@ class CudaSemantics(TorchFunctionMode):
         if name == "dropout" and _drops(*args, **kwargs):
             return torch.native_dropout(args[0], _argument(args, kwargs, 1, "p"), True)[0]  # fused: a mask of bytes
         half = self._autocast()
+        if name in recurrent.GATES and args[0].is_meta:
+            if half is not None:
+                args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, half), (args, kwargs))
+            self.recurrent += 1
+            return recurrent.run(name, args, kwargs)
         if half is None:
             return func(*args, **kwargs)
         return self._autocast_call(func, name, args, kwargs, half)
@@ -140,69 +151,7 @@ class CudaSemantics(TorchFunctionMode):
             key, value = (t.repeat_interleave(repeats, 1) for t in (key, value))
         kernel = attention_kernel(self.target.card.capability, query, value, attn_mask)
         self.attention[kernel] += 1
-        if kernel == "flash":
-            return _flash(query, key, value, dropout_p, is_causal, scale)
-        if kernel == "math" and is_causal:
-            attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril_()
-        if attn_mask is not None and attn_mask.dtype is torch.bool:
-            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask, -math.inf)
-        if kernel == "efficient":
-            return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
-        return _plain_attention(query, key, value, attn_mask, dropout_p, scale)
-
-
-def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
-    """Returns the first kernel that can attend, in the order of sdp_utils.cpp: "flash", "efficient" or "math".
-
-    query and value (B, H, L, E). Flash attention needs half precision, capability 8.0, heads of at most 256 and no
-    mask; the memory-efficient kernel needs heads that are a multiple of 16 bytes, and no bf16 before 8.0.
-    """
-    if query.dim() != 4:
-        return "math"
-    width, is_half = query.shape[-1], query.dtype in HALF
-    if is_half and capability >= (8, 0) and mask is None and width <= 256 and value.shape[-1] == width:
-        return "flash"
-    aligned = 16 // query.element_size()
-    if query.dtype is torch.bfloat16 and capability < (8, 0):
-        return "math"
-    if capability >= (5, 0) and width % aligned == 0 and value.shape[-1] % aligned == 0:
-        return "efficient"
-    return "math"
-
-
-def _flash(query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, scale: float | None) -> Tensor:
-    width = query.shape[-1]
-    if width % 8:
-        query, key, value = (torch.nn.functional.pad(t, (0, 8 - width % 8)) for t in (query, key, value))
-    flash = torch.ops.aten._scaled_dot_product_flash_attention
-    return flash(query, key, value, dropout, causal, False, scale=scale)[0][..., :width]
-
-
-def _efficient(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, causal: bool, scale: float | None
-) -> Tensor:
-    if bias is not None:
-        columns = bias.shape[-1]
-        if columns % 16:  # rows are padded to an aligned length
-            bias = torch.nn.functional.pad(bias, (0, 16 - columns % 16))[..., :columns]
-        bias = bias.expand(*query.shape[:3], key.shape[2])
-    keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-    return efficient(query, key, value, bias, keeps, dropout, causal, scale=scale)[0]
-
-
-def _plain_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, scale: float | None
-) -> Tensor:
-    """Attends as at::_scaled_dot_product_attention_math does, which keeps the scores (B, H, L, S)."""
-    root = math.sqrt(scale if scale else query.shape[-1] ** -0.5)
-    scores = torch.matmul(query * root, key.transpose(-2, -1) * root)
-    if bias is not None:
-        scores = scores + bias
-    scores = torch.ops.aten._safe_softmax(scores, -1)
-    if dropout > 0:
-        scores = torch.native_dropout(scores, dropout, True)[0]
-    return torch.matmul(scores, value)
+        return attend(kernel, query, key, value, attn_mask, dropout_p, is_causal, scale)
 
 
 # --- small parts ----------------------------------------------------------------------------------------------------
@@ -212,14 +161,24 @@ def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Replaces every CUDA device in a call by `meta`; a device itself (`torch.device("cuda")`) keeps its name."""
     if func is torch.device:
         return args, kwargs
-    if getattr(func, "__name__", "") == "cuda":
+    name = getattr(func, "__name__", "")
+    if name == "cuda":
+        card_index(args[1] if len(args) > 1 else kwargs.get("device"))
         return (args[0], "meta"), {}
+    if type(kwargs.get("device")) is int:  # torch's word for a card
+        card_index(kwargs["device"])
+        kwargs["device"] = "meta"
+    if name == "to" and len(args) > 1 and type(args[1]) is int:
+        card_index(args[1])
+        args = (args[0], "meta", *args[2:])
     return tuple(_meta_device(a) for a in args), {name: _meta_device(value) for name, value in kwargs.items()}
 
 
 def _meta_device(value: Any) -> Any:
-    is_cuda = isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda"
-    return torch.device("meta") if is_cuda else value
+    if not isinstance(value, str | torch.device) or str(value).partition(":")[0] != "cuda":
+        return value
+    card_index(value)
+    return torch.device("meta")
 
 
 def _argument(args: tuple, kwargs: dict, position: int, name: str) -> Any:
@@ -269,15 +228,15 @@ def _for_cuda(function: Callable) -> Callable:
 
 
 @contextlib.contextmanager
-def simulated_cuda(target: Target) -> Iterator[CudaSemantics]:
-    """Makes a training step on `meta` tensors do what it would do on `target`."""
+def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterator[CudaSemantics]:
+    """Makes a training step on `meta` tensors do what it would do on `target`; torch.cuda reads from `allocator`."""
     semantics = CudaSemantics(target)
     with (
+        one_card(target, allocator, semantics.compiled),
         mock.patch.object(torch.autocast, "__init__", _for_cuda(torch.autocast.__init__)),
         mock.patch.object(torch, "is_autocast_enabled", _for_cuda(torch.is_autocast_enabled)),
         mock.patch.object(torch, "get_autocast_dtype", _for_cuda(torch.get_autocast_dtype)),
         mock.patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False),
-        mock.patch("torch.cuda.is_bf16_supported", lambda *_, **__: True),
         mock.patch("torch.utils.checkpoint._infer_device_type", lambda *_: "cuda"),
         warnings.catch_warnings(),
     ):

@@ -13,15 +13,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lib.config import Config
 from lib.errors import BadInput
 from lib.machine.memory import GIB
-from lib.planner import kernels
+from lib.planner import kernels, plain
 from lib.planner.allocator import MIB
 from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, FITS, NCCL_BYTES, Target, check_room, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
+from lib.planner.driver import check_model
+from lib.planner.limits import NotTraceable
+from lib.planner.plain import META, PASSES, STEPS
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
 from lib.training.data import to_device
@@ -30,15 +33,8 @@ from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step, summing_bytes
 
-_STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
 _TURNS = 1000  # first steps of a run in which all players of a task have their turn
-_PASSES = 2  # gradients are there from the second micro-batch of a step on
-_META = torch.device("meta")
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries", "workspace")
-
-
-class NotTraceable(BadInput):
-    """A step that cannot be traced: the shape of a result depends on values."""
 
 
 @dataclass(frozen=True)
@@ -79,65 +75,84 @@ class Prediction:
 
 def predict(
     model: Callable[[], nn.Module],
-    step: Callable[[nn.Module], Tensor],
+    step: Callable[[nn.Module], Any],
     card: str = "t4",
     *,
-    precision: Precision = "fp32",
-    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    precision: str = "fp32",
+    optimizer: Callable[[list[nn.Parameter]], Any] | None = None,
     accumulation: int = 1,
     clip_norm: float = 1.0,
     keeps_outputs: bool = False,
+    zeroes_after_forward: bool = False,
 ) -> Prediction:
     """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
 
         predict(lambda: Net(), lambda net: net(torch.randn(32, 3, 224, 224, device="cuda")).mean(), card="t4")
 
-    `keeps_outputs`: the loop holds a step's loss until the next one is computed, as a plain loop without `del` does;
-    `step` may then return (loss, anything else that the loop holds). Raises what `step` raises; BadInput for an unknown
-    card; NotTraceable for an operator whose result depends on values.
+    The model trains in the mode in which it is made (`eval()` stays). `optimizer` may return a list of them; what
+    `step` returns may be the loss, a tuple that begins with it, or have a `loss`. `keeps_outputs`: the loop holds what
+    a step returned until the next one is computed, as a plain loop without `del` does. `zeroes_after_forward`: it calls
+    zero_grad between forward and backward pass, as Lightning does. Raises what `step` raises; BadInput for an unknown
+    card and values that cannot be; NotTraceable for what depends on values, and for more than one card.
     """
     target = find_card(card)
-    tracker = Tracker(target, target.usable_bytes)
-    check_room(target)
-    with torch.random.fork_rng(devices=[]), _OwnTraceback(), simulated_cuda(target) as semantics:
-        net = tied(_built(model)).train()
-        chosen = (optimizer or torch.optim.AdamW)(list(net.parameters()))
-        _force_foreach(chosen)
+    loop = plain.Loop(
+        plain.checked(target, precision, accumulation, clip_norm),
+        accumulation, clip_norm, keeps_outputs, zeroes_after_forward,
+    )  # fmt: skip
+    plain.check_functions(model, step)
+    with _OwnTraceback(), _users_model(model, target) as (net, tracker, semantics):
+        chosen = plain.optimizers((optimizer or torch.optim.AdamW)(list(net.parameters())))
+        for each in chosen:
+            _force_foreach(each)
         tracker.adopt(net)
         with tracker:
-            _users_steps(tracker, net, step, chosen, precision, accumulation, clip_norm, keeps_outputs)
-    return _result(tracker, semantics, min(accumulation, _PASSES))
+            plain.run(tracker, net, step, chosen, loop)
+    return _result(tracker, semantics, loop.passes, _of_model(net, loop.precision, semantics))
 
 
-def _users_steps(
-    tracker: Tracker,
-    net: nn.Module,
-    step: Callable[[nn.Module], Any],
-    optimizer: torch.optim.Optimizer,
-    precision: Precision,
-    accumulation: int,
-    clip_norm: float,
-    keeps_outputs: bool,
-) -> None:
-    """Runs the plain loop: zero_grad, forward and backward for each micro-batch, clipping, optimizer."""
-    tracker.at("after load")
-    parameters = [p for p in net.parameters() if p.requires_grad]
-    for _ in range(_STEPS):
-        tracker.at("start")
-        optimizer.zero_grad()
-        for _ in range(min(accumulation, _PASSES)):
-            with autocast(precision, _META), tracker.users_code():
-                result = step(net)
+def predict_inference(
+    model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32"
+) -> Prediction:
+    """Predicts the peak of forward passes without gradients: `step` makes a batch on "cuda" and calls the model.
+
+    The model is put in eval(). What `step` returns is held to its end, as are caches of keys and values in it. Raises
+    as `predict`.
+    """
+    target = find_card(card)
+    computed_in = plain.checked(target, precision, 1, 0)
+    plain.check_functions(model, step)
+    with _OwnTraceback(), _users_model(model, target) as (net, tracker, semantics):
+        tracker.adopt(net.eval().requires_grad_(False))
+        with tracker, torch.no_grad(), autocast(computed_in, META), tracker.users_code():
+            tracker.at("after load")
+            tracker.at("start")
+            result = step(net)
             tracker.at("after forward")
-            (result[0] if isinstance(result, tuple) else result).backward()
-            tracker.at("after backward")
-            if not keeps_outputs:
-                del result
-        if clip_norm:
-            nn.utils.clip_grad_norm_(parameters, clip_norm)
-        optimizer.step()
-        tracker.adopt_state(value for state in optimizer.state.values() for value in state.values())
-        tracker.at("after optimizer step")
+            del result
+    return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
+
+
+@contextlib.contextmanager
+def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tuple[nn.Module, Tracker, CudaSemantics]]:
+    """Yields a model on the simulated card, seeded: what its steps draw is the same every time."""
+    check_room(target)
+    tracker = Tracker(target, target.usable_bytes)
+    with _seeded(), simulated_cuda(target, tracker.allocator) as semantics:
+        net = tied(_built(model))
+        check_model(net, semantics.compiled)
+        yield net, tracker, semantics
+
+
+def _of_model(net: nn.Module, precision: Precision, semantics: CudaSemantics) -> list[str]:
+    """Returns sentences on what a person may not expect: a model that stands in eval(), bf16 without units."""
+    said = []
+    if not net.training:
+        said.append("the model was made in eval(), and stays so: without dropout, with fixed batch statistics.")
+    card = semantics.target.card
+    if precision == "bf16" and card.bf16_tflops is None:
+        said.append(f"how slow bf16 is: {card.name} has no units for it. fp16 is what it is fast in.")
+    return said
 
 
 def predict_task(task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int) -> Prediction:
@@ -145,7 +160,7 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
 
     `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.
     """
-    traced = min(passes, _PASSES)
+    traced = min(passes, PASSES)
     with _seeded():
         batch = task.example_batch(micro_batch, torch.device("cpu"))
     with _followed(task, config, target, micro_batch) as (state, tracker, semantics):
@@ -157,7 +172,7 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
         size = f"{BENCHMARK_BYTES // MIB} MiB are set aside, which is an assumption."
         unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
     if config.training.compile:
-        unseen.append("what torch.compile saves or adds: the step was traced without it.")
+        semantics.compiled["torch.compile"] += 1
     return _result(tracker, semantics, traced, unseen)
 
 
@@ -174,8 +189,8 @@ def predict_evaluation(task: Task, config: Config, target: Target, size: int, mi
         allocator = tracker.allocator
         allocator.peak_allocated, allocator.overflowed = allocator.allocated, False
         state.model.eval()
-        with torch.no_grad(), autocast(state.precision, _META), tracker.users_code():
-            task.loss(state.model, to_device(batch, _META))
+        with torch.no_grad(), autocast(state.precision, META), tracker.users_code():
+            task.loss(state.model, to_device(batch, META))
     peak = allocator.peak_allocated
     return peak, not allocator.overflowed and peak <= target.limit_bytes
 
@@ -189,9 +204,9 @@ def _followed(
     precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     on_meta = copy.copy(task)
     on_meta.model = lambda: tied(task.model())
-    with put_back(), simulated_cuda(target) as semantics, _OwnTraceback():
-        with _META:
-            state = new_state(on_meta, config, _META, precision)
+    with put_back(), simulated_cuda(target, tracker.allocator) as semantics, _OwnTraceback():
+        with META:
+            state = new_state(on_meta, config, META, precision)
         state.micro_batch = micro_batch
         _force_foreach(state.optimizer)
         tracker.adopt(state.model)
@@ -232,19 +247,19 @@ def _traced_steps(task: Task, begins: list[int]) -> list[int]:
     frequent = Counter(player for player, _ in turns).most_common()
     first = dict(reversed(turns))
     return (
-        [first[player] for player, _ in reversed(frequent)] * _STEPS if len(frequent) > 1 else [*begins, begins[-1] + 1]
+        [first[player] for player, _ in reversed(frequent)] * STEPS if len(frequent) > 1 else [*begins, begins[-1] + 1]
     )
 
 
 def _built(model: Callable[[], nn.Module]) -> nn.Module:
     """Makes the model on `meta`, or on the CPU and moves it where its constructor computes with values."""
     try:
-        with _META:
-            return model().to(_META)  # legacy constructors (torch.FloatTensor) know no default device
+        with META:
+            return model().to(META)  # legacy constructors (torch.FloatTensor) know no default device
     except (NotImplementedError, RuntimeError) as error:
         if "meta" not in str(error).lower():
             raise
-    return model().to(_META)
+    return model().to(META)
 
 
 def tied(model: nn.Module) -> nn.Module:
@@ -320,9 +335,16 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
         for name, times in sorted(tracker.bounded.items())
     ]
+    bounds += tracker.watch.sentences()
+    if semantics.compiled.total():
+        bounds.append("what torch.compile saves or adds: the step was traced without it.")
+    if semantics.recurrent:
+        bounds.append("the reserve space of cuDNN's recurrent layers: its size is an assumption, and speed a guess.")
     context = f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them."
     by_category, by_module = tracker.at_peak()
-    start, after_passes, end = (tracker.moments[m][1] for m in ("start", "after backward", "after optimizer step"))
+    moments = {name: cost for name, (_, cost) in tracker.moments.items()}
+    start, after_passes = moments["start"], moments.get("after backward", moments["after forward"])
+    end = moments.get("after optimizer step", after_passes)
     one_pass = (after_passes - start) / passes
     target, peak = tracker.target, tracker.allocator.peak_allocated
     return Prediction(
@@ -340,5 +362,5 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         rest_seconds=kernels.bounds(end - after_passes),
         pass_flops=float(one_pass[4]),
         attention=dict(semantics.attention),
-        unseen=(*bounds, context, *libraries),
+        unseen=(*bounds, context, *libraries, *target.assumed),
     )

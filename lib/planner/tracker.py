@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from lib.planner import kernels
 from lib.planner.allocator import Allocator, Block
 from lib.planner.card import Target
+from lib.planner.limits import Watch
 from lib.planner.shapes import Shapes, tensors_of
 
 KNOWN_LIMIT = 2**22  # elements of an integer tensor whose values are followed
@@ -41,7 +42,7 @@ class Tracker(TorchDispatchMode):
 
     Integer tensors that come from the batch keep their values (up to 4 M elements), so that a loss that picks masked
     positions picks as many as the batch has. A shape that depends on unknown values is bounded from above, and
-    `bounded` counts the operators with such a shape.
+    `bounded` counts the operators with such a shape; `watch` has what unknown values were taken as.
     """
 
     def __init__(self, target: Target, capacity: int | None = None, device: str = "meta"):
@@ -49,6 +50,7 @@ class Tracker(TorchDispatchMode):
         self.target, self.device = target, device
         self.allocator = Allocator(capacity)
         self.bounded: Counter[str] = Counter()
+        self.watch = Watch()
         self.in_users_code = False  # whether the model or its loss is running
         self.parameters = 0
         self.cost = np.zeros(5)  # see kernels.cost
@@ -86,6 +88,7 @@ class Tracker(TorchDispatchMode):
     def at(self, moment: str) -> None:
         """Records the bytes allocated now under the name of this moment; a later one of the name replaces it."""
         self.moments[moment] = (self.allocator.allocated, self.cost.copy())
+        self.watch.begin()
 
     def pass_by(self, size: int) -> None:
         """Allocates and frees memory for something that this machine does not do."""
@@ -145,6 +148,7 @@ class Tracker(TorchDispatchMode):
             return self._dispatch(func, args, kwargs or {})
 
     def _dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        self.watch.operator()
         name = func._schema.name.removeprefix("aten::")
         tensors = tensors_of((args, *kwargs.values()))
         if self.device == "meta" and any(t.is_meta for t in tensors):
@@ -155,6 +159,9 @@ class Tracker(TorchDispatchMode):
             if name in ("index", "index_put", "_index_put_impl_", "index_put_"):
                 args = (args[0], self._without_masks(args[1]), *args[2:])
                 tensors = tensors_of((args, *kwargs.values()))
+        if name.startswith("_fused_") and name.endswith("_") and self.device == "meta":
+            self.cost += self._cost_of(func, args, kwargs, None)  # an optimizer in one kernel, without temporaries
+            return None
         temporaries = [self._take(size, "workspace") for size in self._workspaces(name, args)]
         if self.device == "meta" and tensors and all(t.is_meta for t in tensors):
             out, cost = self._shapes.run(func, args, kwargs, tensors)
@@ -204,9 +211,10 @@ class Tracker(TorchDispatchMode):
         known = _known(tensor)
         if known is not None:
             return known.item()
+        taken = False if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
         if self.in_users_code:
-            self.bounded["what follows from a value read into Python (taken as 1, or as False)"] += 1
-        return False if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
+            self.watch.read(taken)
+        return taken
 
     def _bounded(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
         """Runs an operator whose shape depends on values: with the true ones, else with everything selected."""

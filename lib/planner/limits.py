@@ -1,0 +1,97 @@
+"""Bounds of a trace: a loop that waits for a value has no end where nothing is computed, and a branch is followed once.
+
+What cannot be traced is refused with the line of the person's own code.
+"""
+
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lib.errors import BadInput
+
+# Of one stretch of a step: a forward pass, a backward pass, or the optimizer. A pass of XLNet or Longformer runs some
+# thousand operators, and a network of 2,000 steps in time some 100,000.
+MOST_OPERATORS = 1_000_000
+MOST_SECONDS = 60  # of this thread's CPU, so that a busy machine refuses nothing
+MOST_READS = 10_000  # at one line; a loop over the samples of a batch reads one value of each
+_OFTEN = 256  # operators between two looks at the clock
+_SHOWN = 5  # lines
+
+_TORCH = str(Path(torch.__file__).parent)
+_HERE = str(Path(__file__).parent)
+_HELPERS = ("contextlib.py", "functools.py", "_ops.py")
+
+
+class NotTraceable(BadInput):
+    """A step that cannot be traced: what happens in it depends on values, or on more than one card."""
+
+
+def users_line() -> str:
+    """Returns the innermost line on the stack that is neither torch's nor the planner's: "FILE, line N"."""
+    return _lines()[0]
+
+
+def _lines() -> list[str]:
+    """Returns the lines on the stack that are neither torch's nor the planner's, from the innermost to the step's."""
+    found: list[str] = []
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not (file.startswith((_TORCH, _HERE, "<")) or file.endswith(_HELPERS)):
+            found.append(f"{file}, line {frame.f_lineno}")
+        elif found and file.startswith(_HERE):  # which called the step
+            break
+        frame = frame.f_back
+    return found or ["a line of torch"]
+
+
+class Watch:
+    """Counts operators, seconds and reads of values since `begin`, and what unknown values were taken as."""
+
+    def __init__(self) -> None:
+        self.taken: Counter[tuple[str, str]] = Counter()  # (line, what was taken), of the whole trace
+        self.begin()
+
+    def begin(self) -> None:
+        self._operators, self._since = 0, time.thread_time()
+        self._reads: Counter[str] = Counter()
+
+    def operator(self) -> None:
+        """Counts an operator. Raises NotTraceable where a stretch has no end."""
+        self._operators += 1
+        if self._operators > MOST_OPERATORS:
+            self._refuse(f"ran more than {MOST_OPERATORS:,} operators")
+        if self._operators % _OFTEN == 0 and time.thread_time() - self._since > MOST_SECONDS:
+            self._refuse(f"took more than {MOST_SECONDS} seconds of a CPU")
+
+    def read(self, value: Any) -> None:
+        """Notes a value that is not known and was read into Python. Raises NotTraceable where a loop waits for it."""
+        line = users_line()
+        self.taken[line, str(value)] += 1
+        self._reads[line] += 1
+        if self._reads[line] > MOST_READS:
+            self._refuse(f"read more than {MOST_READS:,} values into Python at one line")
+
+    def _refuse(self, what: str) -> None:
+        lines = _lines()
+        read = self._reads.most_common(1)[0][0] if self._reads else lines[0]
+        called = f", called at {lines[-1]}" if lines[-1] != read else ""
+        reads = " What is read there is taken as False or 1 every time." if self._reads else ""
+        raise NotTraceable(
+            f"The traced step {what} and goes on ({read}{called}).{reads} A prediction computes no values, so a loop "
+            "that waits for one has no end: give it a fixed number of turns in the step that is predicted."
+        )
+
+    def sentences(self) -> list[str]:
+        """Returns what was taken where, as sentences: at most five of them, the most frequent first."""
+        lines = [
+            f"a value read into Python ({line}) was taken as {value} ({times} times): only what follows from that was "
+            "traced, and another value may need more memory."
+            for (line, value), times in self.taken.most_common(_SHOWN)
+        ]
+        more = len(self.taken) - len(lines)
+        return lines + ([f"values read into Python at {more} more lines, taken in the same way."] if more else [])

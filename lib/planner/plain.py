@@ -1,0 +1,152 @@
+"""The plain loop around a person's own model and step: what `predict` traces, and what it refuses before."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lib.errors import BadInput
+from lib.planner.card import Target
+from lib.planner.limits import NotTraceable
+from lib.planner.tracker import Tracker
+from lib.training.precision import Precision, autocast, precision_on_card
+
+STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
+PASSES = 2  # gradients are there from the second micro-batch of a step on
+META = torch.device("meta")
+_PRECISIONS = ("fp32", "fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class Loop:
+    """How the steps are run; see `trace.predict`."""
+
+    precision: Precision = "fp32"
+    accumulation: int = 1
+    clip_norm: float = 1.0
+    keeps_outputs: bool = False
+    zeroes_after_forward: bool = False
+
+    @property
+    def passes(self) -> int:
+        """Micro-batches of a step that are traced."""
+        return min(self.accumulation, PASSES)
+
+
+def checked(target: Target, precision: str, accumulation: int, clip_norm: float) -> Precision:
+    """Returns the precision on this card. Raises BadInput for values that no loop can have."""
+    if precision not in (*_PRECISIONS, "auto"):
+        raise BadInput(f"There is no precision {precision!r}. Write {', '.join(_PRECISIONS)} or auto.")
+    if type(accumulation) is not int or accumulation < 1:
+        raise BadInput(f"accumulation is {accumulation!r}. Give the micro-batches of a step as a whole number from 1.")
+    if isinstance(clip_norm, bool) or not isinstance(clip_norm, int | float) or not clip_norm >= 0:
+        raise BadInput(f"clip_norm is {clip_norm!r}. Give a norm above 0, or 0 for no clipping.")
+    if precision == "auto":
+        return precision_on_card("auto", target.card.capability, target.card.name)
+    return precision  # type: ignore[return-value]
+
+
+def check_functions(model: Any, step: Any) -> None:
+    """Raises BadInput where a model itself was given for the function that makes it, or a batch for a step."""
+    if isinstance(model, nn.Module) or not callable(model):
+        raise BadInput(
+            f"model is {_a(model)}. Give a function that makes the model, which then takes no memory here: "
+            "predict(lambda: Net(), ...)."
+        )
+    if isinstance(step, nn.Module) or not callable(step):
+        raise BadInput(
+            f'step is {_a(step)}. Give a function of the model that makes a batch on "cuda" and returns the loss: '
+            'lambda net: net(torch.randn(32, 10, device="cuda")).mean().'
+        )
+
+
+def optimizers(made: Any) -> list[torch.optim.Optimizer]:
+    """Returns the optimizers of a loop, one or several. Raises BadInput for anything else, and for closures."""
+    several = list(made) if isinstance(made, Sequence) else [made]
+    if not several:
+        raise BadInput("optimizer returned an empty list. Let it return at least one optimizer.")
+    for each in several:
+        if not isinstance(each, torch.optim.Optimizer):
+            raise BadInput(
+                f"optimizer returned {_a(each)}. Let it return an optimizer, or a list of them: "
+                "optimizer=lambda parameters: torch.optim.AdamW(parameters)."
+            )
+        closure = inspect.signature(each.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise NotTraceable(
+                f"{type(each).__name__} calls the step again as often as its values ask for (step(closure)), and a "
+                "prediction computes no values. Predict a loop with another optimizer."
+            )
+    return several
+
+
+def run(tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], chosen: Sequence[Any], loop: Loop) -> None:
+    """Runs two steps: zero_grad, forward and backward for each micro-batch, clipping, and every optimizer."""
+    tracker.at("after load")
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    for _ in range(STEPS):
+        tracker.at("start")
+        if not loop.zeroes_after_forward:
+            _zero(chosen)
+        for number in range(loop.passes):
+            with autocast(loop.precision, META), tracker.users_code():
+                result = step(net)
+            tracker.at("after forward")
+            if loop.zeroes_after_forward and not number:
+                _zero(chosen)
+            loss_of(result).backward()
+            tracker.at("after backward")
+            if not loop.keeps_outputs:
+                del result
+        if loop.clip_norm:
+            nn.utils.clip_grad_norm_(parameters, loop.clip_norm)
+        for optimizer in chosen:
+            optimizer.step()
+            tracker.adopt_state(_tensors(optimizer.state.values()))
+        tracker.at("after optimizer step")
+
+
+def _zero(chosen: Sequence[Any]) -> None:
+    for optimizer in chosen:
+        optimizer.zero_grad()
+
+
+def _tensors(states: Any) -> list[Any]:
+    return [value for state in states if isinstance(state, Mapping) for value in state.values()]
+
+
+def loss_of(result: Any) -> Tensor:
+    """Returns the loss of what a step returned: itself, the first of a tuple, or its `loss`. Raises BadInput."""
+    loss = result
+    if isinstance(result, Mapping):
+        loss = result.get("loss")
+    elif not isinstance(result, Tensor) and hasattr(result, "loss"):  # a dataclass of one's own
+        loss = result.loss
+    elif isinstance(result, tuple | list) and result:
+        loss = result[0]
+    if not isinstance(loss, Tensor):
+        raise BadInput(
+            f"The step returned {_a(result)}, in which there is no loss. Let it return the loss, a tuple that begins "
+            'with it, or something with a "loss", as models of transformers do where they are given labels.'
+        )
+    if not loss.requires_grad:
+        raise BadInput(
+            "The loss that the step returned depends on no parameter that is trained, so there is nothing to go back "
+            "through. Leave torch.no_grad() and .detach() out, or predict a forward pass alone: predict_inference."
+        )
+    if loss.numel() != 1:
+        raise BadInput(
+            f"The step returned a loss of shape {tuple(loss.shape)}. Let it return one number: its mean or its sum."
+        )
+    return loss
+
+
+def _a(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, Mapping):
+        return f"a {type(value).__name__} with {', '.join(map(repr, list(value)[:5])) or 'nothing'}"
+    return f"an object of the class {type(value).__name__}"

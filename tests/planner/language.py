@@ -1,0 +1,272 @@
+"""Language models of published readings, by their names; transformers has most of them."""
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_VOCABULARY = {"opt-125m": 50272, "opt-350m": 50272, "t5-small": 32128}
+
+
+def vocabulary(name: str) -> int:
+    return _VOCABULARY.get(name, 50257)
+
+
+def model(name: str):
+    """Returns a function that makes a stock model, as transformers had it when the readings were taken."""
+    import transformers as t
+
+    wide = {"hidden_size": 1024, "ffn_dim": 4096, "num_attention_heads": 16, "num_hidden_layers": 24}
+    t5 = {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "decoder_start_token_id": 0}
+    neo = {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "attention_types": [[["global", "local"], 6]]}
+    kind, config = {
+        "opt-125m": (t.OPTForCausalLM, lambda: t.OPTConfig()),
+        "opt-350m": (
+            t.OPTForCausalLM,
+            lambda: t.OPTConfig(**wide, word_embed_proj_dim=512, do_layer_norm_before=False),
+        ),
+        "gpt2": (t.GPT2LMHeadModel, lambda: t.GPT2Config()),
+        "distilgpt2": (t.GPT2LMHeadModel, lambda: t.GPT2Config(n_layer=6)),
+        "cerebras-111m": (t.GPT2LMHeadModel, lambda: t.GPT2Config(n_layer=10, n_positions=2048, n_inner=3072)),
+        # eager attention is the only one that T5 had then
+        "t5-small": (t.T5ForConditionalGeneration, lambda: t.T5Config(**t5, attn_implementation="eager")),
+        "gpt-neo-125m": (t.GPTNeoForCausalLM, lambda: t.GPTNeoConfig(**neo)),
+    }[name]
+    return functools.partial(_make, kind, config)
+
+
+def _make(kind, config):
+    return kind(config())
+
+
+def step(batch: int, length: int, words: int):
+    """A step of transformers' own loss, which returns (loss, outputs)."""
+
+    def inner(net):
+        ids = torch.randint(0, words, (batch, length), device="cuda")
+        outputs = net(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids)
+        return outputs.loss, outputs
+
+    return inner
+
+
+# --- GPT-124M of rasbt/LLMs-from-scratch, chapter 5, in its steps from hand-written to fused --------------------------
+
+
+class HandNorm(nn.Module):
+    def __init__(self, d: int):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(d)), nn.Parameter(torch.zeros(d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
+        return self.scale * ((x - mean) / torch.sqrt(variance + 1e-5)) + self.shift
+
+
+class HandGelu(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        root = torch.sqrt(torch.tensor(2.0 / torch.pi))
+        return 0.5 * x * (1 + torch.tanh(root * (x + 0.044715 * torch.pow(x, 3))))
+
+
+class HandAttention(nn.Module):
+    def __init__(self, d: int, heads: int, stored: int):
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v = (nn.Linear(d, d, bias=False) for _ in range(3))
+        self.out = nn.Linear(d, d)
+        self.register_buffer("mask", torch.triu(torch.ones(stored, stored), diagonal=1) if stored else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, L, d = x.shape
+        k, q, v = (w(x).view(B, L, self.heads, -1).transpose(1, 2) for w in (self.k, self.q, self.v))
+        scores = q @ k.transpose(2, 3)
+        if self.mask is None:
+            mask = torch.triu(torch.ones(L, L, dtype=torch.bool, device=x.device), diagonal=1)
+        else:
+            mask = self.mask.bool()[:L, :L]
+        scores.masked_fill_(mask, -torch.inf)
+        weights = F.dropout(torch.softmax(scores / k.shape[-1] ** 0.5, -1), 0.1, self.training)
+        return self.out((weights @ v).transpose(1, 2).reshape(B, L, d))
+
+
+class FusedAttention(nn.Module):
+    def __init__(self, d: int, heads: int):
+        super().__init__()
+        self.heads, self.qkv, self.out = heads, nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, L, d = x.shape
+        q, k, v = self.qkv(x).view(B, L, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=0.1 if self.training else 0.0, is_causal=True)
+        return self.out(mixed.transpose(1, 2).contiguous().view(B, L, d))
+
+
+class GptLayer(nn.Module):
+    def __init__(self, d: int, attention, norm, gelu):
+        super().__init__()
+        self.attention, self.norm1, self.norm2, self.drop = attention(), norm(d), norm(d), nn.Dropout(0.1)
+        self.mlp = nn.Sequential(nn.Linear(d, 4 * d), gelu(), nn.Linear(4 * d, d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(self.attention(self.norm1(x))) + x
+        return self.drop(self.mlp(self.norm2(x))) + x
+
+
+class Gpt(nn.Module):
+    def __init__(self, attention, norm, gelu, words: int = 50257, d: int = 768, length: int = 1024):
+        super().__init__()
+        self.token, self.position, self.drop = nn.Embedding(words, d), nn.Embedding(length, d), nn.Dropout(0.1)
+        self.blocks = nn.Sequential(*(GptLayer(d, attention, norm, gelu) for _ in range(12)))
+        self.norm, self.head = norm(d), nn.Linear(d, words, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        positions = self.position(torch.arange(ids.shape[1], device=ids.device))
+        return self.head(self.norm(self.blocks(self.drop(self.token(ids) + positions))))
+
+
+def gpt(attention: str, fused: bool = False, half: bool = False, words: int = 50257) -> nn.Module:
+    """`attention`: "stored" mask, mask made "anew", or the "fused" kernel; `fused`: torch's norm and GELU."""
+    kinds = {
+        "stored": lambda: HandAttention(768, 12, 1024), "anew": lambda: HandAttention(768, 12, 0),
+        "fused": lambda: FusedAttention(768, 12),
+    }  # fmt: skip
+    norm, gelu = (nn.LayerNorm, lambda: nn.GELU(approximate="tanh")) if fused else (HandNorm, HandGelu)
+    net = Gpt(kinds[attention], norm, gelu, words)
+    return net.to(torch.bfloat16) if half else net
+
+
+def gpt_step(batch: int, words: int = 50257):
+    def step(net):
+        ids, targets = (torch.randint(0, words, (batch, 1024), device="cuda") for _ in range(2))
+        return F.cross_entropy(net(ids).flatten(0, 1), targets.flatten())
+
+    return step
+
+
+# --- bert-large of the documentation of transformers, 2022 ------------------------------------------------------------
+
+
+def bert_large(recomputed: bool) -> nn.Module:
+    import transformers as t
+
+    config = t.BertConfig(
+        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
+        attn_implementation="eager",
+    )  # fmt: skip
+    net = t.BertForSequenceClassification(config)
+    if recomputed:
+        net.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    return net
+
+
+def bert_step(batch: int):
+    def step(net):
+        ids = torch.randint(100, 30000, (batch, 512), device="cuda")
+        return net(input_ids=ids, labels=torch.zeros(batch, dtype=torch.long, device="cuda")).loss
+
+    return step
+
+
+class OldAdamW(torch.optim.AdamW):
+    """As of then: one parameter after the other, and gradients are filled with zeros instead of dropped."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=5e-5, foreach=False)
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        super().zero_grad(set_to_none=False)
+
+
+# --- Llama-2 with the adapters of lit-gpt: rank 8 on queries and values of a joined projection ------------------------
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, d: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        return (self.weight * (wide * torch.rsqrt(torch.mean(wide * wide, -1, keepdim=True) + 1e-5))).to(x.dtype)
+
+
+class AdaptedQkv(nn.Module):
+    def __init__(self, d: int, rank: int = 8):
+        super().__init__()
+        self.d, self.weight = d, nn.Linear(d, 3 * d, bias=False)
+        self.lora_a, self.lora_b = nn.Parameter(torch.empty(2 * rank, d)), nn.Parameter(torch.empty(2 * d, rank))
+        places = torch.cat((torch.arange(d), torch.arange(2 * d, 3 * d)))
+        self.register_buffer("places", places, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = F.linear(F.dropout(x, 0.05, self.training), self.lora_a)
+        up = F.conv1d(low.transpose(-2, -1), self.lora_b.unsqueeze(-1), groups=2).transpose(-2, -1)
+        whole = torch.zeros((*x.shape[:-1], 3 * self.d), dtype=x.dtype, device=x.device)
+        return self.weight(x) + whole.index_copy(2, self.places, up) * 2.0
+
+
+class LlamaLayer(nn.Module):
+    def __init__(self, d: int, heads: int, wide: int):
+        super().__init__()
+        self.heads, self.norm1, self.norm2 = heads, RmsNorm(d), RmsNorm(d)
+        self.qkv, self.out = AdaptedQkv(d), nn.Linear(d, d, bias=False)
+        self.gate, self.up, self.down = (nn.Linear(*s, bias=False) for s in ((d, wide), (d, wide), (wide, d)))
+
+    @staticmethod
+    def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        half = x.size(-1) // 2
+        return (x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin).type_as(x)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        B, L, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(B, L, self.heads, 3, -1).permute(0, 2, 3, 1, 4).unbind(2)
+        q, k = self.turned(q, cos, sin), self.turned(k, cos, sin)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(B, L, d))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):
+    def __init__(self, layers: int, d: int, heads: int, wide: int):
+        super().__init__()
+        self.token, self.width = nn.Embedding(32000, d), d // heads
+        self.layers = nn.ModuleList(LlamaLayer(d, heads, wide) for _ in range(layers))
+        self.norm, self.head = RmsNorm(d), nn.Linear(d, 32000, bias=False)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_("lora_" in name)
+
+    def forward(self, ids: Tensor) -> list[Tensor]:
+        x = self.token(ids)
+        angles = torch.ones(ids.shape[1], self.width, dtype=x.dtype, device=x.device)
+        for layer in self.layers:
+            x = layer(x, angles, angles)
+        return [self.head(part) for part in self.norm(x).split(128, dim=1)]
+
+
+def llama(size: str) -> nn.Module:
+    sizes = {"7B": (32, 4096, 32, 11008), "13B": (40, 5120, 40, 13824)}
+    return Llama(*sizes[size]).to(torch.bfloat16)
+
+
+def llama_step(batch: int, length: int = 1304):
+    """lit-gpt's step: the loss in chunks of 128 positions."""
+
+    def step(net):
+        ids = torch.randint(0, 32000, (batch, length), device="cuda")
+        chunks = net(ids)
+        chunks[-1] = chunks[-1][..., :-1, :]
+        targets = [part.reshape(-1) for part in ids[:, 1:].split(128, dim=1)]
+        losses = [
+            F.cross_entropy(chunk.reshape(-1, 32000), part, ignore_index=-1, reduction="none")
+            for chunk, part in zip(chunks, targets, strict=True)
+        ]
+        return torch.cat(losses).mean()
+
+    return step
+
+
+def trained_only(parameters):
+    return torch.optim.AdamW([p for p in parameters if p.requires_grad])

@@ -1,0 +1,53 @@
+"""The largest size that fits, against a search of every size and on real traces."""
+
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from lib.errors import BadInput
+from lib.planner import predict
+from lib.planner.sizes import largest
+
+
+@pytest.mark.parametrize("limit", [0, 5, 40, 64, 100, 1_000, 10_001, 10**7])
+@pytest.mark.parametrize("power", [1, 1.5, 2])
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_the_largest_size_is_that_of_a_search_of_every_size(limit, power, multiple):
+    asked = []
+
+    def predicted(size):
+        asked.append(size)
+        peak = int(7 + size**power)
+        return types.SimpleNamespace(fits=peak <= limit, peak_bytes=peak, limit_bytes=limit)
+
+    found = largest(predicted, most=5000, multiple=multiple)
+    assert found.size == max((n for n in range(multiple, 5001, multiple) if 7 + int(n**power) <= limit), default=0)
+    assert len(asked) == len(set(asked)) <= 24 and tuple(asked) == found.traced
+
+
+def wide():
+    return nn.Linear(256, 256)
+
+
+def predicted(size, card="0.5 GiB, capability 7.5"):
+    return predict(wide, lambda net: net(torch.ones(size, 256, device="cuda")).square().sum(), card)
+
+
+def test_a_model_of_ones_own_gets_its_largest_batch():
+    found = largest(predicted, multiple=1000, most=10**6)
+    assert predicted(found.size).fits and not predicted(found.size + 1000).fits
+    assert len(found.traced) <= 12 and f"{found.size:,} is the largest size that fits." in str(found)
+    assert found.prediction == predicted(found.size)
+
+
+def test_where_nothing_fits_the_smallest_is_said():
+    found = largest(lambda size: predicted(size, "0.215 GiB"), multiple=100_000, most=10**6)
+    assert found.size == 0 and str(found).startswith("No size fits: 100,000 alone takes 0.")
+
+
+@pytest.mark.parametrize("bounds", [{"most": 0}, {"multiple": 0}, {"most": 5, "multiple": 6}, {"most": 1.5}])
+def test_bounds_without_a_size_are_refused(bounds):
+    with pytest.raises(BadInput, match="There is no size from multiple"):
+        largest(predicted, **bounds)
