@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lib.errors import BadInput
 from lib.scores import Confusion
-from lib.task import Batch, Task
+from lib.task import Batch, Survey, Task
 from lib.tasks.glacier import losses
 from lib.tasks.glacier.augment import augment
 from lib.tasks.glacier.model import Net
@@ -32,7 +33,7 @@ class Glacier(Task):
     """The workload of the module's docstring."""
 
     Settings = Settings
-    sentinels = ("*_img_*.npy", "*.tif", "*.tiff")
+    sentinels = ("*_img_*.npy", "*.tif", "*.tiff", "*.jp2", "images/*.png")
     selection = ("mcc", "max")
     shown = ("mcc", "mean_iou")
     dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
@@ -50,6 +51,17 @@ class Glacier(Task):
         from lib.tasks.glacier.data import layout
 
         return layout.homes(folders) if folders else []
+
+    @classmethod
+    def survey(cls, folder: Path) -> Survey:
+        from lib.tasks.glacier import proposal, survey
+
+        found = survey.look(folder)
+        text = survey.describe(found)
+        try:
+            return Survey(text, proposal.configuration(found), proposal.groups(found))
+        except BadInput as refusal:
+            raise BadInput(f"{text}\n\n{refusal}") from None
 
     @cached_property
     def data(self) -> Any:
@@ -220,11 +232,14 @@ class Glacier(Task):
     def joined_by(self) -> Source:
         return self.settings.source
 
-    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """Returns (h, w) uint8 masks, in the mask's codes, by scene; writes them to `out` as GeoTIFFs if given."""
+    def predict(
+        self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
+    ) -> Mapping[str, Any]:
+        """Returns (h, w) masks, in the mask's codes, by scene; writes maps into `out` if given (see `maps.masks`)."""
         from lib.tasks.glacier.maps import masks
 
-        return masks(models, source, self.settings.source, self.settings.tiles.size, out)
+        settings = self.settings
+        return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction)
 
 
 def _verdict(criteria: Sequence[Criterion], advice: str) -> list[str]:

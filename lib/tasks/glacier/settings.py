@@ -2,7 +2,9 @@
 
 import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Literal
 
 from lib.config.reader import option
@@ -33,23 +35,43 @@ class Source:
     group_pattern: str = option(
         "", "Regular expression whose group, in a scene's name, is what must not be split; empty: by the layout."
     )
+    images: str = option(
+        "", "Which files are images: a path below data.dir in which each * stands for a part of the scene's name, such "
+        "as S1Hand/*_S1Hand.tif; empty: by the known layouts.",
+    )  # fmt: skip
+    masks: str = option("", "Which files are masks, such as LabelHand/*_LabelHand.tif; given with images.")
+    mask_band: int = option(
+        0, "Which band of a mask's file has the codes, counted from 1; 0: it has one, or all of its bands are equal.",
+        minimum=0,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
+        if mistakes := list(self._mistakes()):
+            raise ValueError(" ".join(mistakes))
+
+    def _mistakes(self) -> Iterator[str]:
+        """Yields a sentence for each contradiction, so that all of them are told at once."""
         if len(self.codes) != len(self.classes) or len(set(self.codes)) < len(self.codes):
-            raise ValueError(
-                f"{len(self.classes)} classes have {len(set(self.codes))} different codes. Give one code for each."
-            )
+            yield f"{len(self.classes)} classes have {len(set(self.codes))} different codes. Give one code for each."
         if not 2 <= len(self.classes) < IGNORE:
-            raise ValueError(f"There are {len(self.classes)} classes. Give at least two, background first.")
+            yield f"There are {len(self.classes)} classes. Give at least two, background first."
         if not self.bands or len(set(self.bands)) < len(self.bands):
-            raise ValueError("bands must name at least one band, and none twice.")
+            yield "bands must name at least one band, and none twice."
         if self.channels and len(self.channels) != len(self.bands):
-            raise ValueError(f"There are {len(self.bands)} bands, but channels names {len(self.channels)}.")
+            yield f"There are {len(self.bands)} bands, but channels names {len(self.channels)}."
+        if strange := [code for code in self.codes if not -(2**31) <= code < 2**31]:
+            yield f"The code {strange[0]} is no number of 32 bits, and no map could hold it."
         for pattern in (self.name_pattern, self.group_pattern):
             with contextlib.suppress(re.error):
                 if not pattern or re.compile(pattern).groups == 1:
                     continue
-            raise ValueError(f"The pattern {pattern!r} must be a regular expression with one group in parentheses.")
+            yield f"The pattern {pattern!r} must be a regular expression with one group in parentheses."
+        if self.masks and not self.images:
+            yield "masks is given without images. Give both patterns, or neither."
+        for pattern in (self.images, self.masks):
+            pure = PurePosixPath(pattern)
+            if "**" in pattern or pure.is_absolute() or ".." in pure.parts:
+                yield f"The pattern {pattern!r} must be a path below data.dir, in which * stands for a part of a name."
 
     @property
     def chosen(self) -> tuple[int, ...]:
@@ -108,6 +130,12 @@ class Split:
     seed: int = option(
         0, "The split follows from it, and not from the run's seed: an ensemble shares one test.", minimum=0
     )
+    file: str = option(
+        "", "A CSV with the columns scene, part and group: part is train, validation or test, or empty where the "
+        "shares decide; scenes of one group are kept together. Without one of the two columns, all are free.",
+        path=True,
+    )  # fmt: skip
+    folders: bool = option(True, "Whether folders called train, validation and test are the split.")
 
     def __post_init__(self) -> None:
         if self.folds == 1 or (self.folds and self.fold >= self.folds):
@@ -192,6 +220,20 @@ class Criteria:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """How maps of whole scenes are made, and what is written beside each of them."""
+
+    views: int = option(8, "Flips and quarter turns of a window that are averaged over.", minimum=1, maximum=8)
+    batch: int = option(1, "Windows that are predicted at once.", minimum=1)
+    probabilities: bool = option(False, "Whether NAME_probabilities.tif is written: percent, a band a class.")
+    uncertainty: bool = option(
+        False,
+        "Whether NAME_uncertainty.tif is written: entropy of the mean over views and models, percent of the most.",
+    )
+    polygons: bool = option(False, "Whether NAME.gpkg is written: the areas of each class but the first, as polygons.")
+
+
+@dataclass(frozen=True)
 class Settings:
     source: Source = Source()
     download: tuple[str, ...] = option(
@@ -206,6 +248,7 @@ class Settings:
     initial: Initial = Initial()
     loss: Loss = Loss()
     criteria: Criteria = Criteria()
+    prediction: Prediction = Prediction()
     bad_input_limit: int = option(0, "Unusable scenes that are left out; one more refuses the data.", minimum=0)
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from lib.tasks.glacier.data import folds, layout, records, terrain
 from lib.tasks.glacier.data.cutter import Cutter, folder_for
 from lib.tasks.glacier.data.download import cut
 from lib.tasks.glacier.data.folds import Parts
+from lib.tasks.glacier.data.given import given
 from lib.tasks.glacier.data.sampling import reached, tile_weights
-from lib.tasks.glacier.data.tiles import Statistics, Store, once, tile_statistics
+from lib.tasks.glacier.data.tiles import Statistics, Store, once, other_units, tile_statistics
 from lib.tasks.glacier.settings import Settings
 from lib.text import aligned
 
@@ -95,13 +96,23 @@ class Data:
         settings = self.settings
         generated = self.source is None and not settings.download
         content = self._generator_key() if generated else self.store.fingerprint()
-        facts = json.dumps([content, asdict(settings.tiles), asdict(settings.split)], sort_keys=True)
+        facts = json.dumps([content, asdict(settings.tiles), self._split_facts(generated)], sort_keys=True)
         return hashlib.sha256(facts.encode()).hexdigest()[:32]
+
+    def _split_facts(self, generated: bool) -> dict[str, Any]:
+        """Returns the settings of the split; what is given of it by its content, and only where it is given."""
+        split = self.settings.split
+        facts = {name: value for name, value in asdict(split).items() if name not in ("file", "folders")}
+        if not split.file and (generated or not any(self.store.parts)):
+            return facts
+        fixed = given(self.store, split, self.settings.source.name_pattern, self.source)
+        return {**facts, "given": sorted(zip(self.store.digests, fixed.parts, fixed.groups, strict=True))}
 
     @cached_property
     def parts(self) -> Parts:
         settings = self.settings
-        return folds.parts(self.store, settings.split, settings.source.classes)
+        pattern = settings.source.name_pattern
+        return folds.parts(self.store, settings.split, settings.source.classes, pattern, self.source)
 
     @property
     def is_split(self) -> bool:
@@ -147,7 +158,8 @@ class Data:
             f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in enumerate(means, 1)
         )
         bands = f"Bands (mean ± deviation of the training): {bands}"
-        return "\n".join([f"{where}.", f"{fold}{sizes}.", *parts.notes, self._shares(), bands])
+        notes = [*parts.notes, *other_units(self.store)]
+        return "\n".join([f"{where}.", f"{fold}{sizes}.", *notes, self._shares(), bands])
 
     def _shares(self) -> str:
         """Returns a table of class shares: as they are in each part, and as training draws them."""
