@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
     predict.set_defaults(run=_predict)
     _add_data(commands)
+    _add_solution(commands)
     _add_uncarried(commands)
     return parser
 
@@ -107,6 +108,16 @@ def _add_uncarried(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     """Adds the commands of rooms that no notebook carries."""
     if importlib.util.find_spec("lib.kaggle"):
         importlib.import_module("lib.kaggle.commands").add(commands)
+
+
+def _add_solution(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    solution = commands.add_parser("solution", help="write a program that predicts by itself, with its weights")
+    solution.add_argument("archive", help="outputs.tar.gz, the folder of a run, or a folder of runs: several vote")
+    solution.add_argument("folder", help="where the program is written")
+    solution.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    solution.add_argument("--task", default="", metavar="FILE:CLASS", help="your own task; an archive cannot name one")
+    solution.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
+    solution.set_defaults(run=_solution)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -203,6 +214,14 @@ def _predict(options: argparse.Namespace) -> int:
 
     archive, data, out = Path(options.archive), Path(options.data), Path(options.out)
     print(ensemble.run(archive, data, out, options.task, options.trust, split_overrides(options.set)))
+    return 0
+
+
+def _solution(options: argparse.Namespace) -> int:
+    from lib.launch import ensemble
+
+    archive, folder, changes = Path(options.archive), Path(options.folder), split_overrides(options.set)
+    print(ensemble.solution(archive, folder, options.task, options.trust, changes))
     return 0
 
 

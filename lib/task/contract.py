@@ -292,6 +292,15 @@ class Task:
         Such a form is `model.save_pretrained(folder)` of transformers and peft. By default there is none.
         """
 
+    def solution(self, models: list[nn.Module], folder: Path) -> None:
+        """Writes a program that predicts without this one into a folder, with the weights of all models, for a grader.
+
+        `python -m lib solution` calls it. By default a task has none.
+        """
+        raise BadInput(
+            f"{type(self).__name__} writes no program of its own: it has no method solution(models, folder)."
+        )
+
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""
         return ""

@@ -241,6 +241,12 @@ class Glacier(Task):
         settings = self.settings
         return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction)
 
+    def solution(self, models: list[nn.Module], folder: Path) -> None:
+        """Writes solution.py, whose function `maskgeration` GlacierHack's grader calls, and weights.pt."""
+        from lib.tasks.glacier import solution
+
+        solution.write(models, self.settings, folder)
+
 
 def _verdict(criteria: Sequence[Criterion], advice: str) -> list[str]:
     """Returns a line for each criterion, and advice if one was missed."""

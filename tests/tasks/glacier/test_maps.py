@@ -265,6 +265,12 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(trained, capsys, monk
     made = {path.stem: rasterio.open(path).read(1) for path in (trained / "masks").glob("*.tif")}
     assert len(made) == 2
 
+    options = ["--set", "workload.prediction.views=1", "--set", "workload.prediction.uncertainty=true"]
+    assert main(["predict", str(runs / "tiny-seed1"), str(data), str(trained / "one"), *options]) == 0
+    assert len(list((trained / "one").glob("*_uncertainty.tif"))) == 2
+    assert main(["solution", str(runs / "outputs.tar.gz"), str(trained / "entry")]) == 0
+    assert "2 models is in" in capsys.readouterr().out and (trained / "entry" / "weights.pt").is_file()
+
     for archive in (runs, runs / "outputs.tar.gz"):  # by the folder of runs too
         task, models = ensemble.load(archive)
         assert [bool(model.deviation.ne(1).all()) for model in models] == [True, True], "normalised as in training"
