@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lib.config import environment
+from lib.errors import BadInput
 from lib.machine import platform
 from lib.scores import IGNORE
 from lib.tasks.glacier.data import folds, layout, records, terrain
@@ -75,7 +77,13 @@ class Data:
             return cut(archives, self.cache / "downloads", cutter)
         scenes, problems = layout.find(origin, settings.source)
         print(f"{origin}: {layout.summary(scenes, problems)}.")
-        return cutter.all(scenes, problems)
+        try:
+            return cutter.all(scenes, problems)
+        except BadInput as refusal:
+            if not self.source:  # generated scenes are nobody's
+                raise
+            look = environment.command(f"data {self.source}")
+            raise BadInput(f"{refusal}\n{look} shows what is there and prints settings that read it.") from None
 
     @cached_property
     def root(self) -> Path:

@@ -113,6 +113,9 @@ def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene]
         folder for folder in folders if _images_of(folder, labelled) and (folder == root or not _is_part(folder))
     ]:
         imaged = imaged[:1] if imaged[0] == root else imaged  # the named folder itself goes first
+        for folder in folders if labelled else ():
+            if not _masks_of(folder) and any(_rasters(folder / name) for name in _IMAGE_FOLDERS):
+                print(f"{folder}: its images have no masks, so they are left out. They can be predicted.")
         return _joined(root, imaged, source, labelled, _imaged, f"images{' with masks' if labelled else ''}")
     raise BadInput(
         f"{root} holds no images in a known layout: folders Band1 to Band{source.chosen[-1]} with one GeoTIFF a scene, "
@@ -183,8 +186,11 @@ def _banded(folder: Path, source: Source, labelled: bool) -> tuple[list[Scene], 
 
 
 def _imaged(folder: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[str]]:
-    images = {name: (path,) for name, path in _by_name(_images_of(folder, labelled), source).items()}
-    return _pair(images, source, _masks_of(folder) if labelled else None)
+    paths, masks = _images_of(folder, labelled), _masks_of(folder) if labelled else None
+    for place in (paths[0].parent, *([masks] if masks else [])):
+        if left := naming.others(place):
+            print(f"{place}: {len(left):,} files in another format are left out, such as {left[0]}.")
+    return _pair({name: (path,) for name, path in _by_name(paths, source).items()}, source, masks)
 
 
 def _find_named(root: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[str]] | None:

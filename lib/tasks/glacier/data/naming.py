@@ -33,6 +33,12 @@ def rasters(folder: Path) -> list[Path]:
     return sorted(path for path in paths if _format(path.name) == order)
 
 
+def others(folder: Path) -> list[str]:
+    """Returns the names of the rasters in a folder that `rasters` leaves out for their format, sorted."""
+    taken = {path.name for path in rasters(folder)}
+    return sorted(p.name for p in folder.iterdir() if is_raster(p.name) and p.is_file() and p.name not in taken)
+
+
 def is_raster(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in RASTERS and not name.startswith("._")
 

@@ -275,7 +275,17 @@ def test_what_macos_writes_beside_files_is_no_scene_and_that_is_said(tmp_path, c
     assert "2 files named ._* are left out" in capsys.readouterr().out
 
 
-def test_a_quick_look_in_another_format_is_no_scene(tmp_path):
-    images_and_masks(tmp_path)
-    write_image(tmp_path / "images" / "preview.png", np.zeros((64, 64), np.uint8))
+def test_a_quick_look_in_another_format_and_images_without_masks_are_left_out_aloud(tmp_path, capsys):
+    images_and_masks(tmp_path / "train")
+    write_image(tmp_path / "train" / "images" / "preview.png", np.zeros((64, 64), np.uint8))
+    write_tiff(tmp_path / "test" / "images" / "img9.tif", scene()[0])
     assert only(tmp_path).name == "img001"
+    said = capsys.readouterr().out
+    assert "train/images: 1 files in another format are left out, such as preview.png" in said
+    assert "test: its images have no masks, so they are left out" in said
+
+
+def test_mounted_chips_in_png_are_found(mounted, capsys):
+    write_image(mounted.root / "v1" / "images" / "0.png", np.zeros((8, 8), np.uint8))
+    write_image(mounted.root / "v1" / "labels" / "0.png", np.zeros((8, 8), np.uint8))
+    assert mounted() == mounted.root / "v1" and capsys.readouterr().out == ""
