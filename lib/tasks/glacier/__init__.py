@@ -17,7 +17,7 @@ from lib.errors import BadInput
 from lib.scores import Confusion
 from lib.task import Batch, Survey, Task
 from lib.tasks.glacier import losses
-from lib.tasks.glacier.augment import augment
+from lib.tasks.glacier.augment import augment, cut_out
 from lib.tasks.glacier.model import Net
 from lib.tasks.glacier.settings import Settings, Source
 from lib.text import Criterion
@@ -92,6 +92,8 @@ class Glacier(Task):
         """Returns image (B, bands, S, S), target (B, S, S) and, for the boundary loss, distances (B, classes, S, S)."""
         pairs = [(torch.from_numpy(sample.image), torch.from_numpy(sample.target)) for sample in samples]
         for number, sample in enumerate(samples):
+            if sample.training and (size := self.settings.sampling.crop):
+                pairs[number] = cut_out(*pairs[number], size, sample.around, generator)
             if sample.training:
                 deviation = torch.from_numpy(self.data.statistics.deviation).float()
                 pairs[number] = augment(*pairs[number], deviation, self.settings.augmentation, generator)
@@ -104,7 +106,7 @@ class Glacier(Task):
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         settings = self.settings
-        classes, S = len(settings.source.classes), settings.tiles.size
+        classes, S = len(settings.source.classes), settings.sampling.crop or settings.tiles.size
         batch = {
             "image": torch.randn(size, len(settings.source.bands), S, S, device=device),
             "target": torch.randint(classes, (size, S, S), dtype=torch.uint8, device=device),
@@ -117,10 +119,15 @@ class Glacier(Task):
 
     def model(self) -> nn.Module:
         """Returns the network. It normalises by the training tiles if they have been read, and otherwise not."""
-        net = Net(len(self.settings.source.bands), len(self.settings.source.classes), self.settings.model)
+        settings, source = self.settings, self.settings.source
+        bands, classes = len(source.bands), len(source.classes)
+        net = Net(bands, classes, settings.model, settings.index_places, settings.prior)
         if "data" in self.__dict__ and self.data.is_split:
-            net.mean.copy_(torch.from_numpy(self.data.statistics.mean).view(-1, 1, 1))
-            net.deviation.copy_(torch.from_numpy(self.data.statistics.deviation).view(-1, 1, 1))
+            statistics = self.data.input_statistics
+            net.mean.copy_(torch.from_numpy(statistics.mean).view(-1, 1, 1))
+            net.deviation.copy_(torch.from_numpy(statistics.deviation).view(-1, 1, 1))
+            if net.prior is not None:
+                net.prior.copy_(torch.from_numpy(self.data.prior).view(-1, 1, 1))
         return net
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
@@ -128,12 +135,13 @@ class Glacier(Task):
         from lib.tasks.glacier.carry import carry
 
         source, initial, fresh = self.settings.source, self.settings.initial, model.state_dict()
-        bands = initial.bands or source.bands, source.bands
+        bands = initial.bands or self.settings.inputs, self.settings.inputs
         classes = initial.classes or source.classes, source.classes
         carried, message = carry(given, fresh, bands, classes)
-        return {**carried, "mean": fresh["mean"], "deviation": fresh["deviation"]}, message
+        own = {name: fresh[name] for name in ("mean", "deviation", "prior") if name in fresh}
+        return {**{name: value for name, value in carried.items() if name != "prior"}, **own}, message
 
-    def count(self, batch: Batch) -> dict[str, int]:
+    def count(self, batch: Batch) -> dict[str, float]:
         return losses.count(self.settings.loss, batch["target"])
 
     def term_weights(self, step: int) -> dict[str, float]:
@@ -173,7 +181,8 @@ class Glacier(Task):
         from lib.tasks.glacier.baselines import PixelBaseline
 
         names, parts = self.settings.source.classes, self.datasets()
-        pixels = PixelBaseline(len(names), self.config.seed).fit(parts["train"])
+        pixels = PixelBaseline(len(names), self.config.seed, indices=self.settings.index_places)
+        pixels.fit(self.data.whole_tiles)
         return pixels.score(parts["test"]).scores(names)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -154,8 +154,21 @@ class Sampling:
     rare_share: float = option(0.0, "A class below this share of the valid pixels is rare.", minimum=0, maximum=1)
     rare_factor: float = option(1.0, "How much more often a tile with a rare class comes.", minimum=1)
     most_often: float = option(20.0, "The most that a tile may come for once of an even draw.", minimum=1)
+    crop: int = option(
+        0, "Pixels on a side of the crops that are trained on, a multiple of 32; 0: whole tiles.", minimum=0
+    )
+    centred: dict[str, float] = field(
+        default_factory=dict,
+        metadata={"help": "Share of the crops that lie around a pixel of a class, by its name: {lake: 0.2}."},
+    )
 
     def __post_init__(self) -> None:
+        if self.crop % 32:
+            raise ValueError(f"crop {self.crop} is no multiple of 32. Write {max(32, self.crop // 32 * 32)}.")
+        if self.centred and not self.crop:
+            raise ValueError("centred is given without crop. Say how large the crops are: crop: 64.")
+        if any(share <= 0 for share in self.centred.values()) or sum(self.centred.values()) >= 1:
+            raise ValueError("The shares of centred must be above 0 and add up to less than 1: {lake: 0.2}.")
         if self.target_shares and abs(sum(self.target_shares) - 1) > 1e-6:
             raise ValueError(f"target_shares add up to {sum(self.target_shares):g}. Make them add up to 1.")
 
@@ -197,6 +210,9 @@ class Loss:
     mcc: float = option(0.0, "Weight of the soft Matthews correlation.", minimum=0)
     boundary: float = option(0.0, "Weight of the boundary loss, once its ramp is over.", minimum=0)
     gamma: float = option(2.0, "How strongly the focal loss plays down pixels that are right already.", minimum=0)
+    class_weights: tuple[float, ...] = option(
+        (), "Weight of each class's pixels in the focal loss; empty: 1 for each.", minimum=0
+    )
     ramp_steps: int = option(0, "Steps in which the weight of the boundary loss rises from 0.", minimum=0)
     ramp_epochs: float = option(0.0, "Epochs in which the weight of the boundary loss rises from 0.", minimum=0)
 
@@ -247,11 +263,42 @@ class Settings:
     model: Model = Model()
     initial: Initial = Initial()
     loss: Loss = Loss()
+    indices: tuple[tuple[str, str], ...] = option(
+        (), "Pairs of bands (a, b) whose (a - b) / (a + b) the network sees beside the bands."
+    )
+    prior: bool = option(
+        False,
+        "Whether answers are corrected by how often training drew each class: log of its true share less log of the "
+        "drawn one.",
+    )
     criteria: Criteria = Criteria()
     prediction: Prediction = Prediction()
     bad_input_limit: int = option(0, "Unusable scenes that are left out; one more refuses the data.", minimum=0)
 
     def __post_init__(self) -> None:
-        shares, classes = self.sampling.target_shares, self.source.classes
+        if mistakes := list(self._mistakes()):
+            raise ValueError(" ".join(mistakes))
+
+    def _mistakes(self) -> Iterator[str]:
+        shares, classes, bands = self.sampling.target_shares, self.source.classes, self.source.bands
         if shares and len(shares) != len(classes):
-            raise ValueError(f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes.")
+            yield f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes."
+        if (weights := self.loss.class_weights) and len(weights) != len(classes):
+            yield f"loss.class_weights has {len(weights)} weights for {len(classes)} classes."
+        if strange := [name for name in self.sampling.centred if name not in classes]:
+            yield f"sampling.centred names {strange[0]}, and the classes are {', '.join(classes)}."
+        if strange := [name for pair in self.indices for name in pair if name not in bands]:
+            yield f"indices names the band {strange[0]}, and the bands are {', '.join(bands)}."
+        if self.sampling.crop > self.tiles.size:
+            yield f"sampling.crop {self.sampling.crop} is larger than tiles.size {self.tiles.size}."
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of what the network sees: bands, and indices of two of them."""
+        return (*self.source.bands, *(f"{one}-{other}" for one, other in self.indices))
+
+    @property
+    def index_places(self) -> tuple[tuple[int, int], ...]:
+        """The places of the bands of each index."""
+        bands = self.source.bands
+        return tuple((bands.index(one), bands.index(other)) for one, other in self.indices)

@@ -15,8 +15,8 @@ from lib.tasks.glacier.model import UNet
 from lib.tasks.glacier.settings import Settings
 
 _TAKEN = (
-    model.UNet, model.Net, model.Residual, model.Up, model.ScSE, view, undo, maps.windows, maps._cores,
-    maps.probabilities,
+    model.UNet, model.Net, model.difference, model.Residual, model.Up, model.ScSE, view, undo, maps.windows,
+    maps._cores, maps.probabilities,
 )  # fmt: skip
 _IMPORTS = "import itertools\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
 
@@ -29,6 +29,7 @@ def write(models: Sequence[nn.Module], settings: Settings, folder: Path) -> None
         "bands": list(source.bands), "channels": list(source.chosen), "codes": list(source.codes),
         "nodata": list(source.nodata), "name_pattern": source.name_pattern, "size": settings.tiles.size,
         "dtype": coding(source.codes)[0].name, "views": settings.prediction.views,
+        "indices": [list(one.indices) for one in models], "priors": [one.prior is not None for one in models],
         "sizes": [_sizes(one) for one in models],
         "weights": [{name: value.detach().cpu() for name, value in one.state_dict().items()} for one in models],
     }  # fmt: skip

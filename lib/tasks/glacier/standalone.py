@@ -30,8 +30,9 @@ def load(folder: Path) -> tuple[dict[str, Any], list[nn.Module]]:
     """Returns the settings and the models of `weights.pt` in a folder, on the GPU where there is one."""
     saved = torch.load(folder / "weights.pt", map_location="cpu", weights_only=True)
     models, device = [], torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    for weights, sizes in zip(saved["weights"], saved["sizes"], strict=True):
-        model = Net(len(saved["bands"]), len(saved["codes"]), SimpleNamespace(**sizes))
+    kinds = zip(saved["weights"], saved["sizes"], saved["indices"], saved["priors"], strict=True)
+    for weights, sizes, indices, prior in kinds:
+        model = Net(len(saved["bands"]), len(saved["codes"]), SimpleNamespace(**sizes), indices, prior)
         model.load_state_dict(weights)
         models.append(model.to(device).eval())
     return saved, models

@@ -59,8 +59,12 @@ class Store:
         """Returns (bands, S, S) float32 with NaN for no data, and (S, S) uint8 classes with IGNORE."""
         name, place = self.files[self.table.scene[index]], self.table.place[index]
         image = np.load(self.folder / f"{name}.image.npy", mmap_mode="r")[place]
-        target = np.load(self.folder / f"{name}.target.npy", mmap_mode="r")[place]
-        return image.astype(np.float32), np.array(target)
+        return image.astype(np.float32), self.target(index)
+
+    def target(self, index: int) -> np.ndarray:
+        """Returns (S, S) uint8 classes with IGNORE."""
+        name, place = self.files[self.table.scene[index]], self.table.place[index]
+        return np.array(np.load(self.folder / f"{name}.target.npy", mmap_mode="r")[place])
 
     @property
     def tile_size(self) -> int:
