@@ -39,7 +39,8 @@ def configuration(found: Found) -> str:
     for key in ("images", "masks", "name_pattern"):
         if value := getattr(source, key):
             lines.append(f"    {key}: {_text(value)}")
-    lines.append(f"  tiles: {{size: {size}, stride: {size // 2}}}")
+    stride = 0 if len(found.scenes) < _FEW_SCENES else size // 2  # overlaps with held-out squares would be left out
+    lines.append(f"  tiles: {{size: {size}, stride: {stride}}}")
     lines.append(f"  split: {_split(found)}")
     lines.append("  # The small network, for a CPU; without this line it is the U-Net with a ResNet-34.")
     lines.append("  model: {widths: [16, 16, 32, 64, 128], depths: [1, 1, 1, 1], decoder: [64, 32, 16, 16, 16]}")
@@ -86,9 +87,10 @@ def _classes(found: Found) -> tuple[list[str], list[int], list[int], str]:
 
 
 def _tile_size(found: Found) -> int:
-    """Returns the largest multiple of 32, at most 256, that the usual scene holds."""
+    """Returns the largest multiple of 32, at most 256, that the usual scene holds, or six times where there are few."""
     sides = sorted(min(one.height, one.width) for one in found.seen)
-    return int(min(256, max(32, sides[len(sides) // 2] // 32 * 32)))
+    side = sides[len(sides) // 2] // (_FEW_SCENES if len(found.scenes) < _FEW_SCENES else 1)
+    return int(min(256, max(32, side // 32 * 32)))
 
 
 def _split(found: Found) -> str:

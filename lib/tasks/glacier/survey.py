@@ -114,11 +114,12 @@ def _readable(root: Path, source: Source) -> tuple[Source, list[Scene]]:
             changed = replace(source, name_pattern=differ.pattern)
             return changed, layout.find(root, changed)[0]
         raise
-    except BadInput as refusal:
+    except BadInput:
         choices = [replace(source, images=image, masks=mask) for image, mask in naming.guess(layout.listed(root))]
         found = [(choice, layout.find(root, choice)[0]) for choice in choices]
         if not found:
-            raise BadInput(f"{refusal}\n{_listing(root)}") from None
+            what = "no images in a known layout, and no masks that are named like images"
+            raise BadInput(f"{root} holds {what}.\n{_listing(root)}") from None
         return max(found, key=lambda one: _bands_of(one[1][0].images[0]))
 
 
@@ -249,7 +250,8 @@ def describe(found: Found) -> str:
         f"Place: {_counted([one.crs or 'none (no CRS)' for one in found.seen])}.",
         _gaps(found.seen), "", _bands(found.seen, found.source), "", _codes(found),
     ]  # fmt: skip
-    lines += strange_units(np.stack([one.sizes for one in found.seen]), [one.scene.name for one in found.seen])
+    if full := [one for one in found.seen if one.pixels[1]]:
+        lines += strange_units(np.stack([one.sizes for one in full]), [one.scene.name for one in full])
     return "\n".join([*lines, *_overlaps(found.seen)])
 
 

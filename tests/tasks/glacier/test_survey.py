@@ -51,6 +51,7 @@ def test_floods_by_two_sensors_and_a_label_load_with_the_printed_settings(tmp_pa
     }  # fmt: skip
     for words in ("Types: float32 (8)", "EPSG:32643 (8)", "12.50% of the pixels", "1 scenes hold none at all", "int16"):
         assert words in survey.text, words
+    assert "other units" not in survey.text, "a chip without data has no units"
     parts = written(survey, tmp_path).datasets()  # the two dead chips are left out, and no more
     assert len(parts["train"].store.names) == 6 and all(len(part) for part in parts.values())
 

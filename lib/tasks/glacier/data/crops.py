@@ -36,8 +36,11 @@ def shares(store: Store, chosen: np.ndarray, draws: Draws, size: int) -> np.ndar
     generator = torch.Generator().manual_seed(0)
     order = np.random.default_rng(0).choice(len(draws.tiles), _DRAWN, p=draws.weights / draws.weights.sum())
     counts = np.zeros(store.table.counts.shape[1])
-    for index in order:
-        target = torch.from_numpy(store.target(int(chosen[draws.tiles[index]])))
+    tile = -1
+    for index in order[np.argsort(draws.tiles[order], kind="stable")]:
+        if draws.tiles[index] != tile:
+            tile = draws.tiles[index]
+            target = torch.from_numpy(store.target(int(chosen[tile])))
         top, left = corner(target, size, int(draws.classes[index]), generator)
         crop = target[top : top + size, left : left + size].flatten()
         counts += torch.bincount(crop, minlength=256)[: len(counts)].numpy()
