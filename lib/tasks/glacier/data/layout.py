@@ -198,24 +198,41 @@ def _find_named(root: Path, source: Source, labelled: bool) -> tuple[list[Scene]
 
     Raises BadInput where no file is an image.
     """
-    images, masks = (dict(naming.Pattern(text).files(root)) if text else {} for text in (source.images, source.masks))
+    images, masks = (_by_pattern(root, text, source) if text else {} for text in (source.images, source.masks))
     if not images and not labelled:  # new scenes may lie in a known layout
         return None
     if not images or (labelled and not masks):
         what, text = ("images", source.images) if not images else ("masks", source.masks)
         raise BadInput(f"{root} has no file {text or '(empty)'}. Correct workload.source.{what}. {_advice(root)}")
     scenes, problems = [], []
-    for name, path in images.items():
-        if labelled and name not in masks:
-            problems.append(f"{path} has no mask: {source.masks} of {name} is not there. Add it, or remove the image.")
+    for called, (name, path) in images.items():
+        if labelled and called not in masks:
+            problems.append(
+                f"{path} has no mask: {source.masks} of {called} is not there. Add it, or remove the image."
+            )
             continue
-        match = re.search(source.name_pattern, name) if source.name_pattern else None
-        part = naming.part_of(name.split("/")[:-1])
-        called = match[1] if match else name
-        scenes.append(Scene(called, _group(name, called, source), (path,), masks.get(name) if labelled else None, part))
+        part, mask = naming.part_of(name.split("/")[:-1]), masks[called][1] if labelled else None
+        scenes.append(Scene(called, _group(name, called, source), (path,), mask, part))
     if not scenes:
-        raise NamesDiffer([list(images), list(masks)], [source.images, source.masks])
+        sides = [[name for name, _ in side.values()] for side in (images, masks)]
+        raise NamesDiffer(sides, [source.images, source.masks])
     return scenes, problems
+
+
+def _by_pattern(root: Path, text: str, source: Source) -> dict[str, tuple[str, Path]]:
+    """Returns what the * stand for and the path of each file, by the name of its scene, sorted by path.
+
+    Raises BadInput where `name_pattern` gives two files one name.
+    """
+    found: dict[str, tuple[str, Path]] = {}
+    for name, path in naming.Pattern(text).files(root):
+        match = re.search(source.name_pattern, name) if source.name_pattern else None
+        called = match[1] if match else name
+        if called in found:
+            raise _same_name(found[called][1], path, called)
+        found[called] = name, path
+    _named(path for _, path in found.values())
+    return found
 
 
 class NamesDiffer(BadInput):
@@ -323,12 +340,16 @@ def _by_name(paths: Sequence[Path], source: Source) -> dict[str, Path]:
         match = re.search(source.name_pattern, path.stem) if source.name_pattern else None
         name = match[1] if match else path.stem
         if name in by_name:
-            raise BadInput(
-                f"{by_name[name]} and {path} are both called {name} by workload.source.name_pattern. Change it so that "
-                "their names differ."
-            )
+            raise _same_name(by_name[name], path, name)
         by_name[name] = path
     return by_name
+
+
+def _same_name(one: Path, other: Path, name: str) -> BadInput:
+    return BadInput(
+        f"{one} and {other} are both called {name} by workload.source.name_pattern. Change it so that their names "
+        "differ."
+    )
 
 
 def _pair(images: Mapping[str, tuple[Path, ...]], source: Source, masks: Path | None) -> tuple[list[Scene], list[str]]:

@@ -1,5 +1,7 @@
 """Scenes are found in every layout, with their masks and groups, and what is missing is named."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -233,6 +235,13 @@ def test_any_layout_is_read_by_patterns_whose_star_is_the_name(tmp_path):
     scenes, problems = layout.find(tmp_path, source)
     assert [scene.name for scene in scenes] == ["Ghana_0", "Ghana_2"]
     assert len(problems) == 1 and "Ghana_1_S1Hand.tif has no mask: LabelHand/*_LabelHand.tif of Ghana_1" in problems[0]
+    loose = Source(bands=("a", "b"), images="S1Hand/*.tif", masks="LabelHand/*.tif")
+    with pytest.raises(layout.NamesDiffer) as refusal:
+        layout.find(tmp_path, loose)
+    again, _ = layout.find(tmp_path, dataclasses.replace(loose, name_pattern=refusal.value.pattern))
+    assert [scene.name for scene in again] == ["Ghana_0", "Ghana_2"]
+    with pytest.raises(BadInput, match="are both called Ghana by workload.source.name_pattern"):
+        layout.find(tmp_path, dataclasses.replace(loose, name_pattern="(Ghana)"))
     with pytest.raises(BadInput, match="has no file S2/.*Correct workload.source.images"):
         layout.find(tmp_path, Source(bands=("a", "b"), images="S2/*.tif", masks="LabelHand/*.tif"))
 
