@@ -1,5 +1,6 @@
 """The command line: `python -m lib train CONFIG [--set key=value ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`,
-`fits MODEL`, `new NAME --like KIND`, `notebook CONFIG`, and `kaggle dataset|push|status|fetch|chain|preflight`.
+`data FOLDER`, `fits MODEL`, `new NAME --like KIND`, `notebook CONFIG`, and
+`kaggle dataset|push|status|fetch|chain|preflight`.
 
 What imports torch, which takes seconds, is imported by the commands that need it.
 """
@@ -86,11 +87,23 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("archive", help="outputs.tar.gz, the folder of a run, or a folder of runs: several vote")
     predict.add_argument("data", help="the folder to predict, or one file where the task takes one")
     predict.add_argument("out", help="the folder that results are written to")
+    predict.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     predict.add_argument("--task", default="", metavar="FILE:CLASS", help="your own task; an archive cannot name one")
     predict.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
     predict.set_defaults(run=_predict)
+    _add_data(commands)
+    _add_solution(commands)
     _add_uncarried(commands)
     return parser
+
+
+def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    data = commands.add_parser("data", help="look through a folder of data; print the configuration that trains on it")
+    data.add_argument("folder", help="the folder with the data")
+    data.add_argument("--task", default="glacier", help="the task that reads it, a name or FILE:CLASS (glacier)")
+    data.add_argument("--yaml", default="", metavar="FILE", help="write the configuration to a new file")
+    data.add_argument("--groups", default="", metavar="FILE", help="write groups of samples to a new file, as a CSV")
+    data.set_defaults(run=_data)
 
 
 def _add_uncarried(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -114,6 +127,16 @@ def _add_fits(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     fits.add_argument("--optimizer", default="adamw", help="adamw or paged_adamw_8bit")
     fits.add_argument("--largest", default="", metavar="WHAT", help="batch or length: find the largest that fits")
     fits.set_defaults(run=_fits)
+
+
+def _add_solution(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    solution = commands.add_parser("solution", help="write a program that predicts by itself, with its weights")
+    solution.add_argument("archive", help="outputs.tar.gz, the folder of a run, or a folder of runs: several vote")
+    solution.add_argument("folder", help="where the program is written")
+    solution.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    solution.add_argument("--task", default="", metavar="FILE:CLASS", help="your own task; an archive cannot name one")
+    solution.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
+    solution.set_defaults(run=_solution)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -205,10 +228,33 @@ def _train_queue(options: argparse.Namespace) -> int:
     return code
 
 
+def _data(options: argparse.Namespace) -> int:
+    from lib.task import find_task
+
+    survey = find_task(options.task).survey(Path(options.folder))
+    print(survey.text, survey.configuration, sep="\n\n")
+    for name, text in ((options.yaml, survey.configuration), (options.groups, survey.groups)):
+        if name and Path(name).exists():
+            raise BadInput(f"{name} is there already, and is not written over. Give another name, or remove it.")
+        if name:
+            disk.write_text(Path(name), text)
+            print(f"Wrote {name}.")
+    return 0
+
+
 def _predict(options: argparse.Namespace) -> int:
     from lib.launch import ensemble
 
-    print(ensemble.run(Path(options.archive), Path(options.data), Path(options.out), options.task, options.trust))
+    archive, data, out = Path(options.archive), Path(options.data), Path(options.out)
+    print(ensemble.run(archive, data, out, options.task, options.trust, split_overrides(options.set)))
+    return 0
+
+
+def _solution(options: argparse.Namespace) -> int:
+    from lib.launch import ensemble
+
+    archive, folder, changes = Path(options.archive), Path(options.folder), split_overrides(options.set)
+    print(ensemble.solution(archive, folder, options.task, options.trust, changes))
     return 0
 
 

@@ -2,7 +2,7 @@
 # trainbook:
 #   title: "Trainbook 03: Glacier fine-tuning"
 #   tasks: [glacier]
-#   configs: [glacier_finetune, glacier_finetune_small, glacier_pretrain, glacier_pretrain_small]
+#   configs: [glacier_finetune, glacier_finetune_small, glacier_rare, glacier_rare_small, glacier_pretrain, glacier_pretrain_small]
 #   gpu: true
 #   internet: false
 # ---
@@ -38,7 +38,8 @@ print(dependencies.ensure(dependencies.PACKAGES | dependencies.GLACIER))
 # %% [markdown]
 # ## Parameters
 # Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
-# `{"optimizer.lr": 3e-5, "queue.folds": 2}`.
+# `{"optimizer.lr": 3e-5, "queue.folds": 2}`. `CONFIG = "configs/glacier_rare.yaml"` is the preset that finds rare classes:
+# crops centred on lakes and other losses. The names of the queue's runs, printed below, say which preset they are of.
 
 # %% tags=["parameters"]
 CONFIG: str = ""  # empty: the size for Kaggle where there is a GPU, otherwise the small one

@@ -162,6 +162,7 @@ def maskgeration(imagepath: dict, out_dir: str) -> dict:
     from pathlib import Path
 
     from lib.launch import ensemble
+    from lib.tasks.glacier.maps import filled
 
     place, archive = Path(out_dir), Path(os.environ.get("TRAINBOOK_ARCHIVE") or "outputs.tar.gz")
     holds_models = place.is_file() or any(place.glob("**/config.yaml"))
@@ -169,7 +170,8 @@ def maskgeration(imagepath: dict, out_dir: str) -> dict:
     folders = {band: Path(folder) for band, folder in imagepath.items()}
     masks = task.predict(models, folders, None if holds_models else place)
     ids = {name: re.search(r"img(\d+)", name) or re.search(r"(\d{2}_\d{2})", name) for name in masks}
-    return {ids[name][1] if ids[name] else name: mask for name, mask in masks.items()}
+    source = task.settings.source
+    return {ids[name][1] if ids[name] else name: filled(mask, source) for name, mask in masks.items()}
 
 
 if members:

@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -27,15 +27,37 @@ _MOST_RUNS = 1000
 _ROOM = 10**6  # numbers that a model may have beyond twice those saved: tied weights are saved once
 
 
-def run(archive: Path, source: Path, out: Path, own_task: str = "", trusted: bool = False) -> str:
+def run(
+    archive: Path,
+    source: Path,
+    out: Path,
+    own_task: str = "",
+    trusted: bool = False,
+    changes: Mapping[str, object] | None = None,
+) -> str:
     """Predicts all of `source` with the models of an archive together and writes into `out`; returns what to print.
 
-    `own_task` and `trusted` are as in `load_members`. Raises BadInput.
+    `own_task`, `trusted` and `changes` are as in `load_members`. Raises BadInput.
     """
     with _runs(archive, trusted) as runs:  # to the end: a task of the archive may import its files when it needs them
-        task, models = load_members(runs, own_task, trusted)
+        task, models = load_members(runs, own_task, trusted, changes)
         predictions = task.predict(models, source, out)
     return f"{len(predictions)} predictions of {len(models)} models together are in {out}."
+
+
+def solution(
+    archive: Path, folder: Path, own_task: str = "", trusted: bool = False, changes: Mapping[str, object] | None = None
+) -> str:
+    """Writes a program that predicts by itself with the models of an archive into a folder; returns what to print.
+
+    The other arguments are as in `load_members`. Raises BadInput.
+    """
+    with _runs(archive, trusted) as runs:
+        task, models = load_members(runs, own_task, trusted, changes)
+        disk.check_writable(folder)
+        task.solution(models, folder)
+    files = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_file()))
+    return f"A program with the weights of {len(models)} models is in {folder}: {files}."
 
 
 def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
@@ -98,16 +120,18 @@ def _runs(archive: Path, with_code: bool = False) -> Iterator[list[Path]]:
         yield trained
 
 
-def load_members(runs: Sequence[Path], own_task: str = "", trusted: bool = False) -> tuple[Task, list[nn.Module]]:
+def load_members(
+    runs: Sequence[Path], own_task: str = "", trusted: bool = False, changes: Mapping[str, object] | None = None
+) -> tuple[Task, list[nn.Module]]:
     """Returns the task and the models of several runs' folders with their best weights, on the device.
 
     They may be anybody's, so a Python file that their configuration names as task is never run. One's own is given as
     `own_task`, file.py:Class; `trusted` says that whoever made the runs may run code here, and takes the files that
-    lie in them. A run from whose weights others started (`queue.before`) is left out. Raises BadInput where the rest
-    differ in their inputs or answers.
+    lie in them. `changes` override dotted keys of the runs' configurations. A run from whose weights others started
+    (`queue.before`) is left out. Raises BadInput where the rest differ in their inputs or answers.
     """
     tasks = code.tasks_in(runs) if trusted and not own_task else dict.fromkeys(runs, own_task)
-    loaded = {run: _configuration(run, task) for run, task in tasks.items()}
+    loaded = {run: _configuration(run, task, changes or {}) for run, task in tasks.items()}
     earlier = {Path(name).stem for config in loaded.values() for name in config.queue.before}
     members = {run: find_task(c.task)(c) for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
     first = next(iter(members.values()))
@@ -136,10 +160,10 @@ def load_members(runs: Sequence[Path], own_task: str = "", trusted: bool = False
     return first, models
 
 
-def _configuration(run: Path, task: str) -> Config:
+def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Config:
     """Reads a run's configuration with this task, which may be a file; "": its own, which may be none."""
     try:
-        return load_config(run / "config.yaml", {"task": task} if task else {}, runs_files=bool(task))
+        return load_config(run / "config.yaml", {**changes, **({"task": task} if task else {})}, runs_files=bool(task))
     except BadInput as refusal:
         if task or ":" not in code.named_by(run):
             raise

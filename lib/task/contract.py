@@ -14,6 +14,7 @@ from lib.errors import BadInput, printable
 from lib.task import published
 from lib.task.blocks import find_blocks
 from lib.task.fingerprint import fingerprint
+from lib.task.survey import Survey
 from lib.task.terms import TermMeans
 
 Batch = dict[str, Tensor]
@@ -57,6 +58,14 @@ class Task:
     def homes(cls, folders: list[Path]) -> list[Path]:
         """Returns the data's own folders where a search by `sentinels` stopped at these; by default the same ones."""
         return folders
+
+    @classmethod
+    def survey(cls, folder: Path) -> Survey:
+        """Returns what lies in a folder of data and the configuration that trains on it, for `python -m lib data`.
+
+        By default a task has none. Raises BadInput where the folder holds no data of the task's.
+        """
+        raise BadInput(f"{cls.__name__} looks through no folders. Name a task that has the method survey(folder).")
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
         """Sets `config` and `source`, the folder or file with the data; None means the embedded default.
@@ -282,6 +291,15 @@ class Task:
 
         Such a form is `model.save_pretrained(folder)` of transformers and peft. By default there is none.
         """
+
+    def solution(self, models: list[nn.Module], folder: Path) -> None:
+        """Writes a program that predicts without this one into a folder, with the weights of all models, for a grader.
+
+        `python -m lib solution` calls it. By default a task has none.
+        """
+        raise BadInput(
+            f"{type(self).__name__} writes no program of its own: it has no method solution(models, folder)."
+        )
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""

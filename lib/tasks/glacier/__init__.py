@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lib.errors import BadInput
 from lib.scores import Confusion
-from lib.task import Batch, Task
+from lib.task import Batch, Survey, Task
 from lib.tasks.glacier import losses
-from lib.tasks.glacier.augment import augment
+from lib.tasks.glacier.augment import augment, cut_out
 from lib.tasks.glacier.model import Net
 from lib.tasks.glacier.settings import Settings, Source
 from lib.text import Criterion
@@ -32,7 +33,7 @@ class Glacier(Task):
     """The workload of the module's docstring."""
 
     Settings = Settings
-    sentinels = ("*_img_*.npy", "*.tif", "*.tiff")
+    sentinels = ("*_img_*.npy", "*.tif", "*.tiff", "*.jp2", "images/*.png")
     selection = ("mcc", "max")
     shown = ("mcc", "mean_iou")
     dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
@@ -50,6 +51,17 @@ class Glacier(Task):
         from lib.tasks.glacier.data import layout
 
         return layout.homes(folders) if folders else []
+
+    @classmethod
+    def survey(cls, folder: Path) -> Survey:
+        from lib.tasks.glacier import proposal, survey
+
+        found = survey.look(folder)
+        text = survey.describe(found)
+        try:
+            return Survey(text, proposal.configuration(found), proposal.groups(found))
+        except BadInput as refusal:
+            raise BadInput(f"{text}\n\n{refusal}") from None
 
     @cached_property
     def data(self) -> Any:
@@ -80,6 +92,8 @@ class Glacier(Task):
         """Returns image (B, bands, S, S), target (B, S, S) and, for the boundary loss, distances (B, classes, S, S)."""
         pairs = [(torch.from_numpy(sample.image), torch.from_numpy(sample.target)) for sample in samples]
         for number, sample in enumerate(samples):
+            if sample.training and (size := self.settings.sampling.crop):
+                pairs[number] = cut_out(*pairs[number], size, sample.around, generator)
             if sample.training:
                 deviation = torch.from_numpy(self.data.statistics.deviation).float()
                 pairs[number] = augment(*pairs[number], deviation, self.settings.augmentation, generator)
@@ -92,7 +106,7 @@ class Glacier(Task):
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         settings = self.settings
-        classes, S = len(settings.source.classes), settings.tiles.size
+        classes, S = len(settings.source.classes), settings.sampling.crop or settings.tiles.size
         batch = {
             "image": torch.randn(size, len(settings.source.bands), S, S, device=device),
             "target": torch.randint(classes, (size, S, S), dtype=torch.uint8, device=device),
@@ -105,10 +119,15 @@ class Glacier(Task):
 
     def model(self) -> nn.Module:
         """Returns the network. It normalises by the training tiles if they have been read, and otherwise not."""
-        net = Net(len(self.settings.source.bands), len(self.settings.source.classes), self.settings.model)
+        settings, source = self.settings, self.settings.source
+        bands, classes = len(source.bands), len(source.classes)
+        net = Net(bands, classes, settings.model, settings.index_places, settings.prior)
         if "data" in self.__dict__ and self.data.is_split:
-            net.mean.copy_(torch.from_numpy(self.data.statistics.mean).view(-1, 1, 1))
-            net.deviation.copy_(torch.from_numpy(self.data.statistics.deviation).view(-1, 1, 1))
+            statistics = self.data.input_statistics
+            net.mean.copy_(torch.from_numpy(statistics.mean).view(-1, 1, 1))
+            net.deviation.copy_(torch.from_numpy(statistics.deviation).view(-1, 1, 1))
+            if net.prior is not None:
+                net.prior.copy_(torch.from_numpy(self.data.prior).view(-1, 1, 1))
         return net
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
@@ -116,12 +135,13 @@ class Glacier(Task):
         from lib.tasks.glacier.carry import carry
 
         source, initial, fresh = self.settings.source, self.settings.initial, model.state_dict()
-        bands = initial.bands or source.bands, source.bands
+        bands = initial.bands or self.settings.inputs, self.settings.inputs
         classes = initial.classes or source.classes, source.classes
         carried, message = carry(given, fresh, bands, classes)
-        return {**carried, "mean": fresh["mean"], "deviation": fresh["deviation"]}, message
+        own = {name: fresh[name] for name in ("mean", "deviation", "prior") if name in fresh}
+        return {**{name: value for name, value in carried.items() if name != "prior"}, **own}, message
 
-    def count(self, batch: Batch) -> dict[str, int]:
+    def count(self, batch: Batch) -> dict[str, float]:
         return losses.count(self.settings.loss, batch["target"])
 
     def term_weights(self, step: int) -> dict[str, float]:
@@ -161,7 +181,8 @@ class Glacier(Task):
         from lib.tasks.glacier.baselines import PixelBaseline
 
         names, parts = self.settings.source.classes, self.datasets()
-        pixels = PixelBaseline(len(names), self.config.seed).fit(parts["train"])
+        pixels = PixelBaseline(len(names), self.config.seed, indices=self.settings.index_places)
+        pixels.fit(self.data.whole_tiles)
         return pixels.score(parts["test"]).scores(names)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
@@ -220,11 +241,20 @@ class Glacier(Task):
     def joined_by(self) -> Source:
         return self.settings.source
 
-    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """Returns (h, w) uint8 masks, in the mask's codes, by scene; writes them to `out` as GeoTIFFs if given."""
+    def predict(
+        self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
+    ) -> Mapping[str, Any]:
+        """Returns (h, w) masks, in the mask's codes, by scene; writes maps into `out` if given (see `maps.masks`)."""
         from lib.tasks.glacier.maps import masks
 
-        return masks(models, source, self.settings.source, self.settings.tiles.size, out)
+        settings = self.settings
+        return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction)
+
+    def solution(self, models: list[nn.Module], folder: Path) -> None:
+        """Writes solution.py, whose function `maskgeration` GlacierHack's grader calls, and weights.pt."""
+        from lib.tasks.glacier import solution
+
+        solution.write(models, self.settings, folder)
 
 
 def _verdict(criteria: Sequence[Criterion], advice: str) -> list[str]:

@@ -8,6 +8,7 @@ import torch
 
 from lib.errors import BadInput
 from lib.scores import IGNORE, Confusion
+from lib.tasks.glacier.model import difference
 
 Tile = tuple[Any, ...]  # begins with bands (C, H, W) floats and mask (H, W) integers or IGNORE
 
@@ -20,7 +21,17 @@ class PixelBaseline:
     `rounds` trees a class. A function of the tiles, the settings and the seed.
     """
 
-    def __init__(self, classes: int, seed: int, pixels: int = 200_000, tiles: int = 400, rounds: int = 100):
+    def __init__(
+        self,
+        classes: int,
+        seed: int,
+        pixels: int = 200_000,
+        tiles: int = 400,
+        rounds: int = 100,
+        indices: Sequence[tuple[int, int]] = (),
+    ):
+        """`indices` are pairs of bands whose normalised differences are features too."""
+        self.indices = indices
         self.classes, self.seed, self.pixels, self.tiles, self.rounds = classes, seed, pixels, tiles, rounds
         self._model: Any = None
         self._only: int | None = None  # the class, where the sample has but one
@@ -51,6 +62,7 @@ class PixelBaseline:
         features, labels = [], []
         for index in sorted(chosen):
             bands, mask = tiles[int(index)][:2]
+            bands = self._features(bands)
             valid = np.flatnonzero(mask.reshape(-1) != IGNORE)
             valid = np.sort(rng.permutation(valid)[:quota])
             features.append(bands.reshape(len(bands), -1)[:, valid].T.astype(np.float32))
@@ -59,12 +71,20 @@ class PixelBaseline:
             return np.empty((0, 0), np.float32), np.empty(0, np.uint8)
         return np.concatenate(features)[: self.pixels], np.concatenate(labels)[: self.pixels]
 
+    def _features(self, bands: np.ndarray) -> np.ndarray:
+        """(C, H, W) -> (C and indices, H, W)."""
+        if not self.indices:
+            return bands
+        image = torch.from_numpy(bands.astype(np.float32))
+        return torch.cat([image, *(difference(image, *pair) for pair in self.indices)]).numpy()
+
     def predict(self, bands: np.ndarray) -> np.ndarray:
         """(C, H, W) -> (H, W) uint8. NaN in a band counts as missing."""
         if self._only is not None:
             return np.full(bands.shape[1:], self._only, np.uint8)
         if self._model is None:
             raise RuntimeError("PixelBaseline.predict was called before fit.")
+        bands = self._features(bands)
         flat = bands.reshape(len(bands), -1).T.astype(np.float32)
         return self._model.predict(flat).astype(np.uint8).reshape(bands.shape[1:])
 

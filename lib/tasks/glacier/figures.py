@@ -11,8 +11,8 @@ from torch import Tensor
 from lib.report.figure import grid, save
 from lib.scores import IGNORE
 from lib.task import Batch
+from lib.tasks.glacier.geotiff import COLOURS
 
-_COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")
 _NOTHING = "#ffffff"  # no data, or no label
 
 
@@ -85,12 +85,12 @@ def _painted(classes_of: np.ndarray, classes: Sequence[str]) -> np.ndarray:
     from matplotlib.colors import to_rgb
 
     palette = np.full((256, 3), to_rgb(_NOTHING))
-    palette[: len(classes)] = [to_rgb(_COLOURS[k % len(_COLOURS)]) for k in range(len(classes))]
+    palette[: len(classes)] = [to_rgb(COLOURS[k % len(COLOURS)]) for k in range(len(classes))]
     return palette[classes_of]
 
 
 def _add_legend(figure: Any, classes: Sequence[str]) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(color=_COLOURS[k % len(_COLOURS)], label=name) for k, name in enumerate(classes)]
+    handles = [Patch(color=COLOURS[k % len(COLOURS)], label=name) for k, name in enumerate(classes)]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(classes), fontsize=9)

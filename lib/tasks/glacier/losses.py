@@ -5,6 +5,8 @@ says by what to divide: focal by valid pixels, Dice by tiles with any, MCC and b
 classes, because both are undefined on a tile that has one. Arithmetic is in fp32 at least, whatever autocast says.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,13 +25,17 @@ def weights(loss: Loss, step: int) -> dict[str, float]:
     return {term: getattr(loss, term) * (ramp if term == "boundary" else 1.0) for term in loss.terms}
 
 
-def count(loss: Loss, mask: Tensor) -> dict[str, int]:
+def count(loss: Loss, mask: Tensor) -> dict[str, float]:
     """Returns what each term of `sums` is divided by. mask (B, H, W): integers, IGNORE where a pixel does not count."""
     valid = mask != IGNORE
     lowest = mask.flatten(1).amin(1)  # (B); IGNORE is the highest label
     highest = mask.masked_fill(~valid, 0).flatten(1).amax(1)
     tiles, several = int(valid.flatten(1).any(1).sum()), int(((lowest != IGNORE) & (highest > lowest)).sum())
-    numbers = {"focal": int(valid.sum()), "dice": tiles, "mcc": several, "boundary": several}
+    pixels: float = int(valid.sum())
+    if loss.class_weights:
+        of_class = torch.bincount(mask[valid].long().flatten(), minlength=len(loss.class_weights)).double().cpu()
+        pixels = float(of_class @ torch.tensor(loss.class_weights, dtype=torch.float64))
+    numbers = {"focal": pixels, "dice": tiles, "mcc": several, "boundary": several}
     return {term: numbers[term] for term in loss.terms}
 
 
@@ -46,7 +52,7 @@ def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = No
         p = log_p.exp().masked_fill((mask == IGNORE)[:, None], 0.0)
         total: dict[str, Tensor] = {}
         if loss.focal:
-            total["focal"] = _focal(log_p, truth, loss.gamma).sum()
+            total["focal"] = _weighted(_focal(log_p, truth, loss.gamma), truth, loss.class_weights).sum()
         if loss.dice or loss.mcc:
             overlap = p.masked_fill(~truth, 0.0).sum((2, 3))  # (B, K)
             predicted, true = p.sum((2, 3)), truth.sum((2, 3)).to(p.dtype)
@@ -68,6 +74,14 @@ def _focal(log_p: Tensor, truth: Tensor, gamma: float) -> Tensor:
         return -log_pt
     # A saturated pixel has 1 - p_t = 0, whose power below 1 has no finite slope
     return -((-torch.expm1(log_pt)).clamp_min(1e-6) ** gamma) * log_pt
+
+
+def _weighted(focal: Tensor, truth: Tensor, class_weights: Sequence[float]) -> Tensor:
+    """(B, H, W) losses -> the same, each times the weight of its true class; as they are without weights."""
+    if not class_weights:
+        return focal
+    weight = focal.new_tensor(class_weights).view(-1, 1, 1)
+    return focal * (truth * weight).sum(1)
 
 
 def _dice(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:

@@ -80,17 +80,37 @@ class UNet(nn.Module):
 
 
 class Net(UNet):
-    """The U-Net behind the normalisation that belongs to its weights: raw bands in, NaN where there is no data."""
+    """The U-Net behind the normalisation that belongs to its weights: raw bands in, NaN where there is no data.
 
-    def __init__(self, bands: int, classes: int, sizes: Model):
-        super().__init__(bands, classes, sizes.widths, sizes.depths, sizes.decoder)
-        self.register_buffer("mean", torch.zeros(bands, 1, 1))
-        self.register_buffer("deviation", torch.ones(bands, 1, 1))
+    `indices` are pairs of bands whose normalised difference is an input too. With a `prior` its logits are corrected
+    where it does not train.
+    """
+
+    def __init__(
+        self, bands: int, classes: int, sizes: Model, indices: Sequence[tuple[int, int]] = (), prior: bool = False
+    ):
+        super().__init__(bands + len(indices), classes, sizes.widths, sizes.depths, sizes.decoder)
+        self.indices = tuple(map(tuple, indices))
+        self.register_buffer("mean", torch.zeros(bands + len(indices), 1, 1))
+        self.register_buffer("deviation", torch.ones(bands + len(indices), 1, 1))
+        self.register_buffer("prior", torch.zeros(classes, 1, 1) if prior else None)
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, bands, S, S) -> (B, classes, S, S). No data becomes the mean of its band."""
+        if self.indices:
+            image = torch.cat([image, *(difference(image, *pair) for pair in self.indices)], 1)
         normal = (image - self.mean) / self.deviation
-        return super().forward(torch.where(normal.isnan(), 0.0, normal))
+        logits = super().forward(torch.where(normal.isnan(), 0.0, normal))
+        return logits if self.training or self.prior is None else logits + self.prior
+
+
+def difference(image: Tensor, one: int, other: int) -> Tensor:
+    """(..., bands, S, S) -> (..., 1, S, S): (a - b) / (|a| + |b|) of two bands, between -1 and 1; 0 where both are 0.
+
+    For bands without negative values it is the usual normalised difference.
+    """
+    a, b = image[..., one : one + 1, :, :], image[..., other : other + 1, :, :]
+    return (a - b) / (a.abs() + b.abs()).clamp_min(torch.finfo(image.dtype).tiny)
 
 
 class Residual(nn.Module):

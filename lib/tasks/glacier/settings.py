@@ -2,7 +2,9 @@
 
 import contextlib
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Literal
 
 from lib.config.reader import option
@@ -33,23 +35,43 @@ class Source:
     group_pattern: str = option(
         "", "Regular expression whose group, in a scene's name, is what must not be split; empty: by the layout."
     )
+    images: str = option(
+        "", "Which files are images: a path below data.dir in which each * stands for a part of the scene's name, such "
+        "as S1Hand/*_S1Hand.tif; empty: by the known layouts.",
+    )  # fmt: skip
+    masks: str = option("", "Which files are masks, such as LabelHand/*_LabelHand.tif; given with images.")
+    mask_band: int = option(
+        0, "Which band of a mask's file has the codes, counted from 1; 0: it has one, or all of its bands are equal.",
+        minimum=0,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
+        if mistakes := list(self._mistakes()):
+            raise ValueError(" ".join(mistakes))
+
+    def _mistakes(self) -> Iterator[str]:
+        """Yields a sentence for each contradiction, so that all of them are told at once."""
         if len(self.codes) != len(self.classes) or len(set(self.codes)) < len(self.codes):
-            raise ValueError(
-                f"{len(self.classes)} classes have {len(set(self.codes))} different codes. Give one code for each."
-            )
+            yield f"{len(self.classes)} classes have {len(set(self.codes))} different codes. Give one code for each."
         if not 2 <= len(self.classes) < IGNORE:
-            raise ValueError(f"There are {len(self.classes)} classes. Give at least two, background first.")
+            yield f"There are {len(self.classes)} classes. Give at least two, background first."
         if not self.bands or len(set(self.bands)) < len(self.bands):
-            raise ValueError("bands must name at least one band, and none twice.")
+            yield "bands must name at least one band, and none twice."
         if self.channels and len(self.channels) != len(self.bands):
-            raise ValueError(f"There are {len(self.bands)} bands, but channels names {len(self.channels)}.")
+            yield f"There are {len(self.bands)} bands, but channels names {len(self.channels)}."
+        if strange := [code for code in self.codes if not -(2**31) <= code < 2**31]:
+            yield f"The code {strange[0]} is no number of 32 bits, and no map could hold it."
         for pattern in (self.name_pattern, self.group_pattern):
             with contextlib.suppress(re.error):
                 if not pattern or re.compile(pattern).groups == 1:
                     continue
-            raise ValueError(f"The pattern {pattern!r} must be a regular expression with one group in parentheses.")
+            yield f"The pattern {pattern!r} must be a regular expression with one group in parentheses."
+        if self.masks and not self.images:
+            yield "masks is given without images. Give both patterns, or neither."
+        for pattern in (self.images, self.masks):
+            pure = PurePosixPath(pattern)
+            if "**" in pattern or pure.is_absolute() or ".." in pure.parts:
+                yield f"The pattern {pattern!r} must be a path below data.dir, in which * stands for a part of a name."
 
     @property
     def chosen(self) -> tuple[int, ...]:
@@ -108,6 +130,12 @@ class Split:
     seed: int = option(
         0, "The split follows from it, and not from the run's seed: an ensemble shares one test.", minimum=0
     )
+    file: str = option(
+        "", "A CSV with the columns scene, part and group: part is train, validation or test, or empty where the "
+        "shares decide; scenes of one group are kept together. Without one of the two columns, all are free.",
+        path=True,
+    )  # fmt: skip
+    folders: bool = option(True, "Whether folders called train, validation and test are the split.")
 
     def __post_init__(self) -> None:
         if self.folds == 1 or (self.folds and self.fold >= self.folds):
@@ -126,8 +154,21 @@ class Sampling:
     rare_share: float = option(0.0, "A class below this share of the valid pixels is rare.", minimum=0, maximum=1)
     rare_factor: float = option(1.0, "How much more often a tile with a rare class comes.", minimum=1)
     most_often: float = option(20.0, "The most that a tile may come for once of an even draw.", minimum=1)
+    crop: int = option(
+        0, "Pixels on a side of the crops that are trained on, a multiple of 32; 0: whole tiles.", minimum=0
+    )
+    centred: dict[str, float] = field(
+        default_factory=dict,
+        metadata={"help": "Share of the crops that lie around a pixel of a class, by its name: {lake: 0.2}."},
+    )
 
     def __post_init__(self) -> None:
+        if self.crop % 32:
+            raise ValueError(f"crop {self.crop} is no multiple of 32. Write {max(32, self.crop // 32 * 32)}.")
+        if self.centred and not self.crop:
+            raise ValueError("centred is given without crop. Say how large the crops are: crop: 64.")
+        if any(share <= 0 for share in self.centred.values()) or sum(self.centred.values()) >= 1:
+            raise ValueError("The shares of centred must be above 0 and add up to less than 1: {lake: 0.2}.")
         if self.target_shares and abs(sum(self.target_shares) - 1) > 1e-6:
             raise ValueError(f"target_shares add up to {sum(self.target_shares):g}. Make them add up to 1.")
 
@@ -169,6 +210,9 @@ class Loss:
     mcc: float = option(0.0, "Weight of the soft Matthews correlation.", minimum=0)
     boundary: float = option(0.0, "Weight of the boundary loss, once its ramp is over.", minimum=0)
     gamma: float = option(2.0, "How strongly the focal loss plays down pixels that are right already.", minimum=0)
+    class_weights: tuple[float, ...] = option(
+        (), "Weight of each class's pixels in the focal loss; empty: 1 for each.", minimum=0
+    )
     ramp_steps: int = option(0, "Steps in which the weight of the boundary loss rises from 0.", minimum=0)
     ramp_epochs: float = option(0.0, "Epochs in which the weight of the boundary loss rises from 0.", minimum=0)
 
@@ -192,6 +236,20 @@ class Criteria:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """How maps of whole scenes are made, and what is written beside each of them."""
+
+    views: int = option(8, "Flips and quarter turns of a window that are averaged over.", minimum=1, maximum=8)
+    batch: int = option(1, "Windows that are predicted at once.", minimum=1)
+    probabilities: bool = option(False, "Whether NAME_probabilities.tif is written: percent, a band a class.")
+    uncertainty: bool = option(
+        False,
+        "Whether NAME_uncertainty.tif is written: entropy of the mean over views and models, percent of the most.",
+    )
+    polygons: bool = option(False, "Whether NAME.gpkg is written: the areas of each class but the first, as polygons.")
+
+
+@dataclass(frozen=True)
 class Settings:
     source: Source = Source()
     download: tuple[str, ...] = option(
@@ -205,10 +263,42 @@ class Settings:
     model: Model = Model()
     initial: Initial = Initial()
     loss: Loss = Loss()
+    indices: tuple[tuple[str, str], ...] = option(
+        (), "Pairs of bands (a, b) whose (a - b) / (a + b) the network sees beside the bands."
+    )
+    prior: bool = option(
+        False,
+        "Whether answers are corrected by how often training drew each class: log of its true share less log of the "
+        "drawn one.",
+    )
     criteria: Criteria = Criteria()
+    prediction: Prediction = Prediction()
     bad_input_limit: int = option(0, "Unusable scenes that are left out; one more refuses the data.", minimum=0)
 
     def __post_init__(self) -> None:
-        shares, classes = self.sampling.target_shares, self.source.classes
+        if mistakes := list(self._mistakes()):
+            raise ValueError(" ".join(mistakes))
+
+    def _mistakes(self) -> Iterator[str]:
+        shares, classes, bands = self.sampling.target_shares, self.source.classes, self.source.bands
         if shares and len(shares) != len(classes):
-            raise ValueError(f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes.")
+            yield f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes."
+        if (weights := self.loss.class_weights) and len(weights) != len(classes):
+            yield f"loss.class_weights has {len(weights)} weights for {len(classes)} classes."
+        if strange := [name for name in self.sampling.centred if name not in classes]:
+            yield f"sampling.centred names {strange[0]}, and the classes are {', '.join(classes)}."
+        if strange := [name for pair in self.indices for name in pair if name not in bands]:
+            yield f"indices names the band {strange[0]}, and the bands are {', '.join(bands)}."
+        if self.sampling.crop > self.tiles.size:
+            yield f"sampling.crop {self.sampling.crop} is larger than tiles.size {self.tiles.size}."
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of what the network sees: bands, and indices of two of them."""
+        return (*self.source.bands, *(f"{one}-{other}" for one, other in self.indices))
+
+    @property
+    def index_places(self) -> tuple[tuple[int, int], ...]:
+        """The places of the bands of each index."""
+        bands = self.source.bands
+        return tuple((bands.index(one), bands.index(other)) for one, other in self.indices)

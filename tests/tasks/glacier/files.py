@@ -21,6 +21,18 @@ def write_tiff(path: Path, values, origin=(0, 0), crs="EPSG:32643", nodata=None,
     return path
 
 
+def write_image(path: Path, values, driver="PNG", **options):
+    """(h, w) or (bands, h, w) values in another format, without a place on the map."""
+    values = np.asarray(values)
+    planes = values if values.ndim == 3 else values[None]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = {"height": planes.shape[1], "width": planes.shape[2], "count": len(planes), "dtype": planes.dtype.name}
+    with rasterio.open(path, "w", driver=driver, **shape, **options) as file:
+        file.write(planes)
+    path.with_name(f"{path.name}.aux.xml").unlink(missing_ok=True)
+    return path
+
+
 def scene(seed=0, size=(64, 64), bands=2):
     """(bands, h, w) float32 and (h, w) classes 0 to 3, of which every quarter of the image holds one."""
     draw = np.random.default_rng(seed)

@@ -87,3 +87,18 @@ def test_no_valid_pixel_at_all_is_said():
     for nothing in ([(bands, np.full_like(mask, IGNORE))], []):
         with pytest.raises(BadInput, match="no valid labelled pixel"):
             fitted(nothing)
+
+
+def test_indices_of_bands_are_features_of_sample_and_prediction():
+    """Two classes that differ in the ratio of two bands alone, whatever the light."""
+
+    def tile(seed):
+        rng = np.random.default_rng(seed)
+        mask = rng.choice(2, (24, 24)).astype(np.uint8)
+        light = rng.uniform(1, 1000, mask.shape)
+        return np.stack([light, light * np.where(mask, 1.02, 0.98)]).astype(np.float32), mask
+
+    few = {"pixels": 500, "rounds": 5}
+    plain = PixelBaseline(2, 0, **few).fit([tile(0)]).score([tile(1)]).scores("ab")
+    with_index = PixelBaseline(2, 0, **few, indices=[(0, 1)]).fit([tile(0)]).score([tile(1)]).scores("ab")
+    assert with_index["accuracy"] == 1.0 > plain["accuracy"] + 0.05

@@ -298,3 +298,20 @@ def test_ignored_pixels_make_no_rim():
 def test_a_tile_of_one_class_or_none_has_empty_maps():
     for label in (1, IGNORE):
         assert not distance_maps(np.full((4, 4), label, np.uint8), 3).any()
+
+
+def test_class_weights_weigh_the_pixels_of_the_focal_loss_and_what_it_is_divided_by():
+    torch.manual_seed(0)
+    logits, mask = torch.randn(2, 3, 4, 4), torch.randint(3, (2, 4, 4), dtype=torch.uint8)
+    mask[0, 0] = IGNORE
+    plain, weighted = Loss(focal=1, dice=0), Loss(focal=1, dice=0, class_weights=(1, 0.5, 10))
+    of_class = [
+        losses.sums(plain, logits, torch.where(mask == k, mask, torch.tensor(IGNORE, dtype=torch.uint8)))["focal"]
+        for k in range(3)
+    ]
+    total = losses.sums(weighted, logits, mask)["focal"]
+    assert torch.allclose(total, of_class[0] + 0.5 * of_class[1] + 10 * of_class[2])
+    pixels = [(mask == k).sum().item() for k in range(3)]
+    assert losses.count(weighted, mask)["focal"] == pixels[0] + 0.5 * pixels[1] + 10 * pixels[2]
+    even = Loss(focal=1, dice=0, class_weights=(1, 1, 1))
+    assert torch.equal(losses.sums(even, logits, mask)["focal"], losses.sums(plain, logits, mask)["focal"])

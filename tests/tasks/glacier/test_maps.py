@@ -1,6 +1,8 @@
 """Masks of whole scenes: window by window as in one piece, in the input's georeference, by one model or several."""
 
 import ast
+import weakref
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,8 +14,8 @@ from lib.__main__ import main
 from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.report.summary import Summary
-from lib.tasks.glacier import maps
-from lib.tasks.glacier.settings import Source
+from lib.tasks.glacier import geotiff, maps
+from lib.tasks.glacier.settings import Prediction, Source
 from tests.conftest import ROOT
 from tests.tasks.glacier.files import scene, write_bands, write_scenes
 
@@ -69,18 +71,132 @@ def test_the_windows_cores_cover_each_pixel_once_and_keep_away_from_inner_border
     assert (seen == 1).all()
 
 
-def test_the_mask_has_the_inputs_georeference_and_the_first_class_where_there_is_no_data(tmp_path):
+def test_the_map_has_the_inputs_georeference_and_says_where_there_is_no_data(tmp_path):
     image, _ = scene()
     image[:, 5:9, 7] = np.nan
     write_bands(tmp_path / "data", "img001", image, None, origin=(600, 9000))
-    maps.masks([ByPixel()], tmp_path / "data", TWO, 32, tmp_path / "out")
+    found = maps.masks([ByPixel()], tmp_path / "data", TWO, 32, tmp_path / "out")
     places = tmp_path / "data" / "Band1" / "img001.tif", tmp_path / "out" / "img001.tif"
     with rasterio.open(places[0]) as given, rasterio.open(places[1]) as made:
         assert (made.crs, made.transform, made.shape) == (given.crs, given.transform, given.shape)
         mask = made.read(1)
-    assert (mask[5:9, 7] == 0).all() and set(np.unique(mask)) <= {0, 85, 170, 255}
+        assert made.nodata == 254, "255 is a class here"
     known = ~np.isnan(image[0])
-    assert np.array_equal(mask[known], expected(image)[known])
+    assert (mask[5:9, 7] == 254).all() and (mask == 254).sum() == 4
+    assert np.array_equal(mask[known], expected(image)[known]) and np.array_equal(found["img001"], mask)
+    assert np.array_equal(maps.filled(mask, TWO), np.where(known, mask, 0)), "for who takes codes alone"
+
+
+@pytest.mark.parametrize(
+    "codes, dtype, nodata",
+    [
+        ((0, 1), "uint8", 255), ((0, 85, 170, 255), "uint8", 254), ((311, 512), "uint16", 255), ((-1, 1), "int16", 255),
+        ((0, 16711680), "int32", 255), ((255, 65535), "uint16", 65534), (tuple(range(250, 256)), "uint8", 249),
+    ],
+)  # fmt: skip
+def test_codes_of_any_whole_number_are_mapped_in_the_smallest_type_with_a_free_number(codes, dtype, nodata):
+    assert geotiff.coding(codes) == (np.dtype(dtype), nodata)
+
+
+def test_codes_beyond_a_byte_are_predicted_and_come_back(tmp_path):
+    source = Source(bands=("red", "nir"), codes=(-1, 311, 512, 70_000))
+    image, _ = scene(size=(40, 33))
+    image[:, 3, 3] = np.nan
+    write_bands(tmp_path / "data", "img001", image, None)
+    found = maps.masks([ByPixel()], tmp_path / "data", source, 32, tmp_path / "out")["img001"]
+    known = ~np.isnan(image[0])
+    classes = np.asarray(TWO.codes).searchsorted(expected(image))
+    assert np.array_equal(found[known], np.asarray(source.codes)[classes][known])
+    assert found[3, 3] == 255
+    with pytest.raises(ValueError, match="The code 5000000000 is no number of 32 bits"):
+        Source(codes=(0, 1, 2, 5_000_000_000))
+
+
+def test_a_map_opens_in_a_gis_with_colours_names_and_overviews(tmp_path):
+    write_bands(tmp_path / "data", "img001", scene(size=(700, 600))[0], None)
+    maps.masks([ByPixel()], tmp_path / "data", TWO, 512, tmp_path / "out", Prediction(views=1))
+    with rasterio.open(tmp_path / "out" / "img001.tif") as made:
+        assert made.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG" and made.block_shapes == [(512, 512)]
+        assert made.overviews(1) == [2]
+        assert made.colormap(1)[85] == (127, 200, 248, 255) and made.tags()["CLASS_255"] == "lake"
+        codes = set(np.unique(made.read(1)))
+    with rasterio.open(tmp_path / "out" / "img001.tif", overview_level=0) as smaller:
+        assert set(np.unique(smaller.read(1))) <= codes, "an overview holds codes and no means of them"
+    style = ElementTree.parse(tmp_path / "out" / "img001.qml")
+    assert [(e.get("value"), e.get("label"), e.get("color")) for e in style.iter("paletteEntry")][1] == (
+        "85", "glacier", "#7fc8f8",
+    )  # fmt: skip
+
+
+def test_probabilities_and_uncertainty_are_those_of_the_mean_over_views_and_models(tmp_path):
+    image, _ = scene(size=(32, 32))
+    image[:, 0, 0] = np.nan
+    write_bands(tmp_path / "data", "img001", image, None)
+    models = [ByPixel(0.0), ByPixel(30.0)]
+    maps.masks(models, tmp_path / "data", TWO, 32, tmp_path / "out", Prediction(probabilities=True, uncertainty=True))
+    p = maps.probabilities(models, torch.from_numpy(image)[None])[0].numpy()
+    with rasterio.open(tmp_path / "out" / "img001_probabilities.tif") as file:
+        assert file.descriptions == TWO.classes and file.nodata == 255
+        percent = file.read()
+    known = ~np.isnan(image[0])
+    assert np.abs(percent[:, known] - 100 * p[:, known]).max() <= 0.51 and (percent[:, 0, 0] == 255).all()
+    with rasterio.open(tmp_path / "out" / "img001_uncertainty.tif") as file:
+        entropy = -(p * np.log(np.maximum(p, 1e-30))).sum(0) / np.log(4)
+        assert np.abs(file.read(1)[known] - 100 * entropy[known]).max() <= 0.51 and file.read(1)[0, 0] == 255
+
+
+def test_views_and_batch_are_options_and_the_batch_changes_no_answer(tmp_path):
+    image, _ = scene(size=(100, 75))
+    write_bands(tmp_path / "data", "img001", image, None)
+    seen = []
+
+    class Watched(ByPixel):
+        def forward(self, image):
+            seen.append(len(image))
+            return super().forward(image)
+
+    found = maps.masks([Watched()], tmp_path / "data", TWO, 32, None, Prediction(views=2, batch=5))
+    assert np.array_equal(found["img001"], expected(image))
+    windows = len(list(maps.windows(100, 75, 32)))
+    assert max(seen) == 5 and len(seen) == 2 * -(-windows // 5)
+
+
+def test_what_is_done_is_skipped_until_models_options_or_files_change(tmp_path, capsys):
+    def predict(model, **options):
+        before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*")}
+        maps.masks([model], tmp_path / "data", TWO, 32, tmp_path / "out", Prediction(views=1, **options))
+        after = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*")}
+        return {path.name for path in after if before.get(path) != after[path]}, capsys.readouterr().out
+
+    for name in ("a", "b"):
+        write_bands(tmp_path / "data", name, scene(size=(32, 32))[0], None)
+    everything = {"a.tif", "a.qml", "b.tif", "b.qml"}
+    assert predict(ByPixel())[0] == everything
+    changed, said = predict(ByPixel())
+    assert changed == set() and "2 of 2 maps were there already" in said
+    (tmp_path / "out" / "a.tif").write_bytes(b"half")
+    assert predict(ByPixel())[0] == {"a.tif", "a.qml"}
+    write_bands(tmp_path / "data", "b", scene(1, (32, 32))[0] + 1, None)
+    assert predict(ByPixel())[0] == {"b.tif", "b.qml"}
+    assert predict(ByPixel(1.0))[0] == everything
+    assert predict(ByPixel(1.0), polygons=True)[0] == everything | {"a.gpkg", "b.gpkg"}
+
+
+def test_written_maps_are_read_when_they_are_asked_for_and_not_kept(tmp_path, monkeypatch):
+    write_scenes(tmp_path / "data", 3)
+    alive = []
+    answer = maps._answer
+
+    def watched(*arguments):
+        found = answer(*arguments)
+        assert not any(one() is not None for one in alive), "the scene before is still in memory"
+        alive.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(maps, "_answer", watched)
+    found = maps.masks([ByPixel()], tmp_path / "data", TWO, 32, tmp_path / "out", Prediction(views=1))
+    assert sorted(found) == ["img000", "img001", "img002"] and len(alive) == 3
+    assert np.array_equal(found["img001"], expected(scene(1)[0]))
 
 
 def test_views_take_away_what_depends_on_the_direction():
@@ -148,6 +264,12 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(trained, capsys, monk
     assert "Models: tiny-seed1, tiny-seed2." in capsys.readouterr().out
     made = {path.stem: rasterio.open(path).read(1) for path in (trained / "masks").glob("*.tif")}
     assert len(made) == 2
+
+    options = ["--set", "workload.prediction.views=1", "--set", "workload.prediction.uncertainty=true"]
+    assert main(["predict", str(runs / "tiny-seed1"), str(data), str(trained / "one"), *options]) == 0
+    assert len(list((trained / "one").glob("*_uncertainty.tif"))) == 2
+    assert main(["solution", str(runs / "outputs.tar.gz"), str(trained / "entry")]) == 0
+    assert "2 models is in" in capsys.readouterr().out and (trained / "entry" / "weights.pt").is_file()
 
     for archive in (runs, runs / "outputs.tar.gz"):  # by the folder of runs too
         task, models = ensemble.load(archive)

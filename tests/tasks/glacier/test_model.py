@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lib.tasks.glacier import losses
-from lib.tasks.glacier.model import Net, Residual, ScSE, UNet, Up
+from lib.tasks.glacier.model import Net, Residual, ScSE, UNet, Up, difference
 from lib.tasks.glacier.settings import Loss, Model
 from lib.training import layers
 from lib.training.precision import recompute
@@ -194,3 +194,17 @@ def test_the_normalisation_is_in_the_weights_and_no_data_is_the_mean_of_its_band
     image[:, 1, :5] = float("nan")
     normal = ((image - 100) / 20).nan_to_num(0.0)
     assert torch.equal(net(image), plain(normal)) and {"mean", "deviation"} <= net.state_dict().keys()
+
+
+def test_indices_are_normalised_differences_that_the_network_sees_beside_the_bands():
+    sizes = Model(widths=(4,) * 5, depths=(1,) * 4, decoder=(4,) * 5)
+    image = torch.tensor([3.0, 1.0, 0.0, -2.0]).view(1, 4, 1, 1).expand(1, 4, 32, 32).clone()
+    assert difference(image, 0, 1).unique().tolist() == [0.5] and difference(image, 1, 0).unique().tolist() == [-0.5]
+    assert difference(image, 2, 2).unique().tolist() == [0.0] and difference(image, 0, 3).unique().tolist() == [1.0]
+    net = Net(4, 2, sizes, [(0, 1)]).eval()
+    assert net.blocks[0][0].in_channels == 5 and net.mean.shape == (5, 1, 1) and "prior" not in net.state_dict()
+    seen = []
+    net.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    image[..., 0, 0] = float("nan")
+    assert torch.isfinite(net(image)).all()
+    assert seen[0][0, 4, 1, 1] == 0.5 and seen[0][0, :, 0, 0].eq(0).all()

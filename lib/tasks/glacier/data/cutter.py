@@ -19,13 +19,13 @@ import numpy as np
 from lib.errors import BadInput, check_limit, first_ten
 from lib.machine import disk
 from lib.scores import IGNORE
-from lib.tasks.glacier.data import readers, records
+from lib.tasks.glacier.data import readers, records, windows
 from lib.tasks.glacier.data.layout import Scene
 from lib.tasks.glacier.data.readers import Opened, Unusable
 from lib.tasks.glacier.data.tiles import Store
 from lib.tasks.glacier.settings import Cut, Source
 
-VERSION = 2  # of the store's files
+VERSION = 3  # of the store's files
 _PROGRESS_SECONDS = 15.0
 _COMPLETE = "complete.json"
 _FLOAT16_MAX = 65_504.0
@@ -122,27 +122,30 @@ class Cutter:
         """Cuts a scene into its two files and then writes its record: a scene with a record is done."""
         size, step = self.cut.size, self.cut.step
         with readers.opened(scene, self.source) as opened:
-            windows = (
+            places = (
                 (row, column, min(size, opened.height), min(size, opened.width))
                 for row in starts(opened.height, size, step)
                 for column in starts(opened.width, size, step)
             )
-            tiles, left_out = self._write(opened, windows, file)
+            tiles, facts = self._write(opened, places, file)
         digest = hashlib.blake2b(digest_size=16)
         for tile in tiles:
             digest.update(bytes.fromhex(tile.pop("digest")))
         record = {
-            "name": scene.name, "group": scene.group, "file": file, "stamp": stamp, "space": opened.crs or scene.name,
-            "digest": digest.hexdigest(), "tiles": tiles, **left_out,
+            "name": scene.name, "group": scene.group, "file": file, "stamp": stamp, "part": scene.part,
+            "space": opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name),
+            "digest": digest.hexdigest(), "tiles": tiles, **facts,
         }  # fmt: skip
         return self._verified.write(f"{file}.json", record, [self.folder / name for name in _parts(file)])
 
     def _write(
-        self, opened: Opened, windows: Iterable[tuple[int, int, int, int]], file: str
-    ) -> tuple[list[dict[str, Any]], dict[str, int]]:
+        self, opened: Opened, places: Iterable[tuple[int, int, int, int]], file: str
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Appends each tile that is kept to the scene's two files. Raises Unusable without data or label."""
         tiles: list[dict[str, Any]] = []
-        left_out = {"invalid": 0, "unlabelled": 0}
+        left_out: dict[str, Any] = {"invalid": 0, "unlabelled": 0}
+        hashes = np.empty(0, np.uint64)
+        is_lost = not opened.crs and opened.scene.images[0].suffix != ".npy"  # patches have groups by their names
         classes, shape = len(self.source.classes), (self.cut.size, self.cut.size)
         labels, pixels = np.zeros(classes, np.int64), 0
         bands = (len(self.source.bands), *shape)
@@ -151,8 +154,10 @@ class Cutter:
             growing_array(self.folder / image_file, self.cut.storage, bands) as append_image,
             growing_array(self.folder / target_file, "uint8", shape) as append_target,
         ):
-            for window in windows:
+            for window in places:
                 image, target = self._tile(opened, window)
+                if is_lost and not any(start % self.cut.size for start in window[:2]):
+                    hashes = windows.sketch(image, hashes)
                 tile = tile_facts(image, target, classes)
                 tile |= {"bounds": [float(value) for value in opened.bounds(window)], "corner": window[:2]}
                 labels, pixels = labels + tile["counts"], pixels + tile["valid"]
@@ -168,7 +173,7 @@ class Cutter:
                 raise Unusable(f"{opened.scene.images[0]} holds no data at all: every pixel is NaN or nodata.")
             if not labels.sum():
                 raise Unusable(f"{opened.scene.mask} labels none of the pixels that have data.")
-        return tiles, left_out
+        return tiles, left_out | ({"sketch": windows.packed(hashes)} if is_lost else {})
 
     def _tile(self, opened: Opened, window: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
         """Reads one tile; where the scene is smaller than a tile, the rest has no data."""

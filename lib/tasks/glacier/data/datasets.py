@@ -5,20 +5,30 @@ import json
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from lib.config import environment
+from lib.errors import BadInput
 from lib.machine import platform
 from lib.scores import IGNORE
+from lib.tasks.glacier.augment import ANYWHERE
 from lib.tasks.glacier.data import folds, layout, records, terrain
+from lib.tasks.glacier.data.crops import Draws, shares
 from lib.tasks.glacier.data.cutter import Cutter, folder_for
 from lib.tasks.glacier.data.download import cut
 from lib.tasks.glacier.data.folds import Parts
+from lib.tasks.glacier.data.given import given
 from lib.tasks.glacier.data.sampling import reached, tile_weights
-from lib.tasks.glacier.data.tiles import Statistics, Store, once, tile_statistics
+from lib.tasks.glacier.data.tiles import Statistics, Store, once, other_units, tile_statistics
+from lib.tasks.glacier.model import difference
 from lib.tasks.glacier.settings import Settings
 from lib.text import aligned
+
+_LEAST_SHARE = 1e-6  # of a class, in a logarithm
+_INDEX_TILES = 200  # over which the indices' mean and deviation are taken
 
 
 class Sample(NamedTuple):
@@ -27,6 +37,7 @@ class Sample(NamedTuple):
     image: np.ndarray  # (bands, S, S) float32 with NaN for no data
     target: np.ndarray  # (S, S) uint8 with IGNORE
     training: bool
+    around: int = ANYWHERE  # the class of which a crop shows a pixel
 
 
 class Tiles:
@@ -48,6 +59,21 @@ class Tiles:
         if (bits := self.new_in.get(number)) is not None:
             target[~np.unpackbits(bits, count=target.size).view(bool).reshape(target.shape)] = IGNORE
         return Sample(image, target, self.part == "train")
+
+
+class Crops(Tiles):
+    """The training tiles as `draws` has them: several times where a crop may lie around a pixel of a rare class."""
+
+    def __init__(self, store: Store, chosen: np.ndarray, draws: Draws):
+        super().__init__(store, chosen, "train", draws.weights)
+        self.draws = draws
+
+    def __len__(self) -> int:
+        return len(self.draws.tiles)
+
+    def __getitem__(self, index: int) -> Sample:
+        whole = super().__getitem__(int(self.draws.tiles[index]))
+        return whole._replace(around=int(self.draws.classes[index]))
 
 
 class Data:
@@ -74,7 +100,13 @@ class Data:
             return cut(archives, self.cache / "downloads", cutter)
         scenes, problems = layout.find(origin, settings.source)
         print(f"{origin}: {layout.summary(scenes, problems)}.")
-        return cutter.all(scenes, problems)
+        try:
+            return cutter.all(scenes, problems)
+        except BadInput as refusal:
+            if not self.source:  # generated scenes are nobody's
+                raise
+            look = environment.command(f"data {self.source}")
+            raise BadInput(f"{refusal}\n{look} shows what is there and prints settings that read it.") from None
 
     @cached_property
     def root(self) -> Path:
@@ -95,13 +127,23 @@ class Data:
         settings = self.settings
         generated = self.source is None and not settings.download
         content = self._generator_key() if generated else self.store.fingerprint()
-        facts = json.dumps([content, asdict(settings.tiles), asdict(settings.split)], sort_keys=True)
+        facts = json.dumps([content, asdict(settings.tiles), self._split_facts(generated)], sort_keys=True)
         return hashlib.sha256(facts.encode()).hexdigest()[:32]
+
+    def _split_facts(self, generated: bool) -> dict[str, Any]:
+        """Returns the settings of the split; what is given of it by its content, and only where it is given."""
+        split = self.settings.split
+        facts = {name: value for name, value in asdict(split).items() if name not in ("file", "folders")}
+        if not split.file and (generated or not any(self.store.parts)):
+            return facts
+        fixed = given(self.store, split, self.settings.source.name_pattern, self.source)
+        return {**facts, "given": sorted(zip(self.store.digests, fixed.parts, fixed.groups, strict=True))}
 
     @cached_property
     def parts(self) -> Parts:
         settings = self.settings
-        return folds.parts(self.store, settings.split, settings.source.classes)
+        pattern = settings.source.name_pattern
+        return folds.parts(self.store, settings.split, settings.source.classes, pattern, self.source)
 
     @property
     def is_split(self) -> bool:
@@ -118,11 +160,55 @@ class Data:
         """(training tiles) how often each is drawn; None for an even draw."""
         return tile_weights(self.store.table.counts[self.parts.train], self.settings.sampling)
 
+    @cached_property
+    def draws(self) -> Draws | None:
+        """What crops are drawn from; None where whole tiles are trained on."""
+        sampling, classes = self.settings.sampling, self.settings.source.classes
+        centred = {classes.index(name): share for name, share in sampling.centred.items()}
+        return Draws(self.store.table.counts[self.parts.train], self.weights, centred) if sampling.crop else None
+
+    @cached_property
+    def drawn_shares(self) -> np.ndarray:
+        """(classes) shares of the pixels that training draws; of crops it is an estimate."""
+        counts, train = self.store.table.counts, self.parts.train
+        if self.draws is None:
+            return reached(counts[train], self.weights)
+        return shares(self.store, train, self.draws, self.settings.sampling.crop)
+
+    @property
+    def prior(self) -> np.ndarray:
+        """(classes) what is added to logits: log of the true share in the training, less log of the drawn one."""
+        true = reached(self.store.table.counts[self.parts.train], None)
+        return np.log(np.maximum(true, _LEAST_SHARE)) - np.log(np.maximum(self.drawn_shares, _LEAST_SHARE))
+
+    @cached_property
+    def input_statistics(self) -> Statistics:
+        """Mean and deviation of each input of the network: bands, and indices over some training tiles."""
+        places = self.settings.index_places
+        if not places:
+            return self.statistics
+        train = self.parts.train
+        found: list[np.ndarray] = []
+        for number in train[:: max(1, len(train) // _INDEX_TILES)]:
+            image = torch.from_numpy(self.store.read(int(number))[0])
+            found.append(torch.cat([difference(image, *pair) for pair in places]).flatten(1).double().numpy())
+        values = np.concatenate(found, 1)
+        mean, deviation = np.nanmean(values, 1), np.nanstd(values, 1)
+        deviation = np.where(deviation > 0, deviation, 1.0)
+        bands = self.statistics
+        return Statistics(np.concatenate([bands.mean, mean]), np.concatenate([bands.deviation, deviation]))
+
+    @property
+    def whole_tiles(self) -> Tiles:
+        """The training tiles, each once and whole."""
+        return Tiles(self.store, self.parts.train, "train")
+
     def tiles(self) -> dict[str, Tiles]:
         """The data sets "train", "validation" and "test"."""
         parts = self.parts
+        train = Tiles(self.store, parts.train, "train", self.weights)
         return {
-            "train": Tiles(self.store, parts.train, "train", self.weights),
+            "train": Crops(self.store, parts.train, self.draws) if self.draws else train,
             "validation": Tiles(self.store, parts.validation, "validation"),
             "test": Tiles(self.store, parts.test, "test"),
         }
@@ -147,7 +233,22 @@ class Data:
             f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in enumerate(means, 1)
         )
         bands = f"Bands (mean ± deviation of the training): {bands}"
-        return "\n".join([f"{where}.", f"{fold}{sizes}.", *parts.notes, self._shares(), bands])
+        notes = [*parts.notes, *other_units(self.store), *self._unreached()]
+        return "\n".join([f"{where}.", f"{fold}{sizes}.", *notes, self._shares(), bands])
+
+    def _unreached(self) -> list[str]:
+        """Returns a sentence for each class that is drawn with less than half of its wanted share."""
+        sampling, classes = self.settings.sampling, self.settings.source.classes
+        counts = self.store.table.counts[self.parts.train]
+        most = (counts / counts.sum(1, keepdims=True)).max(0)
+        told = zip(classes, sampling.target_shares, self.drawn_shares, most, strict=False)
+        return [
+            f"The wanted share of {name}, {wanted:.2%} of the pixels, cannot be reached by drawing tiles: {drawn:.2%} "
+            f"is drawn, and the tile with most of it has {best:.2%}. Crops around its pixels come nearer: "
+            f"workload.sampling.crop and centred, such as {{{name}: 0.2}}."
+            for name, wanted, drawn, best in told
+            if drawn < wanted / 2
+        ]
 
     def _shares(self) -> str:
         """Returns a table of class shares: as they are in each part, and as training draws them."""
@@ -155,7 +256,7 @@ class Data:
         rows = {
             "training": reached(counts[parts.train], None),
             "training, wanted": self.settings.sampling.target_shares,
-            "training, as drawn": reached(counts[parts.train], self.weights),
+            "training, as drawn": self.drawn_shares,
             "validation": reached(counts[parts.validation], None),
             "test": reached(counts[parts.test], None),
         }

@@ -20,7 +20,7 @@ from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from lib.errors import BadInput
-from lib.tasks.glacier.data import layout
+from lib.tasks.glacier.data import layout, naming
 from lib.tasks.glacier.data.cutter import Cutter
 from lib.tasks.glacier.data.layout import Scene
 from lib.tasks.glacier.data.tiles import Store
@@ -29,7 +29,7 @@ from lib.text import amount
 _CHUNK = 2**20
 _ATTEMPTS = 5
 _PROGRESS_SECONDS = 15.0
-_SUFFIXES = (".tif", ".tiff", ".npy")
+_SUFFIXES = (*naming.RASTERS, ".npy")
 _NO_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG}  # of the disk, not of the network
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
 

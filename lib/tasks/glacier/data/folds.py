@@ -6,13 +6,19 @@ Groups (scenes, or squares of the map) go as a whole to one part, chosen so that
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from lib.errors import BadInput
+from lib.tasks.glacier.data import windows
+from lib.tasks.glacier.data.given import OUT, Given, given
 from lib.tasks.glacier.data.tiles import Store, Table
 from lib.tasks.glacier.settings import Split
 from lib.training.splits import refuse_leaks, stratify
+
+_FREE, _OUT = -1, 3
+_NUMBERS = {"": _FREE, "train": 0, "validation": 1, "test": 2, OUT: _OUT}
 
 
 @dataclass(frozen=True)
@@ -25,52 +31,90 @@ class Parts:
     notes: list[str]
 
 
-def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
-    """Splits a store's tiles. Raises BadInput where a part would be empty or training would lack a class."""
-    table = store.table
-    names, group = np.unique(_group_names(store, split), return_inverse=True)
+def parts(
+    store: Store, split: Split, classes: Sequence[str], name_pattern: str = "", root: Path | None = None
+) -> Parts:
+    """Splits a store's tiles. Raises BadInput where a part would be empty or training would lack a class.
+
+    What `split.file`, or folders called train, validation and test, say of a scene goes before the shares. The file may
+    lie in `root`, and names scenes as their files are called or as `name_pattern` does.
+    """
+    table, fixed = store.table, given(store, split, name_pattern, root)
+    names, group = np.unique(_group_names(store, split, fixed), return_inverse=True)
     counts = np.zeros((len(names), table.counts.shape[1]))
     np.add.at(counts, group, table.counts)
-    needed = 1 + (split.test > 0) + (split.folds or 2) - 1
-    if len(names) < needed:
-        raise BadInput(
-            f"The data has {len(names)} groups to split (workload.split.by: {split.by}), and {needed} parts are "
-            "needed. Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
-        )
-    held_out = stratify(counts, [1 - split.test, split.test], split.seed) if split.test else np.zeros(len(names), int)
-    rest = np.flatnonzero(held_out == 0)
-    if split.folds:
-        fold = stratify(counts[rest], [1 / split.folds] * split.folds, split.seed)
-        validating = rest[fold == split.fold]
-    else:
-        share = split.validation / (1 - split.test)
-        validating = rest[stratify(counts[rest], [1 - share, share], split.seed) == 1]
-    part = np.zeros(len(names), int)  # 0 trains, 1 validates, 2 tests
-    part[validating] = 1
-    part[held_out == 1] = 2
-    train, validation, test = (np.flatnonzero(part[group] == number) for number in range(3))
-    validation, notes = _without_leaks(store, validation, test, "validation", "the test")
-    train, more = _without_leaks(store, train, np.concatenate([validation, test]), "training", "validation or test")
-    refuse_leaks(names[group], {"training": train, "validation": validation, "test": test})
+    of_tile = np.array([_NUMBERS[fixed.parts[scene]] for scene in table.scene], np.int64)
+    wanted, is_in = np.full(len(names), _OUT), of_tile != _OUT
+    wanted[group[is_in]] = _FREE
+    np.maximum.at(wanted, group[is_in], of_tile[is_in])
+    if not any(fixed.parts):
+        _refuse_too_few(len(names), split)
+    part, notes = _dealt(counts, wanted, split)
+    notes = fixed.notes + notes
+    of_tile = np.where(is_in, part[group], _OUT)
+    train, validation, test = (np.flatnonzero(of_tile == number) for number in range(3))
+    validation, more = _without_leaks(store, validation, test, "validation", "the test")
     notes += more
+    train, more = _without_leaks(store, train, np.concatenate([validation, test]), "training", "validation or test")
     named = {"training": train, "validation": validation, "test": test}
-    if not split.test:
+    refuse_leaks(names[group], named)
+    notes += more
+    if not split.test and not len(test):
         notes.append("There is no test of its own (workload.split.test is 0): it repeats the validation.")
         test = validation
         del named["test"]
     for name, chosen in named.items():
         notes += _missing_classes(table, chosen, classes, name)
+    notes += windows.shared_ground(store, {name: table.scene[chosen] for name, chosen in named.items()})
     return Parts(train, validation, test, notes)
 
 
-def _group_names(store: Store, split: Split) -> list[str]:
-    """Returns (tiles) the name of what must not be split: the scene's group, or a square of the map."""
+def _refuse_too_few(groups: int, split: Split) -> None:
+    needed = 1 + (split.test > 0) + (split.folds or 2) - 1
+    if groups < needed:
+        raise BadInput(
+            f"The data has {groups} groups to split (workload.split.by: {split.by}), and {needed} parts are "
+            "needed. Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
+        )
+
+
+def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split) -> tuple[np.ndarray, list[str]]:
+    """Returns (groups) the part of each, and sentences; `wanted` (groups) are given parts, or _FREE.
+
+    Shares decide on what is not given: on groups without a part, or where there is none of these, on the training's.
+    """
+    part = np.where(wanted == _FREE, 0, wanted)
+    free, notes, is_given = np.flatnonzero(wanted == _FREE), [], (wanted >= 0).any()
+    is_test_dealt = split.test > 0 and not (wanted == 2).any()
+    if is_test_dealt:
+        pool = free if len(free) else np.flatnonzero(wanted == 0)
+        part[pool[stratify(counts[pool], [1 - split.test, split.test], split.seed) == 1]] = 2
+        if not len(free):
+            notes.append(f"The given split has no test: {split.test:.0%} of its training are held out as one.")
+    if split.folds:
+        pool = np.flatnonzero(part < 2)
+        fold = stratify(counts[pool], [1 / split.folds] * split.folds, split.seed)
+        part[pool] = (fold == split.fold).astype(int)
+        if (wanted == 1).any():
+            notes.append("The folds are made of the given training and validation together (workload.split.folds).")
+    elif not (wanted == 1).any():
+        pool = np.flatnonzero(part == 0)
+        share = split.validation / (1 - split.test if is_test_dealt else 1)
+        part[pool[stratify(counts[pool], [1 - share, share], split.seed) == 1]] = 1
+        if is_given:
+            notes.append(f"The given split has no validation: {share:.0%} of its training validate.")
+    return part, notes
+
+
+def _group_names(store: Store, split: Split, fixed: Given) -> list[str]:
+    """Returns (tiles) the name of what must not be split: the scene's group, or a square of the map within a part."""
     table = store.table
     if split.by == "scene":
-        return [store.groups[scene] for scene in table.scene]
+        return [fixed.groups[scene] for scene in table.scene]
     edge = split.square * (table.bounds[:, 2] - table.bounds[:, 0])
     x, y = ((table.bounds[:, k] + table.bounds[:, k + 2]) / 2 // edge for k in (0, 1))
-    return [f"{space} {int(column)} {int(row)}" for space, column, row in zip(table.space, x, y, strict=True)]
+    spaces = [f"{fixed.parts[scene]} {space}".lstrip() for scene, space in zip(table.scene, table.space, strict=True)]
+    return [f"{space} {int(column)} {int(row)}" for space, column, row in zip(spaces, x, y, strict=True)]
 
 
 def _missing_classes(table: Table, chosen: np.ndarray, classes: Sequence[str], name: str) -> list[str]:

@@ -5,34 +5,44 @@ Three layouts are known:
     Band1/NAME.tif ... BandN/NAME.tif    label/NAME.tif           one file a band (GlacierHack)
     images/NAME.tif                      masks/NAME.tif           one file with all bands
     slice_0_img_001.npy                  slice_0_mask_001.npy     (H, W, bands) and (H, W, classes) (HKH)
+
+Each may lie in folders called train, validation and test, which then are the split. Any other layout is read by
+`workload.source.images` and `masks`, patterns in which * stands for a scene's name. Rasters are GeoTIFF, JPEG 2000,
+ERDAS Imagine (.img) or PNG.
 """
 
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lib.config import environment
 from lib.errors import BadInput
 from lib.machine import inputs
+from lib.tasks.glacier.data import naming
 from lib.tasks.glacier.settings import Source
 
 _MASK_FOLDERS = ("label", "labels", "mask", "masks", "Label", "Labels", "Mask", "Masks")
 _IMAGE_FOLDERS = ("images", "image", "Images", "Image")
 _DEPTH = 3  # folders below the data's root that are searched for a layout
-_TIFFS = (".tif", ".tiff", ".TIF", ".TIFF")
 _BAND = re.compile(r"Band\d+")
-_PARTS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")  # folders of a fixed split
+_MOST_LISTED = 20_000  # files of an unknown layout
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One image: a file for each band or one with all of them; `mask` None where there is no label."""
+    """One image: a file for each band or one with all of them; `mask` None where there is no label.
+
+    `part` is train, validation or test where the layout says so, else "".
+    """
 
     name: str
     group: str
     images: tuple[Path, ...]
     mask: Path | None
+    part: str = ""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -42,13 +52,13 @@ class Scene:
 def homes(folders: Sequence[Path]) -> list[Path]:
     """Returns the data's own folders, each once, where a search by file names stopped at these.
 
-    One with masks goes before all others; of train and test, both with masks, it is the folder above them, which `find`
-    refuses by their names. What a run has written is no data.
+    One with masks goes before all others; of train and test, both with masks, it is the folder above them, whose split
+    they are. What a run has written is no data.
     """
     own = dict.fromkeys(folder.parent if _is_part(folder) else folder for folder in folders)
     own = {folder: None for folder in own if not _is_written_by_a_run(folder)}
     labelled = [folder for folder in own if _is_labelled(folder)]
-    parts = [folder for folder in labelled if folder.name.lower() in _PARTS and not _patches_of(folder)]
+    parts = [folder for folder in labelled if folder.name.lower() in naming.PARTS]
     beside = {folder for folder in parts if any(folder.parent == other.parent for other in parts if other != folder)}
     return list(dict.fromkeys(folder.parent if folder in beside else folder for folder in labelled)) or list(own)
 
@@ -87,36 +97,160 @@ def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene]
     if not root.is_dir():
         raise BadInput(f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images.")
     folders = [root, *_below(root, _DEPTH)]
+    if beside := sum(1 for folder in folders for path in folder.glob("._*") if naming.is_raster(path.name[2:])):
+        print(
+            f"{root}: {beside:,} files named ._* are left out. macOS writes one beside each file; they hold no pixels."
+        )
+    if source.images and (named := _find_named(root, source, labelled)):
+        return named
     banded = [folder for folder in folders if (folder / f"Band{source.chosen[0]}").is_dir()]
-    if banded:  # where there are several (Train, Test), the one that has labels
+    if banded:  # where there are several (Train, Test), those that have labels
         banded = [folder for folder in banded if labelled and _masks_of(folder)] or banded
-        if len(banded) > 1:
-            names = ", ".join(str(folder.relative_to(root)) for folder in banded)
-            raise BadInput(f"{root} holds bands in {len(banded)} folders: {names}. Name one of them in data.dir.")
-        folder = banded[0]
-        masks = _masks_of(folder) if labelled else None
-        if labelled and masks is None:
-            raise BadInput(
-                f"{folder} has bands but no masks. Put them in {folder / _MASK_FOLDERS[0]}, by the same names."
-            )
-        return find_bands({number: folder / f"Band{number}" for number in source.chosen}, source, masks)
+        return _joined(root, banded, source, labelled, _banded, "bands")
     if patches := [patch for folder in folders for patch in _patches_of(folder)]:
-        return _find_patches(patches, source, labelled)
-    if imaged := [(folder, paths) for folder in folders if (paths := _images_of(folder, labelled))]:
-        if labelled and len(imaged) > 1 and imaged[0][0] != root:  # the named folder itself goes first
-            names = ", ".join(str(folder.relative_to(root)) for folder, _ in imaged)
-            raise BadInput(
-                f"{root} holds images with masks in {len(imaged)} folders: {names}. Name one of them in data.dir; its "
-                "scenes are split into training, validation and test by workload.split."
-            )
-        folder, paths = imaged[0]
-        images = {name: (path,) for name, path in _by_name(paths, source).items()}
-        return _pair(images, source, _masks_of(folder) if labelled else None)
+        return _find_patches(root, patches, source, labelled)
+    if imaged := [
+        folder for folder in folders if _images_of(folder, labelled) and (folder == root or not _is_part(folder))
+    ]:
+        imaged = imaged[:1] if imaged[0] == root else imaged  # the named folder itself goes first
+        for folder in folders if labelled else ():
+            if not _masks_of(folder) and any(_rasters(folder / name) for name in _IMAGE_FOLDERS):
+                print(f"{folder}: its images have no masks, so they are left out. They can be predicted.")
+        return _joined(root, imaged, source, labelled, _imaged, f"images{' with masks' if labelled else ''}")
     raise BadInput(
         f"{root} holds no images in a known layout: folders Band1 to Band{source.chosen[-1]} with one GeoTIFF a scene, "
         "a folder images with multi-band GeoTIFFs, or patches named *_img_*.npy; masks lie in a folder label or "
-        "masks beside them, or are named *_mask_*.npy."
+        f"masks beside them, or are named *_mask_*.npy. {_advice(root)}"
     )
+
+
+def _advice(root: Path) -> str:
+    """Returns a sentence with the patterns that fit an unknown layout, where some do, and the command that shows it."""
+    look = f"{environment.command(f'data {root}')} shows what is there and prints the settings that read it."
+    for image, mask in naming.guess(listed(root)):
+        return f"It can be read by workload.source.images: {image} and workload.source.masks: {mask}. {look}"
+    return look
+
+
+def listed(root: Path) -> list[str]:
+    """Returns the paths, relative to a folder, of rasters in it and below, sorted; of very many not all."""
+    found: list[str] = []
+    for parent, inner, names in os.walk(root):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        above = Path(parent).relative_to(root)
+        found += [(above / name).as_posix() for name in sorted(names) if naming.is_raster(name)]
+        if len(found) > _MOST_LISTED:
+            break
+    return found[:_MOST_LISTED]
+
+
+Finder = Callable[[Path, Source, bool], tuple[list[Scene], list[str]]]
+
+
+def _joined(
+    root: Path, folders: Sequence[Path], source: Source, labelled: bool, find_in: Finder, what: str
+) -> tuple[list[Scene], list[str]]:
+    """Returns the scenes of a folder, or of several that are called train, validation and test, under their names.
+
+    Raises BadInput where there are several others.
+    """
+    if len(folders) == 1:
+        return find_in(folders[0], source, labelled)
+    inside = {folder: folder.relative_to(root) for folder in folders}
+    if not all(naming.part_of(relative.parts) for relative in inside.values()):
+        names = ", ".join(map(str, inside.values()))
+        raise BadInput(
+            f"{root} holds {what} in {len(folders)} folders: {names}. Name one of them in data.dir; its scenes are "
+            "split into training, validation and test by workload.split. Or call them train, validation and test: then "
+            "they are the split."
+        )
+    scenes, problems = [], []
+    for folder, relative in inside.items():
+        found, lacking = find_in(folder, source, labelled)
+        part, above = naming.part_of(relative.parts), relative.as_posix()
+        default = {
+            scene.name: f"{above}/{scene.group}" if scene.group == scene.name else scene.group for scene in found
+        }
+        scenes += [
+            replace(scene, name=f"{above}/{scene.name}", group=default[scene.name], part=part) for scene in found
+        ]
+        problems += lacking
+    return scenes, problems
+
+
+def _banded(folder: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[str]]:
+    masks = _masks_of(folder) if labelled else None
+    if labelled and masks is None:
+        raise BadInput(f"{folder} has bands but no masks. Put them in {folder / _MASK_FOLDERS[0]}, by the same names.")
+    return find_bands({number: folder / f"Band{number}" for number in source.chosen}, source, masks)
+
+
+def _imaged(folder: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[str]]:
+    paths, masks = _images_of(folder, labelled), _masks_of(folder) if labelled else None
+    for place in (paths[0].parent, *([masks] if masks else [])):
+        if left := naming.others(place):
+            print(f"{place}: {len(left):,} files in another format are left out, such as {left[0]}.")
+    return _pair({name: (path,) for name, path in _by_name(paths, source).items()}, source, masks)
+
+
+def _find_named(root: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[str]] | None:
+    """Returns the scenes that `source.images` and `masks` name; without labels None where there are none.
+
+    Raises BadInput where no file is an image.
+    """
+    images, masks = (_by_pattern(root, text, source) if text else {} for text in (source.images, source.masks))
+    if not images and not labelled:  # new scenes may lie in a known layout
+        return None
+    if not images or (labelled and not masks):
+        what, text = ("images", source.images) if not images else ("masks", source.masks)
+        raise BadInput(f"{root} has no file {text or '(empty)'}. Correct workload.source.{what}. {_advice(root)}")
+    scenes, problems = [], []
+    for called, (name, path) in images.items():
+        if labelled and called not in masks:
+            problems.append(
+                f"{path} has no mask: {source.masks} of {called} is not there. Add it, or remove the image."
+            )
+            continue
+        part, mask = naming.part_of(name.split("/")[:-1]), masks[called][1] if labelled else None
+        scenes.append(Scene(called, _group(name, called, source), (path,), mask, part))
+    if not scenes:
+        sides = [[name for name, _ in side.values()] for side in (images, masks)]
+        raise NamesDiffer(sides, [source.images, source.masks])
+    return scenes, problems
+
+
+def _by_pattern(root: Path, text: str, source: Source) -> dict[str, tuple[str, Path]]:
+    """Returns what the * stand for and the path of each file, by the name of its scene, sorted by path.
+
+    Raises BadInput where `name_pattern` gives two files one name.
+    """
+    found: dict[str, tuple[str, Path]] = {}
+    for name, path in naming.Pattern(text).files(root):
+        match = re.search(source.name_pattern, name) if source.name_pattern else None
+        called = match[1] if match else name
+        if called in found:
+            raise _same_name(found[called][1], path, called)
+        found[called] = name, path
+    _named(path for _, path in found.values())
+    return found
+
+
+class NamesDiffer(BadInput):
+    """No scene has a file of its name on all sides; `pattern` is what the names would share, "" where nothing is."""
+
+    def __init__(self, sides: Sequence[Sequence[str]], places: Sequence[str]):
+        self.pattern = naming.common_pattern(*sides)
+        examples = ", ".join(min(names, default="nothing") for names in sides)
+        advice = (
+            f"Set workload.source.name_pattern: '{self.pattern}', whose group is what they share."
+            if self.pattern
+            else "Give workload.source.name_pattern, a regular expression whose group is what they share, for example "
+            r"'(\d+_\d+)' or 'img(\d+)'."
+        )
+        super().__init__(
+            f"No scene has all of its bands, and its mask, by one name in {', '.join(places)} (names there: "
+            f"{examples}). {advice}"
+        )
 
 
 def find_bands(folders: Mapping[int, Path], source: Source, masks: Path | None) -> tuple[list[Scene], list[str]]:
@@ -124,14 +258,10 @@ def find_bands(folders: Mapping[int, Path], source: Source, masks: Path | None) 
 
     `folders` maps the number of a band to its folder. Raises BadInput where no scene has all of its bands.
     """
-    by_band = {number: _by_name(_tiffs(folder), source) for number, folder in folders.items()}
+    by_band = {number: _by_name(_rasters(folder), source) for number, folder in folders.items()}
     if not set.intersection(*map(set, by_band.values())):
-        examples = ", ".join(next(iter(sorted(paths)), "nothing") for paths in by_band.values())
-        raise BadInput(
-            f"No scene has all of its bands in {', '.join(map(str, folders.values()))} (names there: {examples}). "
-            "Where a scene's files are named differently in each folder, give workload.source.name_pattern, for "
-            r"example '(\d+_\d+)' or 'img(\d+)'."
-        )
+        sides = [*by_band.values(), *([_by_name(_rasters(masks), source)] if masks else [])]
+        raise NamesDiffer([list(side) for side in sides], list(map(str, folders.values())))
     images: dict[str, tuple[Path, ...]] = {}
     problems = []
     for name in sorted(set().union(*by_band.values())):
@@ -157,6 +287,16 @@ def summary(scenes: Sequence[Scene], problems: Sequence[str]) -> str:
     return f"{len(scenes):,} scenes (files: {files}); {len(problems):,} with something missing"
 
 
+def folders(root: Path) -> list[Path]:
+    """Returns the folders that are searched for a layout."""
+    return [root, *_below(root, _DEPTH)]
+
+
+def band_numbers(folder: Path) -> list[int]:
+    """Returns the numbers of the folders BandN in a folder, sorted."""
+    return sorted(int(inner.name[4:]) for inner in folder.iterdir() if inner.is_dir() and _BAND.fullmatch(inner.name))
+
+
 def _below(folder: Path, depth: int) -> Iterator[Path]:
     inner = _named(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     for path in inner:
@@ -166,22 +306,22 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _patches_of(folder: Path) -> list[Path]:
-    return _named(path for path in folder.glob("*img*.npy") if path.is_file())
+    return _named(path for path in folder.glob("*img*.npy") if path.is_file() and not path.name.startswith("._"))
 
 
 def _images_of(folder: Path, labelled: bool) -> list[Path]:
     """Returns the images of one file a scene, in a folder of their own or not; with `labelled`, none without masks."""
     if labelled and not _masks_of(folder):
         return []
-    return next((paths for name in _IMAGE_FOLDERS if (paths := _tiffs(folder / name))), _tiffs(folder))
+    return next((paths for name in _IMAGE_FOLDERS if (paths := _rasters(folder / name))), _rasters(folder))
 
 
 def _masks_of(folder: Path) -> Path | None:
     return next((folder / name for name in _MASK_FOLDERS if (folder / name).is_dir()), None)
 
 
-def _tiffs(folder: Path) -> list[Path]:
-    return _named(p for p in folder.iterdir() if p.suffix in _TIFFS and p.is_file()) if folder.is_dir() else []
+def _rasters(folder: Path) -> list[Path]:
+    return _named(naming.rasters(folder))
 
 
 def _named(paths: Iterable[Path]) -> list[Path]:
@@ -200,30 +340,43 @@ def _by_name(paths: Sequence[Path], source: Source) -> dict[str, Path]:
         match = re.search(source.name_pattern, path.stem) if source.name_pattern else None
         name = match[1] if match else path.stem
         if name in by_name:
-            raise BadInput(
-                f"{by_name[name]} and {path} are both called {name} by workload.source.name_pattern. Change it so that "
-                "their names differ."
-            )
+            raise _same_name(by_name[name], path, name)
         by_name[name] = path
     return by_name
 
 
+def _same_name(one: Path, other: Path, name: str) -> BadInput:
+    return BadInput(
+        f"{one} and {other} are both called {name} by workload.source.name_pattern. Change it so that their names "
+        "differ."
+    )
+
+
 def _pair(images: Mapping[str, tuple[Path, ...]], source: Source, masks: Path | None) -> tuple[list[Scene], list[str]]:
     """Returns scenes with their masks by name; without a folder of masks, scenes without."""
-    mask_of = _by_name(_tiffs(masks), source) if masks else {}
+    mask_of = _by_name(_rasters(masks), source) if masks else {}
     scenes, problems = [], []
     for name, paths in sorted(images.items()):
         mask = mask_of.get(name) or mask_of.get(f"{name}_mask")
         if masks and mask is None:
-            problems.append(f"{paths[0]} has no mask in {masks}. Add {name}.tif there, or remove the image.")
+            problems.append(
+                f"{paths[0]} has no mask in {masks}. Add {name}{_ending(mask_of)} there, or remove the image."
+            )
         else:
             scenes.append(Scene(name, _group(name, name, source), paths, mask))
+    if masks and images and not scenes and mask_of:
+        raise NamesDiffer([list(images), list(mask_of)], [str(next(iter(images.values()))[0].parent), str(masks)])
     return scenes, problems
 
 
-def _find_patches(paths: Sequence[Path], source: Source, labelled: bool) -> tuple[list[Scene], list[str]]:
+def _ending(masks: Mapping[str, Path]) -> str:
+    return next((path.suffix for path in masks.values()), ".tif")
+
+
+def _find_patches(root: Path, paths: Sequence[Path], source: Source, labelled: bool) -> tuple[list[Scene], list[str]]:
     """Pairs NumPy patches with masks; those of one image (`slice_0_img_001`, `..._002`) are one group: they overlap."""
     scenes, problems = [], []
+    above = {path: path.relative_to(root).parts[:-1] for path in paths}
     for path in paths:
         head, _, tail = path.stem.rpartition("img")
         mask = path.with_name(f"{head}mask{tail}.npy")
@@ -231,7 +384,8 @@ def _find_patches(paths: Sequence[Path], source: Source, labelled: bool) -> tupl
             mask = path.parent.parent / "masks" / mask.name
         if not labelled or mask.is_file():
             group = _group(path.stem, head.strip("_-") or path.stem, source)
-            scenes.append(Scene(path.stem, group, (path,), mask if labelled else None))
+            part = naming.part_of(above[path])
+            scenes.append(Scene(path.stem, group, (path,), mask if labelled else None, part))
         else:
             problems.append(f"{path} has no mask {head}mask{tail}.npy beside it: add it, or remove the patch.")
     return scenes, problems

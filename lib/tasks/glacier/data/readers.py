@@ -1,4 +1,4 @@
-"""Scenes read in windows, out of single-band GeoTIFFs, multi-band GeoTIFFs or NumPy patches, and masks written.
+"""Scenes read in windows, out of rasters of one band or of several, or of NumPy patches, and masks written.
 
 Whatever the layout, a window is float32 with NaN where there is no data, and classes with IGNORE where no label is.
 Files are other people's: a name decides the one format that is read, only the file itself is read, and what would take
@@ -22,7 +22,8 @@ from lib.tasks.glacier.data.layout import Scene
 from lib.tasks.glacier.settings import Source
 from lib.text import amount
 
-_DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".png": "PNG"}  # GDAL would open any format, one that names others too
+# GDAL would open any format, one that names other files too, such as .vrt
+_DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG", ".img": "HFA", ".png": "PNG"}
 _GDAL = {
     "GDAL_CACHEMAX": 64,  # MB; GDAL's own default is 5 % of the machine's RAM
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # no files beside it: world files, overviews, masks
@@ -85,8 +86,8 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
     rasterio = import_rasterio()
     with contextlib.ExitStack() as stack:
         stack.enter_context(rasterio.Env(**_GDAL))
-        images = [stack.enter_context(_open_image(path)) for path in scene.images]
-        mask = stack.enter_context(_open_image(scene.mask)) if scene.mask else None
+        images = [stack.enter_context(open_raster(path)) for path in scene.images]
+        mask = stack.enter_context(open_raster(scene.mask)) if scene.mask else None
         yield _Tiffs(scene, source, images, mask)
 
 
@@ -177,7 +178,7 @@ class _Tiffs(Opened):
         return _joined(image)
 
     def _plane(self, path: Path, data: Any, number: int, window: tuple[int, int, int, int]) -> np.ndarray:
-        values = _read_window(path, data, number, window)
+        values = read_window(path, data, number, window)
         with np.errstate(over="ignore", invalid="ignore"):  # a number that float32 lacks becomes no data
             plane = values.astype(np.float32)
         for nodata in (data.nodatavals[number - 1], *self.source.nodata):
@@ -187,11 +188,57 @@ class _Tiffs(Opened):
 
     def mask(self, window: tuple[int, int, int, int]) -> np.ndarray:
         assert self.scene.mask
-        values = _read_window(self.scene.mask, self._mask, 1, window)
-        nodata = self._mask.nodatavals[0]
-        if nodata is not None and nodata not in self.source.codes:  # a class whose code is also marked stays a class
+        return read_mask(self.scene.mask, self._mask, self.source, window)
+
+
+def read_mask(path: Path, data: Any, source: Source, window: tuple[int, int, int, int]) -> np.ndarray:
+    """Reads (h, w) codes, with NaN for no data, or the (h, w, layers) that `source.mask_layers` choose from.
+
+    Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue, where a code is above 255. Raises
+    Unusable where several bands differ and nothing says which of them counts.
+    """
+    numbers = planes_of(data)
+    if source.mask_band > data.count or (source.mask_layers and max(source.mask_layers) > data.count > 1):
+        raise Unusable(f"{path} has {data.count} bands, fewer than workload.source.mask_band or mask_layers say.")
+    if source.mask_band or len(numbers) < 2:
+        number = source.mask_band or 1
+        values = read_window(path, data, number, window)
+        nodata = data.nodatavals[number - 1]
+        if nodata is not None and nodata not in source.codes:  # a class whose code is also marked stays a class
             values = np.where(values == nodata, np.nan, values)
         return values
+    planes = [read_window(path, data, number, window) for number in numbers]
+    if source.mask_layers:
+        return np.stack(planes, 2)
+    coloured = len(planes) == 3 and set(data.dtypes) == {"uint8"}
+    if coloured and max(*source.codes, *source.ignored_codes) > 255:
+        return coded(planes)
+    if all(np.array_equal(planes[0], plane, equal_nan=True) for plane in planes[1:]):
+        return planes[0]
+    if coloured:
+        differ = (planes[0] != planes[1]) | (planes[0] != planes[2])
+        colour = [int(plane[differ][0]) for plane in planes]
+        raise Unusable(
+            f"The mask {path} has colours, such as {tuple(colour)}. Give red * 65536 + green * 256 + blue of each "
+            f"class as its code in workload.source.codes (here {coded(colour)}), or the one band that has the codes in "
+            "workload.source.mask_band."
+        )
+    raise Unusable(
+        f"The mask {path} has {len(planes)} bands that differ. Say in workload.source.mask_band which one has the "
+        "codes, or in workload.source.mask_layers which of them are classes."
+    )
+
+
+def planes_of(data: Any) -> list[int]:
+    """Returns the numbers of a file's bands without the one that says how opaque a pixel is."""
+    alpha = import_rasterio().enums.ColorInterp.alpha
+    return [number for number, kind in enumerate(data.colorinterp, 1) if kind != alpha]
+
+
+def coded(planes: Sequence[Any]) -> Any:
+    """Returns red * 65536 + green * 256 + blue of three numbers or arrays."""
+    red, green, blue = (plane.astype(np.int32) if isinstance(plane, np.ndarray) else plane for plane in planes)
+    return red * 65536 + green * 256 + blue
 
 
 class _Patch(Opened):
@@ -245,16 +292,31 @@ def import_rasterio() -> Any:
 
 
 @contextlib.contextmanager
-def _open_image(path: Path) -> Iterator[Any]:
+def raster(path: Path) -> Iterator[Any]:
+    """Opens one raster by itself. Raises Unusable."""
+    with import_rasterio().Env(**_GDAL), open_raster(path) as data:
+        yield data
+
+
+def shape_of(path: Path) -> tuple[int, ...]:
+    """Returns the shape of a .npy. Raises Unusable."""
+    return _load_array(path).shape
+
+
+@contextlib.contextmanager
+def open_raster(path: Path) -> Iterator[Any]:
     """Opens a file in the format that its name says. Raises Unusable, also where reading would take too much memory."""
     driver, name = _DRIVERS.get(path.suffix.lower()), os.fspath(path.absolute())
     if driver is None or not path.is_file() or name.startswith("/vsi"):  # by which GDAL opens archives and addresses
         raise Unusable(f"{path} is no file named {', '.join(_DRIVERS)}. Export it to a GeoTIFF on this disk.")
     with contextlib.ExitStack() as stack:
-        with _naming(path, f"cannot be opened as {'a GeoTIFF' if driver == 'GTiff' else driver}"):
+        with _naming(path, f"cannot be opened as {'a GeoTIFF' if driver == 'GTiff' else path.suffix[1:].upper()}"):
             data = stack.enter_context(import_rasterio().open(name, driver=driver))
             _check_size(path, data.height, data.width)
             _check_blocks(path, data)
+            others = [name for name in data.files if Path(name) != Path(data.name)] if driver == "HFA" else []
+            if others:
+                raise Unusable(f"{path} takes its pixels from {others[0]}. Export it to a file of its own.")
         yield data
 
 
@@ -279,7 +341,7 @@ def _check_blocks(path: Path, data: Any) -> None:
         )
 
 
-def _read_window(path: Path, data: Any, number: int, window: tuple[int, int, int, int]) -> np.ndarray:
+def read_window(path: Path, data: Any, number: int, window: tuple[int, int, int, int]) -> np.ndarray:
     row, column, h, w = window
     with _naming(path, f"ends or breaks in the middle, at row {row}"):
         return data.read(number, window=import_rasterio().windows.Window(column, row, w, h))

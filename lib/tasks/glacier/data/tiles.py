@@ -40,7 +40,9 @@ class Store:
         self.folder = folder
         self.names = [record["name"] for record in records]
         self.groups = [record["group"] for record in records]
+        self.parts = [record.get("part", "") for record in records]  # that their folders stand for
         self.digests = [record["digest"] for record in records]
+        self.sketches = [record.get("sketch") for record in records]  # of scenes without a place on the map, else None
         self.files = [record["file"] for record in records]
         tiles = [(number, place, tile) for number, r in enumerate(records) for place, tile in enumerate(r["tiles"])]
         self.table = Table(
@@ -57,8 +59,12 @@ class Store:
         """Returns (bands, S, S) float32 with NaN for no data, and (S, S) uint8 classes with IGNORE."""
         name, place = self.files[self.table.scene[index]], self.table.place[index]
         image = np.load(self.folder / f"{name}.image.npy", mmap_mode="r")[place]
-        target = np.load(self.folder / f"{name}.target.npy", mmap_mode="r")[place]
-        return image.astype(np.float32), np.array(target)
+        return image.astype(np.float32), self.target(index)
+
+    def target(self, index: int) -> np.ndarray:
+        """Returns (S, S) uint8 classes with IGNORE."""
+        name, place = self.files[self.table.scene[index]], self.table.place[index]
+        return np.array(np.load(self.folder / f"{name}.target.npy", mmap_mode="r")[place])
 
     @property
     def tile_size(self) -> int:
@@ -114,3 +120,39 @@ def tile_statistics(table: Table, chosen: np.ndarray) -> Statistics:
     between = valid * (table.mean[chosen] - mean) ** 2
     variance = (table.squares[chosen] + between).sum(0) / total
     return Statistics(mean, np.where(variance > 0, np.sqrt(variance), 1.0))
+
+
+_OTHER_UNITS = 50  # times the median scene
+
+
+def other_units(store: Store) -> list[str]:
+    """Returns a sentence on scenes whose bands are far larger or smaller than the median scene's; else none."""
+    table, count = store.table, len(store.names)
+    valid = table.valid.astype(np.float64)[:, None]
+    pixels, total = np.zeros((count, 1)), np.zeros((count, table.mean.shape[1]))
+    np.add.at(pixels, table.scene, valid)
+    np.add.at(total, table.scene, valid * table.mean**2 + table.squares)
+    seen = np.flatnonzero(pixels[:, 0])
+    return strange_units(np.sqrt(total[seen] / pixels[seen]), [store.names[scene] for scene in seen])
+
+
+def strange_units(sizes: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Returns a sentence on scenes whose (scenes, bands) root mean squares are far from the median's; else none.
+
+    Half of a scene's bands must be: one band alone may be a mask of clouds, or hold nothing in many scenes.
+    """
+    if len(sizes) < 2:
+        return []
+    median = np.sort(sizes, 0)[(len(sizes) - 1) // 2]
+    ratio = np.maximum(sizes, 1e-30) / np.maximum(median, 1e-30)
+    far = (ratio > _OTHER_UNITS) | (ratio < 1 / _OTHER_UNITS)
+    strange = np.flatnonzero(far.mean(1) >= 0.5)
+    if not len(strange):
+        return []
+    first = strange[0]
+    factor = float(np.median(ratio[first][far[first]]))
+    times = f"{factor:,.0f} times larger" if factor > 1 else f"{1 / factor:,.0f} times smaller"
+    return [
+        f"Warning: {len(strange):,} of {len(sizes):,} scenes seem to be in other units: the bands of {names[first]} "
+        f"are {times} than the median scene's. Bring all scenes to one unit."
+    ]

@@ -8,7 +8,7 @@ from lib.scores import IGNORE
 from lib.task import load_task
 from lib.tasks.glacier.data import terrain
 from lib.training.order import Order, weights_of
-from tests.tasks.glacier.files import write_scenes
+from tests.tasks.glacier.files import scene, write_bands, write_scenes
 
 GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64}
 
@@ -77,3 +77,18 @@ def test_the_description_names_the_data_and_sets_the_shares_of_classes_in_column
     assert table[1].split()[-4:] == ["10.00%", "35.00%", "40.00%", "15.00%"]
     assert len({len(line) for line in table}) == 1
     assert lines[-1].startswith("Bands (mean ± deviation of the training): 1: ")
+
+
+def test_scenes_in_other_units_are_said(tiny, tmp_path):
+    assert "other units" not in load_task(tiny()).describe_data()
+    for number in (1, 4, 6):
+        image, classes = scene(number)
+        write_bands(tmp_path / "scenes", f"img{number:03d}", image / 10_000, classes, origin=(number * 100_000, 0))
+    told = load_task(tiny()).describe_data()
+    assert "Warning: 3 of 8 scenes seem to be in other units: the bands of img001 are" in told
+    assert "times smaller than the median scene's" in told
+
+
+def test_a_refusal_of_a_persons_scenes_names_the_command_that_prints_their_settings(tiny, tmp_path):
+    with pytest.raises(BadInput, match=r"(?s)holds the value 170 .*data \S+scenes shows what is there and prints"):
+        load_task(tiny({"workload.source.codes": "[0, 85, 1, 2]"})).datasets()

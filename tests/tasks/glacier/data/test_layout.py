@@ -1,14 +1,16 @@
 """Scenes are found in every layout, with their masks and groups, and what is missing is named."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from lib.errors import BadInput
 from lib.task import find_task, locate_data
-from lib.tasks.glacier.data import layout
+from lib.tasks.glacier.data import layout, readers
 from lib.tasks.glacier.settings import Source
 from tests.machine.conftest import kaggle
-from tests.tasks.glacier.files import CODES, scene, write_bands, write_patches, write_scenes, write_tiff
+from tests.tasks.glacier.files import CODES, scene, write_bands, write_image, write_patches, write_scenes, write_tiff
 
 TWO = Source(bands=("red", "nir"))
 
@@ -137,12 +139,14 @@ def test_images_without_masks_are_refused_and_not_passed_over(mounted):
         layout.find(layout.home(mounted()), TWO)
 
 
-def test_train_and_test_are_refused_by_their_names_unless_one_is_named(mounted, capsys):
+def test_train_and_test_in_an_input_are_the_split_unless_one_is_named(mounted, capsys):
     for part in ("test", "train"):
         images_and_masks(mounted.root / part)
     assert mounted() == mounted("scenes") == mounted.root
-    with pytest.raises(BadInput, match=r"holds images with masks in 2 folders: test, train. Name one of them in data"):
-        layout.find(mounted.root, TWO)
+    scenes, problems = layout.find(mounted.root, TWO)
+    assert [(s.name, s.group, s.part) for s in scenes] == [
+        ("test/img001", "test/img001", "test"), ("train/img001", "train/img001", "train"),
+    ] and problems == []  # fmt: skip
     train = mounted.root / "train"
     assert mounted(str(train)) == train and only(train).name == "img001"
     assert capsys.readouterr().out == ""
@@ -160,3 +164,137 @@ def test_a_name_that_would_steer_the_terminal_is_refused(tmp_path):
     write_bands(tmp_path, "img\x1b[2J\nTraining completed", image, classes)
     with pytest.raises(BadInput, match=r"holds a name with control characters, 'img\\x1b\[2J\\nTraining"):
         layout.find(tmp_path, TWO)
+
+
+# --- other people's layouts -------------------------------------------------------------------------------------------
+
+
+def test_bands_in_train_val_and_test_are_the_split_too(tmp_path):
+    for part in ("Train", "val", "Test"):
+        write_scenes(tmp_path / part, 1)
+    scenes, _ = layout.find(tmp_path, TWO)
+    assert {scene.name: scene.part for scene in scenes} == {
+        "Test/img000": "test", "Train/img000": "train", "val/img000": "validation",
+    }  # fmt: skip
+    unlabelled, _ = layout.find(tmp_path, TWO, labelled=False)
+    assert [scene.name for scene in unlabelled] == [scene.name for scene in scenes]
+
+
+def test_folders_that_are_no_parts_are_refused_with_both_ways_out(tmp_path):
+    for place in ("north", "south"):
+        images_and_masks(tmp_path / place)
+    with pytest.raises(BadInput, match="2 folders: north, south. Name one of them in data.*Or call them train, val"):
+        layout.find(tmp_path, TWO)
+
+
+@pytest.mark.parametrize(
+    "images, masks, pattern",
+    [
+        (["Ghana_53713_S1Hand", "Spain_7_S1Hand"], ["Ghana_53713_LabelHand", "Spain_7_LabelHand"],
+         "^(.+?)(?:_LabelHand|_S1Hand)$"),
+        (["s0", "s1"], ["mask_s0", "mask_s1"], "^(?:mask_|)(.+?)$"),
+        (["img001", "img002"], ["mask001", "mask002"], "^(?:mask|img)(.+?)$"),
+        (["tileA-sat", "tileB-sat"], ["tileA-gt", "tileB-gt", "tileC-gt"], r"^(.+?)(?:\-sat|\-gt)$"),
+    ],
+)  # fmt: skip
+def test_names_that_differ_are_answered_by_one_of_each_and_a_pattern_that_works(tmp_path, images, masks, pattern):
+    for folder, names in (("images", images), ("labels", masks)):
+        for name in names:
+            write_tiff(tmp_path / folder / f"{name}.tif", np.zeros((8, 8), np.uint8))
+    with pytest.raises(layout.NamesDiffer) as refusal:
+        layout.find(tmp_path, TWO)
+    assert refusal.value.pattern == pattern and f"name_pattern: '{pattern}'" in str(refusal.value)
+    assert min(images) in str(refusal.value) and min(masks) in str(refusal.value)
+    scenes, _ = layout.find(tmp_path, Source(bands=("a", "b"), name_pattern=pattern))
+    assert len(scenes) == len(images)
+
+
+def test_names_without_anything_in_common_are_shown_and_no_pattern_is_invented(tmp_path):
+    for name in ("images/a.tif", "labels/x.tif"):
+        write_tiff(tmp_path / name, np.zeros((8, 8), np.uint8))
+    with pytest.raises(BadInput, match="names there: a, x.*Give workload.source.name_pattern"):
+        layout.find(tmp_path, TWO)
+
+
+FLOODS = {"S1Hand/{}_S1Hand.tif": 2, "LabelHand/{}_LabelHand.tif": 1, "JRCWaterHand/{}_JRCWaterHand.tif": 1}
+
+
+def floods(root, count=3):
+    """Folders as in Sen1Floods11: a sensor's, the labels' and another product's."""
+    for number in range(count):
+        for path, bands in FLOODS.items():
+            write_tiff(root / path.format(f"Ghana_{number}"), np.zeros((bands, 8, 8), np.uint8), (number * 10**5, 0))
+    return root
+
+
+def test_any_layout_is_read_by_patterns_whose_star_is_the_name(tmp_path):
+    with pytest.raises(BadInput, match=r"source.images: .*/\*_.*.tif and workload.source.masks: LabelHand/\*_LabelH"):
+        layout.find(floods(tmp_path), TWO)
+    source = Source(bands=("a", "b"), images="S1Hand/*_S1Hand.tif", masks="LabelHand/*_LabelHand.tif")
+    (tmp_path / "LabelHand" / "Ghana_1_LabelHand.tif").unlink()
+    scenes, problems = layout.find(tmp_path, source)
+    assert [scene.name for scene in scenes] == ["Ghana_0", "Ghana_2"]
+    assert len(problems) == 1 and "Ghana_1_S1Hand.tif has no mask: LabelHand/*_LabelHand.tif of Ghana_1" in problems[0]
+    loose = Source(bands=("a", "b"), images="S1Hand/*.tif", masks="LabelHand/*.tif")
+    with pytest.raises(layout.NamesDiffer) as refusal:
+        layout.find(tmp_path, loose)
+    again, _ = layout.find(tmp_path, dataclasses.replace(loose, name_pattern=refusal.value.pattern))
+    assert [scene.name for scene in again] == ["Ghana_0", "Ghana_2"]
+    with pytest.raises(BadInput, match="are both called Ghana by workload.source.name_pattern"):
+        layout.find(tmp_path, dataclasses.replace(loose, name_pattern="(Ghana)"))
+    with pytest.raises(BadInput, match="has no file S2/.*Correct workload.source.images"):
+        layout.find(tmp_path, Source(bands=("a", "b"), images="S2/*.tif", masks="LabelHand/*.tif"))
+
+
+def test_stars_may_stand_for_parts_and_for_folders_of_single_scenes(tmp_path):
+    for name in ("train/images/0", "train/masks/0", "val/images/0", "val/masks/0"):
+        write_tiff(tmp_path / "a" / f"{name}.tif", np.zeros((8, 8), np.uint8))
+    source = Source(bands=("a", "b"), images="*/images/*.tif", masks="*/masks/*.tif")
+    scenes, _ = layout.find(tmp_path / "a", source)
+    assert {scene.name: scene.part for scene in scenes} == {"train/0": "train", "val/0": "validation"}
+    for name in ("x/image", "x/mask", "y/image", "y/mask"):
+        write_tiff(tmp_path / "b" / f"{name}.tif", np.zeros((8, 8), np.uint8))
+    with pytest.raises(BadInput, match=r"images: \*/image.tif and workload.source.masks: \*/mask.tif"):
+        layout.find(tmp_path / "b", TWO)
+    scenes, _ = layout.find(tmp_path / "b", Source(bands=("a",), images="*/image.tif", masks="*/mask.tif"))
+    assert [scene.name for scene in scenes] == ["x", "y"]
+
+
+def test_png_jpeg2000_and_imagine_files_are_scenes_and_a_vrt_never_is(tmp_path):
+    image, classes = scene(size=(32, 32))
+    codes = np.asarray(CODES, np.uint8)[classes]
+    for driver, ending in (("JP2OpenJPEG", "jp2"), ("HFA", "img"), ("PNG", "png")):
+        root = tmp_path / ending
+        options = {"QUALITY": "100", "REVERSIBLE": "YES"} if ending == "jp2" else {}
+        write_image(root / "images" / f"0.{ending}", image.astype(np.uint8), driver, **options)
+        write_image(root / "labels" / "0.png", codes)
+        (root / "images" / "1.vrt").write_text("<VRTDataset/>")
+        found = only(root)
+        assert (found.images[0].name, found.mask.name) == (f"0.{ending}", "0.png")
+        with readers.opened(found, TWO) as opened:
+            got, target = opened.read((0, 0, 32, 32))
+        assert np.array_equal(got, image.astype(np.uint8)) and np.array_equal(target, classes)
+
+
+def test_what_macos_writes_beside_files_is_no_scene_and_that_is_said(tmp_path, capsys):
+    images_and_masks(tmp_path)
+    for folder in ("images", "masks"):
+        (tmp_path / folder / "._img001.tif").write_bytes(b"Mac OS X")
+    assert only(tmp_path).name == "img001"
+    assert "2 files named ._* are left out" in capsys.readouterr().out
+
+
+def test_a_quick_look_in_another_format_and_images_without_masks_are_left_out_aloud(tmp_path, capsys):
+    images_and_masks(tmp_path / "train")
+    write_image(tmp_path / "train" / "images" / "preview.png", np.zeros((64, 64), np.uint8))
+    write_tiff(tmp_path / "test" / "images" / "img9.tif", scene()[0])
+    assert only(tmp_path).name == "img001"
+    said = capsys.readouterr().out
+    assert "train/images: 1 files in another format are left out, such as preview.png" in said
+    assert "test: its images have no masks, so they are left out" in said
+
+
+def test_mounted_chips_in_png_are_found(mounted, capsys):
+    write_image(mounted.root / "v1" / "images" / "0.png", np.zeros((8, 8), np.uint8))
+    write_image(mounted.root / "v1" / "labels" / "0.png", np.zeros((8, 8), np.uint8))
+    assert mounted() == mounted.root / "v1" and capsys.readouterr().out == ""

@@ -11,7 +11,7 @@ from lib.tasks.glacier.data import layout, readers
 from lib.tasks.glacier.data.readers import Unusable
 from lib.tasks.glacier.settings import Source
 from tests.conftest import SAMPLES
-from tests.tasks.glacier.files import CODES, scene, write_bands, write_patches, write_tiff
+from tests.tasks.glacier.files import CODES, scene, write_bands, write_image, write_patches, write_tiff
 
 TWO = Source(bands=("red", "nir"))
 WHOLE = (0, 0, 64, 64)
@@ -91,6 +91,39 @@ def test_a_class_whose_code_is_marked_as_nodata_stays_a_class(tmp_path):
     write_bands(tmp_path, "img001", image, classes)
     write_tiff(tmp_path / "label" / "img001.tif", np.asarray(CODES, np.uint8)[classes], nodata=255)
     assert np.array_equal(read(only(tmp_path))[1], classes)
+
+
+def masked(tmp_path, mask, source, **options):
+    """What is read of a scene whose mask is these (bands, h, w)."""
+    write_tiff(tmp_path / "images" / "0.tif", np.ones((2, *mask.shape[1:]), np.float32))
+    write_image(tmp_path / "masks" / "0.png", mask)
+    return read(only(tmp_path, source), source, (0, 0, *mask.shape[1:]))[1]
+
+
+def test_a_mask_of_equal_bands_is_its_first_and_one_of_colours_is_refused_or_coded(tmp_path):
+    classes = scene(size=(16, 16))[1]
+    grey = np.asarray(CODES, np.uint8)[classes]
+    assert np.array_equal(masked(tmp_path, np.stack([grey] * 3), TWO), classes)
+    opaque = np.stack([grey, grey, grey, np.full_like(grey, 200)])
+    assert np.array_equal(masked(tmp_path, opaque, TWO), classes)
+    colours = np.stack([grey, grey * 0, grey * 0])
+    with pytest.raises(Unusable, match=r"has colours, such as \(85, 0, 0\).*\(here 5570560\).*source.mask_band"):
+        masked(tmp_path, colours, TWO)
+    assert np.array_equal(masked(tmp_path, colours, dataclasses.replace(TWO, mask_band=1)), classes)
+    coded = dataclasses.replace(TWO, codes=tuple(code * 65536 for code in CODES))
+    assert np.array_equal(masked(tmp_path, colours, coded), classes)
+
+
+def test_a_mask_of_several_bands_is_layers_where_the_settings_say_so(tmp_path):
+    classes = scene(size=(16, 16))[1]
+    layers = np.stack([classes == k for k in (1, 2, 3)]).astype(np.uint8)
+    source = dataclasses.replace(TWO, mask_layers=(1, 2, 3))
+    assert np.array_equal(masked(tmp_path, layers, source), classes)
+    write_tiff(tmp_path / "masks" / "0.tif", layers.astype(np.int16))
+    with pytest.raises(Unusable, match="has 3 bands that differ. Say in workload.source.mask_band"):
+        read(only(tmp_path), TWO, (0, 0, 16, 16))
+    with pytest.raises(Unusable, match="has 3 bands, fewer than workload.source.mask_band"):
+        read(only(tmp_path), dataclasses.replace(TWO, mask_band=4), (0, 0, 16, 16))
 
 
 def broken(tmp_path, change):

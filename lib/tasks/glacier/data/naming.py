@@ -1,0 +1,176 @@
+"""Names of files that stand for scenes: patterns with *, and what names of images and masks have in common."""
+
+import glob
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+RASTERS = (".tif", ".tiff", ".jp2", ".img", ".png")  # never .vrt, which names other files
+PARTS = {
+    "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
+    "dev": "validation", "test": "test", "testing": "test",
+}  # fmt: skip
+_MASK_WORDS = {
+    "label", "labels", "mask", "masks", "annotation", "annotations", "ann", "gt", "truth", "groundtruth", "target",
+    "targets", "seg", "segmentation", "segmentations",
+}  # fmt: skip
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_BOUNDARY = re.compile(r"(?<=[^0-9A-Za-z])(?=[0-9A-Za-z])|(?<=[0-9A-Za-z])(?=[^0-9A-Za-z])|(?<=[a-z])(?=[A-Z0-9])")
+_MOST_NAMES = 2_000  # of a side that are compared
+
+
+def rasters(folder: Path) -> list[Path]:
+    """Returns the rasters in a folder, sorted and of one format: the first of RASTERS that is there.
+
+    A quick look in another format, or what macOS writes beside each file (._NAME), is no scene.
+    """
+    if not folder.is_dir():
+        return []
+    paths = [path for path in folder.iterdir() if is_raster(path.name) and path.is_file()]
+    order = min((_format(path.name) for path in paths), default=0)
+    return sorted(path for path in paths if _format(path.name) == order)
+
+
+def others(folder: Path) -> list[str]:
+    """Returns the names of the rasters in a folder that `rasters` leaves out for their format, sorted."""
+    taken = {path.name for path in rasters(folder)}
+    return sorted(p.name for p in folder.iterdir() if is_raster(p.name) and p.is_file() and p.name not in taken)
+
+
+def is_raster(name: str) -> bool:
+    return PurePosixPath(name).suffix.lower() in RASTERS and not name.startswith("._")
+
+
+def _format(name: str) -> int:
+    """Returns the place of a file's format in RASTERS; both spellings of TIFF are one."""
+    return max(0, RASTERS.index(PurePosixPath(name).suffix.lower()) - 1)
+
+
+def part_of(names: Iterable[str]) -> str:
+    """Returns the part that the first of some folders' names stands for: train, validation or test; else ""."""
+    return next((PARTS[name.lower()] for name in names if name.lower() in PARTS), "")
+
+
+class Pattern:
+    """Files below a folder, such as S1Hand/*_S1Hand.tif: what each * stands for is the name of the scene."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self._regex = re.compile("([^/]*)".join(map(re.escape, text.split("*"))))
+
+    def name(self, path: str) -> str | None:
+        """Returns the scene's name in a path relative to the folder; None for one that does not match."""
+        match = self._regex.fullmatch(path)
+        return ("/".join(filter(None, match.groups())) or "scene") if match else None
+
+    def files(self, root: Path) -> Iterator[tuple[str, Path]]:
+        """Yields the name and the path of each file below a folder, sorted."""
+        for path in sorted(root.glob("*".join(map(glob.escape, self.text.split("*"))))):
+            name = self.name(path.relative_to(root).as_posix())
+            if name and path.is_file() and not path.name.startswith("._"):
+                yield name, path
+
+
+def common_pattern(*sides: Collection[str]) -> str:
+    """Returns a regular expression whose group is what the names of all sides share; "" where less than half do."""
+    if not all(sides):
+        return ""
+    affixes, matched = _affixes(*map(sorted, sides))
+    if matched * 2 < len(sides[0]):
+        return ""
+    before, after = (_either({affix[end] for affix in affixes}) for end in (0, 1))
+    text = f"^{before}(.+?){after}$"
+    found = [{match[1] for name in names if (match := re.match(text, name))} for names in sides]
+    return text if matched and len(set.intersection(*found)) >= matched else ""
+
+
+def _either(texts: Collection[str]) -> str:
+    """Returns an expression for one of some texts, the longest first."""
+    choices = sorted(map(re.escape, texts), key=lambda text: (-len(text), text))
+    return choices[0] if len(choices) == 1 else f"(?:{'|'.join(choices)})"
+
+
+def _affixes(first: Sequence[str], *others: Sequence[str]) -> tuple[list[tuple[str, str]], int]:
+    """Returns what each side's names begin and end with, and how many are alike on all sides without it.
+
+    Of those under which most are alike it is the shortest.
+    """
+    stripped = [_stripped(names[:_MOST_NAMES]) for names in others]
+    best: tuple[list[tuple[str, str]], int] = [], 0
+    for before, after, cores in _stripped(first[:_MOST_NAMES]):
+        chosen = [max(side, key=lambda one: len(one[2] & cores), default=("", "", set())) for side in stripped]
+        shared = cores.intersection(*(one[2] for one in chosen))
+        if len(shared) > best[1]:
+            first_ones, last_ones = ({core[end] for core in shared} for end in (0, -1))
+            head, tail = (ends.pop() if len(ends) == 1 else "" for ends in (first_ones, last_ones))
+            head, tail = (end if end and not end.isalnum() else "" for end in (head, tail))  # a separator of words
+            ends = [(before, after), *((one[0], one[1]) for one in chosen)]
+            best = [(f"{before}{head}", f"{tail}{after}") for before, after in ends], len(shared)
+    return best
+
+
+def _stripped(names: Sequence[str]) -> list[tuple[str, str, set[str]]]:
+    """Returns beginnings and ends, at the borders of words, that all names have, each with what is left of the names.
+
+    The whole of a name is left over where there is but one.
+    """
+    if not names:
+        return []
+    first, head, tail = names[0], _common_head(names), _common_head([name[::-1] for name in names])
+    borders = {match.start() for match in _BOUNDARY.finditer(first)}
+    heads = ["", *(first[:border] for border in sorted(borders) if border <= len(head))]
+    tails = ["", *(first[border:] for border in sorted(borders) if len(first) - border <= len(tail))]
+    pairs = [(h, t) for h in heads for t in tails if len(h) + len(t) < min(map(len, names))]
+    pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
+    return [(h, t, {name[len(h) : len(name) - len(t)] for name in names}) for h, t in pairs]
+
+
+def _common_head(names: Sequence[str]) -> str:
+    """Returns the letters that all names begin with."""
+    low, high = min(names), max(names)  # what these share, those between them have too
+    return low[: next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))]
+
+
+def guess(paths: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns patterns of images and of masks among relative paths of rasters, those under which most can be paired.
+
+    Masks are told by words such as label or mask in the names of folders and files.
+    """
+    groups: dict[tuple[bool, str, str], list[str]] = defaultdict(list)
+    for path in paths:
+        pure = PurePosixPath(path)
+        folders = ["*" if part_of([name]) else name for name in pure.parts[:-1]]
+        groups[_is_mask(path), "/".join([*folders, ""]), pure.suffix].append(pure.stem)
+    found: list[tuple[int, str, str]] = []
+    for image, mask in itertools.product(groups, groups):
+        if image[0] or not mask[0]:
+            continue
+        affixes, matched = _affixes(sorted(set(groups[image])), sorted(set(groups[mask])))
+        if matched:
+            one, other = (f"{key[1]}{a}*{b}{key[2]}" for key, (a, b) in zip((image, mask), affixes, strict=True))
+            found.append((matched, one, other))
+    most = max((matched for matched, _, _ in found), default=0)
+    nearly = [(one, other) for matched, one, other in found if matched >= 0.9 * most]
+    return nearly or _in_folders_of_their_own(paths)
+
+
+def _in_folders_of_their_own(paths: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns the patterns where each scene has a folder, with an image and a mask of the same names in all of them."""
+    names: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for path in paths:
+        pure = PurePosixPath(path)
+        if len(pure.parts) > 1:
+            names[pure.parts[:-1]].add(pure.name)
+    if len(names) < 2 or len({len(folders) for folders in names}) > 1:
+        return []
+    shared = set.intersection(*names.values())
+    images, masks = ([n for n in sorted(shared) if _is_mask(n) == wanted] for wanted in (False, True))
+    levels = [set(level) for level in zip(*names, strict=True)]
+    folders = "/".join(next(iter(level)) if len(level) == 1 else "*" for level in levels)
+    return [(f"{folders}/{image}", f"{folders}/{mask}") for image in images for mask in masks]
+
+
+def _is_mask(path: str) -> bool:
+    return not _MASK_WORDS.isdisjoint(word.lower() for word in _WORD.findall(path))

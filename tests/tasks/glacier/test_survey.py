@@ -1,0 +1,186 @@
+"""`python -m lib data`: what lies in a folder, in any layout, and a configuration that trains on it as it is."""
+
+import re
+
+import numpy as np
+import pytest
+import yaml
+
+from lib.__main__ import main
+from lib.errors import BadInput
+from lib.task import find_task, load_config, load_task
+from tests.tasks.glacier.files import scene, write_bands, write_image, write_patches, write_scenes, write_tiff
+
+SURVEY = find_task("glacier").survey
+
+
+def written(survey, tmp_path, **changes):
+    """The task of a survey's configuration, as a person runs it."""
+    path = tmp_path / "own.yaml"
+    path.write_text(survey.configuration)
+    return load_task(load_config(path, {"data.num_workers": 0, **changes}))
+
+
+def source_of(survey):
+    return yaml.safe_load(survey.configuration)["workload"]["source"]
+
+
+def floods(root, count=8):
+    """Chips as in Sen1Floods11: bands in dB, labels -1, 0, 1, one image all NaN, one label all -1, another product."""
+    for number in range(count):
+        image, classes = scene(number, (64, 64))
+        values = (image / 10 - 30).astype(np.float32)
+        label = (classes % 2).astype(np.int16)
+        label[:8] = -1
+        if number == 0:
+            values[:] = np.nan
+        if number == 1:
+            label[:] = -1
+        origin = (number * 10**5, 0)
+        write_tiff(root / "S1Hand" / f"Ghana_{number}_S1Hand.tif", values, origin)
+        write_tiff(root / "LabelHand" / f"Ghana_{number}_LabelHand.tif", label, origin)
+        write_tiff(root / "JRCWaterHand" / f"Ghana_{number}_JRCWaterHand.tif", (classes % 2).astype(np.uint8), origin)
+    return root
+
+
+def test_floods_by_two_sensors_and_a_label_load_with_the_printed_settings(tmp_path):
+    survey = SURVEY(floods(tmp_path / "data"))
+    assert source_of(survey) == {
+        "bands": ["band1", "band2"], "channels": [1, 2], "classes": ["background", "foreground"], "codes": [0, 1],
+        "ignored_codes": [-1], "images": "S1Hand/*_S1Hand.tif", "masks": "LabelHand/*_LabelHand.tif",
+    }  # fmt: skip
+    for words in ("Types: float32 (8)", "EPSG:32643 (8)", "12.50% of the pixels", "1 scenes hold none at all", "int16"):
+        assert words in survey.text, words
+    assert "other units" not in survey.text, "a chip without data has no units"
+    parts = written(survey, tmp_path).datasets()  # the two dead chips are left out, and no more
+    assert len(parts["train"].store.names) == 6 and all(len(part) for part in parts.values())
+
+
+def chips(root, parts=("train", "test"), count=6):
+    """PNG masks and band files without a place on the map, in folders of a fixed split."""
+    for part in parts:
+        for number in range(count):
+            image, classes = scene(hash_of(part, number), (48, 48), 3)
+            write_image(root / part / "images" / f"{number}.tif", (image * 10).astype(np.int16), "GTiff")
+            write_image(root / part / "masks" / f"{number}.png", (classes > 1).astype(np.uint8))
+            write_image(root / part / "masks" / f"{number + 100}.png", (classes > 1).astype(np.uint8))
+    return root
+
+
+def hash_of(part, number):
+    return 100 * len(part) + number
+
+
+def test_chips_in_train_and_test_with_png_masks_keep_their_split(tmp_path):
+    survey = SURVEY(chips(tmp_path / "data"))
+    assert "Split by folders: test 6, train 6." in survey.text and "none (no CRS) (12)" in survey.text
+    task = written(survey, tmp_path)
+    parts = task.datasets()
+    scenes = {name: part.store.table.scene[part.chosen] for name, part in parts.items()}
+    names = {name: {task.data.store.names[scene] for scene in chosen} for name, chosen in scenes.items()}
+    assert names["test"] == {f"test/{number}" for number in range(6)}
+    assert names["train"] | names["validation"] == {f"train/{number}" for number in range(6)}
+    assert not names["train"] & names["validation"]
+    assert "The split is that of the folders: 6 to train, 6 to test." in task.describe_data()
+
+
+def test_one_large_scene_is_dealt_by_squares(tmp_path):
+    image, _ = scene(size=(384, 384), bands=13)
+    classes = np.random.default_rng(0).integers(0, 2, (384, 384), dtype=np.uint8)
+    write_tiff(tmp_path / "data" / "images" / "t.tif", image.astype(np.int16), nodata=0)
+    write_tiff(tmp_path / "data" / "masks" / "t.tif", classes)
+    survey = SURVEY(tmp_path / "data")
+    assert "by: map" in survey.configuration and len(source_of(survey)["bands"]) == 13
+    parts = written(survey, tmp_path, **{"workload.tiles.size": 64, "workload.tiles.stride": 0}).datasets()
+    assert all(len(part) for part in parts.values())
+
+
+def test_bands_patches_and_the_classes_of_the_presets_are_known(tmp_path):
+    survey = SURVEY(write_scenes(tmp_path / "bands", 8))
+    assert source_of(survey)["classes"] == ["background", "glacier", "debris", "lake"]
+    assert source_of(survey)["channels"] == [1, 2] and "8 scenes (files: Band1 8, Band2 8, label 8)" in survey.text
+    survey = SURVEY(write_patches(tmp_path / "patches", sources=8))
+    assert "2 layers" in survey.text and source_of(survey)["mask_layers"] == [1, 2]
+    assert len(written(survey, tmp_path).datasets()["train"])
+
+
+def test_names_that_differ_are_solved_in_the_printed_settings(tmp_path):
+    for number in range(8):
+        image, classes = scene(number, (32, 32))
+        write_tiff(tmp_path / "data" / "images" / f"img_{number}.tif", image, (number * 10**5, 0))
+        write_tiff(tmp_path / "data" / "masks" / f"mask_{number}.tif", classes, (number * 10**5, 0))
+    survey = SURVEY(tmp_path / "data")
+    assert source_of(survey)["name_pattern"] == "^(?:mask_|img_)(.+?)$"
+    assert source_of(survey)["codes"] == [0, 1, 2, 3] and len(written(survey, tmp_path).datasets()["train"])
+
+
+def test_colours_become_codes_that_are_read(tmp_path):
+    green, blue = (0, 255, 0), (0, 0, 255)
+    for number in range(8):
+        image, classes = scene(number, (32, 32))
+        colours = np.array([(0, 0, 0), green, blue, blue], np.uint8)[classes]
+        write_tiff(tmp_path / "data" / "images" / f"{number}.tif", image, (number * 10**5, 0))
+        write_image(tmp_path / "data" / "masks" / f"{number}.png", colours.transpose(2, 0, 1))
+    survey = SURVEY(tmp_path / "data")
+    assert source_of(survey)["codes"] == [0, 255, 65280] and "(0, 255, 0)" in survey.text
+    task = written(survey, tmp_path)
+    assert task.data.store.table.counts.sum(0).tolist() == [2048, 4096, 2048]
+
+
+def test_overlaps_units_and_what_is_missing_are_said(tmp_path):
+    root = write_scenes(tmp_path / "data", 6)
+    image, classes = scene(3)
+    write_bands(root, "img900", image, classes, origin=(3 * 100_000 + 480, 0))
+    image, classes = scene(4)
+    write_bands(root, "other", image * 10_000, classes, origin=(10**7, 0))
+    (root / "label" / "img001.tif").unlink()
+    said = SURVEY(root).text
+    assert "1 pairs of scenes share ground on the map, such as img003 and img900" in said
+    assert re.search("1 of 7 scenes seem to be in other units: the bands of other are (9,9|10,0).. times larger", said)
+    assert "img001.tif has no mask in" in said
+
+
+def test_255_beside_small_codes_is_no_class(tmp_path):
+    for number in range(3):
+        image, classes = scene(number, (32, 32))
+        write_tiff(tmp_path / "images" / f"{number}.tif", image)
+        write_tiff(tmp_path / "masks" / f"{number}.tif", np.where(classes == 3, 255, classes).astype(np.uint8))
+    assert source_of(SURVEY(tmp_path))["codes"] == [0, 1, 2]
+    assert source_of(SURVEY(tmp_path))["ignored_codes"] == [255]
+
+
+def test_masks_that_are_no_classes_are_refused_after_all_that_was_seen(tmp_path):
+    image, _ = scene(size=(32, 32))
+    write_tiff(tmp_path / "images" / "0.tif", image)
+    write_tiff(tmp_path / "masks" / "0.tif", image[0])
+    with pytest.raises(BadInput, match=r"(?s)Size: 32 x 32.*1,024 different values.*these are no classes"):
+        SURVEY(tmp_path)
+
+
+def test_a_folder_without_masks_is_answered_by_what_lies_in_it(tmp_path):
+    write_tiff(tmp_path / "a" / "0.tif", np.zeros((8, 8), np.uint8))
+    with pytest.raises(BadInput, match=r"(?s)no images in a known layout.*a +1  0.tif.*workload.source.images"):
+        SURVEY(tmp_path)
+    with pytest.raises(BadInput, match="is no folder"):
+        SURVEY(tmp_path / "none")
+
+
+def test_the_command_prints_and_writes_a_configuration_and_groups(tmp_path, capsys):
+    ground, classes = scene(9, (96, 96))
+    for number in range(6):
+        image, _ = scene(number, (64, 64))
+        if number in (2, 4):  # chips of the same ground that overlap by 32 pixels
+            image = ground[:, :64, :64] if number == 2 else ground[:, 32:, 32:]
+        write_image(tmp_path / "data" / "images" / f"c{number}.tif", image, "GTiff")
+        write_image(tmp_path / "data" / "labels" / f"c{number}.png", classes[:64, :64])
+    files = [tmp_path / "own.yaml", tmp_path / "groups.csv"]
+    command = ["data", str(tmp_path / "data"), "--yaml", str(files[0]), "--groups", str(files[1])]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "2 of 6 scenes without a place on the map show ground of another one" in said and "such as c2, c4" in said
+    assert files[1].read_text().splitlines() == [
+        "scene,part,group", "c0,,c0", "c1,,c1", "c2,,c2", "c3,,c3", "c4,,c2", "c5,,c5",
+    ]  # fmt: skip
+    assert main(command) == 2 and "is not written over" in capsys.readouterr().err
+    task = load_task(load_config(files[0], {"workload.split.file": str(files[1]), "workload.split.seed": 1}))
+    assert len(task.datasets()["train"])
