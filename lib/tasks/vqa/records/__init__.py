@@ -1,35 +1,27 @@
 """Questions about pictures with their answers, out of whatever form of file they come in."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lib.tasks.vqa.records.record import Collection, Record, fingerprint
 
-@dataclass(frozen=True)
-class Record:
-    """A question about a picture, with its answer and where it was read."""
-
-    number: int  # line or entry of its file, from 1, for messages
-    question: str  # NFC
-    answer: str  # NFC, as given
-    image: str  # path of the picture on this machine
-    picture: str  # identity of the picture, a hash of what is in the file: what splits go by
-    kind: str = ""  # question type, "" where unknown
-    reasoning: str = ""  # the teacher's reasoning, "" where there is none
-    teacher: tuple[tuple[str, float], ...] = ()  # the teacher's answers with their probabilities, where it gave several
-    part: str = ""  # train, validation or test, where files or folders are named for these
-    file: str = ""  # the file that it was read from, for messages
-
-
-@dataclass(frozen=True)
-class Collection:
-    """The records of a folder, the form of their files, and sentences on what a reader should know."""
-
-    records: list[Record]
-    layout: str
-    notes: list[str]
+__all__ = ["Collection", "Record", "fingerprint", "homes", "read"]
 
 
 def read(folder: Path, settings: Any) -> Collection:
-    """Returns the records of a folder, or of one file. Raises BadInput."""
-    raise NotImplementedError
+    """Returns the records of a folder, or of one file, in the order of files and lines. Raises BadInput.
+
+    It is recognised by what it holds: JSON lines of a teacher, lists of question, answer, picture, CSV with a head or
+    without, JSON objects in whatever nesting, VQA's questions and annotations. `settings` are the workload's: `source`,
+    `pictures.limit_pixels` and `bad_input_limit`.
+    """
+    from lib.tasks.vqa.records import reading  # which a plan does without
+
+    return reading.read(folder, settings.source, settings.pictures.limit_pixels, settings.bad_input_limit)
+
+
+def homes(folders: list[Path]) -> list[Path]:
+    """Returns those of the folders that hold questions with answers, and not an encoder or other tables."""
+    from lib.tasks.vqa.records import reading
+
+    return [folder for folder in folders if reading.looks_asked(folder)]
