@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lib.config.files import read_bytes
 from lib.errors import BadInput, check_limit, first_ten, printable
 from lib.machine import inputs, platform
 from lib.machine.published import has_weights
