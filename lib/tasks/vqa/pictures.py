@@ -18,9 +18,10 @@ from lib.machine import hardware
 from lib.report.progress import counted
 
 # What Pillow opens here: none that runs a program or fetches another file, as EPS and WMF do
-_FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _MOST_BYTES = 2**28  # of a file
 _SMALL = 32  # pixels on a side, to which a picture is decoded that is only checked
+_MANY = 1000  # pictures, whose decoding takes seconds
 _ROOM = 1 / 8  # of a side at most by which training pictures shrink, and within which they move
 _LIGHT = 0.1  # share by which their light changes at most
 # What Pillow raises for broken files, by format
@@ -70,7 +71,8 @@ def check(paths: Sequence[str], limit_pixels: int) -> dict[str, tuple[str, str]]
 
     with ThreadPoolExecutor(max(1, min(8, int(hardware.cpus())))) as threads:
         judged = threads.map(judge, paths)
-        return {path: next(judged) for path in counted(paths, "Looking at the pictures")}
+        seen = counted(paths, "Looking at the pictures") if len(paths) > _MANY else paths
+        return {path: next(judged) for path in seen}
 
 
 def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:
@@ -85,7 +87,8 @@ def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:
     if what := _no_picture(content):
         raise BadInput(f"{shown} is no picture: {what}. Download it again.")
     try:
-        image = Image.open(io.BytesIO(content), formats=_FORMATS)
+        Image.init()  # else Pillow knows but a few formats until it meets another; its build may lack one
+        image = Image.open(io.BytesIO(content), formats=[name for name in _FORMATS if name in Image.OPEN])
         width, height = image.size
         if width * height > limit_pixels:
             raise BadInput(

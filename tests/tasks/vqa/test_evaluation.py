@@ -27,8 +27,8 @@ def test_right_answers_and_valid_forms_are_counted_by_type_too():
 
 
 def test_types_of_few_questions_are_together():
-    records = [record(n, kind="MANY" if n < 30 else f"K{n}") for n in range(40)]
-    found = evaluation.metrics(records, ["red"] * 40, [True] * 40)
+    records = [record(n, kind="MANY" if n < 30 else f"K{n}") for n in range(50)]
+    found = evaluation.metrics(records, ["red"] * 50, [True] * 50)
     assert {key for key in found if key.startswith("exact_")} == {"exact_low", "exact_high", "exact_MANY", "exact_other types"}
 
 

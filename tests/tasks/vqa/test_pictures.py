@@ -111,9 +111,9 @@ def test_pictures_are_told_apart_by_what_is_in_their_files(tmp_path):
 
 
 def marked():
-    """Grey, with a red square in the left upper corner and a blue one in the right lower one."""
+    """Grey, with a red square in the left upper part and a blue one in the right lower one."""
     found = np.full((32, 32, 3), 120, np.uint8)
-    found[:6, :6], found[-6:, -6:] = (250, 0, 0), (0, 0, 250)
+    found[4:10, 4:10], found[-10:-4, -10:-4] = (250, 0, 0), (0, 0, 250)
     return found
 
 
