@@ -98,7 +98,7 @@ def strongest(records: Sequence[Record], rules: Rules) -> tuple[str, dict[str, n
 
 
 def types(records: Sequence[Record], rules: Rules | None) -> list[str]:
-    """Returns the question type of each record; of more than 20 types, those of fewer questions than 20 are together."""
+    """Returns the question type of each record; of more than 20, those of fewer questions than 20 are together."""
     kinds = [(rules.type_of(one) if rules else one.kind) or OTHER for one in records]
     counts = Counter(kinds)
     return [kind if len(counts) <= _MANY or counts[kind] >= _FEWEST else OTHER for kind in kinds]

@@ -28,17 +28,17 @@ _LIGHT = 0.1  # share by which their light changes at most
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError, struct.error)
 
 _COLOUR = re.compile(
-    r"\b(màu|đỏ|xanh|vàng|đen|trắng|tím|tía|cam|xám|nâu|hồng|sáng|tối|đậm|nhạt|ngày|đêm|colou?rs?|red|green|blue|yellow|"
-    r"black|white|purple|orange|gr[ae]y|brown|pink|teal|bright|dark|light|day|night)\b"
+    r"\b(màu|đỏ|xanh|vàng|đen|trắng|tím|tía|cam|xám|nâu|hồng|sáng|tối|đậm|nhạt|ngày|đêm|colou?rs?|red|green|blue|"
+    r"yellow|black|white|purple|orange|gr[ae]y|brown|pink|teal|bright|dark|light|day|night)\b"
 )
 _COUNT = re.compile(r"\b(bao nhiêu|mấy|đếm|how many|counting)\b")
 _SIDE = re.compile(
-    r"\b(trái|phải|bên|hướng|phía|giữa|cạnh|trên|dưới|đâu|vị trí|spatial|location|left|right|side|where|direction|between|"
-    r"next|facing|middle|cent(?:er|re)|top|bottom|above|below)\b"
+    r"\b(trái|phải|bên|hướng|phía|giữa|cạnh|trên|dưới|đâu|vị trí|spatial|location|left|right|side|where|direction|"
+    r"between|next|facing|middle|cent(?:er|re)|top|bottom|above|below)\b"
 )
 # Letters, figures, clocks and flags are read from left to right
 _READING = re.compile(
-    r"\b(chữ|viết|ghi|đọc|biển|tên|số|giờ|cờ|text|words?|letters?|write|written|read|sign|number|name|time)\b"
+    r"\b(chữ|viết|ghi|đọc|biển|tên|số|giờ|cờ|text|words?|letters?|write|written|read|sign|number|name|time|clock|flag)\b"
 )
 
 

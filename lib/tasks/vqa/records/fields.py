@@ -106,7 +106,7 @@ def is_vivqa(table: Table) -> bool:
 
 
 def values(row: Mapping[str, Any], columns: Columns, allowed: Sequence[str], is_vivqa: bool) -> dict[str, Any]:
-    """Returns question, answer, kind, reasoning and teacher of a row. Raises ValueError, a sentence on what is wrong."""
+    """Returns question, answer, kind, reasoning and teacher of a row. Raises ValueError, which says what is wrong."""
     found: dict[str, Any] = {
         name: text(one(filled(row, columns.get(name, ())))) for name in ("question", "kind", "reasoning")
     }
