@@ -57,6 +57,7 @@ OLDEST = {
     "matplotlib": "3.8",
     "ipywidgets": "7.7",
     "Jinja2": "3.1",
+    "pillow": "10",
     "rasterio": "1.3",
     "transformers": "5",
     "scipy": "1.11",

@@ -16,7 +16,7 @@ from lib.text import aligned
 METRICS = ("exact", "token_f1", "rouge_l", "valid")
 MODEL = "the model"
 OTHER = "other types"
-_FEWEST = 20  # questions of a type that has a row of its own
+_MANY, _FEWEST = 20, 20  # of more types than these, those of fewer questions share a row
 _DRAWS = 2000
 _AT_ONCE = 100  # draws
 _SEED = 1  # of the draws: two methods on the same records meet the same ones
@@ -98,10 +98,10 @@ def strongest(records: Sequence[Record], rules: Rules) -> tuple[str, dict[str, n
 
 
 def types(records: Sequence[Record], rules: Rules | None) -> list[str]:
-    """Returns the question type of each record; those of fewer questions than 20 are together."""
+    """Returns the question type of each record; of more than 20, those of fewer questions than 20 are together."""
     kinds = [(rules.type_of(one) if rules else one.kind) or OTHER for one in records]
     counts = Counter(kinds)
-    return [kind if counts[kind] >= min(_FEWEST, len(records)) else OTHER for kind in kinds]
+    return [kind if len(counts) <= _MANY or counts[kind] >= _FEWEST else OTHER for kind in kinds]
 
 
 def report(

@@ -18,26 +18,27 @@ from lib.machine import hardware
 from lib.report.progress import counted
 
 # What Pillow opens here: none that runs a program or fetches another file, as EPS and WMF do
-_FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _MOST_BYTES = 2**28  # of a file
 _SMALL = 32  # pixels on a side, to which a picture is decoded that is only checked
+_MANY = 1000  # pictures, whose decoding takes seconds
 _ROOM = 1 / 8  # of a side at most by which training pictures shrink, and within which they move
 _LIGHT = 0.1  # share by which their light changes at most
 # What Pillow raises for broken files, by format
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError, struct.error)
 
 _COLOUR = re.compile(
-    r"\b(màu|đỏ|xanh|vàng|đen|trắng|tím|tía|cam|xám|nâu|hồng|sáng|tối|đậm|nhạt|ngày|đêm|colou?rs?|red|green|blue|yellow|"
-    r"black|white|purple|orange|gr[ae]y|brown|pink|teal|bright|dark|light|day|night)\b"
+    r"\b(màu|đỏ|xanh|vàng|đen|trắng|tím|tía|cam|xám|nâu|hồng|sáng|tối|đậm|nhạt|ngày|đêm|colou?rs?|red|green|blue|"
+    r"yellow|black|white|purple|orange|gr[ae]y|brown|pink|teal|bright|dark|light|day|night)\b"
 )
 _COUNT = re.compile(r"\b(bao nhiêu|mấy|đếm|how many|counting)\b")
 _SIDE = re.compile(
-    r"\b(trái|phải|bên|hướng|phía|giữa|cạnh|trên|dưới|đâu|vị trí|spatial|location|left|right|side|where|direction|between|"
-    r"next|facing|middle|cent(?:er|re)|top|bottom|above|below)\b"
+    r"\b(trái|phải|bên|hướng|phía|giữa|cạnh|trên|dưới|đâu|vị trí|spatial|location|left|right|side|where|direction|"
+    r"between|next|facing|middle|cent(?:er|re)|top|bottom|above|below)\b"
 )
 # Letters, figures, clocks and flags are read from left to right
 _READING = re.compile(
-    r"\b(chữ|viết|ghi|đọc|biển|tên|số|giờ|cờ|text|words?|letters?|write|written|read|sign|number|name|time)\b"
+    r"\b(chữ|viết|ghi|đọc|biển|tên|số|giờ|cờ|text|words?|letters?|write|written|read|sign|number|name|time|clock|flag)\b"
 )
 
 
@@ -70,7 +71,8 @@ def check(paths: Sequence[str], limit_pixels: int) -> dict[str, tuple[str, str]]
 
     with ThreadPoolExecutor(max(1, min(8, int(hardware.cpus())))) as threads:
         judged = threads.map(judge, paths)
-        return {path: next(judged) for path in counted(paths, "Looking at the pictures")}
+        seen = counted(paths, "Looking at the pictures") if len(paths) > _MANY else paths
+        return {path: next(judged) for path in seen}
 
 
 def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:
@@ -85,7 +87,8 @@ def _decoded(path: str | Path, side: int, limit_pixels: int) -> Any:
     if what := _no_picture(content):
         raise BadInput(f"{shown} is no picture: {what}. Download it again.")
     try:
-        image = Image.open(io.BytesIO(content), formats=_FORMATS)
+        Image.init()  # else Pillow knows but a few formats until it meets another; its build may lack one
+        image = Image.open(io.BytesIO(content), formats=[name for name in _FORMATS if name in Image.OPEN])
         width, height = image.size
         if width * height > limit_pixels:
             raise BadInput(

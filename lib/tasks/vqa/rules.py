@@ -51,7 +51,8 @@ class Rules:
         return self._by_type.get(self.type_of(record), self._majority)
 
     def _spelled(self, answer: str) -> str:
-        return self._spelling[answer].most_common(1)[0][0]
+        own = self._spelling[answer]
+        return min(own, key=lambda text: (-own[text], text))
 
     def _commonest(self, train: Sequence[Record], key: Callable[[Record], Hashable]) -> dict[Hashable, str]:
         counts: dict[Hashable, Counter[str]] = defaultdict(Counter)

@@ -24,7 +24,7 @@ def picture(path, colour=1, size=(6, 4), mode="RGB", **options):
     """Writes a picture of one colour: another number, another picture."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    value = (colour % 256, colour // 256 % 256, 7, 128)[: len(Image.new(mode, (1, 1)).getbands())]
+    value = (37 * colour % 256, colour // 256 % 256, 7, 128)[: len(Image.new(mode, (1, 1)).getbands())]
     Image.new(mode, size, value if len(value) > 1 else value[0]).save(path, **options)
     return path
 

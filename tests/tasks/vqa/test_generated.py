@@ -59,7 +59,8 @@ def test_a_question_about_a_picture_has_one_answer():
 
 def test_the_answers_are_true_of_the_scene():
     circle, square, _ = generated.SHAPES
-    things = [generated.Thing(circle, "đỏ", 0, 1), generated.Thing(square, "đen", 2, 0), generated.Thing(square, "đỏ", 1, 2)]
+    places = (circle, "đỏ", 0, 1), (square, "đen", 2, 0), (square, "đỏ", 1, 2)
+    things = [generated.Thing(*one) for one in places]
     said = {(one.kind, one.question): one.answer for one in generated.questions(things, random.Random(1))}
     by_kind = defaultdict(set)
     for (kind, question), answer in said.items():
@@ -73,7 +74,8 @@ def test_the_answers_are_true_of_the_scene():
 
 def test_the_shapes_are_painted_in_their_cells_and_colours():
     circle, square, triangle = generated.SHAPES
-    things = [generated.Thing(circle, "đỏ", 0, 0), generated.Thing(square, "đen", 2, 1), generated.Thing(triangle, "xanh lá", 1, 2)]
+    places = (circle, "đỏ", 0, 0), (square, "đen", 2, 1), (triangle, "xanh lá", 1, 2)
+    things = [generated.Thing(*one) for one in places]
     image = np.asarray(generated.paint(things, 96, random.Random(0)), int)
     for thing in things:
         x, y = (int((place + 0.5) * 32) for place in (thing.column, thing.row))

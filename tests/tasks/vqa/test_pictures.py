@@ -63,6 +63,7 @@ def test_a_turned_photograph_is_put_upright(tmp_path):
 
 def bomb(path, side=20_000):
     """A PNG of 400 million pixels that says so and has none of them."""
+
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -87,7 +88,7 @@ BAD = {
     "SVG": (lambda path: path.write_bytes(b"<?xml version='1.0'?><svg/>"), "it is a drawing in SVG"),
     "DICOM": (lambda path: path.write_bytes(b"\x01" * 128 + b"DICM"), "it is DICOM"),
     "noise": (lambda path: path.write_bytes(b"\x07" * 999), "it is none of JPEG"),
-    "PostScript": (lambda path: path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), "it is none of"),
+    "PostScript": (lambda path: path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9"), "it is none of"),
     "a folder": (lambda path: path.mkdir(), "cannot be read"),
 }  # fmt: skip
 
@@ -111,9 +112,9 @@ def test_pictures_are_told_apart_by_what_is_in_their_files(tmp_path):
 
 
 def marked():
-    """Grey, with a red square in the left upper corner and a blue one in the right lower one."""
+    """Grey, with a red square in the left upper part and a blue one in the right lower one."""
     found = np.full((32, 32, 3), 120, np.uint8)
-    found[:6, :6], found[-6:, -6:] = (250, 0, 0), (0, 0, 250)
+    found[4:10, 4:10], found[-10:-4, -10:-4] = (250, 0, 0), (0, 0, 250)
     return found
 
 
@@ -129,7 +130,10 @@ def middle(image, channel):
     return where.mean(0)[::-1]
 
 
-@pytest.mark.parametrize("asked", ["SPATIAL hình tròn ở bên nào", "on the left", ["màu gì", "vật nào bên phải"], "trên", "x"])
+SIDED = ["SPATIAL hình tròn ở bên nào", "color on the left", ["màu gì", "vật nào bên phải"], "màu trên", "x"]
+
+
+@pytest.mark.parametrize("asked", SIDED)
 def test_no_picture_is_mirrored_whose_questions_name_sides_or_whose_questions_are_unknown(asked):
     for image in changed(asked):
         assert middle(image, 0)[0] < middle(image, 2)[0]

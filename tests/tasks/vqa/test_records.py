@@ -139,7 +139,8 @@ def test_an_answer_of_any_type_becomes_text(tmp_path, given, read_as):
 
 
 def test_questions_and_types_are_composed_however_they_were_written(tmp_path):
-    lines(tmp_path / "a.jsonl", teacher(1, question=unicodedata.normalize("NFD", "màu  của\tcửa"), reasoning_type="VỊ TRÍ"))
+    question = unicodedata.normalize("NFD", "màu  của\tcửa")
+    lines(tmp_path / "a.jsonl", teacher(1, question=question, reasoning_type="VỊ TRÍ"))
     picture(tmp_path / "1.jpg")
     assert (found(tmp_path)[0].question, found(tmp_path)[0].kind) == ("màu của cửa", "VỊ TRÍ")
 
@@ -222,7 +223,7 @@ def test_an_unknown_question_type_is_refused_where_the_types_are_listed(tmp_path
     lines(tmp_path / "a.jsonl", teacher(1), teacher(1, question="đâu", reasoning_type="SPATAL"))
     picture(tmp_path / "1.jpg")
     assert len(found(tmp_path)) == 2
-    with pytest.raises(BadInput, match="line 2: The question type 'SPATAL' is none of .*DESCRIPTIVE, SPATIAL. Is SPATIAL"):
+    with pytest.raises(BadInput, match="line 2: The question type 'SPATAL' is none of .*, SPATIAL. Is SPATIAL meant"):
         found(tmp_path, kinds=("DESCRIPTIVE", "SPATIAL"))
 
 
@@ -248,7 +249,7 @@ def test_a_record_without_its_picture_is_counted_limited_and_never_replaced(tmp_
         assert part in str(refused.value)
     collection = read(tmp_path, settings(missing_limit=2))
     assert [one.number for one in collection.records] == [1]
-    assert collection.notes == ["Left out 2 of 3 records, whose picture is not there."]
+    assert collection.notes == ["Records without their picture, which are left out: 2 of 3."]
 
 
 def test_a_picture_that_cannot_be_decoded_is_a_bad_record(tmp_path):
@@ -270,13 +271,14 @@ def test_a_name_that_several_pictures_have_is_refused_unless_one_is_nearer(tmp_p
 
 
 def test_what_is_said_twice_stays_once_and_what_is_answered_twice_is_reported(tmp_path):
-    lines(tmp_path / "a.jsonl", teacher(1, teacher_reasoning=""), teacher(1, teacher_answer="Màu đỏ."), teacher(1, teacher_answer="cam"))
+    changes = {"teacher_reasoning": ""}, {"teacher_answer": "Màu đỏ."}, {"teacher_answer": "cam"}
+    lines(tmp_path / "a.jsonl", *(teacher(1, **one) for one in changes))
     picture(tmp_path / "1.jpg")
     collection = read(tmp_path, settings())
     assert [(one.answer, bool(one.reasoning)) for one in collection.records] == [("Màu đỏ.", True), ("cam", True)]
     assert collection.notes == [
-        "Left out 1 records that repeat another one.",
-        "1 questions have different answers about the same picture; all are kept.",
+        "Records that repeat another one and are left out: 1.",
+        "Questions with different answers about the same picture, which are all kept: 1.",
     ]
 
 

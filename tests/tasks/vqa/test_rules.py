@@ -5,7 +5,7 @@ from tests.tasks.vqa.files import record
 
 COLOURS = ("Red", "blue", "green")
 TRAIN = [
-    *(record(n, question=f"what color is the cup {n}?", answer="Red" if n < 5 else "blue", kind="COLOR") for n in range(8)),
+    *(record(n, question=f"what color is cup {n}?", answer="Red" if n < 5 else "blue", kind="COLOR") for n in range(8)),
     *(record(n, question="how many cups?", answer="two", kind="COUNT") for n in range(10, 17)),
     *(record(n, question="how many dogs?", answer="three", kind="COUNT") for n in range(20, 23)),
 ]  # fmt: skip
@@ -44,4 +44,4 @@ def test_the_order_of_records_changes_no_rule():
 
 
 def test_one_answer_alone_is_learned_too():
-    assert set(Rules([record(1, answer="x")]).answers([record(2, question="new")])) == {MAJORITY, BY_TYPE, BY_QUESTION, BY_WORDS}
+    assert set(map(str, Rules([record(1, answer="x")]).answers([record(2, question="new")]).values())) == {"['x']"}

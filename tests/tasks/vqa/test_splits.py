@@ -27,7 +27,8 @@ def test_all_questions_of_a_picture_are_in_one_part_and_each_record_in_one():
 
 def test_every_part_has_its_share_of_each_type():
     records = [record(p, kind="RARE" if p % 10 == 0 else "COMMON") for p in range(60)]
-    assert [Counter(one.kind for one in part)["RARE"] for part in split(records, Split(0.2, 0.2), 0).values()] == [4, 1, 1]
+    parts = split(records, Split(0.2, 0.2), 0).values()
+    assert [Counter(one.kind for one in part)["RARE"] for part in parts] == [4, 1, 1]
 
 
 def test_the_parts_hang_on_pictures_and_seed_and_not_on_the_order_of_records():

@@ -62,18 +62,19 @@ def choose(table: Table, source: Source, pictures: Pictures, near: Any) -> Colum
     usual = [name for name in known(source, "image") if name in columns]
     if source.image and not usual:
         raise no_column(table, "image", source)
-    others = [name for name in LAST_RESORT if name in columns] if table.is_named else columns
+    taken = () if not table.is_named else known(source, "question", "answer")
+    others = [name for name in LAST_RESORT if name in columns and table.is_named]
     rows = [row for _, row in table.rows[:_PROBED]]
 
     def count(name: str) -> int:
         return sum(bool(pictures.find(one(row.get(name)), near, table.part)) for row in rows if name in row)
 
-    candidates = usual or others
+    candidates = usual or others or [name for name in columns if name not in taken]
     image = max(candidates, key=count, default="")
-    if not table.is_named and not count(image):
-        image = "2" if "2" in columns else ""
-    if not image:
-        raise no_column(table, "image", source)
+    if not usual and (not image or not count(image)):
+        image = "" if table.is_named else "2"
+        if image not in columns:
+            raise no_column(table, "image", source)
     if not table.is_named:
         rest = [name for name in columns if name != image]
         return {"image": (image,), **{key: (name,) for key, name in zip(_POSITIONS, rest, strict=False)}}
@@ -105,7 +106,7 @@ def is_vivqa(table: Table) -> bool:
 
 
 def values(row: Mapping[str, Any], columns: Columns, allowed: Sequence[str], is_vivqa: bool) -> dict[str, Any]:
-    """Returns question, answer, kind, reasoning and teacher of a row. Raises ValueError, a sentence on what is wrong."""
+    """Returns question, answer, kind, reasoning and teacher of a row. Raises ValueError, which says what is wrong."""
     found: dict[str, Any] = {
         name: text(one(filled(row, columns.get(name, ())))) for name in ("question", "kind", "reasoning")
     }

@@ -20,6 +20,7 @@ _PARTS = {"train": "train", "test": "test", "val": "validation", "dev": "validat
 _PART = re.compile(rf"(?<![a-z])({'|'.join(_PARTS)})(?:ing|uation|idation|idate|id|set|qa|s)?(?![a-z])")
 _FILE_NAMES = ("file_name", "filename", "image_name", "img_name", "name", "path", "image")
 _IDS = ("id", "image_id", "img_id")
+_ANSWERED = ("question_id", "qid")  # of an object that has a list of answers and no question
 NAME = "image_file"  # the column with what a file's own list of pictures calls one
 KEY = "key"  # the column with the key under which a row stands in an object
 
@@ -170,7 +171,8 @@ def _rows(value: Any, given: Mapping[str, Any], known: Collection[str]) -> Itera
                 yield from _rows(inner, given, known)
     elif isinstance(value, dict):
         named = {plain(key): inner for key, inner in value.items()}
-        if any(isinstance(named.get(name), str | int | float) for name in known):
+        is_answered = "answers" in named and any(name in named for name in _ANSWERED)
+        if is_answered or any(isinstance(named.get(name), str | int | float) for name in known):
             yield {**given, **named}
             return
         around = {**given, **{key: inner for key, inner in named.items() if not isinstance(inner, list | dict)}}

@@ -30,7 +30,7 @@ def read(folder: Path, source: Source, limit_pixels: int, limit: int) -> Collect
     found = reader.with_pictures(limit_pixels)
     check_limit("What cannot be used of the records", reader.problems, limit)
     if reader.problems:
-        reader.notes.append(f"Left out {len(reader.problems):,} records:\n{first_ten(reader.problems)}")
+        reader.notes.append(f"Records that are left out: {len(reader.problems):,}.\n{first_ten(reader.problems)}")
     if not found:
         raise BadInput(f"There is no record that can be used in {printable(folder)}. Look at data.dir.")
     found = reader.without_copies(found)
@@ -112,8 +112,8 @@ class _Reader:
     def _refuse(self, found: Sequence[Table]) -> None:
         if not found:
             raise BadInput(
-                f"There are no questions in {printable(self.folder)}: no CSV with a head of question, answer and image, "
-                "no JSON of such objects or of lists [question, answer, image], no JSON lines. Look at data.dir."
+                f"There are no questions in {printable(self.folder)}: no CSV with a head of question, answer and "
+                "image, no JSON of such objects or of lists [question, answer, image]. Look at data.dir."
             )
         missing = "answer" if fields.has(found[0], self.source, "question") else "question"
         raise fields.no_column(found[0], missing, self.source)
@@ -167,8 +167,8 @@ class _Reader:
         found = self.pictures.find(value, near, table.part)
         if len(found) > 1:
             raise ValueError(
-                f"{shown} stands for several pictures, {printable(found[0])} and {printable(found[1])}. Name the folder "
-                "of the right ones in workload.source.images."
+                f"{shown} stands for several pictures, {printable(found[0])} and {printable(found[1])}. Name the "
+                "folder of the right ones in workload.source.images."
             )
         if not found:
             self.missing.append(f"{place}: {shown}")
@@ -182,13 +182,13 @@ class _Reader:
         if len(self.missing) > limit:
             where = ", ".join(printable(root) for root in self.pictures.roots[:3])
             raise BadInput(
-                f"{len(self.missing):,} of {total:,} records have no picture ({self.pictures.count:,} pictures lie below "
-                f"{where}); workload.source.missing_limit allows {limit:,}. Name the pictures' folder in "
+                f"{len(self.missing):,} of {total:,} records have no picture ({self.pictures.count:,} pictures lie "
+                f"below {where}); workload.source.missing_limit allows {limit:,}. Name the pictures' folder in "
                 "workload.source.images, or the column that names them in workload.source.image, or leave the records "
                 f"out by workload.source.missing_limit: {len(self.missing)}.\n{first_ten(self.missing)}"
             )
         if self.missing:
-            self.notes.append(f"Left out {len(self.missing):,} of {total:,} records, whose picture is not there.")
+            self.notes.append(f"Records without their picture, which are left out: {len(self.missing):,} of {total:,}.")
         judged = pictures.check(sorted({record.image for _, record in self.drafts}), limit_pixels)
         found = []
         for place, record in self.drafts:
@@ -210,9 +210,11 @@ class _Reader:
                 best[key] = replace(one, part=one.part or other.part)
             answers[key[:2]].add(key[2])
         if copies := len(records) - len(best):
-            self.notes.append(f"Left out {copies:,} records that repeat another one.")
+            self.notes.append(f"Records that repeat another one and are left out: {copies:,}.")
         if several := sum(len(found) > 1 for found in answers.values()):
-            self.notes.append(f"{several:,} questions have different answers about the same picture; all are kept.")
+            self.notes.append(
+                f"Questions with different answers about the same picture, which are all kept: {several:,}."
+            )
         return list(best.values())
 
     def with_kinds(self, records: list[Record]) -> list[Record]:
@@ -232,8 +234,8 @@ class _Reader:
             sides[one.picture].add(one.part)
         if shared := sum(len(parts - {""}) > 1 for parts in sides.values()):
             self.notes.append(
-                f"The files' own parts share {shared:,} of {len(sides):,} pictures, so that a test would ask about pictures "
-                "that were trained on. They do not count: the pictures are dealt anew."
+                f"The files' own parts share {shared:,} of {len(sides):,} pictures, so that a test would ask about "
+                "pictures that were trained on. They do not count: the pictures are dealt anew."
             )
             return [replace(one, part="") for one in records]
         return records
