@@ -91,19 +91,18 @@ def train(
             if step == steps.start:
                 ranks.keep_pace()
                 prepare_saving(state, config, saver)
-            last, epoch = state.step == training.max_steps, order.epoch(state.step)
+            last, where = state.step == training.max_steps, {"epoch": order.epoch(state.step), **_stage(task, step)}
 
             if last or _due(state.step, training.log_every_steps):
                 row = {**_worst(meter.row(training.effective_batch)), **rates, "micro_batch": state.micro_batch}
-                row |= {**sampler.row(), **_stage(task, step)}
-                metrics.append({"step": state.step, "split": "train", "epoch": epoch, **row})
+                row |= sampler.row()
+                metrics.append({"step": state.step, "split": "train", **where, **row})
                 for sentence in advice.lines(row):
                     progress.note(sentence)
 
             if last or _due(state.step, training.evaluate_every_steps):
                 with session.measured("evaluate"), meter.paused():
                     scores = _validate(state, task, config, datasets["validation"], progress)
-                    where = {"epoch": epoch, **_stage(task, step)}
                     metrics.append({"step": state.step, "split": "validation", **where, **scores})
                     progress.note(_validation_line(state.step, scores, task))
                     observe(state, task, config, scores)
@@ -174,9 +173,7 @@ def _stage(task: Task, step: int) -> dict[str, str]:
     return {"stage": name} if name else {}
 
 
-def _line(
-    row: Mapping[str, Any], state: State, task: Task, config: Config, order: Order, meter: Meter
-) -> str:
+def _line(row: Mapping[str, Any], state: State, task: Task, config: Config, order: Order, meter: Meter) -> str:
     """Returns what the progress shows: epoch and stage, loss and speed of the last row, and the time left."""
     left = duration((config.training.max_steps - state.step) / max(meter.pace(), 1e-9))
     skipped = f"  skipped {state.skipped_steps}" if state.skipped_steps else ""

@@ -42,8 +42,8 @@ class Data:
         found = sorted({one.kind for one in self.parts["train"] if one.kind})
         if len(found) > KINDS:
             raise BadInput(
-                f"The training questions are of {len(found)} types ({printable(', '.join(found), most=120)}), and at most "
-                f"{KINDS} are told apart. Name another column as workload.source.kind."
+                f"The training questions are of {len(found)} types ({printable(', '.join(found), most=120)}), and at "
+                f"most {KINDS} are told apart. Name another column as workload.source.kind."
             )
         if self.settings.distillation.mode == "soft" and not any(one.teacher for one in self.parts["train"]):
             raise BadInput(
@@ -73,9 +73,9 @@ class Data:
 
     def describe(self, learned: Mapping[str, Any]) -> str:
         """Returns where the records come from, how many there are of what, and what a reader should know of them."""
-        where = f"Data: {printable(self.source)} ({self.collection.layout})" if self.source else (
-            "No data was given or found mounted. The embedded default is used: drawn shapes with questions in Vietnamese"
-        )  # fmt: skip
+        where = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese"
+        if self.source:
+            where = f"Data: {printable(self.source)} ({self.collection.layout})"
         sizes = ", ".join(
             f"{len(own):,} questions about {len({one.picture for one in own}):,} pictures in {name}"
             for name, own in self.parts.items()

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from lib.machine import memory
+from lib.ranks import sharding
 from lib.task import Batch
 from lib.task.batches import in_batches
 from lib.tasks.vqa import objectives
@@ -52,8 +53,11 @@ class Writer:
 
     def write(self, model: Network, batch: Batch, beams: int) -> tuple[list[list[int]], float, int]:
         """Returns the tokens of each answer, and the sum of the losses of the right ones' tokens with their number."""
-        size = len(batch["picture"])
-        parts = in_batches(partial(self._part, model, batch, beams), range(size), max(1, self.at_once // beams))
+        size, most = len(batch["picture"]), max(1, self.at_once // beams)
+        work = partial(self._part, model, batch, beams)
+        parts = in_batches(work, range(size), most)
+        if sharding.is_shard(next(model.parameters())):  # the other ranks wait in the middle of a layer
+            parts = map(work, (range(first, min(first + most, size)) for first in range(0, size, most)))
         found, total, count = [], 0.0, 0
         for written, loss, number in parts:
             found += written

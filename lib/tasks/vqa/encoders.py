@@ -1,4 +1,4 @@
-"""The three published parts of a run, each chosen once: mounted, cached or reachable weights, or a small one instead."""
+"""The three parts of a run, each chosen once: mounted, cached or reachable weights, or a small one instead."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -168,6 +168,7 @@ def _make_room(t5: Any, more: int) -> None:
 
     `resize_token_embeddings` would tie again what T5 1.1 has untied.
     """
+
     def grown(weight: nn.Parameter) -> nn.Parameter:
         rows = weight.detach()
         drawn = rows.mean(0) + rows.std(0) * torch.randn(more, rows.shape[1])

@@ -27,7 +27,7 @@ _IMAGES = ("image_path", "image", "img_id", "image_id")
 _MOST_BYTES = 2**28  # of a file of questions
 _AT_ONCE = 8  # questions, where no batch is set
 _HOW = (
-    'Give a folder of pictures, each with a text file of the same name and a question a line in it, or a file of JSON '
+    "Give a folder of pictures, each with a text file of the same name and a question a line in it, or a file of JSON "
     'lines {"image": "cat.png", "question": "..."} beside the pictures.'
 )
 
@@ -49,7 +49,9 @@ def predict(task: Any, models: Sequence[nn.Module], source: Path, out: Path | No
     return found
 
 
-def _answered(task: Any, models: Sequence[nn.Module], samples: Questions, numbers: range) -> dict[Record, dict[str, Any]]:
+def _answered(
+    task: Any, models: Sequence[nn.Module], samples: Questions, numbers: range
+) -> dict[Record, dict[str, Any]]:
     """Returns a row for each question; several models choose by the means of their probabilities."""
     chosen = [samples[n] for n in numbers]
     batch, settings = task.collate(chosen, torch.Generator()), task.settings

@@ -77,10 +77,10 @@ class Writing:
 class Settings:
     """The `workload:` section of a configuration."""
 
-    source: Source = Source()
-    pictures: Pictures = Pictures()
-    split: Split = Split()
-    generator: Generator = Generator()
+    source: Source = dataclasses.field(default=Source())
+    pictures: Pictures = dataclasses.field(default=Pictures())
+    split: Split = dataclasses.field(default=Split())
+    generator: Generator = dataclasses.field(default=Generator())
     image: Image = Image()
     text: Text = Text()
     decoder: Decoder = Decoder()
@@ -88,9 +88,11 @@ class Settings:
     writing: Writing = Writing()
     stages: dict[str, Stage] = dataclasses.field(
         default_factory=dict,
-        metadata={"help": "Parts of the run by name, each with the weights of what is learned in it; see docs/vqa.md."},
+        metadata={"help": "Parts of the run by name, each with the weights of what it learns; see docs/vqa.md."},
     )
-    bad_input_limit: int = option(0, "Records that cannot be used and are left out; one more refuses the data.", minimum=0)
+    bad_input_limit: int = option(
+        0, "Records that cannot be used and are left out; one more refuses the data.", minimum=0
+    )
     smoothing: float = option(0.0, "Label smoothing of the training loss.", minimum=0, below=1)
     together: int = option(
         4, "Questions of a picture that follow each other at most, so that it is encoded once for them.", minimum=1
@@ -111,8 +113,8 @@ class Settings:
             if pictures.side % shrinks:
                 yield (
                     "pictures",
-                    f"workload.pictures.side is {pictures.side}, and {len(image.channels)} stages with a pooling shrink "
-                    f"it {shrinks} times. Write {max(1, pictures.side // shrinks) * shrinks}.",
+                    f"workload.pictures.side is {pictures.side}, and {len(image.channels)} stages with a pooling "
+                    f"shrink it {shrinks} times. Write {max(1, pictures.side // shrinks) * shrinks}.",
                 )
         stages = values["stages"]
         if isinstance(stages, dict) and all(isinstance(stage, Stage) for stage in stages.values()):

@@ -56,9 +56,9 @@ class Tokens:
 
 
 def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
-    """Returns byte pairs of at most `size` pieces. The same texts give the same ones, whose numbers follow from them.
+    """Returns byte pairs of at most `size` pieces. The same texts give the same ones, with the same numbers.
 
-    Words that are frequent are a piece each, so that a small set of questions has word-level tokens, and what is rare is
+    Words that are frequent are a piece each, so that few questions have words as tokens, and what is rare is
     spelled. Of an alphabet of thousands the rarest letters are unknown.
     """
     plain = [unicodedata.normalize("NFC", text) for text in texts]

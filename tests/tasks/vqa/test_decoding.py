@@ -103,6 +103,17 @@ def test_a_single_question_that_does_not_fit_ends_the_run_with_a_sentence(made, 
         decoding.Writer(8, 5).write(model, batch, 2)
 
 
+def test_under_shards_nothing_is_repeated_because_other_ranks_wait(made, scarce, monkeypatch):
+    task, model, batch = made
+    monkeypatch.setattr(decoding.sharding, "is_shard", lambda parameter: True)
+    with torch.no_grad():
+        assert len(decoding.Writer(4, 5).write(model, batch, 2)[0]) == 7
+        tried = scarce(1)
+        with pytest.raises(torch.OutOfMemoryError):
+            decoding.Writer(4, 5).write(model, batch, 2)
+    assert tried == [2]
+
+
 def test_a_plan_counts_what_all_beams_hold(vqa):
     peaks = []
     for beams in (1, 8):

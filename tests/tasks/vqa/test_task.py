@@ -158,7 +158,7 @@ def test_a_teachers_probabilities_change_the_loss_and_reach_the_batch(vqa, drawn
 
 def test_the_data_is_described(vqa):
     text = vqa().describe_data()
-    assert "drawn shapes with questions in Vietnamese" in text and "pictures in validation" in text
+    assert "drawn shapes, asked in Vietnamese" in text and "pictures in validation" in text
     assert "Tokens of an answer with its reasoning: median" in text and "decoder from scratch" in text
 
 
