@@ -99,6 +99,7 @@ NESTED = {
     "questions by picture": {"x1.png": [{"question": "con gì?", "answer": "chó"}]},
     "columns": {"question": {"0": "con gì?"}, "answer": {"0": "chó"}, "image_id": {"0": "x1"}},
     "columns of one picture": {"image": "x1.png", "questions": ["con gì?"], "answers": ["chó"]},
+    "lists in an object, boxes beside": {"boxes": [[1, 2, 3, 4]], "data": [["con gì?", "chó", "x1"]]},
     "an object of objects": {"a": {"question": "con gì?", "answer": "chó", "image_path": ["C:\\pictures\\x1.png"]}},
 }  # fmt: skip
 
@@ -191,6 +192,7 @@ BAD = {
     "no answer": ({"teacher_answer": None}, "a.jsonl, line 2: There is no answer"),
     "an empty answer": ({"teacher_answer": " "}, "a.jsonl, line 2: The answer is empty"),
     "a list of no answers": ({"teacher_answer": [""]}, "a.jsonl, line 2: The answer is empty"),
+    "no key of a question": ({"question": None}, "a.jsonl, line 2: There is no question"),
     "no question": ({"question": "\n"}, "a.jsonl, line 2: There is no question"),
     "an object": ({"question": {"vi": "gì?"}}, "a.jsonl, line 2: {'vi': 'gì?'} is no text"),
     "half a letter": ({"question": "\ud83d"}, "a.jsonl, line 2: There is half of a character"),
@@ -297,6 +299,25 @@ def test_a_column_of_as_many_types_as_questions_holds_none(tmp_path):
     picture(tmp_path / "1.png")
     collection = read(tmp_path, settings())
     assert {one.kind for one in collection.records} == {""} and "workload.source.kind" in collection.notes[-1]
+
+
+def test_what_lies_beside_questions_is_not_read_as_such(tmp_path):
+    text(tmp_path / "vqa.json", [{"question": "gì", "answer": "chó", "image": "1"}])
+    text(tmp_path / "labels.json", ["chó", "mèo", "gà"]), text(tmp_path / "answer_space.txt", "chó\nmèo\n")
+    text(tmp_path / "SOURCE.txt", "from, the, web\nx\n"), text(tmp_path / "label2id.json", {"a": 1, "label": "x"})
+    text(tmp_path / "instances.json", [{"image_id": 1, "segmentation": [[1, 2, 3], [4, 5, 6]]}])
+    rows(tmp_path / "test.csv", ["question", "image"], ["đâu", 1])
+    picture(tmp_path / "1.png")
+    collection = read(tmp_path, settings())
+    assert said(collection.records) == [("gì", "chó", "1.png")]
+    assert collection.notes == ["test.csv: 1 questions have no answer and are not read."]
+
+
+def test_a_table_without_a_head_beside_prose_is_that_which_names_pictures(tmp_path):
+    rows(tmp_path / "all.txt", None, ["x1", "con gì?", "chó"], delimiter="|")
+    text(tmp_path / "about.txt", "Radiology, 2019, first part\nand, much, more\n")
+    picture(tmp_path / "x1.png")
+    assert said(found(tmp_path)) == [("con gì?", "chó", "x1.png")]
 
 
 NOTHING = {

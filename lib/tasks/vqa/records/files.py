@@ -14,13 +14,13 @@ from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 
 FORMS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt")
-_ABOUT = ("readme", "license", "licence", "source", "requirements", "metadata", "dataset-metadata", "citation")
+_ABOUT = re.compile(r"(readme|licen[sc]e).*|sources?|requirements|citation|dataset-metadata")
 _MOST_BYTES = 2**30  # of a file
 _PARTS = {"train": "train", "test": "test", "val": "validation", "dev": "validation", "eval": "validation"}
 _PART = re.compile(rf"(?<![a-z])({'|'.join(_PARTS)})(?:ing|uation|idation|idate|id|set|qa|s)?(?![a-z])")
 _FILE_NAMES = ("file_name", "filename", "image_name", "img_name", "name", "path", "image")
 _IDS = ("id", "image_id", "img_id")
-_ANSWERED = ("question_id", "qid")  # of an object that has a list of answers and no question
+_IDS_OF_QUESTIONS = ("question_id", "qid")  # of an object that has the answers and not the question
 NAME = "image_file"  # the column with what a file's own list of pictures calls one
 KEY = "key"  # the column with the key under which a row stands in an object
 
@@ -52,20 +52,29 @@ def plain(name: object) -> str:
     return re.sub(r"[\W_]+", "_", str(name).strip().casefold()).strip("_")
 
 
-def tables(source: Path, known: Collection[str]) -> list[Table]:
+def tables(source: Path, asked: Collection[str], answered: Collection[str]) -> list[Table]:
     """Returns the tables of a file, or of all files below a folder. Raises BadInput for one that cannot be read.
 
-    `known` are names of columns of questions and answers, by which a head and a row are recognised.
+    `asked` and `answered` are names of columns of questions and answers, by which rows and heads are recognised.
     """
     root = source if source.is_dir() else source.parent
     found = []
     for path in [source] if source.is_file() else sorted(source.rglob("*")):
         inside = path.relative_to(root)
         hidden = any(part.startswith((".", "__MACOSX")) for part in inside.parts)
-        if path.suffix.lower() not in FORMS or hidden or path.stem.lower().startswith(_ABOUT) or not path.is_file():
+        if path.suffix.lower() not in FORMS or hidden or _ABOUT.fullmatch(path.stem.lower()) or not path.is_file():
             continue
         shown = printable(inside.as_posix())
-        found += _table(_text(path, shown), path.suffix.lower(), shown, part_of(inside), known)
+        text, suffix, part = _text(path, shown), path.suffix.lower(), part_of(inside)
+        if suffix in (".csv", ".tsv", ".txt"):
+            table = _separated(text, {*asked, *answered, *_IDS_OF_QUESTIONS}, Table(shown, part, "line", []))
+        elif suffix == ".json":
+            rows = _rows_of(_json(text, shown, 1), asked)
+            table = Table(shown, part, "entry", list(enumerate(rows, 1)))
+        else:
+            table = _json_lines(text, asked, Table(shown, part, "line", []))
+        if table.rows or (table.problems and suffix != ".txt"):
+            found.append(table)
     return found
 
 
@@ -90,22 +99,14 @@ def _text(path: Path, shown: str) -> str:
         raise BadInput(f"{shown}, line {line}: Byte 0x{content[error.start]:02x} is not UTF-8. Save it so.") from None
 
 
-def _table(text: str, suffix: str, shown: str, part: str, known: Collection[str]) -> list[Table]:
-    """Returns the table of a file; none where nothing in it looks like a row."""
-    if suffix in (".csv", ".tsv", ".txt"):
-        table = Table(shown, part, "line", [])
-        table.rows.extend(_separated(text, known, table))
-    elif suffix == ".json":
-        table = Table(shown, part, "entry", list(enumerate(_rows_of(_json(text, shown, 1), known), 1)))
-    else:
-        table = Table(shown, part, "line", [])
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                try:
-                    table.rows.extend((number, row) for row in _rows_of(_json(line, shown, number), known))
-                except BadInput as error:
-                    table.problems.append(str(error))
-    return [table] if table.rows or (table.problems and suffix != ".txt") else []
+def _json_lines(text: str, asked: Collection[str], table: Table) -> Table:
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            found = _rows_of([_json(line, table.file, number)], asked) if line.strip() else ()
+            table.rows.extend((number, row) for row in found)
+        except BadInput as error:
+            table.problems.append(str(error))
+    return table
 
 
 def _json(text: str, shown: str, line: int) -> Any:
@@ -120,12 +121,12 @@ def _json(text: str, shown: str, line: int) -> Any:
 # --- separated values -------------------------------------------------------------------------------------------------
 
 
-def _separated(text: str, known: Collection[str], table: Table) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the rows of a CSV; the separator is that of which its first line has most."""
+def _separated(text: str, known: Collection[str], table: Table) -> Table:
+    """Returns a table with the rows of a CSV; the separator is that of which its first line has most."""
     first = text.split("\n", 1)[0]
     separator = max(",\t;|", key=first.count)
     if not first.count(separator):
-        return
+        return table
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     names: list[str] = []
     before = 0
@@ -136,60 +137,68 @@ def _separated(text: str, known: Collection[str], table: Table) -> Iterator[tupl
                 continue
             if not names:
                 names = [plain(cell) for cell in cells]
-                if not set(names) & set(known):
-                    names = [str(place) for place in range(len(cells))]
-                else:
+                if {*names} & {*known}:
                     continue
+                names = [str(place) for place in range(len(cells))]
             if len(cells) == len(names):
-                yield number, dict(zip(names, cells, strict=True))
+                table.rows.append((number, dict(zip(names, cells, strict=True))))
             else:
                 table.problems.append(
                     f"{table.place(number)}: There are {len(cells)} cells, and the head {len(names)}."
                 )
     except csv.Error as error:
         table.problems.append(f"{table.place(before + 1)}: This is no CSV ({error}). Look for an open quotation mark.")
+    return table
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def _rows_of(value: Any, known: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a value of JSON, with the pictures' names where it lists them beside."""
+def _rows_of(value: Any, asked: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a value of JSON, with the pictures' names where it lists them beside.
+
+    Of a list, an object without a question is a row too, so that it is missed.
+    """
     names = _picture_names(value)
-    for row in _rows(value, {}, known):
-        name = next((names[str(row[key])] for key in ("image_id", "img_id", "image") if str(row.get(key)) in names), "")
-        yield {**row, NAME: name} if name else row
+    for entry in value if isinstance(value, list) else [value]:
+        rows = list(_rows([entry], {}, asked))
+        if not rows and isinstance(value, list) and isinstance(entry, dict):
+            rows = [{plain(key): inner for key, inner in entry.items()}]
+        for row in rows:
+            ids = [str(row[key]) for key in ("image_id", "img_id", "image") if str(row.get(key)) in names]
+            yield {**row, NAME: names[ids[0]]} if ids else row
 
 
-def _rows(value: Any, given: Mapping[str, Any], known: Collection[str]) -> Iterator[dict[str, Any]]:
+def _rows(value: Any, given: Mapping[str, Any], asked: Collection[str]) -> Iterator[dict[str, Any]]:
     """Yields objects and lists that stand for a row each; `given` is what the objects around them say."""
     if isinstance(value, list):
         for inner in value:
-            if isinstance(inner, list) and not any(isinstance(cell, dict) for cell in inner):
+            if isinstance(inner, list) and any(isinstance(cell, str) for cell in inner):
                 yield {str(place): cell for place, cell in enumerate(inner)}
             else:
-                yield from _rows(inner, given, known)
+                yield from _rows(inner, given, asked)
     elif isinstance(value, dict):
         named = {plain(key): inner for key, inner in value.items()}
-        is_answered = "answers" in named and any(name in named for name in _ANSWERED)
-        if is_answered or any(isinstance(named.get(name), str | int | float) for name in known):
+        if any(isinstance(named.get(name), str | int | float) for name in (*asked, *_IDS_OF_QUESTIONS)):
             yield {**given, **named}
             return
         around = {**given, **{key: inner for key, inner in named.items() if not isinstance(inner, list | dict)}}
-        if columns := _columns(named, known):
+        if columns := _columns(named, asked):
             yield from ({**around, **row} for row in columns)
             return
         for key, inner in value.items():
             if isinstance(inner, list | dict):
-                yield from _rows(inner, {**around, KEY: key}, known)
+                yield from _rows(inner, {**around, KEY: key}, asked)
 
 
-def _columns(value: Mapping[str, Any], known: Collection[str]) -> list[dict[str, Any]]:
+def _columns(value: Mapping[str, Any], asked: Collection[str]) -> list[dict[str, Any]]:
     """Returns the rows of an object of columns, {"question": [...], "answer": [...]}; none for another."""
     lists = {key: list(one.values()) if isinstance(one, dict) else one for key, one in value.items()}
-    length = next((len(lists[key]) for key in known if _are_texts(lists.get(key))), 0)
+    length = next((len(lists[key]) for key in asked if _are_texts(lists.get(key))), 0)
     whole = {key: one for key, one in lists.items() if isinstance(one, list) and len(one) == length}
-    return [dict(zip(whole, row, strict=True)) for row in zip(*whole.values(), strict=True)] if length else []
+    if not length or len(whole) < 2:
+        return []
+    return [dict(zip(whole, row, strict=True)) for row in zip(*whole.values(), strict=True)]
 
 
 def _are_texts(value: Any) -> bool:

@@ -91,7 +91,7 @@ class _Reader:
 
     def asked(self) -> list[Table]:
         """Returns the tables with questions and answers. Raises BadInput where there is none."""
-        found = tables(self.folder, fields.known(self.source, "question", "answer"))
+        found = tables(self.folder, fields.known(self.source, "question"), fields.known(self.source, "answer"))
         lists = [one for one in found if not one.is_named and len(one.columns) > 2]
         named = [one for one in found if one.is_named]
         asked = [one for one in named if fields.has(one, self.source, "question")]
@@ -103,17 +103,23 @@ class _Reader:
                 whole += [joined] if joined.rows else []
         if whole and lists:
             self.notes.append(f"Without names of columns, and so not read: {', '.join(one.file for one in lists[:5])}.")
-        if not (whole := whole or lists):
+        if not whole and not lists:
             self._refuse(asked or named)
         if not self.pictures.count and not self.source.images:  # they may be another input of the notebook
             self.pictures = Pictures([self.root, *inputs.mounted(platform.detect())])
-        return whole
+        return whole or [one for one in lists if self._shows(one)] or lists
+
+    def _shows(self, table: Table) -> bool:
+        """Says whether a cell of the first rows of a table stands for a picture."""
+        near = self.root / table.file
+        return any(self.pictures.find(cell, near) for _, row in table.rows[:9] for cell in row.values())
 
     def _refuse(self, found: Sequence[Table]) -> None:
         if not found:
             raise BadInput(
                 f"There are no questions in {printable(self.folder)}: no CSV with a head of question, answer and "
-                "image, no JSON of such objects or of lists [question, answer, image]. Look at data.dir."
+                "image, no JSON of such objects or of lists [question, answer, image]. Look at data.dir; save tables "
+                "of other kinds (.parquet, .xlsx) as CSV, and pictures within them as files."
             )
         missing = "answer" if fields.has(found[0], self.source, "question") else "question"
         raise fields.no_column(found[0], missing, self.source)
