@@ -43,6 +43,7 @@ PROJECTS = {
 }
 GLACIER = {"rasterio": "rasterio", "scipy": "scipy", "sklearn": "scikit-learn"}  # what that workload needs on top
 LEGAL = {"transformers": "transformers", "scipy": "scipy", "sklearn": "scikit-learn"}
+VQA = {"transformers": "transformers", "PIL": "pillow", "sklearn": "scikit-learn"}
 
 # The range that lib works with, as in pyproject.toml, which a notebook does not carry.
 PYTHON = ((3, 11), (3, 13))
