@@ -175,7 +175,7 @@ def test_a_column_is_named_in_the_configuration_where_its_name_is_another(tmp_pa
 def test_pictures_in_another_folder_or_another_input_of_the_notebook_are_found(tmp_path, monkeypatch):
     inputs = tmp_path / "kaggle" / "input"
     lines(inputs / "questions" / "a.jsonl", teacher(1))
-    picture(inputs / "coco" / "train" / "1.jpg")
+    picture(inputs / "coco" / "train" / "1.jpg"), picture(inputs / "questions" / "about.png")
     assert len(found(inputs / "questions", images=str(inputs / "coco"))) == 1
     with pytest.raises(BadInput, match="workload.source.images is .*a.jsonl, which is no folder"):
         found(inputs / "questions", images=str(inputs / "questions" / "a.jsonl"))
@@ -227,6 +227,16 @@ def test_an_unknown_question_type_is_refused_where_the_types_are_listed(tmp_path
     assert len(found(tmp_path)) == 2
     with pytest.raises(BadInput, match="line 2: The question type 'SPATAL' is none of .*, SPATIAL. Is SPATIAL meant"):
         found(tmp_path, kinds=("DESCRIPTIVE", "SPATIAL"))
+
+
+def test_a_slip_of_a_common_question_type_is_refused_and_left_out_within_the_limit(tmp_path):
+    kinds = ["SPATIAL"] * 20 + ["SPATAL", "RARE"]
+    lines(tmp_path / "a.jsonl", *(teacher(1, question=f"{n}?", reasoning_type=kind) for n, kind in enumerate(kinds)))
+    picture(tmp_path / "1.jpg")
+    with pytest.raises(BadInput, match=r"a.jsonl, line 21: The question type SPATAL may be SPATIAL \(20 records\)"):
+        found(tmp_path)
+    assert {one.kind for one in found(tmp_path, limit=1)} == {"SPATIAL", "RARE"}
+    assert len(found(tmp_path, kinds=("SPATIAL", "SPATAL", "RARE"))) == 22
 
 
 def test_a_broken_line_and_a_row_too_short_are_counted_among_the_bad_records(tmp_path):

@@ -135,8 +135,10 @@ def text(value: Any) -> str:
     if not isinstance(value, str | int | float):
         raise ValueError(f"{printable(repr(value), most=60)} is no text.")
     found = " ".join(unicodedata.normalize("NFC", _number(value)).split())
-    if any("\ud800" <= letter <= "\udfff" for letter in found):
-        raise ValueError("There is half of a character (a lone surrogate), which no text file can hold.")
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        raise ValueError("There is half of a character (a lone surrogate), which no text file can hold.") from None
     return found
 
 

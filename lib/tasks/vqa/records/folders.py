@@ -21,7 +21,7 @@ class Pictures:
         self._by_name: dict[str, list[Path]] = defaultdict(list)
         self._by_stem: dict[str, list[Path]] = defaultdict(list)
         self._by_number: dict[int, list[Path]] = defaultdict(list)
-        self._found: dict[tuple[str, str, str], list[Path]] = {}
+        self._found: dict[tuple[str, Path, str], list[Path]] = {}
         for root in roots:
             for folder, below, names in os.walk(root):
                 below[:] = sorted(name for name in below if not name.startswith((".", "__MACOSX")))
@@ -44,10 +44,10 @@ class Pictures:
         Of files of one name that which shares most folders with the value counts, then the one in a folder of the
         `part`, then the one nearest to `near`, the file that has the value.
         """
-        text = _same(re.sub(r"[?#].*", "", str(value).strip()).replace("\\", "/"))
-        text = re.sub(r"^(-?\d+)\.0$", r"\1", text)  # a whole number that a table has made a fraction
-        key = (text, str(near.parent), part)
+        key = (str(value), near, part)
         if key not in self._found:
+            text = _same(re.sub(r"^(https?://[^?#]*).*", r"\1", key[0].strip()).replace("\\", "/"))
+            text = re.sub(r"^(-?\d+)\.0$", r"\1", text)  # a whole number that a table has made a fraction
             self._found[key] = self._nearest(text, near, part)
         return self._found[key]
 
