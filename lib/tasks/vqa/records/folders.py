@@ -13,7 +13,7 @@ _NO_PICTURE = re.compile(
 _LAST_NUMBER = re.compile(r"\d+$")
 
 
-class Pictures:
+class PictureFiles:
     """The picture files below some folders, by name, by name without suffix, and by the number at its end."""
 
     def __init__(self, roots: list[Path]):
@@ -23,8 +23,13 @@ class Pictures:
         self._by_number: dict[int, list[Path]] = defaultdict(list)
         self._found: dict[tuple[str, Path, str], list[Path]] = {}
         for root in roots:
-            for folder, below, names in os.walk(root):
-                below[:] = sorted(name for name in below if not name.startswith((".", "__MACOSX")))
+            walked = {os.path.realpath(root)}
+            for folder, below, names in os.walk(root, followlinks=True):
+                inner = {name: os.path.realpath(Path(folder, name)) for name in below}
+                below[:] = sorted(
+                    name for name in below if not name.startswith((".", "__MACOSX")) and inner[name] not in walked
+                )
+                walked.update(inner.values())
                 for name in sorted(names):
                     if name.lower().endswith(SUFFIXES) and not name.startswith("."):
                         self._add(Path(folder, name))

@@ -13,7 +13,7 @@ from lib.machine.published import has_weights
 from lib.tasks.vqa import pictures
 from lib.tasks.vqa.records import fields
 from lib.tasks.vqa.records.files import FORMS, Table, plain, tables
-from lib.tasks.vqa.records.folders import Pictures
+from lib.tasks.vqa.records.folders import PictureFiles
 from lib.tasks.vqa.records.record import Collection, Record
 from lib.tasks.vqa.records.settings import Source
 from lib.tasks.vqa.scoring import normal
@@ -74,7 +74,7 @@ class _Reader:
         self.missing: list[str] = []
         self.drafts: list[tuple[str, Record]] = []  # each with its place
         self.layouts: Counter[str] = Counter()
-        self.pictures = Pictures(self._picture_roots())
+        self.pictures = PictureFiles(self._picture_roots())
 
     def _picture_roots(self) -> list[Path]:
         if not self.source.images:
@@ -110,7 +110,7 @@ class _Reader:
             self._refuse(asked or named)
         mounts = [] if self.source.images else inputs.mounted(platform.detect())
         if mounts and not any(map(self._shows, whole or lists)):  # they may be another input of the notebook
-            self.pictures = Pictures([self.root, *mounts])
+            self.pictures = PictureFiles([self.root, *mounts])
         return whole or [one for one in lists if self._shows(one)] or lists
 
     def _shows(self, table: Table) -> bool:
@@ -165,7 +165,7 @@ class _Reader:
                 if image := self._picture(row, columns["image"], table, near, place):
                     record = Record(number, image=image, picture="", part=table.part, file=table.file, **given)
                     self.drafts.append((place, record))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 self.problems.append(f"{place}: {error}")
 
     def _picture(self, row: dict[str, Any], names: Sequence[str], table: Table, near: Path, place: str) -> str:
