@@ -127,6 +127,7 @@ def test_a_medical_set_has_whole_numbers_as_answers_and_masks_beside_its_picture
 ANSWERS = {
     "a whole number": (2, "2"), "naught": (0, "0"), "a fraction": (2.5, "2.5"), "a whole fraction": (3.0, "3"),
     "a truth": (True, "true"), "the commonest": (["hai", "ba", "Ba", "bốn"], "ba"), "objects": ([{"answer": "x"}], "x"),
+    "blanks among them": (["", None, "đỏ"], "đỏ"),
     "a list as text": ("['đỏ', 'đỏ', 'đen']", "đỏ"), "NFD": (unicodedata.normalize("NFD", "màu đỏ"), "màu đỏ"),
     "line ends": (" màu\n đỏ ", "màu đỏ"),
 }  # fmt: skip
@@ -175,7 +176,7 @@ def test_a_column_is_named_in_the_configuration_where_its_name_is_another(tmp_pa
 def test_pictures_in_another_folder_or_another_input_of_the_notebook_are_found(tmp_path, monkeypatch):
     inputs = tmp_path / "kaggle" / "input"
     lines(inputs / "questions" / "a.jsonl", teacher(1))
-    picture(inputs / "coco" / "train" / "1.jpg")
+    picture(inputs / "coco" / "train" / "1.jpg"), picture(inputs / "questions" / "about.png")
     assert len(found(inputs / "questions", images=str(inputs / "coco"))) == 1
     with pytest.raises(BadInput, match="workload.source.images is .*a.jsonl, which is no folder"):
         found(inputs / "questions", images=str(inputs / "questions" / "a.jsonl"))
@@ -200,6 +201,8 @@ BAD = {
     "an endless answer": ({"teacher_answer": "x" * 5000}, "a.jsonl, line 2: The answer has 5,000 letters"),
     "a type with brackets": ({"reasoning_type": "[A]"}, "a.jsonl, line 2: '[A]' is no question type"),
     "probabilities above 1": ({"teacher_probs": {"a": 1.5}}, "a.jsonl, line 2: The teacher's answers need"),
+    "text for probabilities": ({"teacher_probs": "đỏ"}, "a.jsonl, line 2: The teacher's answers need"),
+    "brackets without end": ({"teacher_answer": json.loads("[" * 800 + "]" * 800)}, "a.jsonl, line 2: "),
     "probabilities that are none": ({"teacher_probs": 3}, "a.jsonl, line 2: The teacher's answers need"),
     "a known id": ({"question_id": 5}, "a.jsonl, line 2: The question 5 is in line 1 too, with other content"),
 }  # fmt: skip
@@ -229,6 +232,16 @@ def test_an_unknown_question_type_is_refused_where_the_types_are_listed(tmp_path
         found(tmp_path, kinds=("DESCRIPTIVE", "SPATIAL"))
 
 
+def test_a_slip_of_a_common_question_type_is_refused_and_left_out_within_the_limit(tmp_path):
+    kinds = ["SPATIAL"] * 20 + ["SPATAL", "RARE"]
+    lines(tmp_path / "a.jsonl", *(teacher(1, question=f"{n}?", reasoning_type=kind) for n, kind in enumerate(kinds)))
+    picture(tmp_path / "1.jpg")
+    with pytest.raises(BadInput, match=r"a.jsonl, line 21: The question type SPATAL may be SPATIAL \(20 records\)"):
+        found(tmp_path)
+    assert {one.kind for one in found(tmp_path, limit=1)} == {"SPATIAL", "RARE"}
+    assert len(found(tmp_path, kinds=("SPATIAL", "SPATAL", "RARE"))) == 22
+
+
 def test_a_broken_line_and_a_row_too_short_are_counted_among_the_bad_records(tmp_path):
     text(tmp_path / "a.jsonl", json.dumps(teacher(1)) + "\n{'img_id'\n")
     picture(tmp_path / "1.jpg")
@@ -239,6 +252,14 @@ def test_a_broken_line_and_a_row_too_short_are_counted_among_the_bad_records(tmp
     with pytest.raises(BadInput, match="a.csv, line 4: There are 2 cells, and the head 3"):
         found(tmp_path)
     assert said(found(tmp_path, limit=1)) == [("two lines", "yes", "1.jpg")]
+
+
+def test_pictures_in_a_linked_folder_are_found_and_links_in_a_circle_end(tmp_path):
+    lines(tmp_path / "data" / "a.jsonl", teacher(1))
+    picture(tmp_path / "elsewhere" / "1.jpg")
+    (tmp_path / "data" / "images").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data" / "again").symlink_to(tmp_path / "data")
+    assert len(found(tmp_path / "data")) == 1
 
 
 def test_a_record_without_its_picture_is_counted_limited_and_never_replaced(tmp_path):

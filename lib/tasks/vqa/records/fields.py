@@ -9,7 +9,7 @@ from typing import Any
 
 from lib.errors import BadInput, printable
 from lib.tasks.vqa.records.files import KEY, NAME, Table, plain
-from lib.tasks.vqa.records.folders import Pictures
+from lib.tasks.vqa.records.folders import PictureFiles
 from lib.tasks.vqa.records.settings import Source
 from lib.tasks.vqa.scoring import normal
 
@@ -53,7 +53,7 @@ def has(table: Table, source: Source, name: str) -> bool:
     return not table.is_named or bool({*known(source, name)} & {*table.columns})
 
 
-def choose(table: Table, source: Source, pictures: Pictures, near: Any) -> Columns:
+def choose(table: Table, source: Source, pictures: PictureFiles, near: Any) -> Columns:
     """Returns the columns of each field, of which a row's first filled one counts. Raises BadInput.
 
     The picture's first column is that in which most values stand for one; where none does, the usual one.
@@ -135,8 +135,10 @@ def text(value: Any) -> str:
     if not isinstance(value, str | int | float):
         raise ValueError(f"{printable(repr(value), most=60)} is no text.")
     found = " ".join(unicodedata.normalize("NFC", _number(value)).split())
-    if any("\ud800" <= letter <= "\udfff" for letter in found):
-        raise ValueError("There is half of a character (a lone surrogate), which no text file can hold.")
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        raise ValueError("There is half of a character (a lone surrogate), which no text file can hold.") from None
     return found
 
 
@@ -148,6 +150,12 @@ def _number(value: Any) -> str:
 
 def answer_of(value: Any) -> str:
     """Returns an answer as text: a number as its digits, of several answers the commonest. Raises ValueError."""
+    if found := _answer(value):
+        return found
+    raise ValueError("The answer is empty.")
+
+
+def _answer(value: Any) -> str:
     if isinstance(value, str) and value[:1] == "[" and value[-1:] == "]":  # a list that went through a CSV
         try:
             value = ast.literal_eval(value)
@@ -156,14 +164,10 @@ def answer_of(value: Any) -> str:
     if isinstance(value, dict):
         value = filled(value, USUAL["answer"])
     if isinstance(value, list):
-        given = [one for one in map(answer_of, value) if one]
+        given = [one for one in map(_answer, value) if one]
         most = Counter(map(normal, given)).most_common(1)
-        value = next((one for one in given if normal(one) == most[0][0]), "") if most else ""
-    if isinstance(value, float) and value != value:
-        value = ""
-    if not (found := text(value)):
-        raise ValueError("The answer is empty.")
-    return found
+        return next((one for one in given if normal(one) == most[0][0]), "")
+    return "" if value != value else text(value)  # NaN, as pandas writes what is missing
 
 
 def teacher_of(value: Any) -> tuple[tuple[str, float], ...]:
@@ -173,7 +177,7 @@ def teacher_of(value: Any) -> tuple[tuple[str, float], ...]:
         pairs = [(filled(one, USUAL["answer"]), filled(one, ("probability", "prob", "p", "score"))) for one in pairs]
     try:
         found = tuple((answer_of(answer), float(share)) for answer, share in pairs)
-    except TypeError:
+    except (TypeError, ValueError):
         found = ()
     total = sum(share for _, share in found)
     if not found or not all(0 <= share <= 1 for _, share in found) or not 0 < total <= 1.001:

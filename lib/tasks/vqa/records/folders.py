@@ -13,7 +13,7 @@ _NO_PICTURE = re.compile(
 _LAST_NUMBER = re.compile(r"\d+$")
 
 
-class Pictures:
+class PictureFiles:
     """The picture files below some folders, by name, by name without suffix, and by the number at its end."""
 
     def __init__(self, roots: list[Path]):
@@ -21,10 +21,15 @@ class Pictures:
         self._by_name: dict[str, list[Path]] = defaultdict(list)
         self._by_stem: dict[str, list[Path]] = defaultdict(list)
         self._by_number: dict[int, list[Path]] = defaultdict(list)
-        self._found: dict[tuple[str, str, str], list[Path]] = {}
+        self._found: dict[tuple[str, Path, str], list[Path]] = {}
         for root in roots:
-            for folder, below, names in os.walk(root):
-                below[:] = sorted(name for name in below if not name.startswith((".", "__MACOSX")))
+            walked = {os.path.realpath(root)}
+            for folder, below, names in os.walk(root, followlinks=True):
+                inner = {name: os.path.realpath(Path(folder, name)) for name in below}
+                below[:] = sorted(
+                    name for name in below if not name.startswith((".", "__MACOSX")) and inner[name] not in walked
+                )
+                walked.update(inner.values())
                 for name in sorted(names):
                     if name.lower().endswith(SUFFIXES) and not name.startswith("."):
                         self._add(Path(folder, name))
@@ -44,10 +49,10 @@ class Pictures:
         Of files of one name that which shares most folders with the value counts, then the one in a folder of the
         `part`, then the one nearest to `near`, the file that has the value.
         """
-        text = _same(re.sub(r"[?#].*", "", str(value).strip()).replace("\\", "/"))
-        text = re.sub(r"^(-?\d+)\.0$", r"\1", text)  # a whole number that a table has made a fraction
-        key = (text, str(near.parent), part)
+        key = (str(value), near, part)
         if key not in self._found:
+            text = _same(re.sub(r"^(https?://[^?#]*).*", r"\1", key[0].strip()).replace("\\", "/"))
+            text = re.sub(r"^(-?\d+)\.0$", r"\1", text)  # a whole number that a table has made a fraction
             self._found[key] = self._nearest(text, near, part)
         return self._found[key]
 

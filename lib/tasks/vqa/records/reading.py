@@ -1,5 +1,6 @@
 """Reads records: tables as files have them, questions joined with annotations, pictures found and looked at."""
 
+import difflib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,13 +13,14 @@ from lib.machine.published import has_weights
 from lib.tasks.vqa import pictures
 from lib.tasks.vqa.records import fields
 from lib.tasks.vqa.records.files import FORMS, Table, plain, tables
-from lib.tasks.vqa.records.folders import Pictures
+from lib.tasks.vqa.records.folders import PictureFiles
 from lib.tasks.vqa.records.record import Collection, Record
 from lib.tasks.vqa.records.settings import Source
 from lib.tasks.vqa.scoring import normal
 
 _SNIFFED = 2**14  # bytes in which a file of records has a question
 _MOST_FILES = 200  # of a folder that are looked into
+_SLIP, _NEAR = 20, 0.85  # how often as common a type is, and how alike, of which another one is a slip
 _MOST_KINDS = 60  # more are no question types
 
 
@@ -27,6 +29,7 @@ def read(folder: Path, source: Source, limit_pixels: int, limit: int) -> Collect
     reader = _Reader(folder, source)
     for table in reader.asked():
         reader.add(table)
+    reader.leave_out_mistyped()
     found = reader.with_pictures(limit_pixels)
     check_limit("What cannot be used of the records", reader.problems, limit)
     if reader.problems:
@@ -71,7 +74,7 @@ class _Reader:
         self.missing: list[str] = []
         self.drafts: list[tuple[str, Record]] = []  # each with its place
         self.layouts: Counter[str] = Counter()
-        self.pictures = Pictures(self._picture_roots())
+        self.pictures = PictureFiles(self._picture_roots())
 
     def _picture_roots(self) -> list[Path]:
         if not self.source.images:
@@ -105,8 +108,9 @@ class _Reader:
             self.notes.append(f"Without names of columns, and so not read: {', '.join(one.file for one in lists[:5])}.")
         if not whole and not lists:
             self._refuse(asked or named)
-        if not self.pictures.count and not self.source.images:  # they may be another input of the notebook
-            self.pictures = Pictures([self.root, *inputs.mounted(platform.detect())])
+        mounts = [] if self.source.images else inputs.mounted(platform.detect())
+        if mounts and not any(map(self._shows, whole or lists)):  # they may be another input of the notebook
+            self.pictures = PictureFiles([self.root, *mounts])
         return whole or [one for one in lists if self._shows(one)] or lists
 
     def _shows(self, table: Table) -> bool:
@@ -161,7 +165,7 @@ class _Reader:
                 if image := self._picture(row, columns["image"], table, near, place):
                     record = Record(number, image=image, picture="", part=table.part, file=table.file, **given)
                     self.drafts.append((place, record))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 self.problems.append(f"{place}: {error}")
 
     def _picture(self, row: dict[str, Any], names: Sequence[str], table: Table, near: Path, place: str) -> str:
@@ -179,6 +183,23 @@ class _Reader:
         if not found:
             self.missing.append(f"{place}: {shown}")
         return str(found[0]) if found else ""
+
+    def leave_out_mistyped(self) -> None:
+        """Leaves out records whose question type looks like a slip of a type that is far more common."""
+        counts = Counter(record.kind for _, record in self.drafts if " " not in record.kind)
+        slips = {}
+        for kind, count in counts.items():
+            common = {other.casefold(): other for other in counts if counts[other] >= _SLIP * count and other != kind}
+            near = difflib.get_close_matches(kind.casefold(), common, 1, _NEAR)
+            if near and not self.source.kinds:
+                slips[kind] = f"{common[near[0]]} ({counts[common[near[0]]]:,} records)"
+        for place, record in self.drafts:
+            if record.kind in slips:
+                self.problems.append(
+                    f"{place}: The question type {record.kind} may be {slips[record.kind]}. Correct it, or list all "
+                    "types in workload.source.kinds."
+                )
+        self.drafts = [draft for draft in self.drafts if draft[1].kind not in slips]
 
     # --- records --------------------------------------------------------------------------------------------------
 
