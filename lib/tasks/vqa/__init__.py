@@ -4,6 +4,7 @@ Data: records of a teacher, lists or a CSV of question, answer and picture (see 
 drawn shapes with questions in Vietnamese (see `generated`).
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lib.errors import BadInput
+from lib.config.files import read_bytes
+from lib.errors import BadInput, printable
 from lib.task import Batch, Task
 from lib.task.blocks import find_blocks
 from lib.tasks.vqa import objectives, stages
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from lib.tasks.vqa.showing import Tested
 
 _MULTIPLE = 8  # of tokens, which tensor cores like
+_KEPT = "learned.json"
+_MOST_KEPT = 2**26  # bytes
 
 
 class Vqa(Task):
@@ -115,9 +119,28 @@ class Vqa(Task):
             raise BadInput("What was learned from data lacks types of questions or a tokenizer: start another run.")
         encoders.check(values.get("encoders"))
         if values != self._learned:
-            for name in ("reader", "writer", "rules", "data"):
+            for name in ("reader", "writer"):
                 vars(self).pop(name, None)
+            if "data" in vars(self):
+                self.data.forget_samples()
             self._learned = dict(values)
+
+    def keep(self, folder: Path) -> None:
+        """Writes all that was learned, so that a later session does not choose again."""
+        (folder / _KEPT).write_text(json.dumps(self.learned()), "utf-8")
+
+    def take_kept(self, folder: Path) -> str:
+        try:
+            self.take_learned(json.loads(read_bytes(folder / _KEPT, _MOST_KEPT)))
+        except (OSError, ValueError, RecursionError) as error:
+            return f"What the run learned from its data cannot be read ({printable(error)}); it is learned again."
+        chosen = self.learned()["encoders"]
+        asked = [part for part, one in chosen.items() if getattr(self.settings, part).weights and not one["weights"]]
+        if not asked:
+            return ""
+        return (
+            f"The run began without published weights for {', '.join(asked)}, and goes on so, although some are named."
+        )
 
     @cached_property
     def writer(self) -> Tokens:

@@ -63,6 +63,10 @@ class Data:
         content = [self.settings.split, records.fingerprint(self.collection.records)]
         return hashlib.sha256(repr(content).encode()).hexdigest()
 
+    def forget_samples(self) -> None:
+        """Lets the samples be cut anew, by other tokenizers; the records stay."""
+        self._samples.clear()
+
     def datasets(self, reader: Tokens, writer: Tokens) -> dict[str, Questions]:
         """Returns the samples of each part, cut into tokens once."""
         if not self._samples:

@@ -24,9 +24,9 @@ class Stem(nn.Module):
             for inner, stride in ((before, 2), (own, 1)):
                 layers += [nn.Conv2d(inner, own, 3, stride, 1, bias=False), nn.BatchNorm2d(own), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.MaxPool2d(2))
-        self.patches = 1 + (side >> (len(channels) + 1)) ** 2
+        self.grid = side >> (len(channels) + 1)  # patches on a side
         self.project = nn.Identity() if channels[-1] == width else nn.Linear(channels[-1], width)
-        self.position = nn.Parameter(torch.randn(self.patches - 1, width) * 0.02)
+        self.position = nn.Parameter(torch.randn(self.grid**2, width) * 0.02)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class Vision(nn.Module):
     def __init__(self, encoder: nn.Module, mean: list[float], deviation: list[float], width: int):
         super().__init__()
         self.encoder, config = encoder, encoder.config
-        self.patches = (config.image_size // config.patch_size) ** 2 + 1
+        self.grid = config.image_size // config.patch_size
         self.register_buffer("mean", torch.tensor(mean)[:, None, None] - 0.5, persistent=False)
         self.register_buffer("deviation", torch.tensor(deviation)[:, None, None], persistent=False)
         self.project = nn.Sequential(nn.Linear(config.hidden_size, width), nn.LayerNorm(width))
@@ -144,7 +144,8 @@ class Network(nn.Module):
         heads = attention.n_heads
         query, key = (seen[name].float().unflatten(-1, (heads, -1)) for name in ("query", "key"))
         scores = torch.einsum("bhd,bkhd->bhk", query[:, -1], key).masked_fill(~mask[:, None], -torch.inf)
-        shares = scores.softmax(-1).mean(1)[:, 1 : self.image.patches]  # without the maximum, or the class token
+        end = memory.shape[1] - batch["words"].shape[1]
+        shares = scores.softmax(-1).mean(1)[:, end - self.image.grid**2 : end]  # without maximum or class token, if any
         return shares / shares.sum(-1, keepdim=True).clamp(min=1e-12)
 
 

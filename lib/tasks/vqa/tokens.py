@@ -134,7 +134,7 @@ def phobert(folder: Path) -> dict[str, Any]:
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     print(
-        "PhoBERT was trained on words whose syllables are joined (xe_đạp). Questions are read as they are written: where "
-        "yours are not segmented, it knows their syllables, and less of their words."
+        "PhoBERT was trained on words whose syllables are joined (xe_đạp). Questions are read as they are written: "
+        "where yours are not segmented, it knows their syllables, and less of their words."
     )
     return {"text": tokenizer.to_str(), "pad": 1, "end": 2, "unknown": 3, "first": first, **_around([0], [2], False)}

@@ -15,7 +15,8 @@ workload:
   pictures: {side: 32}
   image: {channels: [4, 4]}
   text: {layers: 1, length: 16}
-  decoder: {fusion_layers: 1, layers: 2, hidden: 4, heads: 2, feed_forward: 8, vocabulary: 200, length: 40, dropout: 0.0}
+  decoder:
+    {fusion_layers: 1, layers: 2, hidden: 4, heads: 2, feed_forward: 8, vocabulary: 200, length: 40, dropout: 0.0}
   writing: {beams: 2, at_once: 16}
   stages:
     FIRST: {answer: 1.0, reasoning: 0.5, format: 0.5}

@@ -45,7 +45,7 @@ def test_what_lacks_a_tag_is_not_valid_and_says_what_it_can(vqa):
 
 
 def test_several_beams_find_what_is_at_least_as_likely_as_one(made):
-    task, model, batch = made
+    _, model, batch = made
     with torch.no_grad():
         encoded, mask = model.encode(batch)
         likely = []
@@ -57,7 +57,7 @@ def test_several_beams_find_what_is_at_least_as_likely_as_one(made):
 
 
 def test_answers_are_the_same_in_batches_of_any_size_with_the_loss_of_all_tokens(made):
-    task, model, batch = made
+    _, model, batch = made
     with torch.no_grad():
         found = [decoding.Writer(at_once, 5).write(model, batch, 2) for at_once in (1, 4, 100)]
         losses = decoding.objectives.plain_losses(model(batch), batch["target"])[batch["part"] > 0]
@@ -85,7 +85,7 @@ def scarce(monkeypatch):
 
 
 def test_where_memory_runs_out_it_goes_on_from_there_and_stays_small(made, scarce):
-    task, model, batch = made
+    _, model, batch = made
     with torch.no_grad():
         want = decoding.Writer(100, 5).write(model, batch, 2)
         tried = scarce(2)
@@ -97,14 +97,14 @@ def test_where_memory_runs_out_it_goes_on_from_there_and_stays_small(made, scarc
 
 
 def test_a_single_question_that_does_not_fit_ends_the_run_with_a_sentence(made, scarce):
-    task, model, batch = made
+    _, model, batch = made
     scarce(0)
     with torch.no_grad(), pytest.raises(TrainingFailed, match="single sample"):
         decoding.Writer(8, 5).write(model, batch, 2)
 
 
 def test_under_shards_nothing_is_repeated_because_other_ranks_wait(made, scarce, monkeypatch):
-    task, model, batch = made
+    _, model, batch = made
     monkeypatch.setattr(decoding.sharding, "is_shard", lambda parameter: True)
     with torch.no_grad():
         assert len(decoding.Writer(4, 5).write(model, batch, 2)[0]) == 7

@@ -61,7 +61,8 @@ def test_answers_do_not_depend_on_how_many_are_asked_at_once(answered, mine, vqa
 
 def test_what_a_teacher_answers_is_read_as_a_students_records(tmp_path):
     picture(tmp_path / "data" / "1.png", 5)
-    found = [{Answer("màu đỏ", "DESCRIPTIVE", "Vật đỏ.", True): 0.75, Answer("màu đen", "DESCRIPTIVE", "", True): 0.125}]
+    red, black = Answer("màu đỏ", "DESCRIPTIVE", "Vật đỏ.", True), Answer("màu đen", "DESCRIPTIVE", "", True)
+    found = [{red: 0.75, black: 0.125}]
     row = prediction.row(record(1, question="màu gì"), found)
     prediction.write([{**row, "image_path": str(tmp_path / "data" / "1.png")}], tmp_path / "data" / "answers.jsonl")
     one = read(tmp_path / "data", settings()).records[0]

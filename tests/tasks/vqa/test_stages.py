@@ -14,7 +14,11 @@ from lib.training.groups import groups_of
 from lib.training.session import Session
 from tests.tasks.vqa.conftest import CONFIG
 
-THREE = {"C": Stage(from_steps=20, answer=3.0), "A": Stage(rests=("image", "text")), "B": Stage(from_steps=10, rests=("image",))}
+THREE = {
+    "C": Stage(from_steps=20, answer=3.0),
+    "A": Stage(rests=("image", "text")),
+    "B": Stage(from_steps=10, rests=("image",)),
+}
 
 
 def test_a_stage_lasts_until_the_next_begins_whatever_the_order_in_the_file():
@@ -38,7 +42,8 @@ def test_begins_in_epochs_become_steps_and_are_written_back(tmp_path):
     (tmp_path / "vqa.yaml").write_text(text)
     config, lines = resolve_lengths(load_config(tmp_path / "vqa.yaml"), 64)
     assert config.workload.stages["SECOND"].begin == (0.0, 12)
-    assert any("workload.stages.SECOND.from_epochs 1.5 -> workload.stages.SECOND.from_steps 12" in line for line in lines)
+    said = "workload.stages.SECOND.from_epochs 1.5 -> workload.stages.SECOND.from_steps 12"
+    assert any(said in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,25 @@ def test_what_was_learned_is_kept_as_json_and_taken_back(vqa, drawn, tmp_path):
     assert other.learned() == drawn[1] and all(torch.equal(want[name], got[name]) for name in want)
 
 
+def test_what_the_run_keeps_is_taken_before_anything_is_chosen_again(tmp_path, drawn, vqa, monkeypatch):
+    vqa().keep(tmp_path)
+    monkeypatch.setattr("lib.tasks.vqa.encoders.choose", lambda settings: pytest.fail("it chooses again"))
+    task = load(tmp_path, {"workload.text.weights": "vinai/phobert-base"})
+    assert "without published weights for text, and goes on so" in task.take_kept(tmp_path)
+    assert task.learned() == drawn[1]
+    (tmp_path / "learned.json").write_text("{")
+    assert "it is learned again" in load(tmp_path).take_kept(tmp_path)
+
+
+def test_other_tokenizers_cut_the_same_records_anew(vqa, drawn):
+    task = vqa()
+    before, collection = task.datasets()["train"], task.data.collection
+    task.take_learned({**drawn[1], "kinds": ["OTHER"]})
+    after = task.datasets()["train"]
+    assert task.data.collection is collection and before[0].record == after[0].record
+    assert len(after[0].target.tokens) == len(before[0].target.tokens) - 1  # without its type
+
+
 @pytest.mark.parametrize("changes", [{"kinds": 3}, {"kinds": [1]}, {"tokenizers": []}, {"tokenizers": {"text": {}}}])
 def test_what_somebody_else_learned_is_checked(tmp_path, drawn, changes):
     with pytest.raises(BadInput, match="lacks types of questions or a tokenizer"):
@@ -167,7 +186,8 @@ def test_a_run_that_is_cut_off_ends_in_the_same_bytes_reports_and_predicts(tmp_p
     monkeypatch.setenv("TRAINBOOK_CACHE", str(drawn[0]))
     (tmp_path / "vqa.yaml").write_text(CONFIG)
     more = {"training.evaluate_every_steps": 2, "training.log_every_steps": 1, "checkpoint.every_steps": 2}
-    more |= {"workload.decoder.dropout": 0.2, "workload.decoder.length": 16, "training.ema_decay": 0.5, "output_dir": str(tmp_path / "runs")}
+    more |= {"workload.decoder.dropout": 0.2, "workload.decoder.length": 16, "training.ema_decay": 0.5}
+    more |= {"output_dir": str(tmp_path / "runs")}
 
     def config(name):
         return load_config(tmp_path / "vqa.yaml", {**more, "run.name": name})
@@ -179,10 +199,8 @@ def test_a_run_that_is_cut_off_ends_in_the_same_bytes_reports_and_predicts(tmp_p
     cut(None)
     ended = launch.train(config("cut"))
     assert ended.reason == "completed" and not ended.missing and ended.baseline.keys() >= {"exact", "token_f1"}
-    rows = [
-        [{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in read(tmp_path / "runs" / name / "metrics.csv")]
-        for name in ("whole", "cut")
-    ]
+    tables = [read(tmp_path / "runs" / name / "metrics.csv") for name in ("whole", "cut")]
+    rows = [[{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in table] for table in tables]
     assert rows[0] == rows[1]
     run = tmp_path / "runs" / "cut"
     assert (run / "plots" / "samples.png").is_file() and (run / "evaluation.csv").is_file()
