@@ -51,16 +51,17 @@ def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, f
 
 
 def _mark_stages(axes: Any, rows: Sequence[Row]) -> None:
-    """Draws a line where a stage of the run begins, with its name, if the run has stages."""
-    former = ""
+    """Draws a line at the last row before a stage of the run, with its name, if the run has stages."""
+    former, step = "", 0
     for row in rows:
         if row["split"] == "train" and (name := row.get("stage", "")) != former:
-            former, step = name, int(row["step"])
+            former = name
             axes.axvline(step, color="grey", linestyle=":", linewidth=1)
             axes.annotate(
                 name, (step, 0.02), xycoords=("data", "axes fraction"), rotation=90, fontsize="x-small", color="grey",
                 va="bottom",
             )  # fmt: skip
+        step = int(row["step"])
 
 
 def _set_steps(axes: Any, rows: Sequence[Row]) -> None:

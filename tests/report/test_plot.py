@@ -61,8 +61,8 @@ def test_a_stage_has_a_line_with_its_name_where_it_begins(drawn):
     names = {50: "FIRST", 100: "SECOND", 120: "SECOND"}
     axes = drawn([row | {"stage": names[row["step"]]} for row in ROWS])
     for ax in axes[:2]:
-        assert [(text.get_text(), text.xy[0]) for text in ax.texts] == [("FIRST", 50), ("SECOND", 100)]
-        assert [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == ":"] == [50, 100]
+        assert [(text.get_text(), text.xy[0]) for text in ax.texts] == [("FIRST", 0), ("SECOND", 50)]
+        assert [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == ":"] == [0, 50]
     assert not drawn(ROWS)[0].texts and not axes[2].texts
 
 
