@@ -20,7 +20,7 @@ from lib.task.blocks import find_blocks
 from lib.tasks.vqa import objectives, stages
 from lib.tasks.vqa.settings import Settings
 from lib.tasks.vqa.stages import PARTS
-from lib.tasks.vqa.tokens import EXTRA, TAGS, Tokens
+from lib.tasks.vqa.tokens import EXTRA, KINDS, TAGS, Tokens
 
 # Whatever reads, draws, evaluates or predicts is imported where it is used: a plan needs none of it.
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Vqa(Task):
         from lib.tasks.vqa import encoders
 
         kinds, tokenizers = values.get("kinds"), values.get("tokenizers")
-        are_kinds = isinstance(kinds, list) and len(kinds) <= EXTRA and all(isinstance(one, str) for one in kinds)
+        are_kinds = isinstance(kinds, list) and len(kinds) <= KINDS and all(isinstance(one, str) for one in kinds)
         if not are_kinds or not isinstance(tokenizers, dict) or not isinstance(tokenizers.get("decoder"), dict):
             raise BadInput("What was learned from data lacks types of questions or a tokenizer: start another run.")
         encoders.check(values.get("encoders"))
