@@ -146,7 +146,10 @@ def test_other_tokenizers_cut_the_same_records_anew(vqa, drawn):
     assert len(after[0].target.tokens) == len(before[0].target.tokens) - 1  # without its type
 
 
-@pytest.mark.parametrize("changes", [{"kinds": 3}, {"kinds": [1]}, {"kinds": ["A"] * 201}, {"tokenizers": []}, {"tokenizers": {"text": {}}}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"kinds": 3}, {"kinds": [1]}, {"kinds": ["A"] * 201}, {"tokenizers": []}, {"tokenizers": {"text": {}}}],
+)
 def test_what_somebody_else_learned_is_checked(tmp_path, drawn, changes):
     with pytest.raises(BadInput, match="lacks types of questions or a tokenizer"):
         load(tmp_path).take_learned({**drawn[1], **changes})
