@@ -43,6 +43,7 @@ PROJECTS = {
 }
 GLACIER = {"rasterio": "rasterio", "scipy": "scipy", "sklearn": "scikit-learn"}  # what that workload needs on top
 LEGAL = {"transformers": "transformers", "scipy": "scipy", "sklearn": "scikit-learn"}
+VQA = {"transformers": "transformers", "PIL": "pillow", "sklearn": "scikit-learn"}
 
 # The range that lib works with, as in pyproject.toml, which a notebook does not carry.
 PYTHON = ((3, 11), (3, 13))
@@ -57,6 +58,7 @@ OLDEST = {
     "matplotlib": "3.8",
     "ipywidgets": "7.7",
     "Jinja2": "3.1",
+    "pillow": "10",
     "rasterio": "1.3",
     "transformers": "5",
     "scipy": "1.11",

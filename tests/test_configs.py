@@ -94,3 +94,22 @@ def test_legal_has_the_size_and_the_schedule_for_kaggle():
     encoder = small.workload.encoder
     assert (small.training.epochs, small.optimizer.lr, small.workload.context.mode) == (2, 3e-4, "single")
     assert (encoder.freeze_words, encoder.freeze_layers, encoder.attention_dropout) == (True, 2, "auto")
+
+
+def test_vqa_has_the_size_and_the_stages_for_kaggle():
+    config = load_config(ROOT / "configs" / "vqa.yaml")
+    training, workload = config.training, config.workload
+    assert (training.epochs, training.effective_batch, training.micro_batch_slots) == (100, 8, 2)
+    assert (training.gradient_checkpointing, config.checkpoint.every_epochs) == (12, 10)
+    assert config.data.evaluation_batch == 2
+    assert (workload.decoder.length, workload.writing.beams, workload.pictures.side) == (160, 4, 384)
+    begins = {name: stage.from_epochs for name, stage in workload.stages.items()}
+    assert {"ANSWER_FOCUS": 0, "FORMAT_LEARNING": 15}.items() <= begins.items() and begins["REASONING"] == 30
+    weights = [getattr(workload, part).weights for part in ("image", "text", "decoder")]
+    assert weights == ["Salesforce/blip-vqa-base", "vinai/phobert-base", "VietAI/vit5-base"]
+    # one checkpoint of weights, two moments and their average in fp32, the next one, best weights and the archive
+    assert config.checkpoint.keep_last == 1 and 2 * 16 * 449e6 + 2 * 4 * 449e6 < 20e9
+    small = load_config(ROOT / "configs" / "vqa_small.yaml")
+    assert (small.training.effective_batch, small.optimizer.lr, small.workload.together) == (128, 1e-3, 4)
+    parameters = sum(p.numel() for p in find_task("vqa")(small).model().parameters())
+    assert 0.6e6 < parameters < 0.75e6

@@ -45,7 +45,11 @@ def flat(config: Any, prefix: str = "") -> dict[str, object]:
     for f in keys(config):
         value = getattr(config, f.name)
         key = prefix + f.name
-        values |= flat(value, f"{key}.") if dataclasses.is_dataclass(value) else {key: value}
+        sections = value if isinstance(value, dict) and all(map(dataclasses.is_dataclass, value.values())) else {}
+        for name, section in sections.items():
+            values |= flat(section, f"{key}.{name}.")
+        if not sections:
+            values |= flat(value, f"{key}.") if dataclasses.is_dataclass(value) else {key: value}
     return values
 
 

@@ -51,9 +51,9 @@ def _cells(config: Config, option: Option) -> list[str]:
 
 
 def _checkpoint_bytes(config: Config, option: Option) -> int:
-    """Returns the size of a checkpoint: weights, and what the optimizer keeps unless it is lightweight, in fp32."""
+    """Returns the size of a checkpoint in fp32: weights, what the optimizer keeps unless it is lightweight, average."""
     states = 1 if config.checkpoint.lightweight else _STATES[config.optimizer.name]
-    return 4 * states * option.prediction.parameters
+    return 4 * (states + bool(config.training.ema_decay)) * option.prediction.parameters
 
 
 def of_profiles(config: Config, has_gpu: bool) -> str:

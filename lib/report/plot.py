@@ -45,7 +45,23 @@ def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, f
     for axes in (losses, metrics, speed, rate):
         axes.grid(alpha=0.25)
         _set_steps(axes, rows)
+    for axes in (losses, metrics):
+        _mark_stages(axes, rows)
     return save(figure, out)
+
+
+def _mark_stages(axes: Any, rows: Sequence[Row]) -> None:
+    """Draws a line at the last row before a stage of the run, with its name, if the run has stages."""
+    former, step = "", 0
+    for row in rows:
+        if row["split"] == "train" and (name := row.get("stage", "")) != former:
+            former = name
+            axes.axvline(step, color="grey", linestyle=":", linewidth=1)
+            axes.annotate(
+                name, (step, 0.02), xycoords=("data", "axes fraction"), rotation=90, fontsize="x-small", color="grey",
+                va="bottom",
+            )  # fmt: skip
+        step = int(row["step"])
 
 
 def _set_steps(axes: Any, rows: Sequence[Row]) -> None:

@@ -169,6 +169,13 @@ class Task:
         """
         return {}
 
+    def stage_name(self, step: int) -> str:
+        """Returns the name of the part of the run that a step is in, which log, progress line and plot show; "": none.
+
+        It is a function of the step alone.
+        """
+        return ""
+
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
         """Returns the layers of `model` that can be recomputed and that FSDP2 divides, in the forward pass's order.
 
@@ -223,6 +230,13 @@ class Task:
         """Returns a batch of the largest shape that training can meet, with arbitrary content."""
         what = "a batch of `size` samples of the largest shape that can occur, made without data"
         raise to_write(self, "example_batch(size, device)", what)
+
+    def evaluation_pass(self, model: nn.Module, batch: Batch) -> None:
+        """Computes what `evaluate` holds on the device at once for a batch, for the memory plan; by default the loss.
+
+        One that writes text, whose shapes depend on what it wrote, computes a last step of all lengths.
+        """
+        self.loss(model, batch)
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns metrics of `model` (in evaluation mode) over a loader whose `.dataset` is one of `datasets()`.

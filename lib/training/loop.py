@@ -6,7 +6,7 @@ memory that runs out, when to stop and save) is decided together; only the first
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,7 +82,7 @@ def train(
         saver,
         memory_for_next_launch(state),
     ):
-        batches = data.train_batches(task, train_set, order, steps, loading)
+        batches = _naming_stages(data.train_batches(task, train_set, order, steps, loading), task, progress)
         for step, slots in meter.waiting(batches):
             with session.measured("step"):
                 rates = set_rates(state, task, config, step)
@@ -91,25 +91,25 @@ def train(
             if step == steps.start:
                 ranks.keep_pace()
                 prepare_saving(state, config, saver)
-            last, epoch = state.step == training.max_steps, order.epoch(state.step)
+            last, where = state.step == training.max_steps, {"epoch": order.epoch(state.step), **_stage(task, step)}
 
             if last or _due(state.step, training.log_every_steps):
                 row = {**_worst(meter.row(training.effective_batch)), **rates, "micro_batch": state.micro_batch}
                 row |= sampler.row()
-                metrics.append({"step": state.step, "split": "train", "epoch": epoch, **row})
+                metrics.append({"step": state.step, "split": "train", **where, **row})
                 for sentence in advice.lines(row):
                     progress.note(sentence)
 
             if last or _due(state.step, training.evaluate_every_steps):
                 with session.measured("evaluate"), meter.paused():
                     scores = _validate(state, task, config, datasets["validation"], progress)
-                    metrics.append({"step": state.step, "split": "validation", "epoch": epoch, **scores})
+                    metrics.append({"step": state.step, "split": "validation", **where, **scores})
                     progress.note(_validation_line(state.step, scores, task))
                     observe(state, task, config, scores)
                     save_best(state, config, saver, task, scores)
                     last = last or state.has_stopped
 
-            progress.update(state.step, training.max_steps, partial(_line, row, state, config, order, meter))
+            progress.update(state.step, training.max_steps, partial(_line, row, state, task, config, order, meter))
             evaluates_next = _due(state.step + 1, training.evaluate_every_steps)
             stop, save = session.decide(evaluates_next, _save_due(state.step, saved_at, config), last)
             if last or stop or save:
@@ -157,8 +157,24 @@ def _validate(state: State, task: Task, config: Config, dataset: Any, progress: 
     return evaluate(state, task, config, dataset, Within(progress, state.step, config.training.max_steps))
 
 
-def _line(row: Mapping[str, float], state: State, config: Config, order: Order, meter: Meter) -> str:
-    """Returns what the progress shows: epoch, loss and speed of the last row, and the time left at the mean speed."""
+def _naming_stages(batches: Iterable[tuple[int, Any]], task: Task, progress: Progress) -> Iterator[tuple[int, Any]]:
+    """Yields the same, and notes each stage of a task with which a step begins."""
+    former = ""
+    for step, slots in batches:
+        if (stage := task.stage_name(step)) != former:
+            progress.note(f"step {step:,}: {f'the stage {stage}' if stage else 'no stage'}")
+            former = stage
+        yield step, slots
+
+
+def _stage(task: Task, step: int) -> dict[str, str]:
+    """Returns the column of metrics.csv with the stage of a step, which a task without stages does not have."""
+    name = task.stage_name(step)
+    return {"stage": name} if name else {}
+
+
+def _line(row: Mapping[str, Any], state: State, task: Task, config: Config, order: Order, meter: Meter) -> str:
+    """Returns what the progress shows: epoch and stage, loss and speed of the last row, and the time left."""
     left = duration((config.training.max_steps - state.step) / max(meter.pace(), 1e-9))
     skipped = f"  skipped {state.skipped_steps}" if state.skipped_steps else ""
     measured = (
@@ -166,7 +182,8 @@ def _line(row: Mapping[str, float], state: State, config: Config, order: Order, 
         if row
         else ""  # before the first row, which alone waits for the device
     )
-    return f"epoch {order.epoch(state.step):.2f}  {measured}{left} left{skipped}"
+    stage = f"{name}  " if (name := task.stage_name(max(0, state.step - 1))) else ""
+    return f"epoch {order.epoch(state.step):.2f}  {stage}{measured}{left} left{skipped}"
 
 
 def _validation_line(step: int, scores: Mapping[str, float], task: Task) -> str:

@@ -14,7 +14,7 @@ from lib.config.lengths import resolve_lengths
 from lib.config.reader import flat, length_pairs, option
 from lib.launch import smoke
 from lib.task import load_config
-from lib.tasks import glacier, legal
+from lib.tasks import glacier, legal, vqa
 from lib.tasks.graphmer import Settings
 from tests import toy as toys
 from tests.conftest import ROOT
@@ -134,6 +134,8 @@ def files_of(folder):
 def test_every_setting_of_a_task_is_read_in_its_source():
     assert unread_statically(Settings, files_of(LIB / "tasks" / "graphmer"), "workload.") == []
     assert unread_statically(glacier.Settings, files_of(LIB / "tasks" / "glacier"), "workload.") == []
+    by_name = ["workload.split.test", "workload.split.validation"]  # the parts that splits.py deals
+    assert unread_statically(vqa.Settings, files_of(LIB / "tasks" / "vqa"), "workload.") == by_name
 
 
 def test_a_key_that_nothing_reads_is_found(toy, monkeypatch):

@@ -211,6 +211,23 @@ def test_one_form_of_a_length_clears_the_other(tmp_path):
     assert load(tmp_path, GOOD).workload.ramp_steps == 7
 
 
+@dataclass(frozen=True)
+class Part:
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Named:
+    parts: dict[str, Part] = dataclasses.field(default_factory=dict)
+    numbers: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+def test_sections_by_name_are_flat_keys_too_and_other_mappings_are_one_value():
+    found = flat(Named({"a": Part(), "b": Part(2.0)}, {"c": 1}))
+    assert found == {"parts.a.share": 1.0, "parts.b.share": 2.0, "numbers": {"c": 1}}
+    assert flat(Named()) == {"parts": {}, "numbers": {}}
+
+
 @pytest.mark.parametrize(
     ("key", "given", "expected"),
     [

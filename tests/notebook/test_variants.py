@@ -29,9 +29,12 @@ def test_shorter_inputs_take_less_time_and_no_less_memory(toy):
 
 @pytest.mark.parametrize(
     ("changes", "numbers"),
-    [({}, 3), ({"checkpoint.lightweight": True}, 1), ({"optimizer.name": "sgd"}, 2)],
-)
-def test_a_checkpoint_has_what_the_optimizer_keeps_unless_it_is_lightweight(toy, changes, numbers):
+    [
+        ({}, 3), ({"checkpoint.lightweight": True}, 1), ({"optimizer.name": "sgd"}, 2),
+        ({"training.ema_decay": 0.9}, 4),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_has_the_average_and_what_the_optimizer_keeps_unless_it_is_lightweight(toy, changes, numbers):
     config = toy(changes)
     option = planner.as_configured(config, planner.find_card("t4"))
     wanted = text.amount(4 * numbers * option.prediction.parameters)

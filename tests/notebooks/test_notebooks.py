@@ -12,6 +12,7 @@ from lib.notebook.source import parameters as known_parameters
 from lib.supervised.new import made
 from lib.tasks.legal.generated import judgments
 from lib.tasks.legal.settings import Generator
+from lib.tasks.vqa import generated as drawn
 from tests.conftest import ROOT
 from tests.tasks.glacier.files import write_scenes
 
@@ -82,6 +83,23 @@ PARAMETERS = {
             "workload.split.validation": 0.3,
         },
     },
+    "06_vqa": {
+        "MAX_STEPS": 6,
+        "SMOKE_STEPS": 2,
+        "OVERRIDES": {
+            "training.effective_batch": 8,
+            "training.micro_batch": 8,
+            "training.log_every_steps": 2,
+            "training.evaluate_every_steps": 3,
+            "workload.pictures.side": 32,
+            "workload.image.channels": [8, 8],
+            "workload.decoder.hidden": 16,
+            "workload.decoder.feed_forward": 32,
+            "workload.decoder.vocabulary": 200,
+            "workload.decoder.length": 20,
+            "workload.writing.beams": 2,
+        },
+    },
     "07_your_model": {
         "MAX_STEPS": 6,
         "SMOKE_STEPS": 2,
@@ -100,6 +118,7 @@ RUNS = {  # what each leaves behind
     "03_glacier_finetune": [f"glacier_finetune_small-fold{fold}" for fold in range(2)],
     "04_glacier_ensemble": [f"glacier_ensemble_small-seed{seed}" for seed in (42, 123)],
     "05_legal": ["legal_small"],
+    "06_vqa": ["vqa_small"],
     "07_your_model": ["my"],
 }
 
@@ -170,6 +189,8 @@ def small_data(name: str, folder: Path) -> None:
         small_graph(folder)
     elif name == "05_legal":
         small_judgments(folder)
+    elif name == "06_vqa":
+        drawn.write(folder, drawn.Generator(pictures=30, questions=3, side=32))
     elif name == "07_your_model":
         made.images(folder, number=30, size=16)
     else:

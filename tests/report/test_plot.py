@@ -57,6 +57,15 @@ def test_epochs_stand_above_where_there_are_several(drawn):
     assert above(drawn([row | {"epoch": row["step"] / 500} for row in ROWS])[0]) == []
 
 
+def test_a_stage_has_a_line_with_its_name_where_it_begins(drawn):
+    names = {50: "FIRST", 100: "SECOND", 120: "SECOND"}
+    axes = drawn([row | {"stage": names[row["step"]]} for row in ROWS])
+    for ax in axes[:2]:
+        assert [(text.get_text(), text.xy[0]) for text in ax.texts] == [("FIRST", 0), ("SECOND", 50)]
+        assert [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == ":"] == [0, 50]
+    assert not drawn(ROWS)[0].texts and not axes[2].texts
+
+
 def test_the_running_mean_trails_over_a_twentieth_of_the_points():
     values = [float(n) for n in range(60)]  # so over three
     assert plot._running_mean(values)[:4] == [0, 0.5, 1, 2] and plot._running_mean(values)[59] == 58

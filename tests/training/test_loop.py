@@ -288,6 +288,20 @@ def test_rows_have_their_epoch(toy, tmp_path):
     assert all(float(row["epoch"]) == round(int(row["step"]) * 8 / 37, 4) for row in rows) and len(rows) > 3
 
 
+def test_a_task_without_stages_has_no_column_for_them_and_one_with_them_says_where_each_begins(toy, tmp_path, capsys):
+    fit(toy(), tmp_path / "plain")
+    assert "stage" not in read(tmp_path / "plain" / "metrics.csv")[0] and "stage" not in capsys.readouterr().out
+    config, shown = toy({"training.log_every_steps": 1}), Shown()
+    task = load_task(config)
+    task.stage_name = lambda step: ["", "LATE"][step >= 7]
+    (tmp_path / "staged").mkdir()
+    loop.train(task, config, tmp_path / "staged", endless(), shown)
+    rows = [row for row in read(tmp_path / "staged" / "metrics.csv") if row["split"] == "train"]
+    assert [row["stage"] for row in rows] == [""] * 7 + ["LATE"] * 5
+    assert capsys.readouterr().out.count("step 7: the stage LATE") == 1
+    assert ["LATE" in text for done, text in shown.lines if "batches" not in text] == [False] * 7 + [True] * 5
+
+
 def test_tables_are_synced_before_the_checkpoint_that_relies_on_them(toy, tmp_path, monkeypatch):
     config, synced, at_commit = toy({"checkpoint.every_steps": 4, "training.log_every_steps": 4}), [], {}
 

@@ -1,0 +1,140 @@
+"""Tokenizers as values that JSON has: published ones, or byte pairs of the run's own; and the tags of an answer."""
+
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from lib.errors import BadInput, printable
+
+TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
+KINDS = 200  # types of questions at most, each a token of its own
+EXTRA = len(TAGS) + KINDS  # tokens behind those of the tokenizer
+_SPECIALS = ("<pad>", "</s>", "<unk>")
+_MOST_CHARACTERS = 8_000_000  # of a tokenizer; PhoBERT's has 3 million
+
+
+class Tokens:
+    """A tokenizer; `before` and `after` are the special tokens around a text, `pad` and `end` those of a decoder."""
+
+    def __init__(self, values: Mapping[str, Any], kinds: Sequence[str] = ()):
+        """Takes what `published` or `trained` returned, and the types of questions. Raises BadInput."""
+        try:
+            self._tokenizer = Tokenizer.from_str(values["text"])
+            self.pad, self.end, self.first = (int(values[name]) for name in ("pad", "end", "first"))
+            self.before, self.after = list(map(int, values["before"])), list(map(int, values["after"]))
+            self.is_lower, self._unknown = bool(values["is_lower"]), int(values["unknown"])
+        except Exception as error:  # tokenizers raises Exception itself
+            raise BadInput(
+                f"The tokenizer that is kept with the weights cannot be read ({printable(error)})."
+            ) from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.kinds = {name: self.first + len(TAGS) + number for number, name in enumerate(kinds)}
+        self.answer, self.answer_end, self.reasoning, self.reasoning_end = range(self.first, self.first + len(TAGS))
+
+    def numbers(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the tokens of each text, without special ones and tags: a text that says "<answer>" is a text."""
+        plain = [unicodedata.normalize("NFC", text) for text in texts]
+        found = self._tokenizer.encode_batch(plain, add_special_tokens=False)
+        return [[number if number < self.first else self._unknown for number in one.ids] for one in found]
+
+    def questions(self, texts: Sequence[str], length: int) -> list[list[int]]:
+        """Returns the tokens of each question as the encoder reads it, with special ones, `length` at most."""
+        room = length - len(self.before) - len(self.after)
+        lowered = [text.lower() for text in texts] if self.is_lower else texts
+        return [[*self.before, *one[:room], *self.after] for one in self.numbers(lowered)]
+
+    def text(self, numbers: Sequence[int]) -> str:
+        """Returns the text of tokens; tags and what the tokenizer does not know are left out."""
+        known = [n for n in numbers if n < self.first and n not in (self.pad, self.end)]
+        return " ".join(self._tokenizer.decode(known, skip_special_tokens=False).split())
+
+
+def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
+    """Returns byte pairs of at most `size` pieces. The same texts give the same ones, with the same numbers.
+
+    Words that are frequent are a piece each, so that few questions have words as tokens, and what is rare is
+    spelled. Of an alphabet of thousands the rarest letters are unknown.
+    """
+    plain = [unicodedata.normalize("NFC", text) for text in texts]
+    seen = Counter(letter for text in plain for letter in text if not letter.isspace())
+    frequent = [letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[: size // 2]]
+    rare = dict.fromkeys(map(ord, seen.keys() - {*frequent}), " ")
+    tokenizer = Tokenizer(models.BPE(unk_token=_SPECIALS[2]))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*_SPECIALS], show_progress=False)
+    tokenizer.train_from_iterator((text.translate(rare) for text in plain), trainer)
+    values = json.loads(tokenizer.to_str())
+    values["added_tokens"] = []  # a text that says "</s>" is a text
+    first = tokenizer.get_vocab_size()
+    return {"text": json.dumps(values), "pad": 0, "end": 1, "unknown": 2, "first": first, **_around([], [], True)}
+
+
+def _around(before: Sequence[int], after: Sequence[int], is_lower: bool) -> dict[str, Any]:
+    return {"before": list(before), "after": list(after), "is_lower": is_lower}
+
+
+def published(folder: Path, words: int, is_decoder: bool) -> dict[str, Any]:
+    """Returns the tokenizer beside published weights whose word vectors are `words`. Raises BadInput."""
+    if (folder / "bpe.codes").is_file() and not (folder / "tokenizer.json").is_file():
+        return phobert(folder)
+    from transformers import AutoTokenizer
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        text, pad, unknown = loaded.backend_tokenizer.to_str(), loaded.pad_token_id, loaded.unk_token_id
+        end = loaded.eos_token_id if is_decoder else loaded.sep_token_id
+        marks = [] if is_decoder else loaded("")["input_ids"]
+    except Exception as error:  # of many kinds: files that lack, code that it would have to run, a library that lacks
+        why = printable(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, most=300)
+        raise BadInput(
+            f"The tokenizer in {printable(folder)} cannot be used ({why}). Beside the weights it needs tokenizer.json, "
+            "or vocab.txt with bpe.codes as PhoBERT has them, or spiece.model as T5 has it."
+        ) from None
+    if pad is None or (is_decoder and end is None) or len(text) > _MOST_CHARACTERS:
+        raise BadInput(
+            f"The tokenizer in {printable(folder)} has no tokens for padding and end, or is larger than "
+            f"{_MOST_CHARACTERS:,} characters. Take an encoder like BERT's, and a decoder like T5's."
+        )
+    half = len(marks) // 2
+    around = _around(marks[:half], marks[half:], False)
+    unknown = pad if unknown is None else unknown
+    return {"text": text, "pad": pad, "end": pad if end is None else end, "unknown": unknown, "first": words, **around}
+
+
+def phobert(folder: Path) -> dict[str, Any]:
+    """Returns PhoBERT's byte pairs, which transformers reads in Python alone, as this library has them.
+
+    There "x@@" is a piece within a word and "x" one at its end; here that is "x" and "x</w>". Pieces that only merges
+    go through have numbers behind all others, and count as unknown. Raises BadInput.
+    """
+    try:
+        lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
+        names = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines if line.strip())]
+        rows = [line.split()[:2] for line in (folder / "bpe.codes").read_text("utf-8").splitlines()]
+        merges = [(one, other) for one, other in (row for row in rows if row)]
+    except (OSError, ValueError) as error:
+        raise BadInput(f"The tokenizer in {printable(folder)} cannot be read ({printable(error)}).") from None
+    pieces = {}
+    for number, name in enumerate(names):
+        special = number < 4
+        pieces.setdefault(name if special else name[:-2] if name.endswith("@@") else f"{name}</w>", number)
+    first = len(names) + 1  # the mask comes last
+    for one, other in merges:
+        for piece in (one, other, one + other):
+            pieces.setdefault(piece, len(pieces) + first)
+    model = models.BPE(pieces, merges, unk_token="<unk>", end_of_word_suffix="</w>")
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    print(
+        "PhoBERT was trained on words whose syllables are joined (xe_đạp). Questions are read as they are written: "
+        "where yours are not segmented, it knows their syllables, and less of their words."
+    )
+    return {"text": tokenizer.to_str(), "pad": 1, "end": 2, "unknown": 3, "first": first, **_around([0], [2], False)}
