@@ -64,7 +64,7 @@ def of_evaluation(plan: Plan) -> str:
     assert asked
     taken = (
         f"An evaluation takes {asked.samples:,} samples at once (data.evaluation_batch): {asked.peak_bytes / GIB:.2f} "
-        "GiB at its peak"
+        "GiB at the peak of what it computes"
     )
     if asked.fitting == asked.samples:
         return f"{taken}."
