@@ -25,7 +25,7 @@ from lib.tasks.glacier.settings import Prediction, Source
 _VIEWS = 8  # the flips and quarter turns of a square
 _USUAL = Prediction()
 _PERCENT_NODATA = 255  # in maps of percent
-_MADE_BY = "TRAINBOOK_MADE_BY"  # the tag of a map by which it is known as done
+_MADE_BY = "MADE_BY"  # the tag of a map by which it is known as done
 
 
 @dataclass
