@@ -22,7 +22,7 @@ def installed(tmp_path_factory):
     source, wheels, packages = place / "source", place / "wheels", place / "packages"
     for name in ("lib", "configs", "trainbook"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     before = sorted(path for path in source.rglob("*"))
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
