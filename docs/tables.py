@@ -1,4 +1,4 @@
-"""Computes the tables of docs/*.md from docs/facts.py, lib/machine/facts.py, configurations, examples and words.
+"""Computes the tables of README.md and docs/ from docs/facts.py, lib/machine/facts.py, configurations and their classes.
 
     python -m docs.tables           write the tables between their marks
     python -m docs.tables --check   name the files with stale tables; exit code 1 if there are any
@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from docs import notebooks, reference
 from docs.facts import FACTS
+from docs.reference import table
 from lib.config.words import WORDS
 from lib.machine.facts import CARDS, Card
 from lib.task import find_task, load_config
@@ -28,11 +30,6 @@ GIB = 2**30
 
 def fact(name: str) -> float:
     return float(FACTS[name].value)
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 # --- the reference workload -------------------------------------------------------------------------------------------
@@ -291,6 +288,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "own-task": own_task,
     "own-config": own_config,
     "words": words,
+    **reference.TABLES,
+    **notebooks.TABLES,
 }
 
 
@@ -300,13 +299,14 @@ def render(text: str) -> str:
 
 def main(arguments: list[str]) -> int:
     stale = []
-    for path in sorted(DOCS.glob("*.md")):
+    pages = [page for page in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))) if page.is_file()]
+    for path in pages:
         text = path.read_text("utf-8")
         if (fresh := render(text)) != text:
-            stale.append(path.name)
+            stale.append(path.relative_to(DOCS.parent).as_posix())
             if "--check" not in arguments:
                 path.write_text(fresh, "utf-8")
-                print(f"wrote docs/{path.name}")
+                print(f"wrote {stale[-1]}")
     if stale and "--check" in arguments:
         print(f"Stale: {', '.join(stale)}. To rebuild:\n    make docs")
         return 1

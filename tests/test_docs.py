@@ -13,11 +13,16 @@ from lib.config.reader import sentences
 from lib.machine.facts import CARDS
 from tests.conftest import ROOT
 
-DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 # a path of this checkout, or one inside lib as design.md shortens it; a star stands for any name
 NAMED = re.compile(r"`((?:configs|docs|lib|notebooks|notebooks_src|tests)/[\w./*-]+|\w+/\w+\.py|\w+\.py)`")
 # a key, and no function that is the text of a link
 KEY = re.compile(r"`((?:training|checkpoint|data|optimizer|scheduler|memory|session|run)\.\w+)[`:](?!\]\()")
+
+
+def named(path):
+    return path.relative_to(ROOT).as_posix()
 
 
 def commands(text):
@@ -42,38 +47,62 @@ def test_a_stale_table_is_seen(monkeypatch, tmp_path, capsys):
     assert tables.main(["--check"]) == 0
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_command_in_a_document_exists_with_its_options(document):
     for command in commands(document.read_text()):
         arguments = shlex.split(command)[3:]
         if not arguments or arguments == ["kaggle"]:
             continue
         is_name_alone = len(arguments) == 2 and arguments[0] == "kaggle"
-        named = [*arguments, "graphmer"] if is_name_alone else arguments
-        assert _parser().parse_args(named).run, command
+        whole = [*arguments, "graphmer"] if is_name_alone else arguments
+        assert _parser().parse_args(whole).run, command
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_links_lead_to_files_and_headings(document):
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
         if target.startswith("http"):
             continue
         name, _, anchor = target.partition("#")
         path = document.parent / name if name else document
-        assert path.exists(), f"{document.name}: {target}"
+        assert path.exists(), f"{named(document)}: {target}"
         if anchor:
-            heads = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}, target
+            assert anchor in anchors(path.read_text()), f"{named(document)}: {target}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def anchors(text):
+    """The anchors that GitHub gives the headings of a text; those of code blocks are no headings."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_every_test_that_a_document_names_exists(document):
+    for file, test in TEST.findall(document.read_text()):
+        assert re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE), f"{named(document)}: {test}"
+
+
+def test_each_page_on_an_idea_names_tests():
+    for page in (ROOT / "docs" / "ideas").glob("*.md"):
+        assert len(TEST.findall(page.read_text())) >= 3, f"{page.name} promises what nothing proves"
+
+
+def test_the_front_page_is_short_and_leads_to_every_page():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")}
+    assert not pages - set(re.findall(r"\]\((docs/[\w.]+md)", text)), "README links every page of docs/"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_file_that_a_document_names_exists(document):
     roots = [ROOT, ROOT / "lib", ROOT / "lib" / "kaggle"]
     for name in NAMED.findall(document.read_text()):
-        assert any(True for root in roots for _ in root.glob(name)), f"{document.name}: {name}"
+        assert any(True for root in roots for _ in root.glob(name)), f"{named(document)}: {name}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_configuration_key_in_a_document_exists(document):
     known = set(sentences(Config))
     assert set(KEY.findall(document.read_text())) <= known
