@@ -16,7 +16,7 @@ from docs.reference import table
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES, HOURS = ROOT / "notebooks_src", Path(__file__).with_name("hours.json")
-# By notebook: the question, the configurations with the number of their runs and what their samples are, and what comes out
+# By notebook: what it is for; its configurations, each with the number of runs and the name of a sample; what comes out
 ABOUT: dict[str, tuple[str, tuple[tuple[str, int, str], ...], str]] = {
     "00_memory": ("Will my run fit, and how long does it take?", (), "a plan, as a page and as a file for training"),
     "01_graphmer": (
@@ -25,16 +25,24 @@ ABOUT: dict[str, tuple[str, tuple[tuple[str, int, str], ...], str]] = {
         "weights, test ranks beside counting, answers on your sources",
     ),
     "02_glacier_pretrain": (
-        "A U-Net that knows ice, on satellite images", (("glacier_pretrain", 1, "tiles"),), "weights that 03 starts from"
+        "A U-Net that knows ice, on satellite images",
+        (("glacier_pretrain", 1, "tiles"),),
+        "weights that 03 starts from",
     ),
     "03_glacier_finetune": (
-        "The same on your own scenes, in five folds", (("glacier_finetune", 5, "tiles"),), "five models, a table of scores"
+        "The same on your own scenes, in five folds",
+        (("glacier_finetune", 5, "tiles"),),
+        "five models, a table of scores",
     ),
     "04_glacier_ensemble": (
-        "The best maps: three seeds and five folds vote", (("glacier_finetune", 3, "tiles"),), "masks as GeoTIFF, scores"
+        "The best maps: three seeds and five folds vote",
+        (("glacier_finetune", 3, "tiles"),),
+        "masks as GeoTIFF, scores",
     ),
     "05_legal": (
-        "The roles of sentences in judgments", (("legal", 1, "sentences"),), "weights, scores by role, a page of your text"
+        "The roles of sentences in judgments",
+        (("legal", 1, "sentences"),),
+        "weights, scores by role, a page of your text",
     ),
     "07_your_model": ("Your own model and data", (), "weights, scores beside the trivial baseline, your class"),
 }  # fmt: skip
@@ -55,7 +63,8 @@ def badges(name: str, published: str) -> str:
     """Returns the badges that open a notebook on Kaggle and on Colab."""
     path = f"{published.removeprefix('https://github.com/')}/blob/main/notebooks/{name}.ipynb"
     values = {"address": f"https://github.com/{path}", "path": path}
-    return " ".join(f"[![Open in {place}]({image})]({link.format(**values)})" for place, (image, link) in BADGES.items())
+    shown = ((place, image, link.format(**values)) for place, (image, link) in BADGES.items())
+    return " ".join(f"[![Open in {place}]({image})]({link})" for place, image, link in shown)
 
 
 def title(name: str) -> str:
@@ -64,11 +73,12 @@ def title(name: str) -> str:
 
 
 def hours(name: str, planned: dict) -> str:
-    """Returns the hours of a notebook's full run on two T4s, or for each 1,000 samples where its length is in epochs."""
+    """Returns the hours of a full run on two T4s, or for each 1,000 samples where its length is in epochs."""
     times = []
     for config, runs, unit in ABOUT.get(name, ("", ()))[1]:
         if config in planned:
-            amount = f"{runs * planned[config]['hours']:.1f} h"
+            time = runs * planned[config]["hours"]
+            amount = f"{time:.1f} h" if time >= 1 else f"{max(1, round(60 * time))} min"
             times.append(f"{amount} for each 1,000 {unit}" if unit else amount)
     return ", ".join(times) or EMPTY.get(name, "not planned yet")
 
@@ -87,7 +97,7 @@ def notebooks() -> str:
 
 
 def plan() -> None:
-    """Plans every run that ABOUT names on two T4s and writes the hours; with 1,000 samples where a length is in epochs."""
+    """Plans what ABOUT names on two T4s, with 1,000 samples where a length is in epochs, and writes the hours."""
     from lib import planner
     from lib.task import load_config
 

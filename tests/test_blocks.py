@@ -14,9 +14,12 @@ from lib import __main__
 from tests.conftest import ROOT
 from tests.test_docs import DOCUMENTS
 
-BLOCK = re.compile(r"(?:^<!-- not run here: (?P<why>.+?) -->\n)?^```(?P<language>sh|python)\n(?P<code>.*?)^```$", re.M | re.S)
-OTHER = re.compile(r"^```(?:bash|console|shell|py|pycon|sh .*|python .*)$", re.M)
-GENERATED = re.compile(r"<!-- table [\w-]+ -->\n.*?<!-- end -->", re.S)  # what docs.tables writes is run by its own tests
+BLOCK = re.compile(
+    r"(?:^<!-- not run here: (?P<why>.+?) -->\n)?^```(?P<language>sh|python)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+OTHER = re.compile(r"^```(?:bash|console|shell|py|pycon|sh .*|python .*)$", re.MULTILINE)
+GENERATED = re.compile(r"<!-- table [\w-]+ -->\n.*?<!-- end -->", re.DOTALL)  # other tests run it
 
 
 def blocks(text):
