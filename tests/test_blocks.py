@@ -2,7 +2,7 @@
 
     <!-- not run here: it needs an account of Kaggle -->
 
-A Python block runs as it stands. A line of a shell block is a command of `python -m lib`; it runs in this process.
+A Python block runs as it stands. A line of a shell block is a command of `python -m lib`; it runs in this process, once for all documents.
 """
 
 import re
@@ -36,8 +36,13 @@ def commands(code):
     return [shlex.split(line) for line in lines if line and not line.startswith("#")]
 
 
+done = set()  # a command that several documents give is run once
+
+
 def run(code):
     for command in commands(code):
+        if shlex.join(command) in done:
+            continue
         assert command[:3] == ["python", "-m", "lib"], (
             f"{shlex.join(command)} cannot run in a test: write <!-- not run here: why --> above its block"
         )
@@ -45,6 +50,7 @@ def run(code):
             assert __main__.main(command[3:]) == 0, command
         except SystemExit as end:  # --version and --help
             assert end.code in (0, None), command
+        done.add(shlex.join(command))
 
 
 @pytest.fixture

@@ -1,0 +1,71 @@
+"""What mkdocs needs beside mkdocs.yml: a front page made of README.md, and links that lead out of docs/.
+
+A link to a file outside of docs/ leads to the published repository (pyproject.toml), or is plain text where there is none.
+"""
+
+import re
+import tomllib
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|!\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def on_files(files, config):
+    """Adds README.md as the front page."""
+    from mkdocs.structure.files import File
+
+    text = _moved((ROOT / "README.md").read_text("utf-8"))
+    files.append(File.generated(config, "index.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Mends the links of a page that lead to what the site does not have."""
+    pages = {file.src_uri for file in files if file.inclusion.is_included()}
+    return mended(markdown, PurePosixPath(page.file.src_uri).parent, pages, _repository())
+
+
+def mended(markdown: str, folder: PurePosixPath, pages: set[str], repository: str) -> str:
+    """Returns a page of a folder below docs/ with its links out of the site turned to the repository, or to text."""
+
+    def link(found: re.Match) -> str:
+        name, _, anchor = found[3].partition("#")
+        if not name or "://" in name or _resolved(folder / name) in pages:
+            return found[0]
+        if not repository or found[1]:
+            return found[2]
+        path = _resolved(PurePosixPath("docs") / folder / name)
+        return f"[{found[2]}]({repository}/blob/main/{path}{'#' * bool(anchor)}{anchor})"
+
+    parts, blocks = CODE.split(markdown), CODE.findall(markdown)
+    texts = [LINK.sub(link, part) for part in parts]
+    return "".join(text + block for text, block in zip(texts, [*blocks, ""], strict=True))
+
+
+def _moved(text: str) -> str:
+    """Returns README.md as it would stand in docs/."""
+    return LINK.sub(lambda found: f"{found[1]}[{found[2]}]({_from_docs(found[3])})", text)
+
+
+def _from_docs(target: str) -> str:
+    if "://" in target or target.startswith("#"):
+        return target
+    return target.removeprefix("docs/") if target.startswith("docs/") else f"../{target}"
+
+
+def _resolved(path: PurePosixPath) -> str:
+    """Returns a path without `..` in its middle; what leads out of docs/ begins with one."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part == ".." and parts and parts[-1] != "..":
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _repository() -> str:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    return project["tool"]["trainbook"]["repository"].rstrip("/")
