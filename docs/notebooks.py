@@ -86,13 +86,13 @@ def hours(name: str, planned: dict) -> str:
 def notebooks() -> str:
     """Returns a row for each source of a notebook; one that ABOUT lacks has its heading alone."""
     published, planned = repository(), json.loads(HOURS.read_text("utf-8"))["runs"]
-    head = ["notebook", "for", "on Kaggle's two T4s, computed", "what comes out"] + ["open"] * bool(published)
+    head = ["notebook", "for", "on Kaggle's two T4s, computed", "what comes out", "get it"]
     rows = []
     for path in sorted(SOURCES.glob("[0-9]*.py")):
         name = path.stem
         about, _, result = ABOUT.get(name, (title(name), (), "`outputs.tar.gz`"))
-        row = [f"[{name}](notebooks/{name}.ipynb)", about, hours(name, planned), result]
-        rows.append([*row, badges(name, published)] if published else row)
+        ways = f"[file](notebooks/{name}.ipynb) {badges(name, published) if published else ''}".rstrip()
+        rows.append([f"[{name}](notebooks_src/{name}.py)", about, hours(name, planned), result, ways])
     return table(head, rows)
 
 

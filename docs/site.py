@@ -1,6 +1,6 @@
-"""What mkdocs needs beside mkdocs.yml: a front page made of README.md, and links that lead out of docs/.
+"""What mkdocs needs beside mkdocs.yml: the front page from README.md, a page for each notebook, and links out of docs/.
 
-A link to a file outside of docs/ leads to the published repository (pyproject.toml), or is plain text where there is none.
+A link to a file outside of docs/ leads to the published repository (pyproject.toml). Where there is none it is text.
 """
 
 import re
@@ -13,11 +13,13 @@ CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files, config):
-    """Adds README.md as the front page."""
+    """Adds README.md as the front page, and the text of each notebook without the cell that carries the library."""
     from mkdocs.structure.files import File
 
     text = _moved((ROOT / "README.md").read_text("utf-8"))
     files.append(File.generated(config, "index.md", content=text))
+    for source in sorted((ROOT / "notebooks_src").glob("[0-9]*.py")):
+        files.append(File.generated(config, f"notebooks/{source.stem}.md", content=readable(source.read_text("utf-8"))))
     return files
 
 
@@ -32,6 +34,9 @@ def mended(markdown: str, folder: PurePosixPath, pages: set[str], repository: st
 
     def link(found: re.Match) -> str:
         name, _, anchor = found[3].partition("#")
+        name = re.sub(r"^(?:\.\./)+notebooks_src/(\w+)\.py$", r"notebooks/\1.md", name)
+        if _resolved(PurePosixPath(name)) in pages and name.startswith("notebooks/"):
+            return f"[{found[2]}]({'../' * len(folder.parts)}{name})"
         if not name or "://" in name or _resolved(folder / name) in pages:
             return found[0]
         if not repository or found[1]:
@@ -42,6 +47,18 @@ def mended(markdown: str, folder: PurePosixPath, pages: set[str], repository: st
     parts, blocks = CODE.split(markdown), CODE.findall(markdown)
     texts = [LINK.sub(link, part) for part in parts]
     return "".join(text + block for text, block in zip(texts, [*blocks, ""], strict=True))
+
+
+def readable(source: str) -> str:
+    """Returns the text of a notebook's percent source as Markdown: its header and its carrier cell are left out."""
+    parts = []
+    for cell in re.split(r"^# %% ?", source, flags=re.MULTILINE)[1:]:
+        head, _, body = cell.partition("\n")
+        if "[markdown]" in head:
+            parts.append("\n".join(re.sub(r"^# ?", "", line) for line in body.strip().splitlines()))
+        elif "carrier" not in head:
+            parts.append(f"```python\n{body.strip()}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def _moved(text: str) -> str:

@@ -294,7 +294,7 @@ def picture() -> str:
     shown = [(place, fill) for place, fill in zip(_kinds(), FILLS, strict=True)]
     left, width, bar, top = 110, 460, 16, 46
     group = bar * len(shown) + 14
-    first, last = -1, 6  # powers of ten of seconds: 0.1 s to about eleven days
+    first, last = 0, 5  # powers of ten of seconds: 1 s to a day and a bit
     height = top + group * len(LENGTHS) + 30
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 90} {height}" '

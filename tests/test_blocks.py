@@ -2,7 +2,8 @@
 
     <!-- not run here: it needs an account of Kaggle -->
 
-A Python block runs as it stands. A line of a shell block is a command of `python -m lib`; it runs in this process, once for all documents.
+A Python block runs as it stands. A line of a shell block is a command of `python -m lib`, which runs in this process,
+once for all documents.
 """
 
 import re

@@ -3,10 +3,11 @@
 import dataclasses
 import re
 import shlex
+from pathlib import PurePosixPath
 
 import pytest
 
-from docs import facts, tables
+from docs import facts, reference, site, tables
 from lib.__main__ import _parser
 from lib.config import REMOVED, Config
 from lib.config.reader import sentences
@@ -127,3 +128,30 @@ def test_a_fact_that_the_code_names_is_in_lib():
     """What docs/facts.py has alone is in no notebook."""
     text = "".join(path.read_text() for path in (ROOT / "lib").rglob("*.py") if path.name != "facts.py")
     assert not [name for name in facts.FACTS.keys() - facts.USED.keys() if f'"{name}"' in text]
+
+
+def test_every_key_stands_in_the_reference_with_its_sentence():
+    text = reference.all_keys() + reference.workloads()
+    rows = dict(re.findall(r"^\| `([\w.]+)` \|.*\| (.*) \|$", text, re.MULTILINE))
+    keys = {key for key, sentence in sentences(Config).items() if not any(one.startswith(f"{key}.") for one in rows)}
+    assert keys <= rows.keys() and all(rows.values())
+    assert {"queue.grid", "workload.tiles.size", "workload.chain.roots"} <= rows.keys()
+
+
+def test_links_of_the_site_lead_to_its_pages_to_the_repository_or_nowhere():
+    pages = {"kaggle.md", "ideas/clock.md", "notebooks/01_graphmer.md", "house.svg"}
+    folder = PurePosixPath("ideas")
+    here = "[a](../kaggle.md#x) [b](#y) [c](https://d.org/e)"
+    assert site.mended(here, folder, pages, "") == here
+    assert site.mended("[loop](../../lib/loop.py)", folder, pages, "") == "loop"
+    published = site.mended("[loop](../../lib/loop.py#L3)", folder, pages, "https://github.com/o/n")
+    assert published == "[loop](https://github.com/o/n/blob/main/lib/loop.py#L3)"
+    assert site.mended("```\n[a](../../b)\n```\n[a](../../b)", folder, pages, "") == "```\n[a](../../b)\n```\na"
+    read = site.mended("[01](../notebooks_src/01_graphmer.py)", PurePosixPath("."), pages, "")
+    assert read == "[01](notebooks/01_graphmer.md)"
+
+
+def test_the_page_of_a_notebook_has_its_text_without_the_library():
+    text = site.readable((ROOT / "notebooks_src" / "01_graphmer.py").read_text())
+    assert text.startswith("# GraphMER") and "The build puts lib here" not in text and "trainbook:" not in text
+    assert "```python\n" in text and "## Dependencies" in text

@@ -94,7 +94,7 @@ def test_whoever_reports_a_mistake_is_asked_for_the_doctors_findings():
 
 
 def test_badges_open_each_notebook_where_the_repository_is_published_and_are_left_out_elsewhere(monkeypatch):
-    row = "[01_graphmer](notebooks/01_graphmer.ipynb)"
+    row = "[file](notebooks/01_graphmer.ipynb)"
     monkeypatch.setattr(notebooks, "repository", lambda: "")
     assert row in notebooks.notebooks() and "badge" not in notebooks.notebooks()
     monkeypatch.setattr(notebooks, "repository", lambda: "https://github.com/someone/trainbook")
