@@ -44,6 +44,11 @@ ABOUT: dict[str, tuple[str, tuple[tuple[str, int, str], ...], str]] = {
         (("legal", 1, "sentences"),),
         "weights, scores by role, a page of your text",
     ),
+    "06_vqa": (
+        "Questions about pictures, answered in text",
+        (("vqa", 1, "questions"),),
+        "weights, answers beside guessing without looking",
+    ),
     "07_your_model": ("Your own model and data", (), "weights, scores beside the trivial baseline, your class"),
 }  # fmt: skip
 EMPTY = {"00_memory": "none: a laptop, seconds", "07_your_model": "yours: the notebook plans it first"}
@@ -103,7 +108,10 @@ def plan() -> None:
 
     runs = {}
     for config in dict.fromkeys(one for _, configs, _ in ABOUT.values() for one, _, _ in configs):
-        made = planner.make(load_config(ROOT / "configs" / f"{config}.yaml"), planner.find_card("t4"), 0, 1000)
+        path = ROOT / "configs" / f"{config}.yaml"
+        if not path.is_file():
+            continue
+        made = planner.make(load_config(path), planner.find_card("t4"), 0, 1000)
         steps = made.max_steps or made.steps_for(1000)
         runs[config] = {"steps": steps, "hours": round(made.seconds(steps) / 3600, 2)}
         print(f"{config}: {runs[config]}", flush=True)
@@ -111,7 +119,15 @@ def plan() -> None:
     HOURS.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 
-TABLES = {"notebooks": notebooks}
+def workload_pages() -> str:
+    """Returns links to the pages of the workloads in lib/tasks that have one, by their headings."""
+    names = sorted(path.name for path in (ROOT / "lib" / "tasks").iterdir() if path.is_dir())
+    pages = [Path(__file__).with_name(f"{name}.md") for name in names]
+    heads = [(page.name, page.read_text("utf-8").partition("\n")[0]) for page in pages if page.is_file()]
+    return "".join(f"- [{head.removeprefix('# ')}](docs/{name})\n" for name, head in heads)
+
+
+TABLES = {"notebooks": notebooks, "workload-pages": workload_pages}
 
 if __name__ == "__main__":
     sys.exit(plan())

@@ -12,6 +12,16 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|!\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
+def on_config(config):
+    """Adds the pages that the navigation does not name to its workloads, and the notebooks behind them."""
+    named = set(re.findall(r"[\w/]+\.md", str(config.nav)))
+    section = next(part["Workloads"] for part in config.nav if isinstance(part, dict) and "Workloads" in part)
+    section += sorted(path.name for path in (ROOT / "docs").glob("*.md") if path.name not in named)
+    sources = sorted((ROOT / "notebooks_src").glob("[0-9]*.py"))
+    config.nav.append({"Notebooks": [f"notebooks/{source.stem}.md" for source in sources]})
+    return config
+
+
 def on_files(files, config):
     """Adds README.md as the front page, and the text of each notebook without the cell that carries the library."""
     from mkdocs.structure.files import File
@@ -34,9 +44,10 @@ def mended(markdown: str, folder: PurePosixPath, pages: set[str], repository: st
 
     def link(found: re.Match) -> str:
         name, _, anchor = found[3].partition("#")
-        name = re.sub(r"^(?:\.\./)+notebooks_src/(\w+)\.py$", r"notebooks/\1.md", name)
-        if _resolved(PurePosixPath(name)) in pages and name.startswith("notebooks/"):
-            return f"[{found[2]}]({'../' * len(folder.parts)}{name})"
+        own = re.sub(r"^\.\./notebooks_src/(\w+)\.py$", r"notebooks/\1.md", _resolved(folder / name))
+        own = "index.md" if own == "../README.md" else own
+        if own in pages and own != _resolved(folder / name):  # written elsewhere, and a page of the site
+            return f"[{found[2]}]({'../' * len(folder.parts)}{own}{'#' * bool(anchor)}{anchor})"
         if not name or "://" in name or _resolved(folder / name) in pages:
             return found[0]
         if not repository or found[1]:

@@ -149,6 +149,8 @@ def test_links_of_the_site_lead_to_its_pages_to_the_repository_or_nowhere():
     assert site.mended("```\n[a](../../b)\n```\n[a](../../b)", folder, pages, "") == "```\n[a](../../b)\n```\na"
     read = site.mended("[01](../notebooks_src/01_graphmer.py)", PurePosixPath("."), pages, "")
     assert read == "[01](notebooks/01_graphmer.md)"
+    front = site.mended("[front](../../README.md#limits)", folder, {*pages, "index.md"}, "")
+    assert front == "[front](../index.md#limits)"
 
 
 def test_the_page_of_a_notebook_has_its_text_without_the_library():
