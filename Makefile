@@ -86,7 +86,7 @@ clean:
 .venv/run: requirements/run.txt
 	$(PYTHON) -m venv .venv
 ifeq ($(TORCH),cpu)
-	$(INSTALL) --index-url $(CPU_BUILDS) $$(grep '^torch==' $<)
+	$(INSTALL) --no-deps --index-url $(CPU_BUILDS) $$(grep '^torch==' $<)
 endif
 	$(INSTALL) -r $<
 	touch $@
