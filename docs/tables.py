@@ -20,7 +20,7 @@ from docs.reference import table
 from lib.config.words import WORDS
 from lib.machine.facts import CARDS, Card
 from lib.task import find_task, load_config
-from lib.text import computed, duration
+from lib.text import computed
 
 DOCS = Path(__file__).resolve().parent
 BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -233,9 +233,14 @@ def attention() -> str:
         running, is_open = place.hours(RUN_STEPS * RUNS), place.name.startswith("Colab")
         minutes = RUNS * fact("person_minutes_per_run") + is_open * running * fact("person_minutes_per_open_hour")
         worth = minutes / 60 * fact("person_usd_per_hour")
-        rows.append([place.name, f"{running:,.0f}", _usd(place, running), f"{minutes / 60:.1f}", f"{worth:,.0f} USD"])
-    price = f"{fact('person_usd_per_hour'):g} USD"
-    return table(["place", "hours running, at least", "which cost", "hours of a person", f"at {price} an hour"], rows)
+        paid = fact("rtx3050_usd") if place.usd_an_hour is None else place.usd_an_hour * running
+        rows.append([
+            place.name, f"{running:,.0f} h", _usd(place, running), f"{minutes / 60:.1f} h", f"{worth:,.0f} USD",
+            f"{paid + worth:,.0f} USD",
+        ])  # fmt: skip
+    price = f"at {fact('person_usd_per_hour'):g} USD an hour"
+    head = ["place", "running, at least", "which cost", "of a person", price, "together, first year, without power"]
+    return table(head, rows)
 
 
 def _count(hours: float, limit: float | None) -> str:
@@ -284,8 +289,15 @@ def _kinds() -> list[Place]:
     return [place for place in places() if place.usd_an_hour is None or not place.usd_an_hour]
 
 
+def _time(seconds: float) -> str:
+    """Writes a bound of a time, which is not known to the second: 14 s, 24 min, 2.0 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def durations() -> str:
-    rows = [[place.name, *(duration(place.hours(n) * 3600) for n in LENGTHS)] for place in _kinds()]
+    rows = [[place.name, *(_time(place.hours(n) * 3600) for n in LENGTHS)] for place in _kinds()]
     return table(["place", *(f"{steps:,} steps" for steps in LENGTHS)], rows)
 
 
@@ -321,7 +333,7 @@ def picture() -> str:
                 f'<rect x="{left}" y="{y + bar * number}" width="{length:.0f}" height="{bar - 3}" fill="{fill}" '
                 'stroke="#334155"/>'
             )
-            lines.append(f'<text x="{left + length + 5:.0f}" y="{y + bar * number + 11}">{duration(seconds)}</text>')
+            lines.append(f'<text x="{left + length + 5:.0f}" y="{y + bar * number + 11}">{_time(seconds)}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 
