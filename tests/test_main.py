@@ -42,7 +42,8 @@ def test_bad_input_exits_with_2_a_sentence_and_nothing_written(tmp_path, argumen
 
 
 HELP = [
-    ["--help"], ["--version"], ["train", "-h"], ["kaggle", "--help"], ["kaggle", "push", "-h"], ["kaggle", "preflight", "-h"]
+    ["--help"], ["--version"], ["train", "-h"], ["kaggle", "--help"], ["kaggle", "push", "-h"],
+    ["kaggle", "preflight", "-h"],
 ]  # fmt: skip
 
 
