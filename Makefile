@@ -6,7 +6,7 @@
 # make docs          computes the tables and pictures of the documents again
 # make docs-site     builds the documents as a site, in runs/site
 # make lint check    lint, and whether notebooks, tables and pictures are fresh
-# make test          these two, then unit tests and every notebook headlessly (most of an hour on 2 cores)
+# make test          these two, then unit tests and every notebook headlessly (half an hour to an hour on 2 cores)
 # make bench         measures again and writes tests/bench/records
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
 #                    Python; ranks that die (about two hours on 2 cores, an estimate; one that was interrupted goes on)

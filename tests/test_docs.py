@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from docs import facts, reference, site, tables
+from docs import facts, pictures, reference, site, tables
 from lib.__main__ import _parser
 from lib.config import REMOVED, Config
 from lib.config.reader import sentences
@@ -157,3 +157,21 @@ def test_the_page_of_a_notebook_has_its_text_without_the_library():
     text = site.readable((ROOT / "notebooks_src" / "01_graphmer.py").read_text())
     assert text.startswith("# GraphMER") and "The build puts lib here" not in text and "trainbook:" not in text
     assert "```python\n" in text and "## Dependencies" in text
+
+
+def test_pictures_are_small_and_the_table_below_the_run_is_its_own():
+    assert pictures.PLOT.read_bytes()[:4] == b"\x89PNG" and pictures.PLOT.stat().st_size < 200_000
+    assert pictures.TABLE.read_text() in (ROOT / "README.md").read_text()
+    assert pictures.TABLE.read_text().split()[:2] == ["metric", "trivial"]
+
+
+def test_a_stale_picture_is_seen(monkeypatch, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    monkeypatch.setattr(tables, "DOCS", tmp_path)
+    assert tables.main(["--check"]) == 1
+    assert tables.main([]) == 0 and (tmp_path / "pictures" / "durations.svg").read_text().startswith("<svg ")
+    assert tables.main(["--check"]) == 0
+
+
+def test_bounds_of_times_are_not_written_to_the_second():
+    assert [tables._time(seconds) for seconds in (19.3, 240, 5399, 7226)] == ["19 s", "4 min", "90 min", "2.0 h"]

@@ -107,3 +107,14 @@ def test_badges_open_each_notebook_where_the_repository_is_published_and_are_lef
 def test_every_notebook_is_in_the_table():
     text = notebooks.notebooks()
     assert all(f"[{path.stem}]" in text for path in (ROOT / "notebooks_src").glob("[0-9]*.py"))
+
+
+def test_the_site_names_pages_that_there_are():
+    site = load("mkdocs.yml")
+    pages = re.findall(r"[\w/]+\.md", str(site["nav"]))
+    assert pages[0] == "index.md" and len(pages) == len(set(pages))  # README.md becomes it
+    assert all((ROOT / "docs" / page).is_file() for page in pages[1:])
+    assert [(ROOT / hook).is_file() for hook in site["hooks"]] == [True]
+    assert {path.name for path in (ROOT / "docs" / "ideas").glob("*.md")} == {
+        page.partition("/")[2] for page in pages if page.startswith("ideas/")
+    }
