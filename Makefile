@@ -1,17 +1,33 @@
-# make train   sets everything up and trains the small GraphMER encoder (5 minutes on 2 cores)
-# make test    sets everything up, then lint, notebook freshness, unit tests, every notebook run headlessly
-# make faults  kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
-#              Python; ranks that die (about two hours on 2 cores, an estimate; one that was interrupted goes on)
-# make kaggle-image   suite and notebooks with the versions of Kaggle's image, without network (8 GB, an hour):
-#              PYTHON312=path/to/python3.12, KAGGLE_IMAGE=folder of the environment, TESTS=some of the suite
+# make help          this list
+# make train         makes .venv, then trains the small GraphMER encoder: 5 minutes on 2 cores, beside 1.6 GB to install
+#                    with TORCH=cpu on a machine without an NVIDIA GPU (on Linux 8 GB without it, nearly all of them CUDA)
+# make build         adds to .venv what builds notebooks and sends them to Kaggle
+# make notebooks     builds notebooks/ again after an edit of a source, of lib or of a configuration
+# make docs          computes the tables and pictures of the documents again
+# make docs-site     builds the documents as a site, in runs/site
+# make lint check    lint, and whether notebooks, tables and pictures are fresh
+# make test          these two, then unit tests and every notebook headlessly (half an hour to an hour on 2 cores)
+# make bench         measures again and writes tests/bench/records
+# make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
+#                    Python; ranks that die (about two hours on 2 cores, an estimate; one that was interrupted goes on)
+# make kaggle-image  suite and notebooks with the versions of Kaggle's image, without network (8 GB, an hour):
+#                    PYTHON312=path/to/python3.12, KAGGLE_IMAGE=folder of the environment, TESTS=some of the suite
+# make clean         deletes .venv, .venv-kaggle and runs/, with every training in it
 PYTHON ?= python3
 PYTHON312 ?= python3.12
 KAGGLE_IMAGE ?= .venv-kaggle
 PY := .venv/bin/python
 
-.PHONY: train test lint check docs notebooks bench faults kaggle-image clean
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
+# PyTorch's own builds: PyPI's for Linux brings CUDA, which a machine without an NVIDIA GPU has no use for
+CPU_BUILDS := https://download.pytorch.org/whl/cpu
 
-train: .venv/ready
+.PHONY: help train build test lint check docs docs-site notebooks bench faults kaggle-image clean
+
+help:
+	@sed -n '/^# make/,/^[^#]/s/^# //p' Makefile
+
+train: .venv/run
 	$(PY) -m lib train configs/graphmer_small.yaml
 
 # two at a time with a thread each: two cores with two threads in each test would only wait for one another
@@ -30,7 +46,13 @@ docs: .venv/ready
 	$(PY) -m docs.tables
 	$(PY) -m docs.house
 
-notebooks: .venv/ready
+docs-site: .venv/run
+	$(INSTALL) -r requirements/docs.txt
+	$(PY) -m mkdocs build --strict
+
+build: .venv/build
+
+notebooks: .venv/build
 	$(PY) build_notebooks.py
 
 bench: .venv/ready
@@ -62,9 +84,20 @@ kaggle-image: $(KAGGLE_IMAGE)/ready
 clean:
 	rm -rf .venv .venv-kaggle runs
 
-.venv/ready: requirements.txt
+.venv/run: requirements/run.txt
 	$(PYTHON) -m venv .venv
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+ifeq ($(TORCH),cpu)
+	$(INSTALL) --no-deps --index-url $(CPU_BUILDS) $$(grep '^torch==' $<)
+endif
+	$(INSTALL) -r $<
+	touch $@
+
+.venv/build: requirements/build.txt .venv/run
+	$(INSTALL) -r $<
+	touch $@
+
+.venv/ready: requirements/test.txt .venv/build
+	$(INSTALL) -r $<
 	touch $@
 
 $(KAGGLE_IMAGE)/ready: tests/notebooks/kaggle-image.txt

@@ -1,4 +1,4 @@
-"""Computes the tables of docs/*.md from docs/facts.py, lib/machine/facts.py, configurations, examples and words.
+"""Computes the tables of README.md and docs/ from docs/facts.py, lib/machine/facts.py and configurations.
 
     python -m docs.tables           write the tables between their marks
     python -m docs.tables --check   name the files with stale tables; exit code 1 if there are any
@@ -14,25 +14,26 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from docs import notebooks, pictures, reference
 from docs.facts import FACTS
+from docs.reference import table
 from lib.config.words import WORDS
 from lib.machine.facts import CARDS, Card
 from lib.task import find_task, load_config
+from lib.text import computed
 
 DOCS = Path(__file__).resolve().parent
 BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WEEKS = 52
 RUN_STEPS, RUNS, EXAMPLE_STEPS = 10_000, 100, 50_000
 GIB = 2**30
+LENGTHS = (100, 1_000, 10_000, 50_000, 100_000)
+FILLS = ("#0072b2", "#f8fafc", "url(#lines)")  # also told apart in grey and by the colour-blind: dark, white, hatched
+TICKS = {1: "1 s", 60: "1 min", 600: "10 min", 3600: "1 h", 36_000: "10 h"}
 
 
 def fact(name: str) -> float:
     return float(FACTS[name].value)
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 # --- the reference workload -------------------------------------------------------------------------------------------
@@ -135,6 +136,10 @@ def colab_limits() -> str:
     return _facts("colab_")
 
 
+def person() -> str:
+    return _facts("person_")
+
+
 def _facts(prefix: str) -> str:
     names = [name for name in FACTS if name.startswith(prefix)]
     rows = [[f"`{name}`", _shown(FACTS[name].value), FACTS[name].unit, FACTS[name].source, FACTS[name].checked]
@@ -188,10 +193,11 @@ def speed() -> str:
     for place in places():
         fits = work.samples_that_fit(place.card)
         known = "sustained" if place.card.fp16_sustained_tflops else "peak"
-        week = f"{place.week_hours * 3600 * place.steps_per_second:,.0f}" if place.week_hours else "not published"
+        steps = place.week_hours and place.week_hours * 3600 * place.steps_per_second
+        week = computed(steps) if steps else "not published"
         rows.append(
             [
-                place.name, f"{place.cards} x {rate(place.card):g} ({known})", f"{place.steps_per_second:.2f}",
+                place.name, f"{place.cards} x {rate(place.card):g} ({known})", computed(place.steps_per_second),
                 f"{place.cards} x {fits}", week,
             ]
         )  # fmt: skip
@@ -224,6 +230,23 @@ def _usd(place: Place, hours: float) -> str:
     if place.usd_an_hour is not None:
         return f"{place.usd_an_hour * hours:,.0f} USD"
     return f"{fact('rtx3050_usd'):g} USD once + {fact('rtx3050_watts') / 1000 * hours:,.0f} kWh"
+
+
+def attention() -> str:
+    """Returns what a year's runs cost in card hours and in hours of the person who starts and watches them."""
+    rows = []
+    for place in places():
+        running, is_open = place.hours(RUN_STEPS * RUNS), place.name.startswith("Colab")
+        minutes = RUNS * fact("person_minutes_per_run") + is_open * running * fact("person_minutes_per_open_hour")
+        worth = minutes / 60 * fact("person_usd_per_hour")
+        paid = fact("rtx3050_usd") if place.usd_an_hour is None else place.usd_an_hour * running
+        rows.append([
+            place.name, f"{running:,.0f} h", _usd(place, running), f"{minutes / 60:.1f} h", f"{worth:,.0f} USD",
+            f"{paid + worth:,.0f} USD",
+        ])  # fmt: skip
+    price = f"at {fact('person_usd_per_hour'):g} USD an hour"
+    head = ["place", "running, at least", "which cost", "of a person", price, "together, first year, without power"]
+    return table(head, rows)
 
 
 def _count(hours: float, limit: float | None) -> str:
@@ -267,6 +290,59 @@ def compare() -> str:
     return table(["", "Kaggle", "Colab, free", "your own machine"], rows)
 
 
+def _kinds() -> list[Place]:
+    """Returns the places that differ in speed."""
+    return [place for place in places() if place.usd_an_hour is None or not place.usd_an_hour]
+
+
+def _time(seconds: float) -> str:
+    """Writes a bound of a time, which is not known to the second: 14 s, 24 min, 2.0 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def durations() -> str:
+    rows = [[place.name, *(_time(place.hours(n) * 3600) for n in LENGTHS)] for place in _kinds()]
+    return table(["place", *(f"{steps:,} steps" for steps in LENGTHS)], rows)
+
+
+def picture() -> str:
+    """Returns bars of the same times as SVG: a group for each length, on a logarithmic scale."""
+    shown = [(place, fill) for place, fill in zip(_kinds(), FILLS, strict=True)]
+    left, width, bar, top = 110, 460, 16, 46
+    group = bar * len(shown) + 14
+    first, last = 0, 5  # powers of ten of seconds: 1 s to a day and a bit
+    height = top + group * len(LENGTHS) + 30
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 90} {height}" '
+        f'width="{left + width + 90}" '
+        'font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        '<defs><pattern id="lines" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        '<rect width="6" height="6" fill="white"/><rect width="2" height="6" fill="#d55e00"/></pattern></defs>',
+    ]
+    for number, (place, fill) in enumerate(shown):
+        lines.append(f'<rect x="{left + 170 * number}" y="8" width="12" height="12" fill="{fill}" stroke="#334155"/>')
+        lines.append(f'<text x="{left + 18 + 170 * number}" y="19">{place.name}</text>')
+    for power, name in TICKS.items():
+        x = left + width * (math.log10(power) - first) / (last - first)
+        lines.append(f'<path d="M{x:.0f},{top - 14} V{height - 26}" stroke="#cbd5e1"/>')
+        lines.append(f'<text x="{x:.0f}" y="{height - 10}" text-anchor="middle">{name}</text>')
+    for row, steps in enumerate(LENGTHS):
+        y = top + group * row
+        lines.append(f'<text x="{left - 8}" y="{y + group / 2 - 4:.0f}" text-anchor="end">{steps:,} steps</text>')
+        for number, (place, fill) in enumerate(shown):
+            seconds = place.hours(steps) * 3600
+            length = width * (math.log10(seconds) - first) / (last - first)
+            lines.append(
+                f'<rect x="{left}" y="{y + bar * number}" width="{length:.0f}" height="{bar - 3}" fill="{fill}" '
+                'stroke="#334155"/>'
+            )
+            lines.append(f'<text x="{left + length + 5:.0f}" y="{y + bar * number + 11}">{_time(seconds)}</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
 EXAMPLES = DOCS.parent / "lib" / "supervised" / "new" / "examples"
 
 
@@ -292,12 +368,21 @@ TABLES: dict[str, Callable[[], str]] = {
     "cards": cards,
     "speed": speed,
     "cost": cost,
+    "attention": attention,
+    "person": person,
+    "durations": durations,
     "example": example,
     "compare": compare,
     "own-task": own_task,
     "own-config": own_config,
     "words": words,
+    **reference.TABLES,
+    **notebooks.TABLES,
+    **pictures.TABLES,
 }
+
+
+FILES: dict[str, Callable[[], str]] = {"pictures/durations.svg": picture}
 
 
 def render(text: str) -> str:
@@ -306,13 +391,21 @@ def render(text: str) -> str:
 
 def main(arguments: list[str]) -> int:
     stale = []
-    for path in sorted(DOCS.glob("*.md")):
+    pages = [page for page in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))) if page.is_file()]
+    for path in pages:
         text = path.read_text("utf-8")
         if (fresh := render(text)) != text:
-            stale.append(path.name)
+            stale.append(path.relative_to(DOCS.parent).as_posix())
             if "--check" not in arguments:
                 path.write_text(fresh, "utf-8")
-                print(f"wrote docs/{path.name}")
+                print(f"wrote {stale[-1]}")
+    for name, draw in FILES.items():
+        path = DOCS / name
+        if path.parent.is_dir() and (not path.is_file() or path.read_text("utf-8") != draw()):
+            stale.append(f"docs/{name}")
+            if "--check" not in arguments:
+                path.write_text(draw(), "utf-8")
+                print(f"wrote docs/{name}")
     if stale and "--check" in arguments:
         print(f"Stale: {', '.join(stale)}. To rebuild:\n    make docs")
         return 1

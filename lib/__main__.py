@@ -16,6 +16,7 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from lib import __version__
 from lib.config import environment, split_overrides
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import disk
@@ -59,6 +60,7 @@ def _as_rank() -> AbstractContextManager[None]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=environment.command(), description="Trainbook's command line.")
+    parser.add_argument("--version", action="version", version=f"Trainbook {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     train = commands.add_parser("train", help="train a configuration or its queue, or resume it")
     train.add_argument("config", help="a YAML file such as configs/graphmer_small.yaml")

@@ -84,7 +84,8 @@ HELLO = '"""Greets, grüßt."""\n\n\ndef greet(name: str) -> str:\n    return f"
 def root(tmp_path: Path) -> Path:
     """A tiny repository with one source, 01_demo."""
     folder = tmp_path / "repo"
-    files = {"lib/__init__.py": "", "lib/hello.py": HELLO, "lib/tasks/__init__.py": "", "lib/tasks/other.py": "",
+    files = {"lib/__init__.py": '__version__ = "1"\n', "lib/hello.py": HELLO,
+             "lib/tasks/__init__.py": "", "lib/tasks/other.py": "",
              "lib/tasks/demo/__init__.py": "", "lib/tasks/demo/facts.yaml": "größe: 1\n", "lib/unused.py": "",
              "lib/tasks/demo/__pycache__/x.pyc": "", "lib/tasks/demo/.hidden/y.py": "", "configs/demo.yaml": "a: 1\n",
              "configs/other.yaml": "", "notebooks_src/01_demo.py": HEADER + CELLS}
@@ -470,7 +471,7 @@ def test_notebook_alone_in_an_empty_folder(root: Path, tmp_path: Path, monkeypat
     printed, executed = execute(root, alone, temporary, monkeypatch, NAME="Kaggle")
     folder = next(temporary.glob("trainbook-*"))
     assert f"hello Kaggle {folder.name}" in printed and "hello child" in printed
-    assert printed.count(f"lib: the one that this notebook carries, written to {folder.resolve()}\n") == 1
+    assert printed.count(f"Trainbook 1, lib: the one that this notebook carries, written to {folder.resolve()}\n") == 1
     assert folder.stat().st_mode & 0o777 == 0o700 and str(os.getuid()) in folder.name
     assert list(alone.iterdir()) == [], "the working folder is the saved output on Kaggle"
     assert (folder / "lib" / "tasks" / "demo" / "facts.yaml").read_text(encoding="utf-8") == nasty

@@ -3,21 +3,27 @@
 import dataclasses
 import re
 import shlex
+from pathlib import PurePosixPath
 
 import pytest
 
-from docs import facts, tables
+from docs import facts, pictures, reference, site, tables
 from lib.__main__ import _parser
-from lib.config import Config
+from lib.config import REMOVED, Config
 from lib.config.reader import sentences
 from lib.machine.facts import CARDS
 from tests.conftest import ROOT
 
-DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 # a path of this checkout, or one inside lib as design.md shortens it; a star stands for any name
 NAMED = re.compile(r"`((?:configs|docs|lib|notebooks|notebooks_src|tests)/[\w./*-]+|\w+/\w+\.py|\w+\.py)`")
 # a key, and no function that is the text of a link
 KEY = re.compile(r"`((?:training|checkpoint|data|optimizer|scheduler|memory|session|run)\.\w+)[`:](?!\]\()")
+
+
+def named(path):
+    return path.relative_to(ROOT).as_posix()
 
 
 def commands(text):
@@ -42,40 +48,64 @@ def test_a_stale_table_is_seen(monkeypatch, tmp_path, capsys):
     assert tables.main(["--check"]) == 0
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_command_in_a_document_exists_with_its_options(document):
     for command in commands(document.read_text()):
         arguments = shlex.split(command)[3:]
-        if not arguments or arguments == ["kaggle"]:
+        if not arguments or arguments in (["kaggle"], ["--version"]):
             continue
         is_name_alone = len(arguments) == 2 and arguments[0] == "kaggle"
-        named = [*arguments, "graphmer"] if is_name_alone else arguments
-        assert _parser().parse_args(named).run, command
+        whole = [*arguments, "graphmer"] if is_name_alone else arguments
+        assert _parser().parse_args(whole).run, command
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_links_lead_to_files_and_headings(document):
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
         if target.startswith("http"):
             continue
         name, _, anchor = target.partition("#")
         path = document.parent / name if name else document
-        assert path.exists(), f"{document.name}: {target}"
+        assert path.exists(), f"{named(document)}: {target}"
         if anchor:
-            heads = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}, target
+            assert anchor in anchors(path.read_text()), f"{named(document)}: {target}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def anchors(text):
+    """The anchors that GitHub gives the headings of a text; those of code blocks are no headings."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_every_test_that_a_document_names_exists(document):
+    for file, test in TEST.findall(document.read_text()):
+        assert re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE), f"{named(document)}: {test}"
+
+
+def test_each_page_on_an_idea_names_tests():
+    for page in (ROOT / "docs" / "ideas").glob("*.md"):
+        assert len(TEST.findall(page.read_text())) >= 3, f"{page.name} promises what nothing proves"
+
+
+def test_the_front_page_is_short_and_leads_to_every_page():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")}
+    assert not pages - set(re.findall(r"\]\((docs/[\w.]+md)", text)), "README links every page of docs/"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_file_that_a_document_names_exists(document):
     roots = [ROOT, ROOT / "lib", ROOT / "lib" / "kaggle"]
     for name in NAMED.findall(document.read_text()):
-        assert any(True for root in roots for _ in root.glob(name)), f"{document.name}: {name}"
+        assert any(True for root in roots for _ in root.glob(name)), f"{named(document)}: {name}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_configuration_key_in_a_document_exists(document):
-    known = set(sentences(Config))
+    known = {*sentences(Config), *REMOVED}
     assert set(KEY.findall(document.read_text())) <= known
 
 
@@ -98,3 +128,50 @@ def test_a_fact_that_the_code_names_is_in_lib():
     """What docs/facts.py has alone is in no notebook."""
     text = "".join(path.read_text() for path in (ROOT / "lib").rglob("*.py") if path.name != "facts.py")
     assert not [name for name in facts.FACTS.keys() - facts.USED.keys() if f'"{name}"' in text]
+
+
+def test_every_key_stands_in_the_reference_with_its_sentence():
+    text = reference.all_keys() + reference.workloads()
+    rows = dict(re.findall(r"^\| `([\w.]+)` \|.*\| (.*) \|$", text, re.MULTILINE))
+    keys = {key for key, sentence in sentences(Config).items() if not any(one.startswith(f"{key}.") for one in rows)}
+    assert keys <= rows.keys() and all(rows.values())
+    assert {"queue.grid", "workload.tiles.size", "workload.chain.roots"} <= rows.keys()
+
+
+def test_links_of_the_site_lead_to_its_pages_to_the_repository_or_nowhere():
+    pages = {"kaggle.md", "ideas/clock.md", "notebooks/01_graphmer.md", "house.svg"}
+    folder = PurePosixPath("ideas")
+    here = "[a](../kaggle.md#x) [b](#y) [c](https://d.org/e)"
+    assert site.mended(here, folder, pages, "") == here
+    assert site.mended("[loop](../../lib/loop.py)", folder, pages, "") == "loop"
+    published = site.mended("[loop](../../lib/loop.py#L3)", folder, pages, "https://github.com/o/n")
+    assert published == "[loop](https://github.com/o/n/blob/main/lib/loop.py#L3)"
+    assert site.mended("```\n[a](../../b)\n```\n[a](../../b)", folder, pages, "") == "```\n[a](../../b)\n```\na"
+    read = site.mended("[01](../notebooks_src/01_graphmer.py)", PurePosixPath("."), pages, "")
+    assert read == "[01](notebooks/01_graphmer.md)"
+    front = site.mended("[front](../../README.md#limits)", folder, {*pages, "index.md"}, "")
+    assert front == "[front](../index.md#limits)"
+
+
+def test_the_page_of_a_notebook_has_its_text_without_the_library():
+    text = site.readable((ROOT / "notebooks_src" / "01_graphmer.py").read_text())
+    assert text.startswith("# GraphMER") and "The build puts lib here" not in text and "trainbook:" not in text
+    assert "```python\n" in text and "## Dependencies" in text
+
+
+def test_pictures_are_small_and_the_table_below_the_run_is_its_own():
+    assert pictures.PLOT.read_bytes()[:4] == b"\x89PNG" and pictures.PLOT.stat().st_size < 200_000
+    assert pictures.TABLE.read_text() in (ROOT / "README.md").read_text()
+    assert pictures.TABLE.read_text().split()[:2] == ["metric", "trivial"]
+
+
+def test_a_stale_picture_is_seen(monkeypatch, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    monkeypatch.setattr(tables, "DOCS", tmp_path)
+    assert tables.main(["--check"]) == 1
+    assert tables.main([]) == 0 and (tmp_path / "pictures" / "durations.svg").read_text().startswith("<svg ")
+    assert tables.main(["--check"]) == 0
+
+
+def test_bounds_of_times_are_not_written_to_the_second():
+    assert [tables._time(seconds) for seconds in (19.3, 240, 5399, 7226)] == ["19 s", "4 min", "90 min", "2.0 h"]

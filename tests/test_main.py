@@ -41,7 +41,10 @@ def test_bad_input_exits_with_2_a_sentence_and_nothing_written(tmp_path, argumen
     assert not (tmp_path / "runs").exists()
 
 
-HELP = [["--help"], ["train", "-h"], ["kaggle", "--help"], ["kaggle", "push", "-h"], ["kaggle", "preflight", "-h"]]
+HELP = [
+    ["--help"], ["--version"], ["train", "-h"], ["kaggle", "--help"], ["kaggle", "push", "-h"],
+    ["kaggle", "preflight", "-h"],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", HELP, ids=" ".join)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import lib
 from lib.planner import process
 from lib.ranks import boot
 from tests.conftest import ROOT, TOY
@@ -22,7 +23,7 @@ def installed(tmp_path_factory):
     source, wheels, packages = place / "source", place / "wheels", place / "packages"
     for name in ("lib", "configs", "trainbook"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     before = sorted(path for path in source.rglob("*"))
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
@@ -54,6 +55,12 @@ def run(installed, folder, *command):
 def test_the_wheel_installs_one_package_and_one_command(installed):
     names = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
     assert names == {"trainbook", "bin"} and (installed / "bin" / "trainbook").is_file()
+
+
+def test_the_wheel_has_the_release_number_of_lib_and_the_licence(installed):
+    facts = installed / f"trainbook-{lib.__version__}.dist-info"
+    assert (facts / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert "License-Expression: Apache-2.0" in (facts / "METADATA").read_text()
 
 
 def test_the_wheel_holds_every_file_of_lib_and_of_configs(installed):

@@ -102,7 +102,7 @@ def test_a_net_has_as_many_parameters_as_torchvisions(name):
 
 
 def test_the_readme_quotes_the_figures_of_the_record():
-    text = " ".join((ROOT / "README.md").read_text().split())
+    text = " ".join((ROOT / "docs" / "ideas" / "memory.md").read_text().split())
     xmem, others = FOUND["summary"]["xmem"], FOUND["summary"]["others"]
     assert f"from {xmem['lowest']:.1%} to +{xmem['highest']:.1%}".replace("%", " %") in text
     assert f"23 of these are a test (mean {100 * xmem['mean']:.1f} %" in text and xmem["rows"] == 23

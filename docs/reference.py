@@ -1,0 +1,118 @@
+"""Tables of docs/configuration.md: every key with its default and its sentence, profiles, stages and variables."""
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from lib.config import Config, environment, profiles
+from lib.config.reader import keys
+from lib.config.values import described
+from lib.machine.facts import CARDS
+from lib.task import find_task, load_config
+from lib.training.data import STAGES
+
+ROOT = Path(__file__).resolve().parent.parent
+BOUNDS = {"minimum": "at least {:g}", "above": "above {:g}", "maximum": "at most {:g}", "below": "below {:g}"}
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def takes(expected: Any, metadata: Any) -> str:
+    """Returns what a key takes, in words: its type and the bounds of its numbers."""
+    bounds = [words.format(metadata[name]) for name, words in BOUNDS.items() if name in metadata]
+    return ", ".join([described(expected), *bounds])
+
+
+def default(field: dataclasses.Field) -> str:
+    value = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+    if value is dataclasses.MISSING:
+        return "must be given"
+    if isinstance(value, bool):
+        return f"`{value}`".lower()
+    if value in ("", (), {}, None):
+        return "empty"
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    return f"`[{', '.join(map(str, value))}]`" if isinstance(value, tuple) else f"`{value}`"
+
+
+def rows(cls: type, prefix: str) -> Iterator[list[str]]:
+    """Yields key, what it takes, default and sentence, of the sections inside too."""
+    hints = get_type_hints(cls)
+    for field in keys(cls):
+        name, expected = prefix + field.name, hints[field.name]
+        if dataclasses.is_dataclass(expected):
+            yield from rows(expected, f"{name}.")
+        elif expected is not Any:
+            text = " ".join(field.metadata.get("help", "").split())
+            yield [f"`{name}`", takes(expected, field.metadata), default(field), text]
+
+
+HEAD = ["key", "takes", "default", "what it is"]
+
+
+def all_keys() -> str:
+    """Returns a table for each section of a configuration, and one for the keys outside of sections."""
+    hints = get_type_hints(Config)
+    sections = {f.name: hints[f.name] for f in keys(Config) if dataclasses.is_dataclass(hints[f.name])}
+    top = [row for row in rows(Config, "") if "." not in row[0]]
+    parts = ["### At the top\n\n" + table(HEAD, top)]
+    for name, cls in sections.items():
+        parts.append(f"### {name}\n\n{cls.__doc__}\n\n" + table(HEAD, list(rows(cls, f"{name}."))))
+    return "\n" + "\n".join(parts) + "\n"
+
+
+def workloads() -> str:
+    """Returns a table of the `workload:` keys of each task of lib."""
+    folder = ROOT / "lib" / "tasks"
+    names = sorted(path.name for path in folder.iterdir() if (path / "__init__.py").is_file())
+    parts = [f"### {name}\n\n" + table(HEAD, list(rows(find_task(name).Settings, "workload."))) for name in names]
+    return "\n" + "\n".join(parts) + "\n"
+
+
+def memory_profiles() -> str:
+    """Returns what each profile sets in configs/graphmer.yaml where there is a GPU."""
+    config = load_config(ROOT / "configs" / "graphmer.yaml")
+    lines = []
+    for name in profiles.names():
+        settings = profiles._settings(name, config)
+        lines.append([f"`{name}`", ", ".join(f"`{key}: {_yaml(value)}`" for key, value in settings.items())])
+    return table(["profile", "sets"], lines)
+
+
+def _yaml(value: object) -> str:
+    return f"{value}".lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def stages() -> str:
+    return table(["`data.subset_ratio`", "share of the training samples"],
+                 [[f"`{name}`", f"{share:.0%}"] for name, share in STAGES.items()])  # fmt: skip
+
+
+def cards() -> str:
+    return ", ".join(f"`{name}`" for name in CARDS) + "\n"
+
+
+def variables() -> str:
+    """Returns the environment variables that a person may set, with the comment behind each."""
+    text = Path(environment.__file__).read_text("utf-8")
+    found = []
+    for node in ast.parse(text).body[:5]:  # the first paragraph; this program sets the others
+        if isinstance(node, ast.Assign):
+            found.append([f"`{node.value.value}`", text.splitlines()[node.lineno - 1].partition("  # ")[2]])
+    return table(["variable", "what it is"], found)
+
+
+TABLES = {
+    "keys": all_keys,
+    "workloads": workloads,
+    "profiles": memory_profiles,
+    "stages": stages,
+    "card-names": cards,
+    "variables": variables,
+}

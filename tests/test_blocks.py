@@ -1,0 +1,84 @@
+"""Every shell and Python block of the documents runs, or says in a comment above it why it does not here.
+
+    <!-- not run here: it needs an account of Kaggle -->
+
+A Python block runs as it stands. A line of a shell block is a command of `python -m lib`, which runs in this process,
+once for all documents.
+"""
+
+import re
+import shlex
+
+import pytest
+
+from lib import __main__
+from tests.conftest import ROOT
+from tests.test_docs import DOCUMENTS
+
+BLOCK = re.compile(
+    r"(?:^<!-- not run here: (?P<why>.+?) -->\n)?^```(?P<language>sh|python)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+OTHER = re.compile(r"^```(?:bash|console|shell|py|pycon|sh .*|python .*)$", re.MULTILINE)
+GENERATED = re.compile(r"<!-- table [\w-]+ -->\n.*?<!-- end -->", re.DOTALL)  # other tests run it
+
+
+def blocks(text):
+    """Yields (line, language, code) of the blocks that are to run; raises where one cannot and does not say so."""
+    text = GENERATED.sub(lambda found: "\n" * found[0].count("\n"), text)
+    for found in BLOCK.finditer(text):
+        if not found["why"]:
+            yield text[: found.start()].count("\n") + 1, found["language"], found["code"]
+
+
+def commands(code):
+    """Returns the arguments of the commands in a shell block, with lines that go on put together."""
+    lines = [line.split(" #")[0].strip() for line in code.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line) for line in lines if line and not line.startswith("#")]
+
+
+done = set()  # a command that several documents give is run once
+
+
+def run(code):
+    for command in commands(code):
+        if shlex.join(command) in done:
+            continue
+        assert command[:3] == ["python", "-m", "lib"], (
+            f"{shlex.join(command)} cannot run in a test: write <!-- not run here: why --> above its block"
+        )
+        try:
+            assert __main__.main(command[3:]) == 0, command
+        except SystemExit as end:  # --version and --help
+            assert end.code in (0, None), command
+        done.add(shlex.join(command))
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A working folder that has the configurations, and in which a command may write."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_block_of_a_document_runs_or_says_why_not(document, checkout, capsys):
+    text = document.read_text("utf-8")
+    assert not OTHER.findall(text), "shell blocks begin with ```sh, Python blocks with ```python, and nothing behind it"
+    for line, language, code in blocks(text):
+        try:
+            run(code) if language == "sh" else exec(compile(code, f"{document.name}:{line}", "exec"), {})
+        except Exception as error:
+            pytest.fail(f"{document.relative_to(ROOT)}:{line}: {type(error).__name__}: {error}")
+
+
+def test_a_block_that_fails_or_cannot_run_is_seen(checkout):
+    marked = "<!-- not run here: it needs an account -->\n```sh\nkaggle auth login\n```\n"
+    assert not list(blocks(marked))
+    (_, language, code), *none = blocks(marked + "```sh\npip install x\n```\n")
+    assert (language, code, none) == ("sh", "pip install x\n", [])
+    with pytest.raises(AssertionError, match="not run here"):
+        run(code)
+    with pytest.raises(AssertionError):
+        run("python -m lib plan configs/nothing.yaml   # a comment\n")
