@@ -16,7 +16,7 @@ from lib.checkpoint import frozen
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import code, export, kept, limits, smaller, torchrun
+from lib.launch import code, export, kept, limits, smaller, torchrun, watching
 from lib.launch.endings import noting
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
 from lib.launch.run import Run, prepare
@@ -155,7 +155,7 @@ def _train_below(run: Run, count: int, number: int) -> Summary:
     """Trains in `count` processes of their own; the first of them writes the summary."""
     disk.check_writable(run.folder)
     try:
-        torchrun.train(run.config, run.folder, count, number, _predictions(run))
+        torchrun.train(run.config, run.folder, count, number, _predictions(run), watching.progress(run))
         written = Summary.read(run.folder)
         if written is None:
             raise TrainingFailed(f"The ranks ended without a summary in {run.folder}. Run again: it resumes.")

@@ -114,9 +114,9 @@ def working(name: str) -> Iterator[None]:
 
 
 class Plain(Progress):
-    """Prints a flushed line every 15 seconds, which a log file or Kaggle's batch run keeps."""
+    """Prints a flushed line a minute, which a log file or Kaggle's batch run keeps."""
 
-    interval = 15.0  # a saved log stays readable: 240 lines an hour
+    interval = 60.0  # a log of twelve hours stays readable: 720 lines
 
     def _show(self, line: str, share: float) -> None:
         print(line, flush=True)
