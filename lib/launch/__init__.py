@@ -63,8 +63,11 @@ def _train(run: Run) -> Summary:
         if ranks.is_first():
             found, number = _begin(run, number)
     try:
-        outcome = smaller.train(run, session, found)
-        ended = _end(run, outcome, number)
+        with watching.tracked(run, found is not None) if ranks.is_first() else contextlib.nullcontext() as tracked:
+            outcome = smaller.train(run, session, found)
+            ended = _end(run, outcome, number)
+            if tracked:
+                tracked.end(ended.reason == "completed", ended.metrics)
     except BaseException as error:
         if ranks.is_first() or isinstance(error, OutOfMemory):  # of a smaller size another rank may know alone
             _write_failure(run, error, number)

@@ -1,17 +1,24 @@
 """What is drawn of a run while it trains, beside the rows that it writes."""
 
+from lib.config.reader import flat
 from lib.launch.run import Run
 from lib.machine import memory
 from lib.report.live import Watched, progress_of
 from lib.report.metrics import METRICS
 from lib.report.progress import Progress
 from lib.report.summary import Summary
+from lib.report.tracking import Tracked
 from lib.training.contract import known_baseline
 
 
 def progress(run: Run) -> Progress:
     """Returns the form in which this process shows a run."""
     return progress_of(watched(run))
+
+
+def tracked(run: Run, is_resumed: bool) -> Tracked:
+    """Returns what hands a run's rows to the trackers that its configuration names."""
+    return Tracked(run.folder, run.config.tracking, run.config.run.name, flat(run.config), is_resumed)
 
 
 def watched(run: Run) -> Watched:
