@@ -152,9 +152,11 @@ def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
             if (origin / name).is_file():
                 shutil.copyfile(origin / name, run.folder / name)
     if (origin / TRACKING).is_dir():
-        with disk.needed(run.folder / TRACKING, f"Nothing is lost: {origin} stays as it is."):
-            shutil.rmtree(run.folder / TRACKING, ignore_errors=True)
-            shutil.copytree(origin / TRACKING, run.folder / TRACKING)
+        shutil.rmtree(run.folder / TRACKING, ignore_errors=True)
+        try:
+            shutil.copytree(origin / TRACKING, run.folder / TRACKING, symlinks=True)
+        except OSError as error:
+            print(f"Warning: {origin / TRACKING} could not be copied ({error}): trackers begin new runs.")
     for kind in ("best", frozen.FOLDER):
         for step in checkpoint.steps(origin / kind):
             with contextlib.suppress(checkpoint.DamagedCheckpoint):  # then the next best

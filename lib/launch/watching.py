@@ -27,6 +27,7 @@ def watched(run: Run) -> Watched:
     return Watched(
         run.folder / METRICS,
         run.config.run.name,
+        run.config.training.max_steps,
         run.task.shown,
         run.task.selection,
         known_baseline(run.task) or (earlier.baseline if earlier else {}),

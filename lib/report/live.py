@@ -31,6 +31,7 @@ class Watched:
 
     table: Path
     title: str
+    steps: int  # of the whole run
     shown: Sequence[str] = ()  # metrics of a validation
     selection: tuple[str, str] = ("loss", "min")
     baseline: Mapping[str, float] = field(default_factory=dict)
@@ -88,9 +89,10 @@ def display(figure: "Figure", done: int, total: int, text: str, handle: Any) -> 
     """
     from IPython import display as notebook
 
-    line = f"{done:,} of {total:,} steps ({done / max(total, 1):.0%})  {text}"
+    said, text = figure.moved(done, total, text)
+    line = f"{said}  {text}"
     try:
-        html = figure.html(done, total, text)
+        html = figure.html(said, text)
     except Exception as error:  # of whatever a task names and measures
         html = f"{escape(line)}<br>The figure cannot be drawn: {escape(f'{type(error).__name__}: {error}')}"
     bundle = {"text/html": html, "text/plain": line}
@@ -108,6 +110,7 @@ class Figure:
         self._tail = Tail(watched.table)
         self._series: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
         self._epoch_steps = 0.0
+        self._done = 0
         self._machine: dict[str, float] = {}  # of the last row
         self._clear()
 
@@ -136,17 +139,26 @@ class Figure:
                 self._machine |= {name: value for name, value in known.items() if value is not None}
                 self._epoch_steps = step / epoch if (epoch := _number(row.get("epoch")) or 0.0) > 0 else 0.0
 
-    def html(self, done: int, total: int, text: str) -> str:
-        """Returns the figure as HTML, for a run of which `done` of `total` steps are done."""
+    def moved(self, done: int, total: int, text: str) -> tuple[str, str]:
+        """Takes what is done of the run, or of a part of it such as the test; returns both as the figure says them."""
+        if total == self.watched.steps:
+            self._done = done
+        else:
+            text = f"{done:,}/{total:,} {text}"
+        share = self._done / max(self.watched.steps, 1)
+        return f"{self._done:,} of {self.watched.steps:,} steps ({share:.0%})", text
+
+    def html(self, said: str, text: str) -> str:
+        """Returns the figure as HTML, with what `moved` said above it."""
         self.look()
         charts = [self._losses()]
         if metrics := [name for name in self.watched.shown if name != "loss" and self._series["validation", name][0]]:
             charts.append(self._metrics(metrics))
         each = "".join(f'<div style="flex:1 1 420px;min-width:0;max-width:640px">{one}</div>' for one in charts)
-        share = done / max(total, 1)
+        share = self._done / max(self.watched.steps, 1)
         return (
             '<div style="max-width:1200px;font-size:13px;line-height:20px">'
-            f"<div><b>{escape(self.watched.title)}</b>&ensp;{done:,} of {total:,} steps ({share:.0%})</div>"
+            f"<div><b>{escape(self.watched.title)}</b>&ensp;{said}</div>"
             f"{_bar(share, 12, f'{share:.0%} of the steps are done')}<div>{escape(text)}</div>"
             f'<div style="display:flex;flex-wrap:wrap;gap:6px 24px;margin:8px 0">{each}</div>{self._gauges()}</div>'
         )

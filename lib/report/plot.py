@@ -13,7 +13,7 @@ _GIB = 2**30
 _MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^"}
 _DASHES = ("-", "--", ":", "-.")  # which tell lines apart in print
 _MEMORY = {  # of metrics.csv
-    "peak_memory_bytes": "peak of tensors",
+    "peak_memory_bytes": "peak of a step",
     "gpu_allocated_bytes": "allocated",
     "gpu_reserved_bytes": "reserved by the allocator",
     "gpu_memory_bytes": "taken on the GPU by all",

@@ -86,6 +86,9 @@ class Tracked:
         self.send()
         for one in [*self._open]:
             self._trying(one, lambda one=one: one.tracker.end(completed, values))
+        with contextlib.suppress(OSError):
+            for path in [path for path in self.folder.rglob("*") if path.is_symlink()]:
+                path.unlink()  # to the newest log of wandb; an archive could not hold what it points to
 
     def _earlier(self) -> dict[str, Any]:
         """Returns what an earlier session left; a run that starts anew has other rows, so nothing is left of it."""

@@ -38,7 +38,8 @@ def written(tmp_path):
         with MetricsLog(tmp_path / "metrics.csv", 0) as log:
             for row in rows:
                 log.append(row)
-        return Figure(Watched(tmp_path / "metrics.csv", "toy", **watched)).html(120, 480, "0:10:00 left")
+        figure = Figure(Watched(tmp_path / "metrics.csv", "toy", 480, **watched))
+        return figure.html(*figure.moved(120, 480, "0:10:00 left"))
 
     return draw
 
@@ -82,7 +83,7 @@ def test_no_number_ends_a_run(written, tmp_path, monkeypatch, values):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw, display_id: shown.append(bundle))
     written([train_row(step, value) for step, value in enumerate(values, 1)])
-    live.display(Figure(Watched(tmp_path / "metrics.csv", "toy")), 1, 2, "on", None)
+    live.display(Figure(Watched(tmp_path / "metrics.csv", "toy", 2)), 1, 2, "on", None)
     assert "1 of 2 steps (50%)" in shown[0]["text/html"] and shown[0]["text/plain"] == "1 of 2 steps (50%)  on"
 
 
@@ -90,7 +91,7 @@ def test_a_figure_that_cannot_be_drawn_says_why(tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw, display_id: shown.append(bundle))
     monkeypatch.setattr(hardware, "ram", lambda: 1 / 0)
-    live.display(Figure(Watched(tmp_path / "metrics.csv", "toy")), 1, 2, "on", None)
+    live.display(Figure(Watched(tmp_path / "metrics.csv", "toy", 2)), 1, 2, "on", None)
     assert "1 of 2 steps (50%)  on" in shown[0]["text/html"] and "ZeroDivisionError" in shown[0]["text/html"]
 
 
@@ -116,7 +117,7 @@ def test_drawing_takes_less_than_half_a_percent_of_the_time_however_slow_it_is(m
     monkeypatch.setattr(live, "time", clock)
     monkeypatch.setattr("lib.report.progress.time", clock)
     monkeypatch.setattr(live, "display", draw)
-    shown = Live(Watched(tmp_path / "metrics.csv", "toy"))
+    shown = Live(Watched(tmp_path / "metrics.csv", "toy", 20_001))
     for step in range(20_000):
         clock.now += 0.25
         shown.update(step, 20_001, "")
@@ -132,11 +133,13 @@ def test_the_figure_is_drawn_in_its_own_place_and_the_last_one_stays(monkeypatch
     monkeypatch.setattr(Live, "interval", 0.0)
     monkeypatch.setattr(live, "_SECONDS", 0.0)
     monkeypatch.setattr(live, "_SHARE", math.inf)
-    shown = Live(Watched(tmp_path / "metrics.csv", "toy"))
+    shown = Live(Watched(tmp_path / "metrics.csv", "toy", 3))
     for step in range(1, 4):
         shown.update(step, 3, "going")
     shown.close()
     assert made == [{"raw": True, "display_id": True}] and updates[-1] == "3 of 3 steps (100%)  going"
+    shown.update(5, 7, "batches evaluated")
+    assert updates[-1] == "3 of 3 steps (100%)  5/7 batches evaluated", "the test of a rank is no step"
 
 
 def test_a_batch_run_prints_at_most_a_line_a_minute_and_leaves_one_figure(monkeypatch, tmp_path, capsys):
@@ -144,7 +147,7 @@ def test_a_batch_run_prints_at_most_a_line_a_minute_and_leaves_one_figure(monkey
     handle = SimpleNamespace(update=lambda bundle, raw: shown.append(bundle))
     monkeypatch.setattr("IPython.display.display", lambda bundle, **_: shown.append(bundle) or handle)
     monkeypatch.setattr("lib.report.progress.time", clock)
-    progress = Batch(Watched(tmp_path / "metrics.csv", "toy"))
+    progress = Batch(Watched(tmp_path / "metrics.csv", "toy", 1200))
     for step in range(1, 1200):
         clock.now += 1.0
         progress.update(step, 1200, "going")
@@ -156,7 +159,7 @@ def test_a_batch_run_prints_at_most_a_line_a_minute_and_leaves_one_figure(monkey
 
 
 def test_the_form_follows_the_place(monkeypatch, tmp_path):
-    watched = Watched(tmp_path / "metrics.csv", "toy")
+    watched = Watched(tmp_path / "metrics.csv", "toy", 1)
     assert type(progress_of(watched)) is Plain, "no notebook"
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
     assert type(progress_of(watched)) is Live

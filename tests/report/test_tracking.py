@@ -3,6 +3,7 @@
 import json
 import sys
 import types
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +46,7 @@ def wandb(monkeypatch):
 
     def init(**options):
         fake.inits.append(options)
+        (Path(options["dir"]) / "latest-run").symlink_to("somewhere")
         fake.runs.append(Run())
         return fake.runs[-1]
 
@@ -260,3 +262,19 @@ def test_the_ids_come_along_to_another_folder(toy, tmp_path, quick, cut, wandb):
     moved = {"tracking.wandb": True, "output_dir": str(tmp_path / "new"), "run.resume_from": str(tmp_path / "runs")}
     launch.train(toy(moved))
     assert len({init["id"] for init in wandb.inits}) == 1 and len(wandb.inits) == 2
+
+
+def test_ids_that_cannot_be_copied_begin_new_runs_and_stop_no_training(
+    toy, tmp_path, quick, cut, wandb, monkeypatch, capsys
+):
+    cut(7)
+    launch.train(toy({"tracking.wandb": True}))
+    cut(None)
+
+    def fails(*_, **__):
+        raise OSError("no room")
+
+    monkeypatch.setattr("shutil.copytree", fails)
+    moved = {"tracking.wandb": True, "output_dir": str(tmp_path / "new"), "run.resume_from": str(tmp_path / "runs")}
+    assert launch.train(toy(moved)).reason == "completed"
+    assert "could not be copied (no room)" in capsys.readouterr().out and len({i["id"] for i in wandb.inits}) == 2
