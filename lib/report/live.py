@@ -66,6 +66,7 @@ class Batch(Plain):
 
     def _write(self, done: int, total: int, text: str) -> None:
         self._newest = (done, total, text)
+        self.figure.moved(done, total, text)
         super()._write(done, total, text)
 
     def close(self) -> None:

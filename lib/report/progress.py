@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from lib.config import environment
@@ -194,4 +195,4 @@ def choose_progress() -> Progress:
         return Relayed()
     if platform.in_notebook() and not platform.detect().batch:
         return Notebook()
-    return Terminal() if sys.stdout.isatty() else Plain()
+    return Terminal() if sys.stdout.isatty() and find_spec("tqdm") else Plain()

@@ -153,8 +153,9 @@ def test_a_batch_run_prints_at_most_a_line_a_minute_and_leaves_one_figure(monkey
         progress.update(step, 1200, "going")
     assert len(capsys.readouterr().out.splitlines()) == 20 and not shown
     progress.update(1200, 1200, "going")
+    progress.update(3, 4, "batches evaluated")
     progress.close()
-    assert [bundle["text/plain"] for bundle in shown] == ["1,200 of 1,200 steps (100%)  going"]
+    assert [bundle["text/plain"] for bundle in shown] == ["1,200 of 1,200 steps (100%)  3/4 batches evaluated"]
     assert "<svg" in shown[0]["text/html"]
 
 

@@ -95,6 +95,12 @@ def test_a_bar_keeps_to_one_line_of_a_narrow_terminal_and_starts_no_thread(capsy
     assert any(line.startswith("[########################] 3/3 (100%)") for line in drawn) and "after it" in drawn
 
 
+def test_a_terminal_without_tqdm_gets_plain_lines(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert type(choose_progress()) is Plain
+
+
 def test_work_without_a_total_has_no_bar(capsys):
     shown = Terminal()
     shown.update(0, 0, "The baseline, 0:00:01")
