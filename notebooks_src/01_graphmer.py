@@ -109,6 +109,7 @@ found = resume.announce(run)
 # %% [markdown]
 # ## Full run
 # Interrupting this cell once finishes the step and saves; run it again to continue.
+# A figure of it is drawn again every few seconds: loss, metrics, the best validation, memory and the time left.
 
 # %%
 summary = launch.train(run)
@@ -116,8 +117,8 @@ print(notebook.ended(summary))
 
 # %% [markdown]
 # ## Metrics
-# Losses, validation metrics (once the run is completed, beside the trivial baseline), speed and learning rate, from
-# `metrics.csv`.
+# Losses, validation metrics (once the run is completed, beside the trivial baseline), speed and learning rate; below
+# them memory, GPU use and the wait for data. All are from `metrics.csv`.
 
 # %%
 notebook.picture(run.folder / "plots" / "metrics.png")

@@ -104,6 +104,7 @@ print(queue.table(runs, rates))
 # ## Full run
 # One run after another. The session may end at any point: the next one resumes the unfinished runs, each from its own
 # checkpoint. Interrupting this cell once finishes the step and saves; run it again to continue.
+# A figure of it is drawn again every few seconds: loss, metrics, the best validation, memory and the time left.
 
 # %%
 code = queue.run_queue(runs)

@@ -147,6 +147,7 @@ found = resume.announce(run)
 # %% [markdown]
 # ## Full run
 # Interrupting this cell once finishes the step and saves; run it again to continue.
+# A figure of it is drawn again every few seconds: loss, metrics, the best validation, memory and the time left.
 
 # %%
 summary = launch.train(run)
@@ -154,8 +155,8 @@ print(notebook.ended(summary))
 
 # %% [markdown]
 # ## Metrics
-# Losses, validation metrics (once the run is completed, beside the counts alone), speed and learning rate, from
-# `metrics.csv`. `macro_f1` is that of counts and network together, `network_macro_f1` that of the network alone.
+# Losses, validation metrics (once the run is completed, beside the counts alone), speed and learning rate; below
+# them memory, GPU use and the wait for data. All are from `metrics.csv`. `macro_f1` is that of counts and network together, `network_macro_f1` that of the network alone.
 
 # %%
 notebook.picture(run.folder / "plots" / "metrics.png")

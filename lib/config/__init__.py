@@ -241,6 +241,17 @@ class Session:
     margin_seconds: float = option(120.0, "Time that is kept free at the session's end, on top of saving.", minimum=0)
 
 
+@dataclass(frozen=True)
+class Tracking:
+    """Where else the rows of metrics.csv go; offline into the run's folder, unless `online` is set."""
+
+    tensorboard: bool = option(False, "Whether event files for TensorBoard are written.")
+    wandb: bool = option(False, "Whether Weights & Biases gets the run; wandb must be installed.")
+    mlflow: bool = option(False, "Whether MLflow gets the run; mlflow must be installed.")
+    online: bool = option(False, "Whether wandb and mlflow send it, with a key from Secrets or the environment.")
+    project: str = option("trainbook", "The project of wandb, and the experiment of mlflow.")
+
+
 _MOST_RUNS = 1000  # of a queue, which lists them all at every start
 
 
@@ -295,6 +306,7 @@ class Config:
     scheduler: Scheduler = Scheduler()
     checkpoint: Checkpoint = Checkpoint()
     session: Session = Session()
+    tracking: Tracking = Tracking()
     queue: Queue = dataclasses.field(default_factory=Queue)
     workload: Any = dataclasses.field(default=NoSettings(), metadata={"help": "The task's own settings."})
     # Not a key: the dotted keys that were given as overrides, which no memory profile changes.

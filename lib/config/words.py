@@ -84,6 +84,11 @@ WORDS = (
         "Without it a validation takes as many samples at once as training.",
     ),
     _word(
+        "report_to logger loggers",
+        "tracking.tensorboard tracking.wandb tracking.mlflow",
+        "A switch for each; they write into the run's folder unless tracking.online is set.",
+    ),
+    _word(
         "early_stopping early_stopping_patience early_stop",
         "training.stop_after_evaluations",
         "Validations without a better value; the run is then completed, and its best weights are tested.",

@@ -16,7 +16,7 @@ from lib.checkpoint import frozen
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import code, export, kept, limits, smaller, torchrun
+from lib.launch import code, export, kept, limits, smaller, torchrun, watching
 from lib.launch.endings import noting
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
 from lib.launch.run import Run, prepare
@@ -63,8 +63,11 @@ def _train(run: Run) -> Summary:
         if ranks.is_first():
             found, number = _begin(run, number)
     try:
-        outcome = smaller.train(run, session, found)
-        ended = _end(run, outcome, number)
+        with watching.tracked(run, found is not None) if ranks.is_first() else contextlib.nullcontext() as tracked:
+            outcome = smaller.train(run, session, found)
+            ended = _end(run, outcome, number)
+            if tracked:
+                tracked.end(ended.reason == "completed", ended.metrics)
     except BaseException as error:
         if ranks.is_first() or isinstance(error, OutOfMemory):  # of a smaller size another rank may know alone
             _write_failure(run, error, number)
@@ -155,7 +158,7 @@ def _train_below(run: Run, count: int, number: int) -> Summary:
     """Trains in `count` processes of their own; the first of them writes the summary."""
     disk.check_writable(run.folder)
     try:
-        torchrun.train(run.config, run.folder, count, number, _predictions(run))
+        torchrun.train(run.config, run.folder, count, number, _predictions(run), watching.progress(run))
         written = Summary.read(run.folder)
         if written is None:
             raise TrainingFailed(f"The ranks ended without a summary in {run.folder}. Run again: it resumes.")

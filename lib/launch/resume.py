@@ -16,6 +16,7 @@ from lib.launch.run import Run
 from lib.machine import disk, memory, platform
 from lib.report.metrics import EVENTS, METRICS
 from lib.report.summary import Summary
+from lib.report.tracking import FOLDER as TRACKING
 from lib.training import identity
 
 _OPTIMIZER_IS_LOST = (
@@ -150,6 +151,12 @@ def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
             (run.folder / name).unlink(missing_ok=True)  # of a start that was killed
             if (origin / name).is_file():
                 shutil.copyfile(origin / name, run.folder / name)
+    if (origin / TRACKING).is_dir():
+        shutil.rmtree(run.folder / TRACKING, ignore_errors=True)
+        try:
+            shutil.copytree(origin / TRACKING, run.folder / TRACKING, symlinks=True)
+        except OSError as error:
+            print(f"Warning: {origin / TRACKING} could not be copied ({error}): trackers begin new runs.")
     for kind in ("best", frozen.FOLDER):
         for step in checkpoint.steps(origin / kind):
             with contextlib.suppress(checkpoint.DamagedCheckpoint):  # then the next best

@@ -2,12 +2,11 @@
 
 from lib import checkpoint, ranks
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import limits
+from lib.launch import limits, watching
 from lib.launch.resume import find_checkpoint, resume_folders
 from lib.launch.run import Run
 from lib.machine import memory
 from lib.report.metrics import EVENTS, EventLog
-from lib.report.progress import choose_progress
 from lib.training import loop
 from lib.training.session import Session
 
@@ -30,7 +29,7 @@ def train(run: Run, session: Session, found: checkpoint.Checkpoint | None) -> lo
     left, reached = ATTEMPTS, checkpoint.newest_step(folder)
     while True:
         try:
-            return loop.train(run.task, run.config, run.folder, session, choose_progress(), found, most)
+            return loop.train(run.task, run.config, run.folder, session, watching.progress(run), found, most)
         except Exception as error:
             failure = _without_traceback(error)
             if failure is None:

@@ -148,14 +148,16 @@ class _ToLauncher:
 # --- above the ranks --------------------------------------------------------------------------------------------------
 
 
-def train(config: Config, folder: Path, count: int, session: int, summary: Mapping[str, Any]) -> None:
+def train(
+    config: Config, folder: Path, count: int, session: int, summary: Mapping[str, Any], progress: Progress | None = None
+) -> None:
     """Trains in `count` processes until they end cleanly; the run's summary says how, and holds `summary` too.
 
     When a rank or a loader worker of one dies or hangs, all are started again and resume from the newest checkpoint.
     Raises what a rank raised: BadInput and TrainingFailed as they are, others as RankFailed; TrainingFailed after
     LAUNCHES deaths without a new checkpoint, or two of a loader worker; KeyboardInterrupt when a second signal came.
     """
-    progress = choose_progress()
+    progress = progress or choose_progress()
     events = EventLog(folder / EVENTS, progress.note)
     memory.clear_memory()  # what a smoke test left on this process's GPU is a rank's now
     left, reached = LAUNCHES, checkpoint.newest_step(folder / "checkpoints")
@@ -166,11 +168,7 @@ def train(config: Config, folder: Path, count: int, session: int, summary: Mappi
         if failure is None:
             return
         if isinstance(failure, OutOfMemory) and failure.micro_batch:
-            limits.keep(folder, config, failure)  # the ranks read it; the configuration stays, and with it the draws
-            events.record(
-                checkpoint.newest_step(folder / "checkpoints"), "oom_sharded", failure.before, failure.micro_batch,
-                f"Memory ran out on a rank: starting again in micro-batches of {failure.micro_batch}.",
-            )  # fmt: skip
+            _note_smaller(config, folder, failure, events)
             continue
         if not isinstance(failure, _Died | WorkerKilled):
             raise failure
@@ -188,6 +186,15 @@ def train(config: Config, folder: Path, count: int, session: int, summary: Mappi
             now, "relaunch", count, count,
             f"{failure} Starting again from step {now:,} ({left} more without a new checkpoint).",
         )  # fmt: skip
+
+
+def _note_smaller(config: Config, folder: Path, failure: OutOfMemory, events: EventLog) -> None:
+    """Leaves the smaller micro-batch to the ranks that start next; the configuration stays, and with it the draws."""
+    limits.keep(folder, config, failure)
+    events.record(
+        checkpoint.newest_step(folder / "checkpoints"), "oom_sharded", failure.before, failure.micro_batch,
+        f"Memory ran out on a rank: starting again in micro-batches of {failure.micro_batch}.",
+    )  # fmt: skip
 
 
 class _Died(Exception):

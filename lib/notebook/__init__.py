@@ -147,18 +147,18 @@ _LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it
 def picture(path: Path) -> Any:
     """Returns a picture to show, small enough for a saved notebook, of which Kaggle takes 1 MB; the file stays whole.
 
-    Large ones become JPEGs of half the size, others PNGs of 256 colours.
+    It becomes a PNG of 256 colours, and where that is large a JPEG of half the size.
     """
     import PIL.Image  # which matplotlib brings along
     from IPython import display
 
     drawn, small = PIL.Image.open(path).convert("RGB"), io.BytesIO()
-    if path.stat().st_size > _LARGE_PICTURE:
-        half = drawn.resize((drawn.width // 2, drawn.height // 2), PIL.Image.Resampling.LANCZOS)
-        half.save(small, "JPEG", quality=80, optimize=True)
-        return display.Image(data=small.getvalue(), format="jpeg", width=drawn.width)
     drawn.quantize(256).save(small, "PNG", optimize=True)
-    return display.Image(data=small.getvalue(), format="png")
+    if small.tell() <= _LARGE_PICTURE:
+        return display.Image(data=small.getvalue(), format="png")
+    half, small = drawn.resize((drawn.width // 2, drawn.height // 2), PIL.Image.Resampling.LANCZOS), io.BytesIO()
+    half.save(small, "JPEG", quality=80, optimize=True)
+    return display.Image(data=small.getvalue(), format="jpeg", width=drawn.width)
 
 
 def page(path: Path, height: int = 480) -> Any:

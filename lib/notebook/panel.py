@@ -18,7 +18,7 @@ import torch
 
 from lib import planner
 from lib.config import Config, profiles, with_changes
-from lib.config.reader import flat
+from lib.config.reader import flat, sentences
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import memory, platform
 from lib.machine.facts import CARDS
@@ -155,12 +155,12 @@ class Panel:
         self.batch = self._control(w.SelectionSlider, "Effective batch", options=_BATCHES)
         self.precision = self._control(w.Dropdown, "Precision", options=["auto", "fp16", "bf16", "fp32"])
         self.recomputed = self._control(w.Dropdown, "Recomputed", options=[("as few as fit", 0)])
-        self.dials = w.VBox([])
+        self.dials, self.about = w.VBox([]), w.HTML()
         self.use = w.Button(description="Use this plan", button_style="success", icon="check", disabled=True)
         self.use.on_click(self._use)
         self.answer, self.status, self.message, self.gauge = w.HTML(), w.HTML(), w.HTML(), w.HTML()
         fixed = [self.workload, self.card, self.own, self.count, self.batch, self.precision, self.recomputed]
-        left = w.VBox([*fixed, self.dials, self.use, self.status, self.gauge], layout={"width": "330px"})
+        left = w.VBox([*fixed, self.dials, self.about, self.use, self.status, self.gauge], layout={"width": "330px"})
         wide = {"flex": "1 1 480px", "min_width": "0", "margin": "0 0 0 18px"}
         right = w.VBox([self.answer, self.message], layout=wide)
         self.box = w.Box([left, right], layout={"display": "flex", "flex_flow": "row wrap", "width": "100%"})
@@ -180,9 +180,14 @@ class Panel:
         task, values = find_task(config.task), flat(config)
         self._dials = {}
         for key, sizes in task.dials.items():
-            name = key.rpartition(".")[2].replace("_", " ").capitalize()
             options = sorted({*sizes, values[key]})
-            self._dials[key] = self._control(self._w.SelectionSlider, name, options=options, value=values[key])
+            self._dials[key] = self._control(self._w.SelectionSlider, _name(key), options=options, value=values[key])
+        helps = {**sentences(Config), **sentences(type(config.workload), "workload.")}
+        self.about.value = "".join(
+            f'<div style="font-size:12px;line-height:16px;margin-bottom:4px"><b>{escape(_name(key))}</b>: '
+            f"{escape(helps[key])}</div>"
+            for key in task.dials
+        )
         self._setting = True
         try:
             self.workload.value = path.stem
@@ -308,6 +313,10 @@ class Panel:
             note = refusal(str(error))
         line = widgets.code(overrides)
         self.message.value = framed(f"Paste into the Parameters of the training notebook:{line}{note}")
+
+
+def _name(key: str) -> str:
+    return key.rpartition(".")[2].replace("_", " ").capitalize()
 
 
 def _recomputations(config: Config) -> list[tuple[str, int | str]]:

@@ -19,7 +19,8 @@ MACROS = """
   effective batch {{ plan.effective_batch }}; PyTorch's allocator reserves {{ prediction.reserved_bytes|gib }} GiB
 </div>
 {{ bar(plan, pieces) }}
-<div style="margin:8px 0 2px 0">
+{# five figures stand in a row, or where there is no room three above two #}
+<div style="margin:8px 0 2px 0;display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr))">
   {% set dealt = plan.cards * option.passes * option.micro_batch == plan.effective_batch %}
   {% set each = (option.passes ~ " passes") if option.passes > 1 else "1 pass" %}
   {% set batch = plan.effective_batch ~ " = " ~ (plan.cards ~ " cards x " if plan.cards > 1) ~ each ~ " x " ~
@@ -88,7 +89,7 @@ MACROS = """
 
 
 {% macro figure(value, name, detail) %}
-<div style="display:inline-block;vertical-align:top;margin:0 20px 6px 0">
+<div style="margin:0 12px 6px 0">
   <div style="font-size:20px;line-height:26px">{{ value }}</div>
   <div style="font-size:12px;line-height:15px">{{ name }}</div>
   <div style="font-size:11px;line-height:14px;opacity:.7">{{ detail }}</div>

@@ -21,7 +21,10 @@ METRICS, EVENTS = "metrics.csv", "events.csv"
 FIRST_COLUMNS = ["step", "split", "loss"]
 LAST_COLUMNS = ["lr", "samples_per_second", "peak_memory_bytes", "micro_batch", "elapsed_seconds"]
 # What the machine did; a column is there only where there is a value.
-MACHINE_COLUMNS = ["gpu_use", "gpu_memory_bytes", "ram_share", "data_wait_share", "save_peak_memory_bytes"]
+MACHINE_COLUMNS = [
+    "gpu_use", "gpu_memory_bytes", "gpu_allocated_bytes", "gpu_reserved_bytes", "ram_share", "data_wait_share",
+    "save_peak_memory_bytes",
+]  # fmt: skip
 EVENT_COLUMNS = ["step", "kind", "before", "after", "text"]
 _STEP = re.compile("[0-9]{1,18}")
 
@@ -147,10 +150,15 @@ def _readable(path: Path) -> tuple[list[Row], int]:
         lines.pop()
     elif lines:
         lines[-1] = b""  # without an end it is torn, even where all cells seem to be there
-    columns = _cells_of(header)
-    rows = [dict(zip(columns, cells, strict=True)) for line in lines if len(cells := _cells_of(line)) == len(columns)]
+    return _rows(_cells_of(header), lines)
+
+
+def _rows(columns: Sequence[str], lines: Iterable[bytes]) -> tuple[list[Row], int]:
+    """Returns the rows of whole lines with a step, and how many lines are none."""
+    cells = [_cells_of(line) for line in lines]
+    rows = [dict(zip(columns, values, strict=True)) for values in cells if len(values) == len(columns)]
     good = [row for row in rows if _STEP.fullmatch(row.get("step", ""))]
-    return good, len(lines) - len(good)
+    return good, len(cells) - len(good)
 
 
 def _cells_of(line: bytes) -> list[str]:
@@ -159,6 +167,37 @@ def _cells_of(line: bytes) -> list[str]:
         return [] if b"\0" in line else next(csv.reader([line.decode()], strict=True), [])
     except (UnicodeDecodeError, csv.Error):
         return []
+
+
+class Tail:
+    """The rows of a table that grows, for whoever looks at it from time to time: each look reads what is new alone."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._columns: list[str] = []
+        self._read = (b"", b"", 0)  # its header, the last line and the place after that
+
+    def look(self) -> tuple[bool, list[Row]]:
+        """Returns whether the table is another one than before, with its rows, or else the rows that are new.
+
+        A table that cannot be read has none; a line without its end waits for it.
+        """
+        with contextlib.suppress(OSError), self.path.open("rb") as file:
+            header = file.readline()
+            if not header.endswith(b"\n"):
+                return False, []
+            before, last, place = self._read
+            file.seek(max(0, place - len(last)))
+            is_other = header != before or file.read(len(last)) != last
+            if is_other:
+                self._columns, last, place = _cells_of(header[:-1]), b"", len(header)
+                file.seek(place)
+            new = file.read()
+            lines = new[: new.rfind(b"\n") + 1].split(b"\n")[:-1]
+            place += sum(len(line) + 1 for line in lines)
+            self._read = (header, lines[-1] + b"\n" if lines else last, place)
+            return is_other, _rows(self._columns, lines)[0]
+        return False, []
 
 
 def _kept(path: Path, last: float) -> tuple[list[Row], str]:

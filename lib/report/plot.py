@@ -1,48 +1,51 @@
 """Draws metrics.csv."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lib.report.chart import COLOURS, MARKS
 from lib.report.figure import save
 from lib.report.metrics import Row, read, series
+from lib.report.sampler import WAIT_LIMIT
+
+_GIB = 2**30
+_MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^"}
+_DASHES = ("-", "--", ":", "-.")  # which tell lines apart in print
+_MEMORY = {  # of metrics.csv
+    "peak_memory_bytes": "peak of a step",
+    "gpu_allocated_bytes": "allocated",
+    "gpu_reserved_bytes": "reserved by the allocator",
+    "gpu_memory_bytes": "taken on the GPU by all",
+}
 
 
 def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, float], shown: Sequence[str]) -> Path:
     """Draws losses, the validation metrics in `shown` beside the baselines that are known, speed and learning rate.
 
-    Writes a PNG to `out`, whose folder it makes, and returns `out`.
+    Below them stand memory, GPU use and the wait for data, where the table has any of them. Writes a PNG to `out`,
+    whose folder it makes, and returns `out`.
     """
     from matplotlib.figure import Figure  # half a second that only a drawing needs
 
     rows = read(csv_path)
-    figure = Figure(figsize=(18, 4.2), layout="constrained")
+    machine = _machine(rows)
+    figure = Figure(figsize=(18, 7.6 if machine else 4.2), layout="constrained")
     figure.suptitle(title)
-    losses, metrics, speed, rate = figure.subplots(1, 4, width_ratios=(3, 3, 2, 2))
-    steps, values = series(rows, "train", "loss")
-    losses.plot(steps, values, alpha=0.3, color="C0", label="train, as logged")
-    losses.plot(steps, _running_mean(values), color="C0", label="train, running mean")
-    steps, values = series(rows, "validation", "loss")
-    if steps:
-        losses.plot(steps, values, "o-", color="C1", label="validation")
-    losses.set_title("loss")
-    losses.legend()
-    for number, name in enumerate(shown):
-        colour = f"C{number}"
-        metrics.plot(*series(rows, "validation", name), "o-", color=colour, label=name)
-        if name in baseline:
-            metrics.axhline(baseline[name], color=colour, linestyle="--", alpha=0.7, label=f"{name}, trivial (test)")
-    dashed = any(name in baseline for name in shown)
-    metrics.set_title("validation (dashed: trivial baseline)" if dashed else "validation")
-    if shown:
-        metrics.legend(fontsize="small")
-    speed.plot(*series(rows, "train", "samples_per_second"), color="C2")
+    grid = figure.add_gridspec(2 if machine else 1, 1)
+    losses, metrics, speed, rate = grid[0].subgridspec(1, 4, width_ratios=(3, 3, 2, 2)).subplots()
+    _draw_losses(losses, rows)
+    _draw_validation(metrics, rows, baseline, shown)
+    speed.plot(*series(rows, "train", "samples_per_second"), color=COLOURS[2])
     speed.set_title("samples per second")
-    rate.plot(*series(rows, "train", "lr"), color="C3")
+    rate.plot(*series(rows, "train", "lr"), color=COLOURS[3])
     rate.set_title("learning rate")
-    for axes in (speed, rate):
+    below = list(grid[1].subgridspec(1, len(machine)).subplots(squeeze=False)[0]) if machine else []
+    for axes, draw in zip(below, machine, strict=True):
+        draw(axes)
+    for axes in (speed, rate, *below):
         axes.set_ylim(bottom=0)
-    for axes in (losses, metrics, speed, rate):
+    for axes in (losses, metrics, speed, rate, *below):
         axes.grid(alpha=0.25)
         _set_steps(axes, rows)
     for axes in (losses, metrics):
@@ -62,6 +65,62 @@ def _mark_stages(axes: Any, rows: Sequence[Row]) -> None:
                 va="bottom",
             )  # fmt: skip
         step = int(row["step"])
+
+
+def _draw_losses(axes: Any, rows: Sequence[Row]) -> None:
+    steps, values = series(rows, "train", "loss")
+    axes.plot(steps, values, color="0.6", linewidth=1, label="train, as logged")
+    axes.plot(steps, _running_mean(values), color=COLOURS[0], linewidth=2, label="train, running mean")
+    steps, values = series(rows, "validation", "loss")
+    if steps:
+        axes.plot(steps, values, "o-", color=COLOURS[1], label="validation")
+    axes.set_title("loss")
+    axes.legend()
+
+
+def _draw_validation(axes: Any, rows: Sequence[Row], baseline: Mapping[str, float], shown: Sequence[str]) -> None:
+    for number, name in enumerate(shown):
+        colour = COLOURS[number % len(COLOURS)]
+        marker = _MARKERS[MARKS[(number + number // len(COLOURS)) % len(MARKS)]]
+        axes.plot(*series(rows, "validation", name), marker=marker, color=colour, label=name)
+        if name in baseline:
+            axes.axhline(baseline[name], color=colour, linestyle="--", alpha=0.7, label=f"{name}, trivial (test)")
+    dashed = any(name in baseline for name in shown)
+    axes.set_title("validation (dashed: trivial baseline)" if dashed else "validation")
+    if shown:
+        axes.legend(fontsize="small")
+
+
+def _machine(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
+    """Returns what draws each panel on the machine, as far as the table has values for it."""
+
+    def share(column: str, title: str, colour: str, limit: float = 0.0) -> Callable[[Any], None]:
+        def draw(axes: Any) -> None:
+            axes.plot(*series(rows, "train", column), color=colour, label=title)
+            if limit:
+                axes.axhline(limit, color="0.4", linestyle="--", label=f"{limit:.0%}: too long")
+                axes.legend(fontsize="small")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+            axes.set_title(title)
+
+        return draw
+
+    def memory(axes: Any) -> None:
+        known = [(column, name) for column, name in _MEMORY.items() if series(rows, "train", column)[0]]
+        for number, (column, name) in enumerate(known):
+            steps, sizes = series(rows, "train", column)
+            colour, dashes = COLOURS[number % len(COLOURS)], _DASHES[number % len(_DASHES)]
+            axes.plot(steps, [size / _GIB for size in sizes], dashes, color=colour, label=name)
+        axes.legend(fontsize="small")
+        axes.set_title("memory, GiB")
+
+    shares = {
+        "ram_share": share("ram_share", "RAM in use", COLOURS[0]),
+        "gpu_use": share("gpu_use", "GPU use", COLOURS[2]),
+        "data_wait_share": share("data_wait_share", "share of the time that waits for data", COLOURS[1], WAIT_LIMIT),
+    }
+    drawn = [draw for column, draw in shares.items() if series(rows, "train", column)[0]]
+    return [*([memory] if series(rows, "train", "peak_memory_bytes")[0] else []), *drawn]
 
 
 def _set_steps(axes: Any, rows: Sequence[Row]) -> None:

@@ -4,12 +4,12 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from lib.config import environment
@@ -114,9 +114,9 @@ def working(name: str) -> Iterator[None]:
 
 
 class Plain(Progress):
-    """Prints a flushed line every 15 seconds, which a log file or Kaggle's batch run keeps."""
+    """Prints a flushed line a minute, which a log file or Kaggle's batch run keeps."""
 
-    interval = 15.0  # a saved log stays readable: 240 lines an hour
+    interval = 60.0  # a log of twelve hours stays readable: 720 lines
 
     def _show(self, line: str, share: float) -> None:
         print(line, flush=True)
@@ -130,18 +130,48 @@ class Relayed(Progress):
 
 
 class Terminal(Progress):
-    """Draws a bar on one line of a terminal."""
+    """Draws a bar of tqdm on the last line of a terminal."""
+
+    _bar: Any = None
+
+    def _write(self, done: int, total: int, text: str) -> None:
+        if self._bar is None or self._bar.total != (total or None):
+            self.close_bar()
+            self._bar = _new_bar(total)
+        self._bar.n = done
+        super()._write(done, total, text)
 
     def _show(self, line: str, share: float) -> None:
-        filled = round(24 * share)
-        text = f"[{'#' * filled}{'.' * (24 - filled)}] {line}"
-        print("\r\x1b[2K" + text[: shutil.get_terminal_size().columns - 1], end="", flush=True)
+        self._bar.set_description_str(line, refresh=False)
+        self._bar.refresh()
 
     def note(self, text: str) -> None:
-        print("\r\x1b[2K" + text, flush=True)
+        if self._bar is None:
+            super().note(text)
+        else:
+            self._bar.write(text, file=sys.stdout)
+            sys.stdout.flush()
 
     def close(self) -> None:
-        print(flush=True)
+        super().close()
+        self.close_bar()
+
+    def close_bar(self) -> None:
+        """Leaves the bar as it is and goes on below it."""
+        if self._bar is not None:
+            self._bar.close()
+            sys.stdout.flush()
+        self._bar = None
+
+
+def _new_bar(total: int) -> Any:
+    """Returns a bar without a thread of its own and without a lock between processes, which loader workers inherit."""
+    from tqdm import tqdm  # a tenth of a second that only a terminal needs
+
+    tqdm.monitor_interval = 0
+    tqdm.set_lock(threading.RLock())
+    form = "[{bar:24}] {desc}" if total else "{desc}"
+    return tqdm(total=total or None, bar_format=form, ascii=".#", file=sys.stdout, dynamic_ncols=True, mininterval=0)
 
 
 class Notebook(Progress):
@@ -165,4 +195,4 @@ def choose_progress() -> Progress:
         return Relayed()
     if platform.in_notebook() and not platform.detect().batch:
         return Notebook()
-    return Terminal() if sys.stdout.isatty() else Plain()
+    return Terminal() if sys.stdout.isatty() and find_spec("tqdm") else Plain()

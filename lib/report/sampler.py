@@ -23,7 +23,9 @@ class Sample:
 
     ram_share: float
     gpu_use: float | None = None
-    gpu_memory_bytes: int | None = None
+    gpu_memory_bytes: int | None = None  # of all processes
+    gpu_allocated_bytes: int | None = None  # by this one, in tensors
+    gpu_reserved_bytes: int | None = None  # by this one's allocator
 
 
 class Probe:
@@ -35,7 +37,8 @@ class Probe:
     """
 
     def __init__(self) -> None:
-        self._gpu = hardware.gpu_reader(torch.cuda.current_device()) if torch.cuda.is_available() else None
+        self._index = torch.cuda.current_device() if torch.cuda.is_available() else 0  # another thread's is the first
+        self._gpu = hardware.gpu_reader(self._index) if torch.cuda.is_available() else None
 
     def __call__(self) -> Sample:
         ram = hardware.ram()
@@ -43,7 +46,8 @@ class Probe:
         if self._gpu:
             try:
                 load = self._gpu()
-                return Sample(share, load.use, load.used)
+                own = torch.cuda.memory_allocated(self._index), torch.cuda.memory_reserved(self._index)
+                return Sample(share, load.use, load.used, *own)
             except Exception:  # a driver's errors are of many classes
                 self._gpu = None
         return Sample(share)
@@ -99,8 +103,9 @@ class Sampler:
         row: dict[str, float] = {"ram_share": round(max(s.ram_share for s in samples), 4)}
         if use := [s.gpu_use for s in samples if s.gpu_use is not None]:
             row["gpu_use"] = round(sum(use) / len(use), 4)
-        if memory := [s.gpu_memory_bytes for s in samples if s.gpu_memory_bytes is not None]:
-            row["gpu_memory_bytes"] = max(memory)
+        for name in ("gpu_memory_bytes", "gpu_allocated_bytes", "gpu_reserved_bytes"):
+            if sizes := [size for s in samples if (size := getattr(s, name)) is not None]:
+                row[name] = max(sizes)
         return row
 
 

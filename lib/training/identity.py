@@ -28,6 +28,7 @@ _LATER = ("data.buckets", "data.evaluation_batch")  # not in what an earlier ver
 _HARMLESS = (
     "output_dir", "run.", "session.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",
     "data.prefetch_factor", "data.pin_memory", "training.smoke_steps", "training.stop_after_evaluations",
+    "tracking.",
 )  # fmt: skip
 
 # Of the machine: it changes bits, and nothing that a person chose.

@@ -27,6 +27,7 @@ ASKED = {
     GOOD + "optimizer: {learning-rate: 5e-5}\n": "optimizer.lr",
     GOOD + "warmup_ratio: 0.1\n": "scheduler.warmup_steps",
     GOOD + "max_grad_norm: 1.0\n": "training.clip_norm",
+    GOOD + "report_to: wandb\n": "tracking.tensorboard",
     GOOD + "devices: 2\n": "device.gpu_ids",
     GOOD + "warmup_steps: 5\n": "It belongs elsewhere, as scheduler.warmup_steps.",
 }

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lib import notebook, planner
-from lib.config.reader import flat
+from lib.config.reader import flat, sentences
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import memory, platform
 from lib.machine.memory import GIB
@@ -73,6 +73,12 @@ def test_a_card_that_kaggle_does_not_lend_has_no_quota(planned):
     assert "quota" not in of_plan(panel.Choice(GRAPHMER, {}, "l4").plan())
 
 
+def test_the_five_figures_of_a_plan_stand_in_one_grid(planned):
+    html = of_plan(panel.Choice(GRAPHMER, {}, "t4").plan())
+    grid = html.split("display:grid")[1].split("<details")[0]
+    assert html.count("font-size:20px") == grid.count("font-size:20px") == 5
+
+
 # --- controls ---------------------------------------------------------------------------------------------------------
 
 
@@ -81,6 +87,8 @@ def test_the_controls_begin_with_what_the_configuration_says(shown, planned):
     assert (made.workload.value, made.card.value) == ("graphmer", "t4")
     assert (made.batch.value, made.precision.value) == (48, "auto")
     assert [(d.description, d.value) for d in made.dials.children] == [("Roots", 100), ("Facts", 8)]
+    said = {key: sentences(type(load_config(GRAPHMER).workload), "workload.")[key] for key in made._dials}
+    assert len(said) == 2 and all(escape(sentence) in made.about.value for sentence in said.values())
     assert made.recomputed.options[-1] == ("all 12 layers", "all")
     assert len(planned) == 1 and planned[0][0].training.micro_batch == 0, "the micro-batch is what is asked for"
     assert "graphmer fits on 2 x T4" in text_of(made.answer.value) and not made.use.disabled

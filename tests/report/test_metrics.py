@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lib.machine import disk
-from lib.report.metrics import EventLog, MetricsLog, read, series
+from lib.report.metrics import EventLog, MetricsLog, Tail, read, series
 from tests.checkpoint.test_checkpoint import FailingAt
 
 
@@ -183,3 +183,32 @@ def test_an_event_that_the_disk_refused_waits_for_the_next_save(tmp_path, monkey
     assert not log.path.exists()
     log.flush()
     assert [row["step"] for row in read(log.path)] == ["4"]
+
+
+def test_a_tail_reads_what_is_new_and_all_of_a_table_that_was_replaced(tmp_path):
+    path = tmp_path / "metrics.csv"
+    tail = Tail(path)
+    assert tail.look() == (False, []), "there is none yet"
+    with MetricsLog(path, 0) as log:
+        log.append({"step": 1, "split": "train", "loss": 1.0})
+        log.append({"step": 2, "split": "train", "loss": 1.0})
+        is_other, rows = tail.look()
+        assert is_other and [row["step"] for row in rows] == ["1", "2"] and tail.look() == (False, [])
+        log.append({"step": 3, "split": "train", "loss": 1.0})
+        assert [row["step"] for row in tail.look()[1]] == ["3"]
+        log.append({"step": 3, "split": "validation", "rmse": 0.5})
+        is_other, rows = tail.look()
+        assert is_other and [row["step"] for row in rows] == ["1", "2", "3", "3"], "a column has widened it"
+    with MetricsLog(path, 1) as log:
+        is_other, rows = tail.look()
+        assert is_other and [row["step"] for row in rows] == ["1"], "a checkpoint was lost"
+
+
+def test_a_tail_waits_for_the_end_of_a_line(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"step,split,loss\n1,train,1.0\n2,tra")
+    tail = Tail(path)
+    assert [row["step"] for row in tail.look()[1]] == ["1"]
+    with path.open("ab") as file:
+        file.write(b"in,0.5\nodd\n")
+    assert tail.look() == (False, [{"step": "2", "split": "train", "loss": "0.5"}])

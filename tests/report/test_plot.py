@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.report import plot
+from lib.report import live, plot
 from lib.report.metrics import MetricsLog
 from lib.report.plot import draw_metrics
 
@@ -47,6 +47,27 @@ def test_every_panel_shows_all_steps_also_below_a_single_point(drawn):
     axes = drawn(ROWS)
     assert len(axes) == 4 and all(ax.get_xlim() == (-0.02 * 120, 1.02 * 120) for ax in axes)
     assert [ax.get_title() for ax in axes[2:]] == ["samples per second", "learning rate"]
+
+
+def test_a_row_below_has_memory_the_use_of_the_gpu_and_the_wait_for_data(drawn):
+    taken = {"peak_memory_bytes": 2**30, "gpu_memory_bytes": 2**31, "ram_share": 0.5, "data_wait_share": 0.25}
+    axes = drawn([row | taken | {"gpu_use": 0.75} for row in ROWS[:3]])
+    titles = ["memory, GiB", "RAM in use", "GPU use", "share of the time that waits for data"]
+    assert [ax.get_title() for ax in axes[4:]] == titles
+    assert [list(line.get_ydata()) for line in axes[4].get_lines()] == [[1.0] * 3, [2.0] * 3]
+    assert list(axes[6].get_lines()[0].get_ydata()) == [0.75] * 3
+    assert list(axes[7].get_lines()[1].get_ydata()) == [0.2, 0.2], "above it training waits too long"
+    assert all(ax.get_xlim() == (-0.02 * 120, 1.02 * 120) and ax.get_ylim()[0] == 0 for ax in axes[4:])
+    without_a_gpu = drawn([row | {"peak_memory_bytes": 2**30, "ram_share": 0.5} for row in ROWS[:3]])
+    assert [ax.get_title() for ax in without_a_gpu[4:]] == titles[:2]
+
+
+def test_lines_are_told_apart_without_colours(drawn):
+    axes = drawn([row | {"peak_memory_bytes": 2**30, "gpu_memory_bytes": 2**31} for row in ROWS])
+    assert len({line.get_linestyle() for line in axes[4].get_lines()}) == 2
+    many = [f"m{number}" for number in range(9)]
+    looks = [live._look(number) for number in range(len(many))]
+    assert len(set(looks)) == 9, "a colour comes again with another mark"
 
 
 def test_epochs_stand_above_where_there_are_several(drawn):

@@ -1,7 +1,9 @@
 """Progress in a log, a terminal and a notebook."""
 
 
+import re
 import sys
+import threading
 from types import SimpleNamespace
 
 from lib.machine import platform
@@ -73,6 +75,38 @@ def test_a_terminal_gets_one_line_that_is_written_over(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "[######..................] 1/4 (25%)" in out and "[########################] 4/4 (100%)" in out
     assert out.count("\n") == 2
+
+
+def test_a_bar_keeps_to_one_line_of_a_narrow_terminal_and_starts_no_thread(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    before = threading.active_count()
+    shown = Terminal()
+    shown.update(1, 4, "a part")
+    shown._bar.dynamic_ncols = lambda file: (40, 20)
+    monkeypatch.setattr(Terminal, "interval", 0.0)
+    shown.update(2, 4, "a text that is far too long for a terminal of forty columns")
+    shown.update(3, 3, "batches evaluated")
+    shown.close()
+    shown.note("after it")
+    assert threading.active_count() == before
+    drawn = re.split("[\r\n]+", capsys.readouterr().out)
+    assert all(len(line.rstrip()) <= 40 for line in drawn if "2/4" in line) and any("2/4" in line for line in drawn)
+    assert any(line.startswith("[########################] 3/3 (100%)") for line in drawn) and "after it" in drawn
+
+
+def test_a_terminal_without_tqdm_gets_plain_lines(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert type(choose_progress()) is Plain
+
+
+def test_work_without_a_total_has_no_bar(capsys):
+    shown = Terminal()
+    shown.update(0, 0, "The baseline, 0:00:01")
+    shown.close()
+    out = capsys.readouterr().out
+    assert "The baseline, 0:00:01" in out and "[" not in out
 
 
 def test_a_notebook_gets_one_display_that_is_updated(monkeypatch):

@@ -61,6 +61,8 @@ def with_a_gpu(monkeypatch, nvml):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid="abc"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (30, 100))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda index: 4 + index)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: 6 + index)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
 
 
@@ -82,6 +84,17 @@ def test_nvml_is_asked_where_it_answers(monkeypatch):
     with_a_gpu(monkeypatch, nvml())
     found = sampler.Probe()()
     assert (found.gpu_use, found.gpu_memory_bytes) == (0.55, 7)
+
+
+def test_the_memory_of_this_process_is_that_of_its_own_card(monkeypatch):
+    with_a_gpu(monkeypatch, nvml())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    probe = sampler.Probe()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)  # as on a thread
+    watch = Sampler(probe, wait=times(0))
+    watch.sample()
+    row = watch.row()
+    assert (row["gpu_allocated_bytes"], row["gpu_reserved_bytes"]) == (5, 7)
 
 
 def test_a_slice_of_a_card_has_memory_and_no_use(monkeypatch):

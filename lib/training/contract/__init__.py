@@ -16,11 +16,14 @@ from lib.machine import memory
 from lib.task import Task, load_config, load_task
 from lib.training.contract import losses, samples, scores
 from lib.training.contract.asked import Asked
-from lib.training.contract.scores import baseline_of
+from lib.training.contract.scores import baseline_of, known_baseline
 from lib.training.contract.sentences import explained, place_of, same_error
 from lib.training.data import subset
 
-__all__ = ["Asked", "Findings", "baseline_of", "check", "examine", "explained", "findings", "place_of", "require"]
+__all__ = [
+    "Asked", "Findings", "baseline_of", "check", "examine", "explained", "findings", "known_baseline", "place_of",
+    "require",
+]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

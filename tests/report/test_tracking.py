@@ -1,0 +1,280 @@
+"""Rows on their way to TensorBoard, Weights & Biases and MLflow, whose clients are imitated where they are missing."""
+
+import json
+import sys
+import types
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lib import launch
+from lib.config import Tracking
+from lib.report import tracking
+from lib.report.metrics import MetricsLog
+from lib.report.tracking import Tracked
+from lib.training import identity
+from tests.conftest import VOLATILE_COLUMNS
+from tests.report.test_live import without
+
+KEY = "k3y-that-nobody-may-see"
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch):
+    for name in tracking.trackers.KEYS:
+        monkeypatch.setenv(name, "")  # and put back what a test leaves
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """An imitation of wandb; its `inits` and `runs` say what was asked of it."""
+    fake = types.ModuleType("wandb")
+    fake.inits, fake.runs, fake.fails = [], [], []
+
+    class Run:
+        def __init__(self):
+            self.rows, self.summary, self.codes = [], {}, []
+
+        def log(self, values, step):
+            if fake.fails:
+                raise fake.fails[0]
+            self.rows.append((step, values))
+
+        def finish(self, exit_code):
+            self.codes.append(exit_code)
+
+    def init(**options):
+        fake.inits.append(options)
+        (Path(options["dir"]) / "latest-run").symlink_to("somewhere")
+        fake.runs.append(Run())
+        return fake.runs[-1]
+
+    fake.init, fake.Settings = init, SimpleNamespace
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    """An imitation of mlflow, with one server behind all clients; `calls` are those that change something."""
+    fake, entities = types.ModuleType("mlflow"), types.ModuleType("mlflow.entities")
+    fake.addresses, fake.calls, fake.experiments = [], [], {}
+    entities.Metric = lambda name, value, now, step: (name, value, step)
+    entities.Param = lambda name, value: (name, value)
+
+    class Client:
+        def __init__(self, tracking_uri):
+            fake.addresses.append(tracking_uri)
+
+        def get_experiment_by_name(self, name):
+            return fake.experiments.get(name)
+
+        def create_experiment(self, name, artifacts):
+            fake.experiments[name] = SimpleNamespace(experiment_id="7")
+            return "7"
+
+        def create_run(self, number, run_name):
+            fake.calls.append(("create", number, run_name))
+            return SimpleNamespace(info=SimpleNamespace(run_id="r1"))
+
+        def update_run(self, run, status):
+            fake.calls.append(("update", run, status))
+
+        def log_batch(self, run, metrics=(), params=()):
+            fake.calls += [(run, *metric) for metric in metrics]
+
+        def set_terminated(self, run, status):
+            fake.calls.append(("end", run, status))
+
+    fake.MlflowClient, fake.entities = Client, entities
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    return fake
+
+
+@pytest.fixture
+def board(monkeypatch):
+    """An imitation of TensorBoard's writer; gives (folder, name, value, step) of what is written."""
+    written = []
+
+    class Writer:
+        def __init__(self, folder):
+            self.folder = folder
+
+        def add_scalar(self, name, value, step):
+            written.append((self.folder, name, value, step))
+
+        def close(self):
+            written.append((self.folder, "closed"))
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    return written
+
+
+def row(step, split="train", **values):
+    return {"step": step, "split": split, **values}
+
+
+def write(folder, rows, step=0):
+    folder.mkdir(exist_ok=True)
+    with MetricsLog(folder / "metrics.csv", step) as log:
+        for one in rows:
+            log.append(one)
+
+
+def session(folder, is_resumed=False, values=None, **options):
+    with Tracked(folder, Tracking(**options), "toy", {"seed": 0}, is_resumed) as tracked:
+        tracked.end(values is not None, values or {})
+
+
+def test_a_run_is_switched_off_unless_a_key_says_so(tmp_path, wandb, mlflow, board):
+    write(tmp_path / "run", [row(1, loss=1.0)])
+    session(tmp_path / "run")
+    assert not (wandb.inits or mlflow.addresses or board) and not (tmp_path / "run" / "tracking").exists()
+
+
+def test_rows_reach_weights_and_biases_offline_with_the_test_and_no_key(tmp_path, wandb):
+    write(tmp_path / "run", [row(1, loss=2.0, gpu_use=0.5), row(1, "validation", rmse=0.5), row(2, loss=1.0)])
+    session(tmp_path / "run", wandb=True, values={"rmse": 0.25})
+    (init,), (run,) = wandb.inits, wandb.runs
+    assert (init["mode"], init["project"], init["name"], init["resume"]) == ("offline", "trainbook", "toy", "allow")
+    assert init["settings"].console == "off", "what is printed stays here"
+    assert run.rows == [
+        (1, {"train/loss": 2.0, "machine/gpu_use": 0.5}), (1, {"validation/rmse": 0.5}), (2, {"train/loss": 1.0}),
+    ]  # fmt: skip
+    assert run.summary == {"test/rmse": 0.25} and run.codes == [0]
+
+
+def test_a_later_session_goes_on_in_the_same_run_with_the_rows_that_it_lacks(tmp_path, wandb, mlflow, board):
+    folder, options = tmp_path / "run", {"wandb": True, "mlflow": True, "tensorboard": True}
+    write(folder, [row(1, loss=3.0), row(2, loss=2.0)])
+    session(folder, **options)
+    ids = json.loads((folder / "tracking" / "ids.json").read_text())
+    write(folder, [row(2, loss=2.0), row(3, loss=1.0)], step=1)  # step 2 was trained again
+    session(folder, is_resumed=True, values={}, **options)
+    first, second = wandb.inits
+    assert first["id"] == second["id"] == ids["wandb"]["id"]
+    assert [step for run in wandb.runs for step, _ in run.rows] == [1, 2, 3]
+    assert [run.codes for run in wandb.runs] == [[1], [0]]
+    assert [call for call in mlflow.calls if call[0] == "create"] == [("create", "7", "toy")]
+    assert [call[3] for call in mlflow.calls if call[1] == "train/loss"] == [1, 2, 3]
+    assert [call for call in mlflow.calls if call[0] == "end"] == [("end", "r1", "KILLED"), ("end", "r1", "FINISHED")]
+    assert [one[3] for one in board if one[1] == "train/loss"] == [1, 2, 3]
+    assert {one[0] for one in board} == {str(folder / "tracking" / "tensorboard")}
+
+
+def test_a_run_that_starts_anew_is_another_run(tmp_path, wandb):
+    write(tmp_path / "run", [row(1, loss=3.0)])
+    session(tmp_path / "run", wandb=True)
+    session(tmp_path / "run", wandb=True)
+    assert wandb.inits[0]["id"] != wandb.inits[1]["id"] and len(wandb.runs[1].rows) == 1
+
+
+def test_a_tracker_that_fails_costs_a_warning_without_its_key_and_the_next_session_sends_the_rest(
+    tmp_path, wandb, board, capsys, monkeypatch
+):
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    wandb.fails.append(ConnectionError(f"no route with {KEY}"))
+    write(tmp_path / "run", [row(1, loss=3.0), row(2, loss=2.0)])
+    session(tmp_path / "run", wandb=True, tensorboard=True)
+    out = capsys.readouterr().out
+    assert out.count("Warning: wandb does not work: ConnectionError: no route with (WANDB_API_KEY).") == 1
+    assert KEY not in out and len(board) == 3, "the other one goes on"
+    wandb.fails.clear()
+    session(tmp_path / "run", is_resumed=True, wandb=True, tensorboard=True)
+    assert [step for step, _ in wandb.runs[-1].rows] == [1, 2] and len(board) == 4
+    assert KEY not in "".join(path.read_text() for path in (tmp_path / "run").rglob("*.json"))
+
+
+def test_a_package_that_is_missing_is_named_and_training_goes_on(tmp_path, monkeypatch, capsys):
+    for name in ("wandb", "mlflow", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, name, None)
+    write(tmp_path / "run", [row(1, loss=3.0)])
+    session(tmp_path / "run", wandb=True, mlflow=True, tensorboard=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and all("its package is missing" in line and "training continues" in line for line in lines)
+
+
+def test_online_takes_the_key_from_kaggles_secrets_and_without_one_says_where_to_put_it(
+    tmp_path, wandb, mlflow, capsys, monkeypatch
+):
+    write(tmp_path / "run", [row(1, loss=3.0)])
+    session(tmp_path / "run", wandb=True, mlflow=True, online=True)
+    out = capsys.readouterr().out
+    assert "needs WANDB_API_KEY: add it under Add-ons > Secrets" in out and "needs MLFLOW_TRACKING_URI" in out
+    assert not wandb.inits and not mlflow.addresses
+
+    known = {"WANDB_API_KEY": KEY, "MLFLOW_TRACKING_URI": "https://mlflow.example"}
+    secrets = types.ModuleType("kaggle_secrets")
+    secrets.UserSecretsClient = lambda: SimpleNamespace(get_secret=known.__getitem__)
+    monkeypatch.setitem(sys.modules, "kaggle_secrets", secrets)
+    session(tmp_path / "run", wandb=True, mlflow=True, online=True)
+    assert wandb.inits[0]["mode"] == "online" and mlflow.addresses == ["https://mlflow.example"]
+    assert KEY not in capsys.readouterr().out and KEY not in repr(wandb.inits)
+
+
+def test_mlflow_is_a_database_in_the_runs_folder_and_takes_any_name(tmp_path, mlflow):
+    write(tmp_path / "run", [row(1, "validation", **{"F1 (ää, %)": 0.5})])
+    session(tmp_path / "run", mlflow=True, values={"F1": 0.5})
+    assert mlflow.addresses == [f"sqlite:///{tmp_path / 'run' / 'tracking' / 'mlflow.db'}"]
+    named = [call[1:] for call in mlflow.calls if call[0] == "r1"]
+    assert named == [("validation/F1 _ää_ __", 0.5, 1), ("test/F1", 0.5, 1)]
+
+
+def test_an_end_that_hangs_is_left_behind(tmp_path, wandb, capsys, monkeypatch):
+    import threading
+
+    held = threading.Event()
+    monkeypatch.setattr(tracking, "END_SECONDS", 0.01)
+    monkeypatch.setattr(Tracked, "_trying", lambda *_: held.wait(60))
+    write(tmp_path / "run", [row(1, loss=3.0)])
+    session(tmp_path / "run", wandb=True)
+    held.set()
+    assert "the trackers have not ended after 0 s and are left behind" in capsys.readouterr().out
+
+
+def test_a_real_run_sends_its_rows_goes_on_after_a_resume_and_has_the_same_results(toy, tmp_path, quick, cut, wandb):
+    launch.train(toy({"output_dir": str(tmp_path / "plain")}))
+    options = {"tracking.wandb": True, "checkpoint.every_steps": 5}
+    cut(7)
+    assert launch.train(toy(options)).reason == "deadline"
+    cut(None)
+    assert launch.train(toy(options)).reason == "completed"
+    one, other = (tmp_path / name / "toy" for name in ("plain", "runs"))
+    assert without(one / "metrics.csv", VOLATILE_COLUMNS) == without(other / "metrics.csv", VOLATILE_COLUMNS)
+    assert wandb.inits[0]["id"] == wandb.inits[1]["id"] and wandb.inits[0]["config"]["seed"] == 0
+    steps = [step for run in wandb.runs for step, values in run.rows if "train/loss" in values]
+    assert steps == [5, 10, 12] and wandb.runs[1].summary["test/rmse"] > 0
+    assert launch.outputs.holds(tmp_path / "runs" / "outputs.tar.gz", other), "the archive has what it ended with"
+
+
+def test_tracking_is_no_part_of_what_a_run_is_recognised_by(toy):
+    run = launch.prepare(toy())
+    tracked = launch.prepare(toy({"tracking.wandb": True, "tracking.project": "mine"}))
+    assert identity.facts(run.config, run.task) == identity.facts(tracked.config, tracked.task)
+
+
+def test_the_ids_come_along_to_another_folder(toy, tmp_path, quick, cut, wandb):
+    cut(7)
+    launch.train(toy({"tracking.wandb": True}))
+    cut(None)
+    moved = {"tracking.wandb": True, "output_dir": str(tmp_path / "new"), "run.resume_from": str(tmp_path / "runs")}
+    launch.train(toy(moved))
+    assert len({init["id"] for init in wandb.inits}) == 1 and len(wandb.inits) == 2
+
+
+def test_ids_that_cannot_be_copied_begin_new_runs_and_stop_no_training(
+    toy, tmp_path, quick, cut, wandb, monkeypatch, capsys
+):
+    cut(7)
+    launch.train(toy({"tracking.wandb": True}))
+    cut(None)
+
+    def fails(*_, **__):
+        raise OSError("no room")
+
+    monkeypatch.setattr("shutil.copytree", fails)
+    moved = {"tracking.wandb": True, "output_dir": str(tmp_path / "new"), "run.resume_from": str(tmp_path / "runs")}
+    assert launch.train(toy(moved)).reason == "completed"
+    assert "could not be copied (no room)" in capsys.readouterr().out and len({i["id"] for i in wandb.inits}) == 2
