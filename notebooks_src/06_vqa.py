@@ -158,7 +158,8 @@ found = resume.announce(run)
 # %% [markdown]
 # ## Full run
 # Interrupting this cell once finishes the step and saves; run it again to continue. Yes/no questions stay at what is common
-# for the first quarter of a run and break away later: do not judge it before.
+# for the first quarter of a run and break away later: do not judge it before. A figure of it is drawn again every few
+# seconds: loss, metrics, the best validation, memory and the time left.
 
 # %%
 summary = launch.train(run)
@@ -166,7 +167,8 @@ print(notebook.ended(summary))
 
 # %% [markdown]
 # ## Metrics
-# Losses, validation metrics, speed and learning rate, from `metrics.csv`; a dotted line with its name where a stage begins.
+# Losses, validation metrics, speed and learning rate, and below them memory, GPU use and the wait for data, from
+# `metrics.csv`; a dotted line with its name where a stage begins.
 # `exact` is the share of exact answers, which means the same in every stage: it decides which weights are best.
 
 # %%
