@@ -155,7 +155,7 @@ WORDS = (
         "output_dir",
         "One folder for all runs; each writes checkpoints, metrics, plots and its archive into a folder of its own.",
     ),
-    _word("run_name experiment_name exp_name project", "run.name", "Without a key the name of the configuration."),
+    _word("run_name experiment_name exp_name", "run.name", "Without a key the name of the configuration."),
     _word("max_time time_limit max_hours", "session.minutes", "Of a session; a platform's limit is known."),
     _word(
         "model model_name model_type backbone architecture arch net num_labels num_classes",
