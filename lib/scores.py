@@ -3,6 +3,7 @@
 import csv
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,22 @@ from torch import Tensor
 
 IGNORE = 255  # the label of what counts nowhere: no data, no label
 ABSENT = math.nan  # the score of a class that there is nothing to say about; never 1.0, which would flatter a mean
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A score, and the bounds that 95 % of the draws of what was tested lie in."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    @property
+    def signed(self) -> str:
+        return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
 class Confusion:

@@ -1,16 +1,20 @@
 """The packages that a notebook imports, compared with those of Kaggle's image."""
 
 import ast
+import contextlib
 import functools
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lib.doctor.findings import Finding
 from lib.kaggle import carried, image
 from lib.task.files import imports
 
+_SWITCHED = ("tensorboard", "wandb", "mlflow")  # packages that are imported only where a key of `tracking` is true
 ADVICE = "The notebook looks there; what is missing it installs where its internet is on (--internet)."
 
 
@@ -35,6 +39,7 @@ def check(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
     names = {name for code in codes for name in _imported(code)} | {*_tops(carried.syntax(notebook))}
     names |= {one.dotted.split(".")[0] for text in own.values() for one in imports(text) if one.is_needed}
     beside = {part for name in own for part in Path(name).with_suffix("").parts}
+    names = names.difference(_SWITCHED) | _switched_on(files)
     names -= {*sys.stdlib_module_names, "lib", "trainbook", "__future__", *beside}
     has_internet = bool(notebook["metadata"].get("kaggle", {}).get("isInternetEnabled"))
     if (lacked := absent(names)) and not has_internet:
@@ -48,11 +53,27 @@ def check(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
     return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported (checked {newest})")
 
 
+def _switched_on(files: Mapping[str, str]) -> set[str]:
+    """Returns the trackers that a carried configuration asks for."""
+    found: set[str] = set()
+    for name, text in files.items():
+        if name.startswith("configs/") and name.endswith((".yaml", ".yml")):
+            with contextlib.suppress(yaml.YAMLError, AttributeError):  # which the check of configurations reports
+                tracking = yaml.safe_load(text).get("tracking") or {}
+                found |= {one for one in _SWITCHED if tracking.get(one) is True}
+    return found
+
+
 @functools.cache
 def _imported(code: str) -> frozenset[str]:
-    """Returns the names of the packages that code imports anywhere; only statements are looked through."""
+    """Returns the names of the packages that code needs anywhere; only statements are looked through.
+
+    Under `contextlib.suppress` an import may fail.
+    """
     found: list[ast.AST] = [ast.parse(code)]
     for node in found:
+        if isinstance(node, ast.With) and any("suppress(" in ast.unparse(item) for item in node.items):
+            continue
         for part in ("body", "orelse", "finalbody", "handlers", "cases"):
             found += getattr(node, part, ())
     return frozenset(_tops(found))

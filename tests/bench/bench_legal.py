@@ -147,7 +147,8 @@ def keep(name: str, run: dict) -> None:
     record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
     runs = {**record.get("runs", {}), name: run}
     tables = summed_up(runs)
-    text = json.dumps({"tables": tables, "runs": dict.fromkeys(runs)}, indent=1)
+    whole = {**head("torch", "transformers"), "tables": tables, "runs": dict.fromkeys(runs)}
+    text = json.dumps(whole, indent=1)
     for one, own in runs.items():  # a run is a line, of which nobody reads the confusions
         text = text.replace(f'{json.dumps(one)}: null', f"{json.dumps(one)}: {json.dumps(own)}")
     RECORD.write_text(text + "\n")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lib.scores import Interval
 from lib.tasks.legal import judging, splits
 from lib.tasks.legal.counting.linear import Linear
 from lib.tasks.legal.counting.stack import CONTEXT, SENTENCE, Fitting, Stack
@@ -93,7 +94,7 @@ def partition(documents: list[Document], classes: tuple[str, ...], seed: int) ->
     }
 
 
-def figures(judged: dict[str, judging.Judged]) -> dict[str, list[float]]:
+def figures(judged: dict[str, Interval]) -> dict[str, list[float]]:
     return {name: [round(one.value, 4), round(one.low, 4), round(one.high, 4)] for name, one in judged.items()}
 
 

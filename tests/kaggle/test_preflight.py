@@ -9,7 +9,7 @@ import pytest
 from lib import checkpoint, launch
 from lib.__main__ import main
 from lib.errors import BadInput, TrainingFailed
-from lib.kaggle import carried, preflight
+from lib.kaggle import carried, packages, preflight
 from lib.launch.run import saved_bytes
 from tests.conftest import ROOT
 from tests.kaggle.stub import KEY
@@ -337,3 +337,19 @@ def test_addresses_in_code_need_the_internet_and_links_in_sentences_do_not(addre
     checks = check(edited(add_code(code)), graph)
     assert any("the notebook's internet is off" in value for value in bad(checks))
     assert [f.value for f in checks if address in f.value] == [f"{address}/there answers, 1,234 bytes"]
+
+
+@pytest.mark.parametrize(("config", "expected"), [
+    ("tracking: {mlflow: true, wandb: true}", "has mlflow is not known"),
+    ("tracking: {mlflow: false, tensorboard: true}", "has all 2 packages"),
+    ("task: demo", "has all 1 packages"),
+])  # fmt: skip
+def test_a_tracker_is_asked_for_where_a_configuration_switches_it_on_and_a_module_that_may_be_absent_never(
+    config, expected
+):
+    code = (
+        "import torch\ndef log():\n    from mlflow import MlflowClient\n    import wandb\n"
+        "with contextlib.suppress(Exception):\n    from kaggle_secrets import UserSecretsClient\n"
+    )
+    found = packages.check({"cells": [], "metadata": {}}, {"lib/log.py": code, "configs/a.yaml": config})
+    assert expected in found.value

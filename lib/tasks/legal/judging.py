@@ -4,11 +4,10 @@ Documents are never averaged: 16 of the 50 of the sample corpus lack a role, and
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from lib.scores import per_class
+from lib.scores import Interval, per_class
 
 METRICS = ("macro_f1", "weighted_f1", "accuracy")
 DRAWS = 4000
@@ -48,24 +47,12 @@ def drawn(counts: np.ndarray, draws: int = DRAWS) -> np.ndarray:
     return scores(pooled.reshape(draws, classes, classes))
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A score of the documents together, and the bounds that 95 % of the draws lie in."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
-def judge(counts: np.ndarray, draws: int = DRAWS) -> dict[str, Judged]:
+def judge(counts: np.ndarray, draws: int = DRAWS) -> dict[str, Interval]:
     """(documents, classes, classes) -> each of METRICS with its interval by document."""
     return _judged(scores(counts.sum(0)), drawn(counts, draws))
 
 
-def gain(counts: np.ndarray, reference: np.ndarray, draws: int = DRAWS) -> dict[str, Judged]:
+def gain(counts: np.ndarray, reference: np.ndarray, draws: int = DRAWS) -> dict[str, Interval]:
     """Returns by how much each of METRICS is above that of a reference, paired by document: both on the same draws."""
     if counts.shape != reference.shape:
         raise ValueError(f"Counts of {counts.shape} are no pair of counts of {reference.shape}.")
@@ -73,10 +60,10 @@ def gain(counts: np.ndarray, reference: np.ndarray, draws: int = DRAWS) -> dict[
     return _judged(value, drawn(counts, draws) - drawn(reference, draws))
 
 
-def _judged(values: np.ndarray, draws: np.ndarray) -> dict[str, Judged]:
+def _judged(values: np.ndarray, draws: np.ndarray) -> dict[str, Interval]:
     low, high = np.percentile(draws, _BOUNDS, axis=0)
     columns = zip(METRICS, values.tolist(), low.tolist(), high.tolist(), strict=True)
-    return {name: Judged(value, least, most) for name, value, least, most in columns}
+    return {name: Interval(value, least, most) for name, value, least, most in columns}
 
 
 def report(counts: np.ndarray, names: Sequence[str]) -> list[list[str]]:

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from lib.report.result import write_table
+from lib.scores import Interval
 from lib.tasks.vqa import scoring
 from lib.tasks.vqa.records.record import Record
 from lib.tasks.vqa.rules import Rules
@@ -23,22 +23,6 @@ _SEED = 1  # of the draws: two methods on the same records meet the same ones
 _BOUNDS = (2.5, 97.5)  # per cent
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A figure of some records, and the bounds that 95 % of the draws of their pictures lie in."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-    @property
-    def signed(self) -> str:
-        return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
-
-
 def scores(records: Sequence[Record], predicted: Sequence[str], valid: Sequence[bool]) -> np.ndarray:
     """Returns (records, METRICS): exact match, token F1, ROUGE-L, and whether the output had the asked form."""
     judges = (scoring.exact, scoring.token_f1, scoring.rouge_l)
@@ -49,7 +33,7 @@ def scores(records: Sequence[Record], predicted: Sequence[str], valid: Sequence[
     return np.array(rows).reshape(-1, len(METRICS))
 
 
-def judge(values: np.ndarray, records: Sequence[Record]) -> list[Judged]:
+def judge(values: np.ndarray, records: Sequence[Record]) -> list[Interval]:
     """Returns the mean of each column of (records, columns) with its interval over draws of whole pictures."""
     _, group = np.unique([one.picture for one in records], return_inverse=True)
     sums = np.zeros((group.max() + 1, values.shape[1] + 1))
@@ -60,7 +44,7 @@ def judge(values: np.ndarray, records: Sequence[Record]) -> list[Judged]:
         totals = draw.multinomial(pictures, np.full(pictures, 1 / pictures), _AT_ONCE) @ sums
         means.append(totals[:, :-1] / totals[:, -1:])
     low, high = np.percentile(np.concatenate(means), _BOUNDS, axis=0)
-    return [Judged(*map(float, bounds)) for bounds in zip(values.mean(0), low, high, strict=True)]
+    return [Interval(*map(float, bounds)) for bounds in zip(values.mean(0), low, high, strict=True)]
 
 
 def metrics(
@@ -139,8 +123,8 @@ def _by_type(rows: Mapping[str, np.ndarray], records: Sequence[Record], kinds: S
 
 def _csv(
     rows: Mapping[str, np.ndarray],
-    judged: Mapping[str, Sequence[Judged]],
-    gains: Mapping[str, Judged],
+    judged: Mapping[str, Sequence[Interval]],
+    gains: Mapping[str, Interval],
     kinds: Sequence[str],
 ) -> list[list[object]]:
     names, own = sorted(set(kinds)), np.array(kinds)
