@@ -28,8 +28,8 @@ import numpy as np
 
 from lib.tasks.legal import judging
 from lib.tasks.legal.documents import class_names, read
-from lib.tasks.legal.evaluation import BOTH, PRODUCT, STRONGEST
-from tests.bench.record import head
+from lib.tasks.legal.evaluation import STRONGEST
+from tests.bench.record import add_run, head
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "legal_rr_lawai"
@@ -93,10 +93,7 @@ def confusions(answers: list[dict[str, str]]) -> dict[str, dict[str, list]]:
 def pooled(runs: Iterable[dict]) -> dict[str, dict[str, str]]:
     """Returns every method's scores and its gain over the strongest counting, over all documents of some folds."""
     runs = list(runs)
-    methods = {
-        method: np.array([own for run in runs for own in run["confusions"][method].values()])
-        for method in runs[0]["confusions"]
-    }
+    methods = {method: counts_of(runs, method) for method in runs[0]["confusions"]}
     table = {}
     for method, counts in methods.items():
         judged, gain = judging.judge(counts), judging.gain(counts, methods[STRONGEST])
@@ -109,15 +106,39 @@ def pooled(runs: Iterable[dict]) -> dict[str, dict[str, str]]:
 def summed_up(runs: dict[str, dict]) -> dict[str, dict]:
     """Returns the tables of each variant, partition and seed over the folds that there are, and means over seeds."""
     groups: dict[str, list[dict]] = {}
-    for name, run in runs.items():
-        groups.setdefault(name.rpartition(", fold")[0], []).append(run)
+    for name in sorted(runs):
+        groups.setdefault(name.rpartition(", fold")[0], []).append(runs[name])
     tables = {name: {"folds": len(own), **pooled(own)} for name, own in groups.items()}
-    means: dict[str, list[float]] = {}
+    partitions: dict[str, list[list[dict]]] = {}
     for name, own in groups.items():
-        for method in (STRONGEST, PRODUCT, BOTH):
-            counts = np.array([one for run in own for one in run["confusions"][method].values()]).sum(0)
-            means.setdefault(f"{name.rpartition(', seed')[0]}, {method}", []).append(float(judging.scores(counts)[0]))
-    return {"macro F1, mean of seeds": {name: round(float(np.mean(v)), 4) for name, v in means.items()}, **tables}
+        partitions.setdefault(name.rpartition(", seed")[0], []).append(own)
+    return {"means of seeds": {name: mean_of(own) for name, own in partitions.items()}, **tables}
+
+
+def mean_of(seeds: list[list[dict]]) -> dict[str, object]:
+    """Returns every method's macro F1 and accuracy, and gain in them over the strongest counting, as means of seeds.
+
+    Gains are paired by document, and all seeds meet the same draws of documents. Of seeds, those with the most folds
+    count.
+    """
+    most = max(map(len, seeds))
+    whole = [own for own in seeds if len(own) == most]
+    table: dict[str, object] = {"seeds": len(whole), "folds": most}
+    for method in whole[0][0]["confusions"]:
+        pairs = [(counts_of(own, method), counts_of(own, STRONGEST)) for own in whole]
+        value = np.mean([judging.scores(one.sum(0)) for one, _ in pairs], 0)
+        gains = [judging.scores(one.sum(0)) - judging.scores(other.sum(0)) for one, other in pairs]
+        draws = np.mean([judging.drawn(one) - judging.drawn(other) for one, other in pairs], 0)
+        ends = zip(judging.METRICS, np.mean(gains, 0), *np.percentile(draws, (2.5, 97.5), axis=0), strict=True)
+        gain = {f"gain in {name}": f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]" for name, mean, low, high in ends}
+        table[method] = {**dict(zip(judging.METRICS, value.round(4).tolist(), strict=True)), **gain}
+    return table
+
+
+def counts_of(runs: Iterable[dict], method: str) -> np.ndarray:
+    """Returns (documents, classes, classes) counts of some folds, a document after the other by its name."""
+    found = {name: own for run in runs for name, own in run["confusions"][method].items()}
+    return np.array([found[name] for name in sorted(found)])
 
 
 def numbers(text: str) -> list[int]:
@@ -144,14 +165,7 @@ def main(arguments: list[str]) -> None:
 
 def keep(name: str, run: dict) -> None:
     """Adds a run to the record, and prints the table that it belongs to."""
-    record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
-    runs = {**record.get("runs", {}), name: run}
-    tables = summed_up(runs)
-    whole = {**head("torch", "transformers"), "tables": tables, "runs": dict.fromkeys(runs)}
-    text = json.dumps(whole, indent=1)
-    for one, own in runs.items():  # a run is a line, of which nobody reads the confusions
-        text = text.replace(f'{json.dumps(one)}: null', f"{json.dumps(one)}: {json.dumps(own)}")
-    RECORD.write_text(text + "\n")
+    tables = add_run(RECORD, name, run, summed_up, "torch", "transformers")
     print(name, json.dumps(tables[name.rpartition(", fold")[0]], indent=1), flush=True)
 
 

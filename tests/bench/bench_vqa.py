@@ -36,7 +36,7 @@ from lib.tasks.vqa.records.settings import Split
 from lib.tasks.vqa.samples import Questions
 from lib.tasks.vqa.showing import Tested
 from lib.training.evaluation import EvaluationLoader
-from tests.bench.record import RECORDS, head
+from tests.bench.record import RECORDS, add_run, head, runs_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EASY = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "easy_vqa_subset"
@@ -241,17 +241,8 @@ def over_seeds(differences: Sequence[float]) -> str:
 
 def keep(name: str, run: Mapping[str, Any]) -> None:
     """Adds a run to the record, and prints the table that it belongs to."""
-    runs = {**known(), name: run}
-    tables = summed_up(runs)
-    text = json.dumps({"tables": tables, "runs": dict.fromkeys(runs)}, indent=1)
-    for one, own in runs.items():  # a run is a line, of which nobody reads the right answers
-        text = text.replace(f"{json.dumps(one)}: null", f"{json.dumps(one)}: {json.dumps(own)}")
-    RECORD.write_text(text + "\n", "utf-8")
+    tables = add_run(RECORD, name, run, summed_up, "torch", "transformers")
     print(name, json.dumps(tables[name.rpartition(", seed ")[0]], indent=1), flush=True)
-
-
-def known() -> dict[str, Any]:
-    return json.loads(RECORD.read_text("utf-8")).get("runs", {}) if RECORD.is_file() else {}
 
 
 def main(arguments: list[str]) -> None:
@@ -269,7 +260,7 @@ def main(arguments: list[str]) -> None:
             name = f"{row}, seed {seed}"
             if options.again:
                 shutil.rmtree(options.scratch / "runs" / slug(row, seed), ignore_errors=True)
-            if options.again or name not in known():
+            if options.again or name not in runs_of(RECORD):
                 keep(name, measured(row, seed, options.scratch))
 
 

@@ -50,6 +50,6 @@ def test_a_row_that_the_record_has_is_not_measured_again(tmp_path, monkeypatch):
     bench_vqa.main(arguments)
     assert measured == [("easy", 0), ("easy", 4), ("drawn", 0)]
     bench_vqa.main(arguments)
-    assert len(measured) == 3 and bench_vqa.known()["easy, seed 4"] == run(0.5)
+    assert len(measured) == 3 and bench_vqa.runs_of(bench_vqa.RECORD)["easy, seed 4"] == run(0.5)
     bench_vqa.main([*arguments, "--again"])
     assert len(measured) == 6

@@ -8,6 +8,7 @@ import numpy as np
 
 from lib.report import figure
 from lib.report.result import write_table
+from lib.scores import Interval
 from lib.tasks.legal import figures, judging
 from lib.tasks.legal.counting.linear import log_softmax
 from lib.tasks.legal.data import Data
@@ -141,7 +142,7 @@ class Evaluator:
         table = [head]
         for name, own in counts.items():
             judged = judging.judge(own)
-            above = "" if name == STRONGEST else signed(judging.gain(own, counts[STRONGEST])["macro_f1"])
+            above = "" if name == STRONGEST else judging.gain(own, counts[STRONGEST])["macro_f1"].signed
             table.append([name, *(str(judged[metric]) for metric in judging.METRICS), above])
         roles = aligned(judging.report(counts[BOTH].sum(0), self.classes), left={0})
         return (
@@ -222,9 +223,5 @@ def counted(data: Data, part: str) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def signed(judged: judging.Judged) -> str:
-    return f"{judged.value:+.3f} [{judged.low:+.3f}, {judged.high:+.3f}]"
-
-
-def _cells(judged: Mapping[str, judging.Judged]) -> list[str]:
+def _cells(judged: Mapping[str, Interval]) -> list[str]:
     return [f"{value:.6f}" for one in judged.values() for value in (one.value, one.low, one.high)]
