@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EASY = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "easy_vqa_subset"
 RECORD = RECORDS / "vqa.json"
 STUDENT = ["workload.image.channels=[16, 32, 64]", "workload.decoder.hidden=64", "workload.decoder.feed_forward=128"]
-STUDENT += ["training.max_steps=1200", "training.evaluate_every_steps=150"]  # as many, however few the pictures are
+STUDENT += ["training.max_steps=800", "training.evaluate_every_steps=100"]  # as many, however few the pictures are
 SOFT = ["workload.distillation.mode=soft", "workload.distillation.temperature=2", "workload.distillation.weight=0.5"]
 # Row -> what it changes; where its data lies below the scratch folder, or easy or drawn
 ROWS: dict[str, tuple[str, list[str]]] = {
@@ -50,6 +50,7 @@ ROWS: dict[str, tuple[str, list[str]]] = {
     "drawn": ("drawn", []),
     "easy without average": ("easy", ["training.ema_decay=0"]),
     "easy with smoothing": ("easy", ["workload.smoothing=0.1"]),
+    "easy with dropout": ("easy", ["workload.decoder.dropout=0.1"]),
     "easy in one stage": ("easy", ["workload.stages={ALL: {reasoning: 0.3, format: 0.3}}"]),
     "teacher": ("half", []),
     "few": ("few", STUDENT),
@@ -57,6 +58,7 @@ ROWS: dict[str, tuple[str, list[str]]] = {
     "soft": ("taught", [*STUDENT, *SOFT]),
 }
 COMPARED = {
+    "dropout": ("easy", "easy with dropout"),
     "average": ("easy", "easy without average"), "smoothing": ("easy with smoothing", "easy"),
     "stages": ("easy", "easy in one stage"), "teacher's answers": ("hard", "few"),
     "teacher's probabilities": ("soft", "hard"),
