@@ -46,14 +46,16 @@ def notebook(tmp_path):
 
 
 @contextmanager
-def jupyterlab(folder, scratch):
-    """JupyterLab over a folder, with nobody's settings; gives its address with the token."""
+def jupyterlab(folder, scratch, file="00_memory.ipynb", settings=None):
+    """JupyterLab over a folder, with no settings but these; gives the address of one notebook alone, with the token."""
     token = secrets.token_hex(16)
     places = {f"JUPYTER_{name}_DIR": str(scratch / name) for name in ("CONFIG", "DATA", "RUNTIME")}
     places |= {"JUPYTERLAB_SETTINGS_DIR": str(scratch / "settings"), "IPYTHONDIR": str(scratch / "ipython")}
-    news = scratch / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
-    news.parent.mkdir(parents=True)
-    news.write_text('{"fetchNews": "false"}')
+    silent = {"@jupyterlab/apputils-extension/notification": '{"fetchNews": "false"}'}
+    for plugin, text in (silent | (settings or {})).items():
+        path = scratch / "settings" / f"{plugin}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     options = [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}", f"--ServerApp.port={_free()}"]
     options += ["--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1", "--LabApp.expose_app_in_browser=True"]
     with (scratch / "lab.log").open("w") as log:
@@ -61,7 +63,7 @@ def jupyterlab(folder, scratch):
             [sys.executable, "-m", "jupyterlab", *options], env={**os.environ, **places}, stdout=log, stderr=log
         )
         try:
-            yield f"{_address(scratch / 'RUNTIME', server)}lab/tree/00_memory.ipynb?token={token}"
+            yield f"{_address(scratch / 'RUNTIME', server)}doc/tree/{file}?token={token}"
         finally:
             server.terminate()
             server.wait(30)

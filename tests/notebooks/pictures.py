@@ -1,0 +1,112 @@
+"""Pictures of the notebooks after a real run, as a person sees them: wide and narrow, in JupyterLab's light and dark theme.
+
+    python -m tests.notebooks.pictures [NAME ...] [--quick]       `make pictures NOTEBOOKS="00_memory 07_your_model"`
+
+Each notebook is built as its source is now, and run in JupyterLab in an empty folder, without a GPU with its small size
+(minutes each; --quick: with the few steps of the tests). The pictures are in runs/pictures, as NAME-1400-light.png. What
+has been run is kept there too, and is not run again while notebook and parameters stay the same.
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+
+from build_notebooks import notebook_text
+from tests.conftest import ROOT
+from tests.notebooks.test_browser import jupyterlab, page_of
+from tests.notebooks.test_notebooks import PARAMETERS
+
+FOLDER = ROOT / "runs" / "pictures"
+SOURCES = ROOT / "notebooks_src"
+WIDTHS = (1400, 700)
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+HIGHEST = 16_000  # pixels of a page that Chromium draws at once
+SETTINGS = {
+    "@jupyterlab/notebook-extension/tracker": '{"windowingMode": "none"}',  # else only the cells in sight are drawn
+    "@jupyter-widgets/jupyterlab-manager/plugin": '{"saveState": true}',  # for the copy that is kept
+}
+RUN_ALL = """async () => {
+    const shown = window.jupyterapp.shell.currentWidget;
+    await shown.context.ready;
+    await shown.sessionContext.ready;
+    await shown.sessionContext.session.kernel.info;
+    await window.jupyterapp.commands.execute("notebook:run-all-cells");
+}"""
+SAVE = "() => window.jupyterapp.commands.execute('docmanager:save')"
+THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
+HEIGHT = """() => {
+    const cells = document.querySelector(".jp-Notebook .jp-WindowedPanel-viewport, .jp-Notebook");
+    const inner = document.querySelector(".jp-WindowedPanel-inner") || cells;
+    return Math.ceil(inner.getBoundingClientRect().top + document.querySelector(".jp-WindowedPanel-outer").scrollTop
+                     + inner.scrollHeight);
+}"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    known = sorted(path.stem for path in SOURCES.glob("[0-9]*.py"))
+    parser = argparse.ArgumentParser(prog="python -m tests.notebooks.pictures", description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; none: all")
+    parser.add_argument("--quick", action="store_true", help="train with the few steps of the tests")
+    given = parser.parse_args(arguments)
+    if unknown := sorted({*given.names} - {*known}):
+        parser.error(f"There is no notebook {unknown[0]}. There are: {', '.join(known)}.")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("TRAINBOOK_CACHE", str(FOLDER / "cache"))
+    ended = {name: take(name, PARAMETERS.get(name, {}) if given.quick else {}) for name in given.names or known}
+    if stopped := [name for name, is_whole in ended.items() if not is_whole]:
+        print(f"Not every cell ran in: {', '.join(stopped)}. Their pictures show why.")
+    return int(bool(stopped))
+
+
+def take(name: str, parameters: dict) -> bool:
+    """Takes the pictures of a notebook; returns whether its last cell has run."""
+    text = with_parameters(notebook_text(SOURCES / f"{name}.py"), parameters)
+    kept = FOLDER / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.ipynb"
+    with tempfile.TemporaryDirectory() as scratch:
+        book = Path(scratch, "book", f"{name}.ipynb")
+        book.parent.mkdir()
+        book.write_text(kept.read_text("utf-8") if kept.is_file() else text, "utf-8")
+        with jupyterlab(book.parent, Path(scratch, "lab"), book.name, SETTINGS) as address, page_of(address) as page:
+            if not kept.is_file():
+                page.evaluate(RUN_ALL)
+                page.get_by_text("Planning").wait_for(state="detached")  # which the panel does in a thread
+                page.evaluate(SAVE)
+            draw(page, name)
+        is_whole = bool([cell for cell in nbformat.read(book, 4).cells if cell.cell_type == "code"][-1].execution_count)
+        if is_whole and not kept.is_file():
+            for old in FOLDER.glob(f"{name}-*.ipynb"):
+                old.unlink()
+            shutil.copyfile(book, kept)
+    return is_whole
+
+
+def with_parameters(text: str, parameters: dict) -> str:
+    """Returns a notebook with assignments at the end of its parameters cell."""
+    book = nbformat.reads(text, 4)
+    cell = next(cell for cell in book.cells if "parameters" in cell.metadata.get("tags", []))
+    cell.source += "".join(f"\n{name} = {value!r}" for name, value in parameters.items())
+    return nbformat.writes(book)
+
+
+def draw(page, name: str) -> None:
+    """Writes the page's pictures, each as high as the notebook is."""
+    for theme, title in THEMES.items():
+        page.evaluate(THEME, title)
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 1000})
+            page.wait_for_timeout(1500)  # milliseconds, in which the theme and the wrapped lines settle
+            page.set_viewport_size({"width": width, "height": min(HIGHEST, page.evaluate(HEIGHT) + 40)})
+            page.wait_for_timeout(1500)
+            target = FOLDER / f"{name}-{width}-{theme}.png"
+            page.screenshot(path=target)
+            print(f"wrote {target.relative_to(ROOT)}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
