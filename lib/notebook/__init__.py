@@ -46,7 +46,7 @@ def end_if(smoke_only: bool) -> None:
     """
     if not smoke_only:
         return
-    text = "SMOKE_ONLY is True, so nothing is trained. To train, set SMOKE_ONLY = False in Parameters and run all again."
+    text = "SMOKE_ONLY is True, so nothing is trained. To train, set it to False in Parameters, and run all again."
     if platform.detect().batch:
         print(text, flush=True)
         sys.exit(0)

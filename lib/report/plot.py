@@ -1,10 +1,11 @@
 """Draws metrics.csv."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lib.report.chart import COLOURS, MARKS
+from lib.report.chart import COLOURS, MARKS, axis_of_one
 from lib.report.figure import save
 from lib.report.metrics import Row, read, series
 from lib.report.sampler import WAIT_LIMIT
@@ -12,6 +13,7 @@ from lib.report.sampler import WAIT_LIMIT
 _GIB = 2**30
 _MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^"}
 _DASHES = ("-", "--", ":", "-.")  # which tell lines apart in print
+_DASHED = ("--", ":", "-.", (0, (8, 2, 1, 2, 1, 2)))  # the baselines'
 _MEMORY = {  # of metrics.csv
     "peak_memory_bytes": "peak of a step",
     "gpu_allocated_bytes": "allocated",
@@ -48,7 +50,9 @@ def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, f
     for axes in (losses, metrics, speed, rate, *below):
         axes.grid(alpha=0.25)
         _set_steps(axes, rows)
+        _mark_single_points(axes)
     for axes in (losses, metrics):
+        _set_single_value(axes)
         _mark_stages(axes, rows)
     return save(figure, out)
 
@@ -84,7 +88,8 @@ def _draw_validation(axes: Any, rows: Sequence[Row], baseline: Mapping[str, floa
         marker = _MARKERS[MARKS[(number + number // len(COLOURS)) % len(MARKS)]]
         axes.plot(*series(rows, "validation", name), marker=marker, color=colour, label=name)
         if name in baseline:
-            axes.axhline(baseline[name], color=colour, linestyle="--", alpha=0.7, label=f"{name}, trivial (test)")
+            dashes = _DASHED[number % len(_DASHED)]
+            axes.axhline(baseline[name], color=colour, linestyle=dashes, alpha=0.7, label=f"{name}, trivial (test)")
     dashed = any(name in baseline for name in shown)
     axes.set_title("validation (dashed: trivial baseline)" if dashed else "validation")
     if shown:
@@ -135,6 +140,20 @@ def _set_steps(axes: Any, rows: Sequence[Row]) -> None:
         each = steps[-1] / epochs[-1]
         top = axes.secondary_xaxis("top", functions=(lambda step: step / each, lambda epoch: epoch * each))
         top.set_xlabel("epoch")
+
+
+def _mark_single_points(axes: Any) -> None:
+    """Gives a line of one point a marker, without which it is not seen."""
+    for line in axes.get_lines():
+        if len(line.get_xdata()) == 1 and line.get_marker() == "None":
+            line.set_marker("o")
+
+
+def _set_single_value(axes: Any) -> None:
+    """Lets the axis of a single value begin at 0: a narrow range around it would look like a measurement."""
+    values = {float(value) for line in axes.get_lines() for value in line.get_ydata() if math.isfinite(value)}
+    if len(values) == 1 and any(values):
+        axes.set_ylim(*axis_of_one(values.pop()))
 
 
 def _running_mean(values: Sequence[float]) -> list[float]:

@@ -70,7 +70,7 @@ def test_smoke_only_ends_the_notebook_with_a_sentence_and_a_batch_run_well(monke
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     with pytest.raises(SystemExit) as end:
         notebook.end_if(True)
-    assert end.value.code == 0 and "set SMOKE_ONLY = False" in capsys.readouterr().out
+    assert end.value.code == 0 and "set it to False in Parameters" in capsys.readouterr().out
 
 
 def test_what_the_task_reports_stands_below_the_table_at_every_run_all(tmp_path):

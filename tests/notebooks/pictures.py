@@ -1,16 +1,13 @@
-"""Pictures of the notebooks after a real run, as a person sees them: wide and narrow, in JupyterLab's light and dark theme.
+"""Pictures of the notebooks after a real run: wide and narrow, in the light and the dark theme of JupyterLab.
 
     python -m tests.notebooks.pictures [NAME ...] [--quick]       `make pictures NOTEBOOKS="00_memory 07_your_model"`
 
 Each notebook is built as its source is now, and run in JupyterLab in an empty folder, without a GPU with its small size
-(minutes each; --quick: with the few steps of the tests). The pictures are in runs/pictures, as NAME-1400-light.png. What
-has been run is kept there too, and is not run again while notebook and parameters stay the same.
+(minutes each; --quick: with the few steps of the tests). The pictures are in runs/pictures, as NAME-1400-light.png.
 """
 
 import argparse
-import hashlib
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -27,10 +24,8 @@ SOURCES = ROOT / "notebooks_src"
 WIDTHS = (1400, 700)
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 HIGHEST = 16_000  # pixels of a page that Chromium draws at once
-SETTINGS = {
-    "@jupyterlab/notebook-extension/tracker": '{"windowingMode": "none"}',  # else only the cells in sight are drawn
-    "@jupyter-widgets/jupyterlab-manager/plugin": '{"saveState": true}',  # for the copy that is kept
-}
+# else the cells in sight alone are drawn
+SETTINGS = {"@jupyterlab/notebook-extension/tracker": '{"windowingMode": "none"}'}
 RUN_ALL = """async () => {
     const shown = window.jupyterapp.shell.currentWidget;
     await shown.context.ready;
@@ -38,13 +33,16 @@ RUN_ALL = """async () => {
     await shown.sessionContext.session.kernel.info;
     await window.jupyterapp.commands.execute("notebook:run-all-cells");
 }"""
-SAVE = "() => window.jupyterapp.commands.execute('docmanager:save')"
+IS_WHOLE = """() => {
+    const cells = window.jupyterapp.shell.currentWidget.content.widgets.filter(cell => cell.model.type === "code");
+    return Boolean(cells[cells.length - 1].model.executionCount);
+}"""
 THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
+# The height of the page's frame and the whole notebook; a notebook that was run is scrolled to its end.
 HEIGHT = """() => {
-    const cells = document.querySelector(".jp-Notebook .jp-WindowedPanel-viewport, .jp-Notebook");
-    const inner = document.querySelector(".jp-WindowedPanel-inner") || cells;
-    return Math.ceil(inner.getBoundingClientRect().top + document.querySelector(".jp-WindowedPanel-outer").scrollTop
-                     + inner.scrollHeight);
+    const shown = document.querySelector(".jp-WindowedPanel-outer");
+    shown.scrollTop = 0;
+    return Math.ceil(shown.getBoundingClientRect().top + shown.scrollHeight);
 }"""
 
 
@@ -65,25 +63,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def take(name: str, parameters: dict) -> bool:
-    """Takes the pictures of a notebook; returns whether its last cell has run."""
+    """Runs a notebook and takes its pictures; returns whether its last cell has run."""
     text = with_parameters(notebook_text(SOURCES / f"{name}.py"), parameters)
-    kept = FOLDER / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.ipynb"
     with tempfile.TemporaryDirectory() as scratch:
         book = Path(scratch, "book", f"{name}.ipynb")
         book.parent.mkdir()
-        book.write_text(kept.read_text("utf-8") if kept.is_file() else text, "utf-8")
+        book.write_text(text, "utf-8")
         with jupyterlab(book.parent, Path(scratch, "lab"), book.name, SETTINGS) as address, page_of(address) as page:
-            if not kept.is_file():
-                page.evaluate(RUN_ALL)
-                page.get_by_text("Planning").wait_for(state="detached")  # which the panel does in a thread
-                page.evaluate(SAVE)
+            page.evaluate(RUN_ALL)
+            page.get_by_text("Planning").wait_for(state="detached")  # which the panel does in a thread
             draw(page, name)
-        is_whole = bool([cell for cell in nbformat.read(book, 4).cells if cell.cell_type == "code"][-1].execution_count)
-        if is_whole and not kept.is_file():
-            for old in FOLDER.glob(f"{name}-*.ipynb"):
-                old.unlink()
-            shutil.copyfile(book, kept)
-    return is_whole
+            return page.evaluate(IS_WHOLE)
 
 
 def with_parameters(text: str, parameters: dict) -> str:
@@ -101,8 +91,9 @@ def draw(page, name: str) -> None:
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 1000})
             page.wait_for_timeout(1500)  # milliseconds, in which the theme and the wrapped lines settle
-            page.set_viewport_size({"width": width, "height": min(HIGHEST, page.evaluate(HEIGHT) + 40)})
+            page.set_viewport_size({"width": width, "height": min(HIGHEST, page.evaluate(HEIGHT))})
             page.wait_for_timeout(1500)
+            page.evaluate(HEIGHT)
             target = FOLDER / f"{name}-{width}-{theme}.png"
             page.screenshot(path=target)
             print(f"wrote {target.relative_to(ROOT)}", flush=True)

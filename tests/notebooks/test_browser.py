@@ -22,7 +22,18 @@ FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+CONTROLS = [
+    "Workload", "Card", "Number of cards", "Effective batch", "Precision", "Recomputed", "Roots", "Facts",
+    "Use this plan",
+]  # fmt: skip
 SECONDS = 90  # for one answer: a plan takes 2 to 12 of them on an idle machine
+FOCUSED = """() => {
+    const shown = document.activeElement, style = getComputedStyle(shown);
+    const label = shown.closest(".widget-inline-hbox, .jupyter-widget-inline-hbox")?.querySelector("label");
+    const looks = [style.outlineStyle !== "none" && style.outlineWidth !== "0px", style.boxShadow !== "none"];
+    const border = style.borderColor !== getComputedStyle(document.body).borderColor;
+    return [(label || shown).textContent.trim(), looks.some(Boolean) || border];
+}"""
 RUN_ALL = """async () => {
     const shown = window.jupyterapp.shell.currentWidget;
     await shown.context.ready;
@@ -123,6 +134,24 @@ class Shown:
         """Of the pieces of the bar, in pixels."""
         return self.bar.evaluate("bar => [...bar.children].map(piece => piece.getBoundingClientRect().width)")
 
+    def cut(self):
+        """What of the panel lies outside of the window, by its text."""
+        return self.box.evaluate("""box => [...box.querySelectorAll("*")].filter(one => {
+            const place = one.getBoundingClientRect();
+            return place.width && (place.left < 0 || place.right > window.innerWidth);
+        }).map(one => one.textContent)""")
+
+    def walk(self, steps):
+        """The controls that Tab reaches from the first one on, by label; each has a visible focus."""
+        self.box.get_by_label("Workload", exact=True).focus()
+        reached = []
+        for _ in range(steps):
+            label, look = self.box.page.evaluate(FOCUSED)
+            assert look, f"the focus on {label} is not seen"
+            reached.append(label)
+            self.box.page.keyboard.press("Tab")
+        return reached
+
     def choose(self, name, label):
         self.box.get_by_label(name, exact=True).select_option(label=label)
 
@@ -141,6 +170,12 @@ def test_a_person_opens_the_panel_moves_a_slider_changes_the_card_and_uses_the_p
         first, says = shown.widths(), shown.bar.get_attribute("aria-label")
         kept = page.locator('div[class^="trainbook-"]')
         assert not kept.is_visible(), "the answer that a saved notebook keeps is hidden while the live one is there"
+
+        for width in (700, 1400):  # of the window; a person may also have no mouse
+            page.set_viewport_size({"width": width, "height": 1000})
+            assert shown.cut() == []
+        reached = shown.walk(len(CONTROLS) + 3)  # a slider has two stops: its handle and its number
+        assert list(dict.fromkeys(reached)) == CONTROLS, "Tab goes from control to control as they stand"
 
         shown.move("Roots", "ArrowRight")
         shown.wait_for_other_numbers_than(says)

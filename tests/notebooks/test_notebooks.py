@@ -251,7 +251,7 @@ def test_smoke_only_ends_a_batch_run_well_before_training_and_without_mounted_da
     overrides = {**parameters["OVERRIDES"], "workload.split.validation": 0.05, "workload.split.test": 0.05}
     given = {**parameters, "OVERRIDES": overrides, "SMOKE_ONLY": True}
     # papermill itself would raise for any other end than a completed one
-    notebook, text = execute("01_graphmer", kaggle / "working", given, ends_early=True)
+    _, text = execute("01_graphmer", kaggle / "working", given, ends_early=True)
     assert "The embedded default is used: the standard library" in text
     assert "2 steps in micro-batches of" in text and "SMOKE_ONLY is True, so nothing is trained." in text
     assert not list(kaggle.glob("working/*/checkpoints")) and not list(kaggle.glob("working/*/summary.json"))
