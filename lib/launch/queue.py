@@ -359,8 +359,8 @@ def verdict(runs: Sequence[Entry]) -> str:
     lines += map(str, judged)
     if not all(criterion.reached for criterion in judged):
         lines.append(
-            "A mean that misses while the best does not speaks for uneven folds or unlucky seeds: look at the worst "
-            "run. Where both miss, train longer or start from better weights."
+            "If the mean misses and the best run does not, folds are uneven or seeds unlucky: look at the worst run. "
+            "If both miss, train longer or start from better weights."
         )
     return "\n".join(lines)
 

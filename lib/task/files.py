@@ -91,7 +91,7 @@ def _read(path: Path) -> list[Import]:
     except (SyntaxError, ValueError) as error:
         where = f"{path}:{getattr(error, 'lineno', None) or 1}"
         raise BadInput(
-            f"{printable(where)}: This is no Python ({printable(error, most=200)}). Mend it there."
+            f"{printable(where)}: This is no Python ({printable(error, most=200)}). Correct it there."
         ) from None
 
 
