@@ -117,7 +117,7 @@ def _all(asked: Asked) -> Iterator[str]:
         yield from changing or _said(lambda: samples.read_again(asked))  # which would find the same again
         yield from _said(lambda: samples.shared(asked))
         yield from _said(lambda: samples.example(asked, drawn))
-    scored: dict[str, float] = {}
+    scored: dict[str, dict[str, float]] = {}
     if model is not None:
         yield from _said(lambda: losses.made_again(asked, model))
     if model is not None and drawn is not None:
