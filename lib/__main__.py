@@ -45,7 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
         if error.errno not in disk.TROUBLES:
             raise  # a mistake in a task is best explained by its own traceback
         where = f" at {error.filename}" if error.filename else ""
-        print(f"The disk refused{where}: {error.strerror}. Free some space on it, or repair it, and run again.", file=sys.stderr)
+        advice = "Free some space on it, or repair it, and run again."
+        print(f"The disk refused{where}: {error.strerror}. {advice}", file=sys.stderr)
         return 1
 
 
