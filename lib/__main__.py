@@ -40,6 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        if not _is_rank():
+            print("Interrupted. Run the same command again: a training resumes where it last saved.", file=sys.stderr)
         return 130
     except OSError as error:
         if error.errno not in disk.TROUBLES:
@@ -52,11 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _as_rank() -> AbstractContextManager[None]:
     """Wraps a command of a rank; any other runs as it is."""
-    if not {"RANK", environment.RANK_FOLDER} & os.environ.keys():
+    if not _is_rank():
         return contextlib.nullcontext()
     from lib.launch import torchrun
 
     return torchrun.as_rank()
+
+
+def _is_rank() -> bool:
+    return bool({"RANK", environment.RANK_FOLDER} & os.environ.keys())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,5 +1,6 @@
 """The command line and its exit codes."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -86,3 +87,16 @@ def test_a_disk_that_refuses_is_a_sentence_and_a_mistake_of_a_task_its_traceback
         else:
             with pytest.raises(FileNotFoundError):
                 __main__.main(["train", "toy.yaml"])
+
+
+def test_an_interrupt_where_no_step_is_to_finish_says_how_to_go_on_but_not_for_each_rank(tmp_path, capsys, monkeypatch):
+    def interrupt(config):
+        raise KeyboardInterrupt
+
+    (tmp_path / "toy.yaml").write_text(TOY)
+    monkeypatch.setattr(launch, "prepare", interrupt)
+    assert __main__.main(["train", "toy.yaml"]) == 130
+    assert "Run the same command again" in capsys.readouterr().err
+    monkeypatch.setattr(__main__, "_as_rank", contextlib.nullcontext)
+    monkeypatch.setenv("RANK", "1")
+    assert __main__.main(["train", "toy.yaml"]) == 130 and capsys.readouterr().err == ""
