@@ -16,12 +16,16 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from lib import __version__
-from lib.config import environment, split_overrides
+from lib import __version__, dependencies
 from lib.errors import BadInput, TrainingFailed
-from lib.machine import disk
-from lib.report import outputs
-from lib.report.printing import safe_printing
+
+try:
+    from lib.config import environment, split_overrides
+    from lib.machine import disk
+    from lib.report import outputs
+    from lib.report.printing import safe_printing
+except ModuleNotFoundError as error:
+    sys.exit(dependencies.how_to_get(error))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,6 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
     except TrainingFailed as error:
         print(error, file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        print(dependencies.how_to_get(error), file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         if not _is_rank():
             print("Interrupted. Run the same command again: a training resumes where it last saved.", file=sys.stderr)

@@ -100,3 +100,23 @@ def test_an_interrupt_where_no_step_is_to_finish_says_how_to_go_on_but_not_for_e
     monkeypatch.setattr(__main__, "_as_rank", contextlib.nullcontext)
     monkeypatch.setenv("RANK", "1")
     assert __main__.main(["train", "toy.yaml"]) == 130 and capsys.readouterr().err == ""
+
+
+def test_a_python_without_the_packages_says_where_to_get_them(tmp_path, capsys, monkeypatch):
+    command = [sys.executable, "-S", "-c", "import runpy; runpy.run_module('lib', run_name='__main__')"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "make train" in done.stderr
+
+    def lacking(name):
+        def prepare(config):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        return prepare
+
+    (tmp_path / "toy.yaml").write_text(TOY)
+    monkeypatch.setattr(launch, "prepare", lacking("torch.nn"))
+    assert __main__.main(["train", "toy.yaml"]) == 2
+    assert "has no package torch. In a checkout, `make train`" in capsys.readouterr().err
+    monkeypatch.setattr(launch, "prepare", lacking("my_own"))
+    with pytest.raises(ModuleNotFoundError):
+        __main__.main(["train", "toy.yaml"])
