@@ -1,20 +1,24 @@
 """Pictures of the notebooks after a real run: wide and narrow, in the light and the dark theme of JupyterLab.
 
     python -m tests.notebooks.pictures [NAME ...] [--quick]       `make pictures NOTEBOOKS="00_memory 07_your_model"`
+    python -m tests.notebooks.pictures --front                    those of README.md, in docs/pictures
 
 Each notebook is built as its source is now, and run in JupyterLab in an empty folder, without a GPU with its small size
 (minutes each; --quick: with the few steps of the tests). The pictures are in runs/pictures, as NAME-1400-light.png.
 """
 
 import argparse
+import io
 import os
 import sys
 import tempfile
 from pathlib import Path
 
 import nbformat
+from PIL import Image
 
 from build_notebooks import notebook_text
+from docs.pictures import COLOURS
 from tests.conftest import ROOT
 from tests.notebooks.test_browser import jupyterlab, page_of
 from tests.notebooks.test_notebooks import PARAMETERS
@@ -23,6 +27,7 @@ FOLDER = ROOT / "runs" / "pictures"
 SOURCES = ROOT / "notebooks_src"
 WIDTHS = (1400, 700)
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+FRONT = {"07_your_model": ("svg[aria-label^=loss]", "cell.png"), "00_memory": (".widget-slider", "panel.png")}
 HIGHEST = 16_000  # pixels of a page that Chromium draws at once
 # else the cells in sight alone are drawn
 SETTINGS = {"@jupyterlab/notebook-extension/tracker": '{"windowingMode": "none"}'}
@@ -51,19 +56,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.notebooks.pictures", description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; none: all")
     parser.add_argument("--quick", action="store_true", help="train with the few steps of the tests")
+    parser.add_argument("--front", action="store_true", help=f"the outputs in README.md, of {' and '.join(FRONT)}")
     given = parser.parse_args(arguments)
+    if given.front:
+        given.names = [*FRONT]
     if unknown := sorted({*given.names} - {*known}):
         parser.error(f"There is no notebook {unknown[0]}. There are: {', '.join(known)}.")
     FOLDER.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("TRAINBOOK_CACHE", str(FOLDER / "cache"))
-    ended = {name: take(name, PARAMETERS.get(name, {}) if given.quick else {}) for name in given.names or known}
+    ended = {}
+    for name in given.names or known:
+        ended[name] = take(name, PARAMETERS[name] if given.quick else {}, given.front)
     if stopped := [name for name, is_whole in ended.items() if not is_whole]:
         print(f"Not every cell ran in: {', '.join(stopped)}. Their pictures show why.")
     return int(bool(stopped))
 
 
-def take(name: str, parameters: dict) -> bool:
-    """Runs a notebook and takes its pictures; returns whether its last cell has run."""
+def take(name: str, parameters: dict, for_front: bool = False) -> bool:
+    """Runs a notebook and takes its pictures, or that of README.md; returns whether its last cell has run."""
     text = with_parameters(notebook_text(SOURCES / f"{name}.py"), parameters)
     with tempfile.TemporaryDirectory() as scratch:
         book = Path(scratch, "book", f"{name}.ipynb")
@@ -72,7 +82,7 @@ def take(name: str, parameters: dict) -> bool:
         with jupyterlab(book.parent, Path(scratch, "lab"), book.name, SETTINGS) as address, page_of(address) as page:
             page.evaluate(RUN_ALL)
             page.get_by_text("Planning").wait_for(state="detached")  # which the panel does in a thread
-            draw(page, name)
+            draw_one(page, *FRONT[name]) if for_front else draw(page, name)
             return page.evaluate(IS_WHOLE)
 
 
@@ -82,6 +92,18 @@ def with_parameters(text: str, parameters: dict) -> str:
     cell = next(cell for cell in book.cells if "parameters" in cell.metadata.get("tags", []))
     cell.source += "".join(f"\n{name} = {value!r}" for name, value in parameters.items())
     return nbformat.writes(book)
+
+
+def draw_one(page, inside: str, file: str) -> None:
+    """Writes the picture of one output into docs/pictures, in few colours."""
+    output = page.locator(".jp-OutputArea-output", has=page.locator(inside)).first
+    page.set_viewport_size({"width": 1150, "height": 1000})
+    output.scroll_into_view_if_needed()
+    page.wait_for_timeout(1500)
+    target = ROOT / "docs" / "pictures" / file
+    with Image.open(io.BytesIO(output.screenshot())) as picture:
+        picture.convert("RGB").quantize(COLOURS).save(target, optimize=True)
+    print(f"wrote {target.relative_to(ROOT)} ({target.stat().st_size:,} bytes)", flush=True)
 
 
 def draw(page, name: str) -> None:

@@ -1,5 +1,6 @@
 """The memory panel as a person uses it: the built notebook, in JupyterLab, in a browser."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
@@ -93,8 +95,9 @@ def _address(runtime, server):
     for _ in range(300):
         for found in runtime.glob("jpserver-*.json"):
             url = json.loads(found.read_text())["url"]
-            urllib.request.urlopen(f"{url}login", timeout=30).close()
-            return url
+            with contextlib.suppress(urllib.error.URLError):  # it writes this down before it listens
+                urllib.request.urlopen(f"{url}login", timeout=30).close()
+                return url
         assert server.poll() is None, "JupyterLab ended; see lab.log"
         time.sleep(0.2)
     raise AssertionError("JupyterLab did not start within a minute; see lab.log")
