@@ -18,7 +18,6 @@ import nbformat
 from PIL import Image
 
 from build_notebooks import notebook_text
-from docs.pictures import COLOURS
 from tests.conftest import ROOT
 from tests.notebooks.test_browser import jupyterlab, page_of
 from tests.notebooks.test_notebooks import PARAMETERS
@@ -27,7 +26,10 @@ FOLDER = ROOT / "runs" / "pictures"
 SOURCES = ROOT / "notebooks_src"
 WIDTHS = (1400, 700)
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
-FRONT = {"07_your_model": ("svg[aria-label^=loss]", "cell.png"), "00_memory": (".widget-slider", "panel.png")}
+FRONT = {  # notebook: what the output of README.md has in it, the picture's file, the window's width
+    "07_your_model": ("svg[aria-label^=loss]", "cell.png", 1150),
+    "00_memory": (".widget-slider", "panel.png", 1400),
+}
 HIGHEST = 16_000  # pixels of a page that Chromium draws at once
 # else the cells in sight alone are drawn
 SETTINGS = {"@jupyterlab/notebook-extension/tracker": '{"windowingMode": "none"}'}
@@ -59,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--front", action="store_true", help=f"the outputs in README.md, of {' and '.join(FRONT)}")
     given = parser.parse_args(arguments)
     if given.front:
-        given.names = [*FRONT]
+        given.names = [name for name in FRONT if name in (given.names or FRONT)]
     if unknown := sorted({*given.names} - {*known}):
         parser.error(f"There is no notebook {unknown[0]}. There are: {', '.join(known)}.")
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -94,15 +96,15 @@ def with_parameters(text: str, parameters: dict) -> str:
     return nbformat.writes(book)
 
 
-def draw_one(page, inside: str, file: str) -> None:
-    """Writes the picture of one output into docs/pictures, in few colours."""
+def draw_one(page, inside: str, file: str, width: int) -> None:
+    """Writes the picture of one output into docs/pictures."""
     output = page.locator(".jp-OutputArea-output", has=page.locator(inside)).first
-    page.set_viewport_size({"width": 1150, "height": 1000})
+    page.set_viewport_size({"width": width, "height": 1000})
     output.scroll_into_view_if_needed()
     page.wait_for_timeout(1500)
     target = ROOT / "docs" / "pictures" / file
     with Image.open(io.BytesIO(output.screenshot())) as picture:
-        picture.convert("RGB").quantize(COLOURS).save(target, optimize=True)
+        picture.convert("RGB").quantize(256).save(target, optimize=True)
     print(f"wrote {target.relative_to(ROOT)} ({target.stat().st_size:,} bytes)", flush=True)
 
 
