@@ -4,7 +4,10 @@
 # make build         adds to .venv what builds notebooks and sends them to Kaggle
 # make notebooks     builds notebooks/ again after an edit of a source, of lib or of a configuration
 # make docs          computes the tables and pictures of the documents again
+# make pictures      runs the notebooks in JupyterLab (an hour; NOTEBOOKS="00_memory 07_your_model --quick": minutes) and
+#                    takes pictures of them, wide and narrow, light and dark, in runs/pictures
 # make docs-site     builds the documents as a site, in runs/site
+# make types         checks the types of lib (two minutes; afterwards what changed, in seconds)
 # make lint check    lint, and whether notebooks, tables and pictures are fresh
 # make test          these two, then unit tests and every notebook headlessly (half an hour to an hour on 2 cores)
 # make bench         measures again and writes tests/bench/records
@@ -22,7 +25,7 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 # PyTorch's own builds: PyPI's for Linux brings CUDA, which a machine without an NVIDIA GPU has no use for
 CPU_BUILDS := https://download.pytorch.org/whl/cpu
 
-.PHONY: help train build test lint check docs docs-site notebooks bench faults kaggle-image clean
+.PHONY: help train build test lint types check docs docs-site pictures notebooks bench faults kaggle-image clean
 
 help:
 	@sed -n '/^# make/,/^[^#]/s/^# //p' Makefile
@@ -37,6 +40,9 @@ test: lint check
 lint: .venv/ready
 	$(PY) -m ruff check .
 
+types: .venv/ready
+	$(PY) -m mypy
+
 check: .venv/ready
 	$(PY) build_notebooks.py --check
 	$(PY) -m docs.tables --check
@@ -49,6 +55,9 @@ docs: .venv/ready
 docs-site: .venv/run
 	$(INSTALL) -r requirements/docs.txt
 	$(PY) -m mkdocs build --strict
+
+pictures: .venv/ready
+	$(PY) -m tests.notebooks.pictures $(NOTEBOOKS)
 
 build: .venv/build
 

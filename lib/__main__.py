@@ -16,12 +16,16 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from lib import __version__
-from lib.config import environment, split_overrides
+from lib import __version__, dependencies
 from lib.errors import BadInput, TrainingFailed
-from lib.machine import disk
-from lib.report import outputs
-from lib.report.printing import safe_printing
+
+try:
+    from lib.config import environment, split_overrides
+    from lib.machine import disk
+    from lib.report import outputs
+    from lib.report.printing import safe_printing
+except ModuleNotFoundError as error:
+    sys.exit(dependencies.how_to_get(error))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,23 +43,33 @@ def main(arguments: list[str] | None = None) -> int:
     except TrainingFailed as error:
         print(error, file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        print(dependencies.how_to_get(error), file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
+        if not _is_rank():
+            print("Interrupted. Run the same command again: a training resumes where it last saved.", file=sys.stderr)
         return 130
     except OSError as error:
         if error.errno not in disk.TROUBLES:
             raise  # a mistake in a task is best explained by its own traceback
         where = f" at {error.filename}" if error.filename else ""
-        print(f"The disk refused{where}: {error.strerror}. Free room or mend it, and run again.", file=sys.stderr)
+        advice = "Free some space on it, or repair it, and run again."
+        print(f"The disk refused{where}: {error.strerror}. {advice}", file=sys.stderr)
         return 1
 
 
 def _as_rank() -> AbstractContextManager[None]:
     """Wraps a command of a rank; any other runs as it is."""
-    if not {"RANK", environment.RANK_FOLDER} & os.environ.keys():
+    if not _is_rank():
         return contextlib.nullcontext()
     from lib.launch import torchrun
 
     return torchrun.as_rank()
+
+
+def _is_rank() -> bool:
+    return bool({"RANK", environment.RANK_FOLDER} & os.environ.keys())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -78,6 +78,17 @@ def with_own(names: Iterable[str]) -> dict[str, str]:
     return {**{name: project_of(name) for name in names}, **PACKAGES}
 
 
+def how_to_get(error: ModuleNotFoundError) -> str:
+    """Returns what to do where this Python lacks a package of the library; raises the error again for any other."""
+    name = (error.name or "").partition(".")[0]
+    if name not in PACKAGES:
+        raise error
+    return (
+        f"{sys.executable} has no package {name}. In a checkout, `make train` makes an environment with all, and "
+        "`. .venv/bin/activate` makes `python` that one. Without make: pip install -r requirements/run.txt."
+    )
+
+
 def ensure(packages: Mapping[str, str] = PACKAGES) -> str:
     """Installs what is missing; returns one line on what is there.
 

@@ -46,6 +46,7 @@ CONFIG: str = ""  # empty: the size for Kaggle where there is a GPU, otherwise t
 DATA_DIR: str = ""  # empty: mounted scenes if some are found, otherwise generated scenes
 OUTPUT_DIR: str = ""  # empty: the platform's
 SMOKE_STEPS: int = 0
+SMOKE_ONLY: bool = False  # True: stop after the smoke test, before anything is trained
 MAX_STEPS: int = 0
 SESSION_MINUTES: float = 0  # 0: the platform's limit
 OVERRIDES: dict = {}
@@ -99,9 +100,11 @@ memory.clear_memory()
 # %% [markdown]
 # ## Resume
 # How far each run is, in the output folder or in a mounted earlier output, and how long all of them will take.
+# With `SMOKE_ONLY = True` the notebook stops here, before it trains.
 
 # %%
 print(queue.table(runs, rates))
+notebook.end_if(SMOKE_ONLY)
 
 # %% [markdown]
 # ## Full run

@@ -49,6 +49,7 @@ CONFIG: str = ""  # empty: the size for Kaggle where there is a GPU, otherwise t
 DATA_DIR: str = ""  # empty: mounted questions if some are found, otherwise drawn shapes with Vietnamese questions
 OUTPUT_DIR: str = ""  # empty: the platform's
 SMOKE_STEPS: int = 0
+SMOKE_ONLY: bool = False  # True: stop after the smoke test, before anything is trained
 MAX_STEPS: int = 0
 SESSION_MINUTES: float = 0  # 0: the platform's limit
 OVERRIDES: dict = {}
@@ -130,10 +131,12 @@ print(variants.table(run.config, rungs, "t4", [len(run.task.datasets()["train"])
 # ## Smoke test
 # A few real steps in a temporary folder. They show that everything works, how much memory each phase takes, and how long
 # the full run will be. If the peak is above 92 % of the card, the notebook stops here and says what to change.
+# With `SMOKE_ONLY = True` it stops here in any case, before it trains.
 
 # %%
 print(smoke.test(run))
 memory.clear_memory()
+notebook.end_if(SMOKE_ONLY)
 
 # %% [markdown]
 # ## How many sessions

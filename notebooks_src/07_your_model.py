@@ -139,6 +139,7 @@ CONFIG: str = ""  # empty: the cell above
 DATA_DIR: str = ""  # empty: a mounted folder of class folders if one is found, otherwise drawn shapes
 OUTPUT_DIR: str = ""  # empty: the platform's
 SMOKE_STEPS: int = 0
+SMOKE_ONLY: bool = False  # True: stop after the smoke test, before anything is trained
 MAX_STEPS: int = 0
 SESSION_MINUTES: float = 0  # 0: the platform's limit
 OVERRIDES: dict = {}
@@ -190,10 +191,12 @@ widgets.memory_panel()
 # ## Smoke test
 # A few real steps in a temporary folder. They show that everything works, how much memory each phase takes, and how long
 # the full run will be. If the peak is above 92 % of the card, the notebook stops here and says what to change.
+# With `SMOKE_ONLY = True` it stops here in any case, before it trains.
 
 # %%
 print(smoke.test(run))
 memory.clear_memory()
+notebook.end_if(SMOKE_ONLY)
 
 # %% [markdown]
 # ## Resume

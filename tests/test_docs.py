@@ -161,6 +161,8 @@ def test_the_page_of_a_notebook_has_its_text_without_the_library():
 
 def test_pictures_are_small_and_the_table_below_the_run_is_its_own():
     assert pictures.PLOT.read_bytes()[:4] == b"\x89PNG" and pictures.PLOT.stat().st_size < 200_000
+    sizes = {path.name: path.stat().st_size for path in pictures.FOLDER.glob("*.png")}
+    assert sizes.keys() == {"run.png", "cell.png", "panel.png"} and max(sizes.values()) < 200_000
     assert pictures.TABLE.read_text() in (ROOT / "README.md").read_text()
     assert pictures.TABLE.read_text().split()[:2] == ["metric", "trivial"]
 

@@ -1,5 +1,6 @@
 """The command line and its exit codes."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -86,3 +87,36 @@ def test_a_disk_that_refuses_is_a_sentence_and_a_mistake_of_a_task_its_traceback
         else:
             with pytest.raises(FileNotFoundError):
                 __main__.main(["train", "toy.yaml"])
+
+
+def test_an_interrupt_where_no_step_is_to_finish_says_how_to_go_on_but_not_for_each_rank(tmp_path, capsys, monkeypatch):
+    def interrupt(config):
+        raise KeyboardInterrupt
+
+    (tmp_path / "toy.yaml").write_text(TOY)
+    monkeypatch.setattr(launch, "prepare", interrupt)
+    assert __main__.main(["train", "toy.yaml"]) == 130
+    assert "Run the same command again" in capsys.readouterr().err
+    monkeypatch.setattr(__main__, "_as_rank", contextlib.nullcontext)
+    monkeypatch.setenv("RANK", "1")
+    assert __main__.main(["train", "toy.yaml"]) == 130 and capsys.readouterr().err == ""
+
+
+def test_a_python_without_the_packages_says_where_to_get_them(tmp_path, capsys, monkeypatch):
+    command = [sys.executable, "-S", "-c", "import runpy; runpy.run_module('lib', run_name='__main__')"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "make train" in done.stderr
+
+    def lacking(name):
+        def prepare(config):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        return prepare
+
+    (tmp_path / "toy.yaml").write_text(TOY)
+    monkeypatch.setattr(launch, "prepare", lacking("torch.nn"))
+    assert __main__.main(["train", "toy.yaml"]) == 2
+    assert "has no package torch. In a checkout, `make train`" in capsys.readouterr().err
+    monkeypatch.setattr(launch, "prepare", lacking("my_own"))
+    with pytest.raises(ModuleNotFoundError):
+        __main__.main(["train", "toy.yaml"])

@@ -127,8 +127,8 @@ def _check_frozen(model: nn.Module, left_out: Mapping[str, str], found: Checkpoi
         printable(name, most=100) for name, taken in found.state.get("published", {}).items() if "config" in taken
     ]
     source = (
-        "Mount, or download again, the weights that model() loads, in the version of then. Where it draws them, take "
-        f"the version of torch that the run began with (now {torch.__version__})"
+        "Mount, or download again, the weights that model() loads, in the version that the run began with. Where it "
+        f"draws them, take the version of torch that the run began with (now {torch.__version__})"
     )
     if published:
         source = f"They were published as {', '.join(published)}: mount exactly these"

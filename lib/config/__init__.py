@@ -185,7 +185,7 @@ class Optimizer:
     weight_decay: float = option(0.01, "Decoupled weight decay; of sgd it is a part of the gradient.", minimum=0)
     betas: tuple[float, float] = option((0.9, 0.999), "Decay of the two moments of adamw.", minimum=0, below=1)
     eps: float = option(1e-8, "What is added to the denominator of an update of adamw.", above=0)
-    momentum: float = option(0.9, "The share of its last update that sgd goes on with; 0: none.", minimum=0, below=1)
+    momentum: float = option(0.9, "The share of an update that sgd adds to the next; 0: none.", minimum=0, below=1)
     nesterov: bool = option(False, "Whether sgd looks ahead along its momentum.")
 
     @staticmethod

@@ -39,7 +39,7 @@ def table(sections: Sections) -> str:
             lines += _wrapped(finding.advice, len(head), "> ") if finding.advice else []
         lines.append("")
     count = Counter(finding.verdict for finding in _all(sections))
-    words = {"bad": "bad", "warning": "to look at"}
+    words: dict[Verdict, str] = {"bad": "bad", "warning": "to look at"}
     totals = ", ".join(f"{count[verdict]} {word}" for verdict, word in words.items() if count[verdict])
     return "\n".join([*lines, f"{count.total()} checks: {totals or 'all is well'}."])
 

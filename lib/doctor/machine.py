@@ -90,7 +90,7 @@ def check_gpu(here: Platform, trains: bool = True) -> Finding:
         steps = {
             "kaggle": "Choose Settings > Accelerator > GPU T4 x2 and run again.",
             "colab": "Choose Runtime > Change runtime type > T4 GPU and run again.",
-            "local": "The _small configurations are made for this. If there is a GPU, install its driver.",
+            "local": "Take a configuration of a small size. If there is a GPU, install its driver.",
         }
         return Finding("GPU", "none: training runs on the CPU", "warning", steps[here.name])
     value = f"the driver sees {', '.join(driver.names)}, PyTorch cannot use it"

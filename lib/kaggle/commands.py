@@ -324,7 +324,7 @@ _COMMANDS = (
     ("dataset", _dataset, _DATASET, "pack a data folder, or a run, and upload it as a data set"),
     ("push", _push, _PUSH, "push a notebook, which starts a session"),
     ("status", _status, _STATUS, "how the newest session is doing"),
-    ("fetch", _fetch, _FETCH, "bring the results home"),
+    ("fetch", _fetch, _FETCH, "download the results of a session and check them"),
     ("chain", _chain, _CHAIN, "session after session until the training is done"),
     ("preflight", _preflight, _PREFLIGHT, "everything to check before quota is spent"),
 )

@@ -132,7 +132,7 @@ def with_parameters(path: Path, values: Mapping[str, object]) -> tuple[str, str]
     carried.check_values(path.name, notebook, values)
     mark = _MARK + uuid.uuid4().hex
     lines = ["# Values given on the command line.", *(f"{name} = {value!r}" for name, value in values.items()), mark]
-    cell = {
+    cell: dict[str, Any] = {
         "cell_type": "code",
         "execution_count": None,
         "id": mark[-8:],

@@ -188,7 +188,8 @@ def _runs(training: Training, folder: str, measured: float) -> list[Finding]:
     alike: dict[str, list[Entry]] = {}
     for entry in training.entries:
         alike.setdefault(entry.kind, []).append(entry)
-    findings, parts = [], []
+    findings: list[Finding] = []
+    parts: list[Part] = []
     for kind, entries in alike.items():
         try:
             data_finding, part = _part(kind, entries, folder)

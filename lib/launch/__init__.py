@@ -210,7 +210,7 @@ def _tidy(run: Run, state: State | None = None) -> None:
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
     """Writes the summary of a run that ends with an error, or was stopped in a hurry and goes on the next time."""
     step = checkpoint.newest_step(run.folder / "checkpoints")
-    reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+    reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
         limit = limits.after(run.folder, run.config, error)
         _summary(run, reason, step, number, error=str(error), limit=limit).write(run.folder)

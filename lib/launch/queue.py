@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lib import checkpoint, launch, ranks
 from lib.config import Config, Queue, with_changes
@@ -73,7 +74,7 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
         raise BadInput(
             f"queue.start_from is {queue.start_from}, which is no run of queue.before. Name its configuration there."
         )
-    axes = [
+    axes: list[list[tuple[str, dict[str, Any]]]] = [
         [(f"-{key.rpartition('.')[2]}{re.sub(r'[^A-Za-z0-9.+-]+', '_', value)}", {key: value}) for value in values]
         for key, values in queue.grid.items()
     ]
@@ -165,7 +166,7 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
     folds = [folder for fold in names if (folder := find_completed(fold, output_dir))]
     if not folds:
         print(f"No fold of {name} was found, here or among the inputs: the seeds vote alone.")
-    return [*folds, *own]
+    return [*folds, *filter(None, own)]
 
 
 def find_completed(name: str, output_dir: Path, config: Config | None = None) -> Path | None:
@@ -282,7 +283,7 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
     Hours come from `rates` of `measure`, evaluations aside; without them from speeds that finished runs had. Where a
     length is in epochs, the data is read for the number of its samples.
     """
-    rows = [("run", "state", "step", "validation", "test", "left")]
+    rows: list[tuple[str, ...]] = [("run", "state", "step", "validation", "test", "left")]
     seconds, unknown = 0.0, 0
     stands = {entry.name: progress_of(entry) for entry in runs}
     rates = rates or {e.kind: rate for e in runs if (rate := stands[e.name].steps_per_second)}
@@ -359,8 +360,8 @@ def verdict(runs: Sequence[Entry]) -> str:
     lines += map(str, judged)
     if not all(criterion.reached for criterion in judged):
         lines.append(
-            "A mean that misses while the best does not speaks for uneven folds or unlucky seeds: look at the worst "
-            "run. Where both miss, train longer or start from better weights."
+            "If the mean misses and the best run does not, folds are uneven or seeds unlucky: look at the worst run. "
+            "If both miss, train longer or start from better weights."
         )
     return "\n".join(lines)
 

@@ -109,7 +109,8 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
     patterns = [tuple(pattern.split("/")) for pattern in sentinels]
     highest, deepest = max(map(len, patterns), default=1) - 1, _DEEPEST + 1
     matches: dict[Path, int] = {}  # with their depths
-    level, count = [(folder, ()) for folder in folders], 0
+    level: list[tuple[Path, tuple[str, ...]]] = [(folder, ()) for folder in folders]
+    count = 0
     while level:
         below: list[tuple[Path, tuple[str, ...]]] = []
         for folder, inside in level:

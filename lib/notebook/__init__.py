@@ -32,6 +32,27 @@ KEYS = {
 }
 
 
+class Ended(Exception):
+    """Ends "run all" at this cell on purpose; a notebook shows its text without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+def end_if(smoke_only: bool) -> None:
+    """Ends the notebook after the smoke test where `SMOKE_ONLY` asks for it.
+
+    A batch run ends by an exit with code 0, which papermill takes as a good end; elsewhere this raises Ended.
+    """
+    if not smoke_only:
+        return
+    text = "SMOKE_ONLY is True, so nothing is trained. To train, set it to False in Parameters, and run all again."
+    if platform.detect().batch:
+        print(text, flush=True)
+        sys.exit(0)
+    raise Ended(text)
+
+
 def save_cell(path: Path) -> None:
     """Writes the cell that ends with this call into a Python file, without the call, and prints where it is.
 

@@ -70,7 +70,8 @@ def library(names: Iterable[str], planning: bool, root: Path) -> set[Path]:
 @cache
 def imported(code: str | bytes, in_functions: bool) -> list[str]:
     """Returns the dotted names below lib that code imports or starts as `python -m`, those for type checkers aside."""
-    names, waiting = [], [ast.parse(code)]
+    names: list[str] = []
+    waiting: list[ast.AST] = [ast.parse(code)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not in_functions:

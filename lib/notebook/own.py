@@ -59,13 +59,15 @@ def read(path: Path) -> Own:
     places = [_place_of_task(one, config) for one, config in zip(paths, configs, strict=True)]
     home = _absolute(path).parent
     root = Path(os.path.commonpath([home, *(place.parent for place in places if place)]))
-    files, packages, said = {}, set(), []
+    files: dict[str, str] = {}
+    packages: set[str] = set()
+    said: list[str] = []
     for place, config in zip(places, configs, strict=True):
         if place and (file := file_of(config)):
-            own = own_files(file)
-            packages.update(own.packages)
-            for one in own.files:
-                files[_below(root, place.parent / one.relative_to(own.folder))] = carrier.read(one, path, one.parent)
+            mine = own_files(file)
+            packages.update(mine.packages)
+            for one in mine.files:
+                files[_below(root, place.parent / one.relative_to(mine.folder))] = carrier.read(one, path, one.parent)
                 said += [_of_own_place(one, line) for line in own_places(one)]
             named, lacking = _named(path, config, home, root)
             files, said = files | named, said + lacking

@@ -161,9 +161,9 @@ class Panel:
         self.answer, self.status, self.message, self.gauge = w.HTML(), w.HTML(), w.HTML(), w.HTML()
         fixed = [self.workload, self.card, self.own, self.count, self.batch, self.precision, self.recomputed]
         left = w.VBox([*fixed, self.dials, self.about, self.use, self.status, self.gauge], layout={"width": "330px"})
-        wide = {"flex": "1 1 480px", "min_width": "0", "margin": "0 0 0 18px"}
-        right = w.VBox([self.answer, self.message], layout=wide)
-        self.box = w.Box([left, right], layout={"display": "flex", "flex_flow": "row wrap", "width": "100%"})
+        right = w.VBox([self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0"})
+        wraps = {"display": "flex", "flex_flow": "row wrap", "width": "100%", "grid_gap": "8px 18px"}
+        self.box = w.Box([left, right], layout=wraps)
         self._show_own()
 
     def _control(self, kind: Any, description: str, **values: Any) -> Any:

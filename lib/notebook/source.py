@@ -103,7 +103,8 @@ def read_source(path: Path, text: str | None = None) -> Source:
 
 def check_source(source: Source) -> None:
     """Raises BadInput unless a source is Python without magics, short, with one carrier and one parameters cell."""
-    total, seen = 0, {}
+    total = 0
+    seen: dict[str, int] = {}
     for cell, line in zip(source.cells, source.lines, strict=True):
         if cell.cell_type == "code":
             check_code(source.path, line, cell.source)
@@ -170,7 +171,7 @@ def build(source: Source, files: dict[str, str], before: str = "", made_from: st
             new.metadata.update(FOLDED)
         cells.append(new)
     gpu, internet = source.header.gpu, source.header.internet
-    kaggle = {
+    kaggle: dict[str, Any] = {
         "accelerator": "nvidiaTeslaT4" if gpu else "none",
         "dataSources": [],
         "isGpuEnabled": gpu,

@@ -49,10 +49,14 @@ def show_live(widget: Any, otherwise: str) -> None:
 
 
 def print_answer(html: str, text: str) -> None:
-    """Prints the text of an answer where no widget works, and shows its picture in a notebook."""
-    print(text)
-    if platform.in_notebook():
+    """Shows an answer without controls: as a picture in a notebook, as text in a log, and in a batch run as both."""
+    if not platform.in_notebook():
+        print(text)
+    elif platform.detect().batch:
+        print(text)  # the log of the session has no pictures
         SavedAnswer().show(html, "")
+    else:
+        SavedAnswer().show(html, text)
 
 
 def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:

@@ -13,7 +13,9 @@ import numpy as np
 # Of Okabe and Ito's palette, which any kind of colour vision distinguishes, those that stand out from white and black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 MARKS = ("circle", "square", "diamond", "triangle")  # and in print without colour
+DASHES = ("6 4", "2 3", "8 3 2 3", "10 3 2 3 2 3")  # of levels; the first one's are the lines of a single metric
 POINTS = 250  # of a line: more than its pixels would show
+_TINY = 1e-300  # what differs by less has no ticks
 _WIDTH, _HEIGHT = 480, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 22, 34, 36  # margins
 
@@ -38,6 +40,7 @@ class Level:
     name: str
     value: float
     colour: str
+    dashes: str = DASHES[0]
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def chart(
     parts = [*_axes(last, ends, x, y, epoch_steps)]
     for level in levels:
         if math.isfinite(level.value):
-            parts.append(_path([(x(0), y(level.value)), (x(last), y(level.value))], level.colour, 1.5, "6 4"))
+            parts.append(_path([(x(0), y(level.value)), (x(last), y(level.value))], level.colour, 1.5, level.dashes))
     for line in lines:
         parts += _drawn(line, x, y)
     if best and math.isfinite(best.value):
@@ -95,8 +98,14 @@ def _ends(values: Sequence[float], levels: Sequence[float]) -> tuple[float, floa
     """Returns the ends of the vertical axis: all finite values, with a little room."""
     finite = [value for value in [*values, *levels] if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    return low - room, high + room
+    room = 0.05 * (high - low)
+    return (low - room, high + room) if room > _TINY else axis_of_one(high)
+
+
+def axis_of_one(value: float) -> tuple[float, float]:
+    """Returns the ends of an axis of a single value: 0 and a little beyond it."""
+    beyond = 1.1 * value if math.isfinite(1.1 * value) else value
+    return (min(0.0, beyond), max(0.0, beyond)) if abs(value) > _TINY else (-1.0, 1.0)
 
 
 def _ticks(low: float, high: float, most: int) -> list[float]:
@@ -164,7 +173,7 @@ def _legend(lines: Sequence[Line], levels: Sequence[Level], best: Best | None) -
         sample = _path([(0, 6), (26, 6)], line.colour, line.width)
         yield _entry(sample + (_mark(13, 6, line.mark, line.colour) if line.mark else ""), line.name)
     for level in levels:
-        yield _entry(_path([(0, 6), (26, 6)], level.colour, 1.5, "6 4"), level.name)
+        yield _entry(_path([(0, 6), (26, 6)], level.colour, 1.5, level.dashes), level.name)
     if best:
         yield _entry(_ring(13, 6, 5), best.text)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.machine import hardware, platform
-from lib.report.chart import COLOURS, MARKS, POINTS, Best, Level, Line, chart, running_mean, thinned
+from lib.report.chart import COLOURS, DASHES, MARKS, POINTS, Best, Level, Line, chart, running_mean, thinned
 from lib.report.metrics import MACHINE_COLUMNS, Tail
 from lib.report.progress import Plain, Progress, Relayed, choose_progress
 from lib.report.sampler import RAM_LIMIT, WAIT_LIMIT
@@ -193,8 +193,8 @@ class Figure:
         known = [(number, name) for number, name in enumerate(names) if name in self.watched.baseline]
         colours = [COLOURS[1]] if list(names) == ["loss"] else [_look(number)[0] for number, _ in known]
         return [
-            Level(f"{name}, trivial baseline (test)", self.watched.baseline[name], colour)
-            for (_, name), colour in zip(known, colours, strict=False)
+            Level(f"{name}, trivial baseline (test)", self.watched.baseline[name], colour, DASHES[number % len(DASHES)])
+            for (number, name), colour in zip(known, colours, strict=False)
         ]
 
     def _best(self, name: str) -> Best | None:

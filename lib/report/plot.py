@@ -1,17 +1,20 @@
 """Draws metrics.csv."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lib.report.chart import COLOURS, MARKS
+from lib.report.chart import COLOURS, MARKS, axis_of_one
 from lib.report.figure import save
 from lib.report.metrics import Row, read, series
 from lib.report.sampler import WAIT_LIMIT
 
 _GIB = 2**30
+_WIDTH, _IN_A_ROW = 10.0, 3  # inches, which on paper or a narrow screen are six: letters of 6 points
 _MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^"}
 _DASHES = ("-", "--", ":", "-.")  # which tell lines apart in print
+_DASHED = ("--", ":", "-.", (0, (8, 2, 1, 2, 1, 2)))  # the baselines'
 _MEMORY = {  # of metrics.csv
     "peak_memory_bytes": "peak of a step",
     "gpu_allocated_bytes": "allocated",
@@ -30,25 +33,29 @@ def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, f
 
     rows = read(csv_path)
     machine = _machine(rows)
-    figure = Figure(figsize=(18, 7.6 if machine else 4.2), layout="constrained")
+    height = -(-(2 + len(machine)) // _IN_A_ROW)  # rows of small panels: speed, learning rate, and the machine's
+    figure = Figure(figsize=(_WIDTH, 3.6 + 2.3 * height), layout="constrained")
     figure.suptitle(title)
-    grid = figure.add_gridspec(2 if machine else 1, 1)
-    losses, metrics, speed, rate = grid[0].subgridspec(1, 4, width_ratios=(3, 3, 2, 2)).subplots()
+    grid = figure.add_gridspec(2, 1, height_ratios=(3.6, 2.3 * height))
+    losses, metrics = grid[0].subgridspec(1, 2).subplots()
+    small = grid[1].subgridspec(height, _IN_A_ROW)
+    speed, rate, *below = (figure.add_subplot(small[divmod(n, _IN_A_ROW)]) for n in range(2 + len(machine)))
     _draw_losses(losses, rows)
     _draw_validation(metrics, rows, baseline, shown)
     speed.plot(*series(rows, "train", "samples_per_second"), color=COLOURS[2])
     speed.set_title("samples per second")
     rate.plot(*series(rows, "train", "lr"), color=COLOURS[3])
     rate.set_title("learning rate")
-    below = list(grid[1].subgridspec(1, len(machine)).subplots(squeeze=False)[0]) if machine else []
     for axes, draw in zip(below, machine, strict=True):
         draw(axes)
     for axes in (speed, rate, *below):
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     for axes in (losses, metrics, speed, rate, *below):
         axes.grid(alpha=0.25)
         _set_steps(axes, rows)
+        _mark_single_points(axes)
     for axes in (losses, metrics):
+        _set_single_value(axes)
         _mark_stages(axes, rows)
     return save(figure, out)
 
@@ -84,7 +91,8 @@ def _draw_validation(axes: Any, rows: Sequence[Row], baseline: Mapping[str, floa
         marker = _MARKERS[MARKS[(number + number // len(COLOURS)) % len(MARKS)]]
         axes.plot(*series(rows, "validation", name), marker=marker, color=colour, label=name)
         if name in baseline:
-            axes.axhline(baseline[name], color=colour, linestyle="--", alpha=0.7, label=f"{name}, trivial (test)")
+            dashes = _DASHED[number % len(_DASHED)]
+            axes.axhline(baseline[name], color=colour, linestyle=dashes, alpha=0.7, label=f"{name}, trivial (test)")
     dashed = any(name in baseline for name in shown)
     axes.set_title("validation (dashed: trivial baseline)" if dashed else "validation")
     if shown:
@@ -96,7 +104,7 @@ def _machine(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
 
     def share(column: str, title: str, colour: str, limit: float = 0.0) -> Callable[[Any], None]:
         def draw(axes: Any) -> None:
-            axes.plot(*series(rows, "train", column), color=colour, label=title)
+            axes.plot(*series(rows, "train", column), color=colour)
             if limit:
                 axes.axhline(limit, color="0.4", linestyle="--", label=f"{limit:.0%}: too long")
                 axes.legend(fontsize="small")
@@ -135,6 +143,20 @@ def _set_steps(axes: Any, rows: Sequence[Row]) -> None:
         each = steps[-1] / epochs[-1]
         top = axes.secondary_xaxis("top", functions=(lambda step: step / each, lambda epoch: epoch * each))
         top.set_xlabel("epoch")
+
+
+def _mark_single_points(axes: Any) -> None:
+    """Gives a line of one point a marker, without which it is not seen."""
+    for line in axes.get_lines():
+        if len(line.get_xdata()) == 1 and line.get_marker() == "None":
+            line.set_marker("o")
+
+
+def _set_single_value(axes: Any) -> None:
+    """Lets the axis of a single value begin at 0: a narrow range around it would look like a measurement."""
+    values = {float(value) for line in axes.get_lines() for value in line.get_ydata() if math.isfinite(value)}
+    if len(values) == 1 and any(values):
+        axes.set_ylim(*axis_of_one(values.pop()))
 
 
 def _running_mean(values: Sequence[float]) -> list[float]:

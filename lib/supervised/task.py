@@ -383,5 +383,5 @@ class Supervised(Task):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the samples: a loader worker is sent those that it needs."""
-        without = {"_seen": {}, "_tested": None, "_passed": None}
+        without: dict[str, Any] = {"_seen": {}, "_tested": None, "_passed": None}
         return {name: value for name, value in vars(self).items() if name != "parts"} | without

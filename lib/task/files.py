@@ -91,7 +91,7 @@ def _read(path: Path) -> list[Import]:
     except (SyntaxError, ValueError) as error:
         where = f"{path}:{getattr(error, 'lineno', None) or 1}"
         raise BadInput(
-            f"{printable(where)}: This is no Python ({printable(error, most=200)}). Mend it there."
+            f"{printable(where)}: This is no Python ({printable(error, most=200)}). Correct it there."
         ) from None
 
 
@@ -111,16 +111,16 @@ def _below(node: ast.AST, is_optional: bool) -> Iterator[Import]:
         caught = is_optional or any(map(_catches_missing, node.handlers))
         for child in node.body:
             yield from _below(child, caught)
-        for child in (*node.handlers, *node.orelse, *node.finalbody):
-            yield from _below(child, is_optional)
+        for other in (*node.handlers, *node.orelse, *node.finalbody):
+            yield from _below(other, is_optional)
     elif isinstance(node, ast.If) and ("TYPE_CHECKING" in (test := ast.unparse(node.test)) or "__main__" in test):
         for child in node.orelse:
             yield from _below(child, is_optional)
     elif isinstance(node, ast.Call) and (name := _named_module(node)):
         yield Import(name, 0, is_optional)
     else:
-        for child in ast.iter_child_nodes(node):
-            yield from _below(child, is_optional)
+        for inner in ast.iter_child_nodes(node):
+            yield from _below(inner, is_optional)
 
 
 def _catches_missing(handler: ast.ExceptHandler) -> bool:
@@ -160,7 +160,8 @@ def named_files(config: Config) -> dict[str, Path]:
 
 def own_places(path: Path) -> list[int]:
     """Returns the lines of a file that look for others beside it by `__file__`, its use as a program aside."""
-    lines, waiting = set(), [ast.parse(path.read_bytes())]
+    lines: set[int] = set()
+    waiting: list[ast.AST] = [ast.parse(path.read_bytes())]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Name) and node.id == "__file__":

@@ -161,7 +161,7 @@ def _why_not_imported(path: Path, error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         where = f"{error.filename}:{error.lineno}"
     what = printable(f"{type(error).__name__}: {error}", most=300)
-    return f"{printable(where)}: The task file cannot be imported ({what}). Mend it there."
+    return f"{printable(where)}: The task file cannot be imported ({what}). Correct it there."
 
 
 def _only_task(module: Any, name: str) -> type[Task]:

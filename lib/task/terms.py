@@ -20,7 +20,7 @@ def steps_to_ask(total: int, near: int = 0) -> Iterable[int]:
     return sorted({*range(_ALL // 2), *about, *between, *range(total - 1000, total)})
 
 
-_players: "weakref.WeakKeyDictionary[Any, tuple[int, set]]" = weakref.WeakKeyDictionary()  # found once for each task
+_players: "weakref.WeakKeyDictionary[Any, tuple[int, set[Any]]]" = weakref.WeakKeyDictionary()  # by task
 
 
 def turns(task: Any) -> dict[str | None, int]:
@@ -65,7 +65,8 @@ class TermMeans:
 
     def add(self, model: nn.Module, batch: Any) -> None:
         """Adds the sums and counts of a batch."""
-        former, taken = self.task.step, set()
+        former = self.task.step
+        taken: set[str] = set()
         try:
             for player, step in self._turns.items():
                 self.task.step = step
@@ -74,7 +75,7 @@ class TermMeans:
         finally:
             self.task.step = former
 
-    def _add_step(self, model: nn.Module, batch: Any, left_out: set) -> set[str]:
+    def _add_step(self, model: nn.Module, batch: Any, left_out: set[str]) -> set[str]:
         """Adds the terms of one step, without those that are left out; returns the names of those that it computed."""
         counts, sums = self.task.count(batch), self.task.loss(model, batch)[0]
         added = [term for term in counts if term not in left_out]

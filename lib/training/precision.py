@@ -144,16 +144,16 @@ def _recomputing(block: nn.Module) -> Callable[..., Any]:
     forward = block.forward
     names = _names(forward)
     norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
-    more = {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))} if norms else {}
+    more: dict[str, Any] = {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))} if norms else {}
 
-    def wrapped(*args, **kwargs):
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         if not getattr(block, "_can_checkpoint_with_cache", False):  # transformers' mark of a layer that only reads it
             args, kwargs = _without_cache(block, names, args, kwargs)
         first, keys = len(args), tuple(kwargs)
 
-        def run(*values):
+        def run(*values: Any) -> Any:
             return forward(*values[:first], **dict(zip(keys, values[first:], strict=True)))
 
         values = (*args, *kwargs.values())

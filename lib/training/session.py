@@ -120,7 +120,7 @@ class Session:
         if self._signal:
             return
         self._signal, self._signalled_at = signal.Signals(number).name, seconds
-        asked = "Interrupted" if number == signal.SIGINT else "Asked to end (SIGTERM)"
+        asked = "Interrupted" if number == signal.SIGINT else "Asked to end by the system"
         print(f"{asked}: finishing this step and saving; a second one stops at once.", flush=True)
 
 

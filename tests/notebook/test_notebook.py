@@ -57,6 +57,22 @@ def test_a_run_that_stopped_says_how_to_continue():
     assert said["interrupted"] == "interrupted at step 4 of 600: everything is saved. Run this cell again to continue."
 
 
+def test_smoke_only_ends_the_notebook_with_a_sentence_and_a_batch_run_well(monkeypatch, capsys):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    notebook.end_if(False)
+    shell = InteractiveShell()
+    monkeypatch.setitem(shell.user_ns, "notebook", notebook)
+    result = shell.run_cell("notebook.end_if(True)")
+    assert isinstance(result.error_in_exec, notebook.Ended), "run all goes no further"
+    said = capsys.readouterr().out
+    assert said.startswith("SMOKE_ONLY is True") and "Traceback" not in said and len(said.splitlines()) == 1
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    with pytest.raises(SystemExit) as end:
+        notebook.end_if(True)
+    assert end.value.code == 0 and "set it to False in Parameters" in capsys.readouterr().out
+
+
 def test_what_the_task_reports_stands_below_the_table_at_every_run_all(tmp_path):
     scores, trivial = {"b": 1.0, "a": 2.0}, {"b": 0.5, "a": 0.5}
     summary = Summary("toy", "toy", "completed", metrics=scores, baseline=trivial, report="Ok.")

@@ -272,14 +272,16 @@ def test_without_a_kernel_the_same_answer_is_printed(planned, capsys):
 
 def test_in_a_batch_run_and_without_ipywidgets_it_is_text_and_a_picture(planned, monkeypatch, capsys):
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    pictures = []
-    monkeypatch.setattr(widgets.SavedAnswer, "show", lambda self, html, text: pictures.append(html))
+    pictures, texts = [], []
+    show = lambda self, html, text: (pictures.append(html), texts.append(text))  # noqa: E731
+    monkeypatch.setattr(widgets.SavedAnswer, "show", show)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "ipywidgets", None)
         panel.show(ROOT / "configs", "graphmer", "t4")
+    assert texts[0].count("At the peak, GiB") == 1 and capsys.readouterr().out == "", "the picture's own text, once"
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     panel.show(ROOT / "configs", "graphmer", "t4")
-    assert capsys.readouterr().out.count("At the peak, GiB") == 2
+    assert capsys.readouterr().out.count("At the peak, GiB") == 1, "the log of a batch run has no pictures"
     assert len(pictures) == 2 and all("graphmer fits on" in html for html in pictures)
 
 

@@ -1,5 +1,6 @@
 """The memory panel as a person uses it: the built notebook, in JupyterLab, in a browser."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
@@ -22,7 +24,18 @@ FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+CONTROLS = [
+    "Workload", "Card", "Number of cards", "Effective batch", "Precision", "Recomputed", "Roots", "Facts",
+    "Use this plan",
+]  # fmt: skip
 SECONDS = 90  # for one answer: a plan takes 2 to 12 of them on an idle machine
+FOCUSED = """() => {
+    const shown = document.activeElement, style = getComputedStyle(shown);
+    const label = shown.closest(".widget-inline-hbox, .jupyter-widget-inline-hbox")?.querySelector("label");
+    const looks = [style.outlineStyle !== "none" && style.outlineWidth !== "0px", style.boxShadow !== "none"];
+    const border = style.borderColor !== getComputedStyle(document.body).borderColor;
+    return [(label || shown).textContent.trim(), looks.some(Boolean) || border];
+}"""
 RUN_ALL = """async () => {
     const shown = window.jupyterapp.shell.currentWidget;
     await shown.context.ready;
@@ -46,14 +59,16 @@ def notebook(tmp_path):
 
 
 @contextmanager
-def jupyterlab(folder, scratch):
-    """JupyterLab over a folder, with nobody's settings; gives its address with the token."""
+def jupyterlab(folder, scratch, file="00_memory.ipynb", settings=None):
+    """JupyterLab over a folder, with no settings but these; gives the address of one notebook alone, with the token."""
     token = secrets.token_hex(16)
     places = {f"JUPYTER_{name}_DIR": str(scratch / name) for name in ("CONFIG", "DATA", "RUNTIME")}
     places |= {"JUPYTERLAB_SETTINGS_DIR": str(scratch / "settings"), "IPYTHONDIR": str(scratch / "ipython")}
-    news = scratch / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
-    news.parent.mkdir(parents=True)
-    news.write_text('{"fetchNews": "false"}')
+    silent = {"@jupyterlab/apputils-extension/notification": '{"fetchNews": "false"}'}
+    for plugin, text in (silent | (settings or {})).items():
+        path = scratch / "settings" / f"{plugin}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     options = [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}", f"--ServerApp.port={_free()}"]
     options += ["--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1", "--LabApp.expose_app_in_browser=True"]
     with (scratch / "lab.log").open("w") as log:
@@ -61,7 +76,7 @@ def jupyterlab(folder, scratch):
             [sys.executable, "-m", "jupyterlab", *options], env={**os.environ, **places}, stdout=log, stderr=log
         )
         try:
-            yield f"{_address(scratch / 'RUNTIME', server)}lab/tree/00_memory.ipynb?token={token}"
+            yield f"{_address(scratch / 'RUNTIME', server)}doc/tree/{file}?token={token}"
         finally:
             server.terminate()
             server.wait(30)
@@ -80,8 +95,9 @@ def _address(runtime, server):
     for _ in range(300):
         for found in runtime.glob("jpserver-*.json"):
             url = json.loads(found.read_text())["url"]
-            urllib.request.urlopen(f"{url}login", timeout=30).close()
-            return url
+            with contextlib.suppress(urllib.error.URLError):  # it writes this down before it listens
+                urllib.request.urlopen(f"{url}login", timeout=30).close()
+                return url
         assert server.poll() is None, "JupyterLab ended; see lab.log"
         time.sleep(0.2)
     raise AssertionError("JupyterLab did not start within a minute; see lab.log")
@@ -121,6 +137,24 @@ class Shown:
         """Of the pieces of the bar, in pixels."""
         return self.bar.evaluate("bar => [...bar.children].map(piece => piece.getBoundingClientRect().width)")
 
+    def cut(self):
+        """What of the panel lies outside of the window, by its text."""
+        return self.box.evaluate("""box => [...box.querySelectorAll("*")].filter(one => {
+            const place = one.getBoundingClientRect();
+            return place.width && (place.left < 0 || place.right > window.innerWidth);
+        }).map(one => one.textContent)""")
+
+    def walk(self, steps):
+        """The controls that Tab reaches from the first one on, by label; each has a visible focus."""
+        self.box.get_by_label("Workload", exact=True).focus()
+        reached = []
+        for _ in range(steps):
+            label, look = self.box.page.evaluate(FOCUSED)
+            assert look, f"the focus on {label} is not seen"
+            reached.append(label)
+            self.box.page.keyboard.press("Tab")
+        return reached
+
     def choose(self, name, label):
         self.box.get_by_label(name, exact=True).select_option(label=label)
 
@@ -139,6 +173,12 @@ def test_a_person_opens_the_panel_moves_a_slider_changes_the_card_and_uses_the_p
         first, says = shown.widths(), shown.bar.get_attribute("aria-label")
         kept = page.locator('div[class^="trainbook-"]')
         assert not kept.is_visible(), "the answer that a saved notebook keeps is hidden while the live one is there"
+
+        for width in (700, 1400):  # of the window; a person may also have no mouse
+            page.set_viewport_size({"width": width, "height": 1000})
+            assert shown.cut() == []
+        reached = shown.walk(len(CONTROLS) + 3)  # a slider has two stops: its handle and its number
+        assert list(dict.fromkeys(reached)) == CONTROLS, "Tab goes from control to control as they stand"
 
         shown.move("Roots", "ArrowRight")
         shown.wait_for_other_numbers_than(says)

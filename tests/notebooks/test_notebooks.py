@@ -163,7 +163,9 @@ def small_judgments(folder: Path) -> None:
         (folder / f"{title}.txt").write_text("".join(lines))
 
 
-def execute(name: str, folder: Path, parameters: dict) -> tuple[nbformat.NotebookNode, str]:
+def execute(
+    name: str, folder: Path, parameters: dict, ends_early: bool = False
+) -> tuple[nbformat.NotebookNode, str]:
     """Runs a notebook in `folder`; returns it with all its text output."""
     known = known_parameters(ROOT / "notebooks_src" / f"{name}.py")
     assert set(parameters) <= set(known), "papermill injects a misspelt parameter without a word"
@@ -179,7 +181,7 @@ def execute(name: str, folder: Path, parameters: dict) -> tuple[nbformat.Noteboo
     )
     notebook = nbformat.read(out, 4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert code[-1].execution_count, "the last cell did not run"
+    assert bool(code[-1].execution_count) != ends_early, "whether the last cell ran"
     text = "".join(o.get("text", "") for cell in code for o in cell.outputs if o.output_type == "stream")
     return notebook, text
 
@@ -244,11 +246,15 @@ def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_bu
     assert not list((kaggle / "working").iterdir()), "it leaves nothing that nobody asked for"
 
 
-def test_without_mounted_data_the_notebook_says_that_it_takes_the_default(kaggle, monkeypatch):
+def test_smoke_only_ends_a_batch_run_well_before_training_and_without_mounted_data_it_says_so(kaggle):
     parameters = PARAMETERS["01_graphmer"]
     overrides = {**parameters["OVERRIDES"], "workload.split.validation": 0.05, "workload.split.test": 0.05}
-    _, text = execute("01_graphmer", kaggle / "working", {**parameters, "OVERRIDES": overrides})
+    given = {**parameters, "OVERRIDES": overrides, "SMOKE_ONLY": True}
+    # papermill itself would raise for any other end than a completed one
+    _, text = execute("01_graphmer", kaggle / "working", given, ends_early=True)
     assert "The embedded default is used: the standard library" in text
+    assert "2 steps in micro-batches of" in text and "SMOKE_ONLY is True, so nothing is trained." in text
+    assert not list(kaggle.glob("working/*/checkpoints")) and not list(kaggle.glob("working/*/summary.json"))
 
 
 def test_the_class_in_the_cell_is_the_example_that_new_writes():

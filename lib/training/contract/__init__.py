@@ -8,6 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from lib.config import Config
 from lib.config.lengths import resolve_lengths
@@ -116,7 +117,7 @@ def _all(asked: Asked) -> Iterator[str]:
         yield from changing or _said(lambda: samples.read_again(asked))  # which would find the same again
         yield from _said(lambda: samples.shared(asked))
         yield from _said(lambda: samples.example(asked, drawn))
-    scored = {}
+    scored: dict[str, dict[str, float]] = {}
     if model is not None:
         yield from _said(lambda: losses.made_again(asked, model))
     if model is not None and drawn is not None:
@@ -127,7 +128,7 @@ def _all(asked: Asked) -> Iterator[str]:
         yield from _said(lambda: scores.baseline(asked, scored))
 
 
-def _data(asked: Asked) -> list:
+def _data(asked: Asked) -> list[Any]:
     """Returns some training batches, with the configuration's lengths in steps."""
     train_set = subset(asked.sets["train"], asked.config.data.subset_ratio, asked.config.seed)
     asked.config, _ = resolve_lengths(asked.config, len(train_set))
@@ -147,7 +148,7 @@ def _said(check: Callable[[], Iterable[str]]) -> list[str]:
     return found
 
 
-def _made(make: Callable) -> tuple:
+def _made(make: Callable[[], Any]) -> tuple[Any, list[str]]:
     """Returns what is made and no sentence, or None and why not."""
     try:
         return make(), []

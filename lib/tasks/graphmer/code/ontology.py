@@ -91,7 +91,7 @@ class Report:
         if kinds:
             parts = [f"{kind}: {self.counts[kind]:,}\n  " + "\n  ".join(self.examples[kind]) for kind in kinds]
             raise BadInput(
-                "\n".join(["The graph does not keep to its ontology. Mend the graph or the ontology.", *parts])
+                "\n".join(["The graph does not keep to its ontology. Correct the graph or the ontology.", *parts])
             )
 
     def _is_error(self, kind: str) -> bool:

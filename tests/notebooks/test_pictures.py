@@ -1,0 +1,40 @@
+"""What `make pictures` runs and writes; the pictures themselves are for looking at."""
+
+import nbformat
+import pytest
+
+from docs import pictures as of_docs
+from tests.conftest import ROOT
+from tests.notebooks import pictures
+
+
+def test_parameters_are_assigned_below_those_of_the_notebook():
+    text = (ROOT / "notebooks" / "07_your_model.ipynb").read_text()
+    book = nbformat.reads(pictures.with_parameters(text, {"MAX_STEPS": 6, "OVERRIDES": {"seed": 1}}), 4)
+    cell = next(cell for cell in book.cells if "parameters" in cell.metadata.get("tags", []))
+    values = {}
+    exec(cell.source, values)
+    assert (values["MAX_STEPS"], values["OVERRIDES"], values["SMOKE_STEPS"]) == (6, {"seed": 1}, 0)
+
+
+def test_a_notebook_that_is_not_there_is_named_with_those_that_are(capsys):
+    with pytest.raises(SystemExit) as end:
+        pictures.main(["08_nothing"])
+    assert end.value.code == 2 and "There is no notebook 08_nothing. There are: 00_memory" in capsys.readouterr().err
+
+
+def test_each_notebook_is_run_and_a_failed_one_is_said(monkeypatch, tmp_path, capsys):
+    taken = []
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path / "pictures")
+    monkeypatch.setattr(pictures, "take", lambda name, *given: taken.append((name, *given)) or name != "01_graphmer")
+    assert pictures.main(["--quick"]) == 1
+    assert [name for name, *_ in taken] == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+    assert taken[1][1]["MAX_STEPS"] == 6 and "Not every cell ran in: 01_graphmer." in capsys.readouterr().out
+    taken.clear()
+    assert pictures.main(["00_memory"]) == 0 and taken == [("00_memory", {}, False)]
+
+
+def test_the_pictures_of_the_front_page_are_those_of_the_command():
+    shown = {file for _, file, _ in pictures.FRONT.values()}
+    assert all((of_docs.FOLDER / file).is_file() for file in shown)
+    assert all(f"(docs/pictures/{file})" in (ROOT / "README.md").read_text() for file in shown)
