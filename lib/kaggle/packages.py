@@ -18,10 +18,6 @@ _SWITCHED = ("tensorboard", "wandb", "mlflow")  # packages that are imported onl
 ADVICE = "The notebook looks there; what is missing it installs where its internet is on (--internet)."
 
 
-# Imports of lib.report.trackers, by a switch or on one platform alone. Without one of them the training goes on.
-_ON_DEMAND = {"mlflow", "kaggle_secrets", "google"}
-
-
 def sentence(names: Collection[str]) -> str:
     return f"Whether Kaggle's image has {', '.join(names)} is not known: no table here names it."
 
@@ -40,7 +36,7 @@ def check(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
     """Compares the packages that the notebook and the carried files import with those of Kaggle's image."""
     own = {name: text for name, text in files.items() if name.startswith("configs/") and name.endswith(".py")}
     codes = [text for name, text in files.items() if name.endswith(".py") and name not in own]
-    names = {name for code in codes for name in _imported(code)} - _ON_DEMAND | {*_tops(carried.syntax(notebook))}
+    names = {name for code in codes for name in _imported(code)} | {*_tops(carried.syntax(notebook))}
     names |= {one.dotted.split(".")[0] for text in own.values() for one in imports(text) if one.is_needed}
     beside = {part for name in own for part in Path(name).with_suffix("").parts}
     names = names.difference(_SWITCHED) | _switched_on(files)
