@@ -61,16 +61,17 @@ def masks(
     size: int,
     out: Path | None,
     options: Prediction = _USUAL,
+    shares: Sequence[float] = (),
 ) -> Mapping[str, np.ndarray]:
     """Predicts every scene of a folder, or of folders by band ({"Band1": path, ...}): (h, w) of the mask's codes.
 
     Pixels without data hold a number that is no code (see `geotiff.coding`). Where `out` is given, each map is written
     there as NAME.tif with its scene's georeference, with what `options` want beside it, one scene after another in
     memory; a map that these models and options have made of the same files is not made again. A scene that cannot be
-    read is named and left out; raises BadInput where that leaves none.
+    read is named and left out; raises BadInput where that leaves none. `shares` are as in `probabilities`.
     """
     scenes, problems = _scenes(where, source)
-    made = _digest([asdict(source), asdict(options), size], models) if out else ""
+    made = _digest([asdict(source), asdict(options), size, *shares], models) if out else ""
     predicted: dict[str, np.ndarray] = {}
     written: dict[str, Path] = {}
     done = 0
@@ -80,7 +81,7 @@ def masks(
             if out and _is_done(scene, out, options, stamp):
                 done += 1
             else:
-                predicted |= _predicted(models, scene, source, size, out, options, stamp)
+                predicted |= _predicted(models, shares, scene, source, size, out, options, stamp)
             written |= {scene.name: out / f"{scene.name}.tif"} if out else {}
         except readers.Unusable as problem:
             problems.append(str(problem))
@@ -95,6 +96,7 @@ def masks(
 
 def _predicted(
     models: Sequence[nn.Module],
+    shares: Sequence[float],
     scene: Scene,
     source: Source,
     size: int,
@@ -104,7 +106,7 @@ def _predicted(
 ) -> dict[str, np.ndarray]:
     """Predicts one scene; returns its codes by its name, or nothing where they are written to `out`."""
     with readers.opened(scene, source) as opened:
-        answer = _answer(models, opened, size, options)
+        answer = _answer(models, opened, size, options, shares)
         if out is None:
             return {scene.name: answer.codes}
         _write(answer, opened, out, options, stamp)
@@ -176,7 +178,9 @@ def filled(mask: np.ndarray, source: Source) -> np.ndarray:
     return np.where(mask == geotiff.coding(source.codes)[1], source.codes[0], mask).astype(mask.dtype)
 
 
-def _answer(models: Sequence[nn.Module], opened: Opened, size: int, options: Prediction) -> Answer:
+def _answer(
+    models: Sequence[nn.Module], opened: Opened, size: int, options: Prediction, shares: Sequence[float] = ()
+) -> Answer:
     """Predicts a scene. Of each window the middle half is taken: a pixel is judged with its surroundings."""
     dtype, nodata = geotiff.coding(opened.source.codes)
     codes, shape = np.asarray(opened.source.codes, dtype), (opened.height, opened.width)
@@ -188,9 +192,8 @@ def _answer(models: Sequence[nn.Module], opened: Opened, size: int, options: Pre
     places = windows(*shape, size)
     while batch := list(itertools.islice(places, options.batch)):
         images = [_padded(opened.bands(window), size) for window, _ in batch]
-        for image, p, (window, part) in zip(
-            images, probabilities(models, torch.from_numpy(np.stack(images)), options.views), batch, strict=True
-        ):
+        predicted = probabilities(models, torch.from_numpy(np.stack(images)), options.views, shares)
+        for image, p, (window, part) in zip(images, predicted, batch, strict=True):
             inner = tuple(
                 slice(cut.start - start, cut.stop - start) for cut, start in zip(part, window[:2], strict=True)
             )
@@ -232,16 +235,22 @@ def _cores(length: int, size: int) -> list[tuple[int, slice]]:
 
 
 @torch.inference_mode()
-def probabilities(models: Sequence[nn.Module], image: Tensor, views: int = _VIEWS) -> Tensor:
-    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns."""
+def probabilities(
+    models: Sequence[nn.Module], image: Tensor, views: int = _VIEWS, shares: Sequence[float] = ()
+) -> Tensor:
+    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns.
+
+    `shares` are what each model counts for, 1 together; without them all count alike.
+    """
     total: Tensor | None = None
-    for model in models:
+    for place, model in enumerate(models):
         device = next(model.parameters()).device
         model.eval()
         for number in range(views):
             with torch.autocast(device.type, torch.float16, enabled=device.type == "cuda"):
                 logits = model(view(image.to(device), number))
             p = undo(logits.float().softmax(1), number)
+            p = p * shares[place] if shares else p
             total = p if total is None else total + p.to(total.device)
     assert total is not None
-    return (total / (len(models) * views)).cpu()
+    return (total / (views if shares else len(models) * views)).cpu()

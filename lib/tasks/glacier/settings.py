@@ -241,6 +241,13 @@ class Prediction:
 
     views: int = option(8, "Flips and quarter turns of a window that are averaged over.", minimum=1, maximum=8)
     batch: int = option(1, "Windows that are predicted at once.", minimum=1)
+    weighted: bool = option(
+        False, "Whether models vote by the odds of their best validation, MCC / (1 - MCC), instead of alike."
+    )
+    most_behind: float = option(
+        0.0, "Models whose best validation lies further than this behind the best one's do not vote; 0: all do.",
+        minimum=0,
+    )  # fmt: skip
     probabilities: bool = option(False, "Whether NAME_probabilities.tif is written: percent, a band a class.")
     uncertainty: bool = option(
         False,

@@ -21,14 +21,18 @@ _TAKEN = (
 _IMPORTS = "import itertools\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
 
 
-def write(models: Sequence[nn.Module], settings: Settings, folder: Path) -> None:
-    """Writes solution.py and weights.pt into a folder. The program is made of the code that predicts here."""
+def write(models: Sequence[nn.Module], settings: Settings, folder: Path, shares: Sequence[float] = ()) -> None:
+    """Writes solution.py and weights.pt into a folder. The program is made of the code that predicts here.
+
+    `shares` are as in `maps.probabilities`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     source = settings.source
     saved = {
         "bands": list(source.bands), "channels": list(source.chosen), "codes": list(source.codes),
         "nodata": list(source.nodata), "name_pattern": source.name_pattern, "size": settings.tiles.size,
         "dtype": coding(source.codes)[0].name, "views": settings.prediction.views,
+        "shares": list(shares),
         "indices": [list(one.indices) for one in models], "priors": [one.prior is not None for one in models],
         "sizes": [_sizes(one) for one in models],
         "weights": [{name: value.detach().cpu() for name, value in one.state_dict().items()} for one in models],

@@ -82,7 +82,8 @@ def predict(image: np.ndarray, settings: dict[str, Any], models: list[nn.Module]
     for (top, left, h, w), (rows, columns) in windows(*image.shape[1:], size):
         tile = image[:, top : top + h, left : left + w]
         tile = np.pad(tile, ((0, 0), (0, size - h), (0, size - w)), constant_values=np.nan)
-        classes = probabilities(models, torch.from_numpy(tile)[None], settings["views"])[0].argmax(0).numpy()
+        classes = probabilities(models, torch.from_numpy(tile)[None], settings["views"], settings["shares"])[0]
+        classes = classes.argmax(0).numpy()
         inner = slice(rows.start - top, rows.stop - top), slice(columns.start - left, columns.stop - left)
         result[rows, columns] = np.where(np.isnan(tile[0][inner]), codes[0], codes[classes[inner]])
     return result
