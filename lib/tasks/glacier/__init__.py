@@ -48,9 +48,9 @@ class Glacier(Task):
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:
         """Returns the folders above Band1, images and masks, each once; what a run has written is no data."""
-        from lib.tasks.glacier.data import layout
+        from lib.tasks.glacier.data.homes import homes
 
-        return layout.homes(folders) if folders else []
+        return homes(folders) if folders else []
 
     @classmethod
     def survey(cls, folder: Path) -> Survey:

@@ -33,7 +33,7 @@ class Method:
 METHODS = (
     Method("boosting of pixels"),
     Method("boosting with surroundings", SIDES),
-    Method("the same, balanced", SIDES, balanced=True),
+    Method("balanced boosting with surroundings", SIDES, balanced=True),
 )
 
 

@@ -18,8 +18,8 @@ from lib.report.progress import counted
 from lib.tasks.glacier import geopackage, geotiff
 from lib.tasks.glacier.augment import undo, view
 from lib.tasks.glacier.data import layout, readers
-from lib.tasks.glacier.data.layout import Scene
 from lib.tasks.glacier.data.readers import Opened
+from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.settings import Prediction, Source
 
 _VIEWS = 8  # the flips and quarter turns of a square

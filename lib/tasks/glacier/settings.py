@@ -39,7 +39,13 @@ class Source:
         "", "Which files are images: a path below data.dir in which each * stands for a part of the scene's name, such "
         "as S1Hand/*_S1Hand.tif; empty: by the known layouts.",
     )  # fmt: skip
-    masks: str = option("", "Which files are masks, such as LabelHand/*_LabelHand.tif; given with images.")
+    masks: str = option(
+        "", "Which files are masks, such as LabelHand/*_LabelHand.tif; given with images, or with band_files."
+    )
+    band_files: tuple[str, ...] = option(
+        (), "Where each scene has a folder with a file a band: a word of each file's name, in the order of bands, such "
+        "as [B02, B03, B04]; empty: by the known layouts.",
+    )  # fmt: skip
     mask_band: int = option(
         0, "Which band of a mask's file has the codes, counted from 1; 0: it has one, or all of its bands are equal.",
         minimum=0,
@@ -66,8 +72,12 @@ class Source:
                 if not pattern or re.compile(pattern).groups == 1:
                     continue
             yield f"The pattern {pattern!r} must be a regular expression with one group in parentheses."
-        if self.masks and not self.images:
+        if self.masks and not (self.images or self.band_files):
             yield "masks is given without images. Give both patterns, or neither."
+        if self.band_files and len(self.band_files) != len(self.bands):
+            yield f"There are {len(self.bands)} bands, but band_files names {len(self.band_files)}."
+        if self.band_files and (self.images or self.channels):
+            yield "band_files is given with images or channels, which read other layouts. Give one of them."
         for pattern in (self.images, self.masks):
             pure = PurePosixPath(pattern)
             if "**" in pattern or pure.is_absolute() or ".." in pure.parts:

@@ -10,13 +10,14 @@ from torch import nn
 from lib.machine import disk
 from lib.tasks.glacier import maps, model, standalone
 from lib.tasks.glacier.augment import undo, view
+from lib.tasks.glacier.data.scene_folders import has_word
 from lib.tasks.glacier.geotiff import coding
 from lib.tasks.glacier.model import UNet
 from lib.tasks.glacier.settings import Settings
 
 _TAKEN = (
     model.UNet, model.Net, model.difference, model.Residual, model.Up, model.ScSE, view, undo, maps.windows,
-    maps._cores, maps.probabilities,
+    maps._cores, maps.probabilities, has_word,
 )  # fmt: skip
 _IMPORTS = "import itertools\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
 
@@ -31,8 +32,8 @@ def write(models: Sequence[nn.Module], settings: Settings, folder: Path, shares:
     saved = {
         "bands": list(source.bands), "channels": list(source.chosen), "codes": list(source.codes),
         "nodata": list(source.nodata), "name_pattern": source.name_pattern, "size": settings.tiles.size,
+        "band_files": list(source.band_files), "shares": list(shares),
         "dtype": coding(source.codes)[0].name, "views": settings.prediction.views,
-        "shares": list(shares),
         "indices": [list(one.indices) for one in models], "priors": [one.prior is not None for one in models],
         "sizes": [_sizes(one) for one in models],
         "weights": [{name: value.detach().cpu() for name, value in one.state_dict().items()} for one in models],

@@ -19,6 +19,7 @@ import rasterio
 import torch
 from torch import nn
 
+from lib.tasks.glacier.data.scene_folders import has_word
 from lib.tasks.glacier.maps import probabilities, windows
 from lib.tasks.glacier.model import Net
 
@@ -42,10 +43,22 @@ def scenes(where: dict[str, Any] | str | Path, settings: dict[str, Any]) -> dict
     """Returns the files of each scene by its name: one for each band, or one with all of them."""
     if not isinstance(where, dict) and (Path(where) / f"Band{settings['channels'][0]}").is_dir():
         where = {f"Band{number}": Path(where) / f"Band{number}" for number in settings["channels"]}
+    if not isinstance(where, dict) and settings["band_files"]:
+        return _in_folders(Path(where), settings["band_files"])
     if not isinstance(where, dict):
         return {name: [path] for name, path in _by_name(Path(where), settings).items()}
     folders = [_by_name(Path(where[f"Band{number}"]), settings) for number in settings["channels"]]
     return {name: [paths[name] for paths in folders] for name in sorted(set.intersection(*map(set, folders)))}
+
+
+def _in_folders(where: Path, words: list[str]) -> dict[str, list[Path]]:
+    found = {}
+    for folder in [where, *sorted(path for path in where.rglob("*") if path.is_dir())]:
+        files = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in _ENDINGS and path.name[:2] != "._"]
+        paths = [next((path for path in files if has_word(path.stem, word)), None) for word in words]
+        if all(paths):
+            found[folder.relative_to(where).as_posix() if folder != where else folder.name] = paths
+    return found
 
 
 def _by_name(folder: Path, settings: dict[str, Any]) -> dict[str, Path]:

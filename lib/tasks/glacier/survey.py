@@ -10,8 +10,10 @@ import numpy as np
 from lib.errors import BadInput, first_ten
 from lib.report.progress import counted
 from lib.tasks.glacier.data import layout, naming, readers, windows
-from lib.tasks.glacier.data.layout import NamesDiffer, Scene
+from lib.tasks.glacier.data.homes import home
+from lib.tasks.glacier.data.layout import NamesDiffer
 from lib.tasks.glacier.data.readers import Unusable
+from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.data.tiles import strange_units
 from lib.tasks.glacier.settings import Source
 from lib.text import aligned
@@ -78,7 +80,7 @@ def look(folder: Path) -> Found:
     """Reads what lies in a folder. Raises BadInput where it holds no labelled scenes, with what it does hold."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is no folder. Give the folder that holds the images and the masks.")
-    root = layout.home(folder)
+    root = home(folder)
     source = _source(root)
     scenes, lacking = layout.find(root, source)
     chosen = scenes[:: max(1, -(-len(scenes) // _MOST_SCENES))]
@@ -98,11 +100,21 @@ def _source(root: Path) -> Source:
     numbers = next((found for folder in layout.folders(root) if (found := layout.band_numbers(folder))), [])
     names = tuple(f"band{number}" for number in numbers)
     source = Source(bands=names or ("band1",), channels=tuple(numbers), **_ANY)
+    if not numbers and (words := layout.scene_words(root)):
+        return replace(source, bands=tuple(word.lower() for word in words), band_files=tuple(words))
     source, scenes = _readable(root, source)
+    if (words := naming.shared_bands(layout.listed(root))) and source.images and _are_bands(root, words):
+        return replace(source, bands=tuple(words), band_files=tuple(words), images="", masks="")
     if numbers or not scenes:
         return source
     count = _bands_of(scenes[0].images[0])
     return replace(source, bands=tuple(f"band{number}" for number in range(1, count + 1)))
+
+
+def _are_bands(root: Path, words: Sequence[str]) -> bool:
+    """Says whether the files of these names in the first scene's folder have one band each."""
+    folder = next(path.parent for path in (root / name for name in layout.listed(root)) if path.stem == words[0])
+    return all(_bands_of(path) == 1 for path in folder.iterdir() if path.stem in words and naming.is_raster(path.name))
 
 
 def _readable(root: Path, source: Source) -> tuple[Source, list[Scene]]:

@@ -18,7 +18,7 @@ import numpy as np
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.scores import IGNORE
-from lib.tasks.glacier.data.layout import Scene
+from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.settings import Source
 from lib.text import amount
 
@@ -140,6 +140,12 @@ class _Tiffs(Opened):
     def __init__(self, scene: Scene, source: Source, images: Sequence[Any], mask: Any):
         first = images[0]
         super().__init__(scene, source, first.height, first.width)
+        several = [path for path, data in zip(scene.images, images, strict=True) if len(planes_of(data)) > 1]
+        if source.band_files and several:
+            raise Unusable(
+                f"{several[0]} has several bands, and workload.source.band_files are of one each. Leave that file out "
+                "there, or export the band."
+            )
         self.images, self._mask = images, mask
         if len(images) == 1 and first.count < max(source.chosen):
             raise Unusable(
