@@ -121,7 +121,10 @@ class Glacier(Task):
         """Returns the network. It normalises by the training tiles if they have been read, and otherwise not."""
         settings, source = self.settings, self.settings.source
         bands, classes = len(source.bands), len(source.classes)
-        net = Net(bands, classes, settings.model, settings.index_places, settings.prior)
+        made = Net
+        if settings.model.encoder:
+            from lib.tasks.glacier.encoders import TimmNet as made  # type: ignore[assignment]
+        net = made(bands, classes, settings.model, settings.index_places, settings.prior)
         if "data" in self.__dict__ and self.data.is_split:
             statistics = self.data.input_statistics
             net.mean.copy_(torch.from_numpy(statistics.mean).view(-1, 1, 1))
@@ -132,12 +135,15 @@ class Glacier(Task):
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
         """Matches bands and classes by name; the normalisation stays this run's own."""
-        from lib.tasks.glacier.carry import carry
+        from lib.tasks.glacier import carry
 
         source, initial, fresh = self.settings.source, self.settings.initial, model.state_dict()
         bands = initial.bands or self.settings.inputs, self.settings.inputs
         classes = initial.classes or source.classes, source.classes
-        carried, message = carry(given, fresh, bands, classes)
+        first = getattr(model, "first", carry.FIRST)
+        if self.settings.model.encoder and not any(name in given for name in carry.HEAD):
+            return carry.carry_encoder(given, fresh, first, initial.bands, self.settings.inputs)
+        carried, message = carry.carry(given, fresh, bands, classes, first)
         own = {name: fresh[name] for name in ("mean", "deviation", "prior") if name in fresh}
         return {**{name: value for name, value in carried.items() if name != "prior"}, **own}, message
 

@@ -10,7 +10,7 @@ from typing import Literal
 from lib.config.reader import option
 from lib.scores import IGNORE
 
-TERMS = ("focal", "dice", "mcc", "boundary")  # of the loss
+TERMS = ("focal", "dice", "mcc", "boundary", "tversky", "lovasz")  # of the loss
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,10 @@ class Model:
     widths: tuple[int, ...] = option((64, 64, 128, 256, 512), "Channels of the stem and the four stages.", minimum=1)
     depths: tuple[int, ...] = option((3, 4, 6, 3), "Residual blocks of each stage.", minimum=1)
     decoder: tuple[int, ...] = option((256, 128, 64, 32, 16), "Channels of the decoder's stages.", minimum=1)
+    encoder: str = option(
+        "", "Name of an encoder of timm, such as resnet50 or convnext_tiny, in the place of widths and depths; weights "
+        "come from run.initial_weights. Empty: the own one.",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -219,6 +223,12 @@ class Loss:
     dice: float = option(0.4, "Weight of the Dice loss.", minimum=0)
     mcc: float = option(0.0, "Weight of the soft Matthews correlation.", minimum=0)
     boundary: float = option(0.0, "Weight of the boundary loss, once its ramp is over.", minimum=0)
+    tversky: float = option(0.0, "Weight of the Tversky loss.", minimum=0)
+    lovasz: float = option(0.0, "Weight of the Lovász softmax, which stands for the IoU.", minimum=0)
+    missed: float = option(
+        0.7, "What a missed pixel counts in the Tversky loss; one that is wrongly found counts the rest of 1.",
+        minimum=0, maximum=1,
+    )  # fmt: skip
     gamma: float = option(2.0, "How strongly the focal loss plays down pixels that are right already.", minimum=0)
     class_weights: tuple[float, ...] = option(
         (), "Weight of each class's pixels in the focal loss; empty: 1 for each.", minimum=0

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from lib.errors import BadInput
 from lib.machine import disk
 from lib.tasks.glacier import maps, model, standalone
 from lib.tasks.glacier.augment import undo, view
@@ -16,7 +17,7 @@ from lib.tasks.glacier.model import UNet
 from lib.tasks.glacier.settings import Settings
 
 _TAKEN = (
-    model.UNet, model.Net, model.difference, model.Residual, model.Up, model.ScSE, view, undo, maps.windows,
+    model.UNet, model.Net, model.normalised, model.difference, model.Residual, model.Up, model.ScSE, view, undo, maps.windows,
     maps._cores, maps.probabilities, has_word,
 )  # fmt: skip
 _IMPORTS = "import itertools\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
@@ -27,6 +28,11 @@ def write(models: Sequence[nn.Module], settings: Settings, folder: Path, shares:
 
     `shares` are as in `maps.probabilities`.
     """
+    if settings.model.encoder:
+        raise BadInput(
+            f"solution.py carries the own U-Net alone, and these models have timm's {settings.model.encoder}. Predict "
+            "with `python -m lib predict`, or train with workload.model.encoder empty."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     source = settings.source
     saved = {
