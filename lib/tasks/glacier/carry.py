@@ -23,7 +23,8 @@ def carry(
     """Returns the given weights with bands and classes in the new network's order, and a sentence that counts them.
 
     `fresh` are the weights that the new network was initialised with; `bands` and `classes` are names, (of the given
-    weights, of the new network); `first` is the name of the first convolution's weight. Raises BadInput where names and shapes do not fit, or no band is matched.
+    weights, of the new network); `first` is the name of the first convolution's weight. Raises BadInput where names and
+    shapes do not fit, or no band is matched.
     """
     _check(given, first, 1, bands[0], "bands")
     _check(given, HEAD[0], 0, classes[0], "classes")
@@ -60,14 +61,14 @@ def carry_encoder(
         seen = seen or _PHOTO
         if filters.shape[1] != len(seen):
             raise BadInput(
-                f"The first convolution of the initial weights sees {filters.shape[1]} bands, and {len(seen)} are named "
-                f"for it: {_listed(seen)}. Name them all in workload.initial.bands, in their order."
+                f"The first convolution of the initial weights sees {filters.shape[1]} bands, and {len(seen)} are "
+                f"named for it: {_listed(seen)}. Name them all in workload.initial.bands, in their order."
             )
         if set(seen) & set(bands):
             carried[first], message = carry_bands(filters, seen, bands)
         else:
-            mean = filters.mean(1, keepdim=True) * (len(seen) / len(bands)) ** 0.5  # keeps the size of the response
-            carried[first] = mean.expand(-1, len(bands), -1, -1).clone()
+            mean = filters.mean(1, keepdim=True).expand(-1, len(bands), -1, -1)
+            carried[first] = mean * (filters.square().sum() / mean.square().sum()).sqrt()
             message = f"First convolution: no band is called {_listed(seen)}, so each takes the mean of their filters."
     matched = [name for name in wanted if found[name] is not None and found[name].shape == fresh[name].shape]
     carried |= {name: found[name] for name in matched if name != first}

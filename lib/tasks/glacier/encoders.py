@@ -32,8 +32,8 @@ class TimmNet(nn.Module):
         deepest = max(channels)
         if deepest > STRIDE or deepest & (deepest - 1):
             raise BadInput(
-                f"{sizes.encoder} reduces tiles {deepest} times, and this U-Net takes encoders that do so by a power of "
-                f"two, at most {STRIDE}. Choose another workload.model.encoder."
+                f"{sizes.encoder} reduces tiles {deepest} times, and this U-Net takes encoders that do so by a power "
+                f"of two, at most {STRIDE}. Choose another workload.model.encoder."
             )
         self.first = ENCODER + first_convolution(self.encoder, inputs)
         self.reductions = [deepest >> step for step in range(1, deepest.bit_length())]  # of the decoder's stages
@@ -62,11 +62,11 @@ def features_of(name: str, inputs: int) -> Any:
     """Returns an encoder of timm with fresh weights that hands out its features. Raises BadInput."""
     try:
         import timm
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # RuntimeError: by a torchvision of another PyTorch
         raise BadInput(
-            f"workload.model.encoder is {name}, which is one of timm's, and timm cannot be imported ({error}). It is in "
-            "Kaggle's image; elsewhere: pip install timm, with the torchvision that fits your PyTorch. Or leave the key "
-            "empty: then the own U-Net trains."
+            f"workload.model.encoder is {name}, which is one of timm's, and timm cannot be imported ({error}). It is "
+            "in Kaggle's image; elsewhere: pip install timm, with the torchvision that fits your PyTorch. Or leave the "
+            "key empty: then the own U-Net trains."
         ) from None
     try:
         return timm.create_model(name, pretrained=False, features_only=True, in_chans=inputs)
@@ -86,5 +86,5 @@ def first_convolution(encoder: nn.Module, inputs: int) -> str:
                 return f"{name}.weight"
             break
     raise BadInput(
-        "This encoder does not begin with a convolution of the bands. Choose another workload.model.encoder."
+        "This encoder does not begin with a convolution of bands. Choose another workload.model.encoder."
     )

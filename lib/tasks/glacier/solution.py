@@ -17,8 +17,8 @@ from lib.tasks.glacier.model import UNet
 from lib.tasks.glacier.settings import Settings
 
 _TAKEN = (
-    model.UNet, model.Net, model.normalised, model.difference, model.Residual, model.Up, model.ScSE, view, undo, maps.windows,
-    maps._cores, maps.probabilities, has_word,
+    model.UNet, model.Net, model.normalised, model.difference, model.Residual, model.Up, model.ScSE, view, undo,
+    maps.windows, maps._cores, maps.probabilities, has_word,
 )  # fmt: skip
 _IMPORTS = "import itertools\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
 
