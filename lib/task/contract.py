@@ -48,6 +48,7 @@ class Task:
     together: ClassVar[int] = 1
     several: ClassVar[bool] = False
     sources: tuple[Path, ...] = ()
+    exports: bool = True  # whether `export`, where a task has it, writes anything under these settings
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
     # What was published of others, by name, that the run started from; kept in its checkpoints, set when it resumes.
     published: Mapping[str, Mapping[str, Any]] = {}

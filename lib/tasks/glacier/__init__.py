@@ -71,7 +71,11 @@ class Glacier(Task):
         return Data(self.settings, self.source)
 
     def describe_data(self) -> str:
-        return self.data.describe()
+        if not self.exports:
+            return self.data.describe()
+        from lib.tasks.glacier import onnx_file
+
+        return "\n".join(filter(None, [self.data.describe(), onnx_file.missing()]))
 
     def fingerprint(self) -> str:
         return self.data.fingerprint()
@@ -284,6 +288,16 @@ class Glacier(Task):
 
         models, shares = self._voters(models)
         solution.write(models, self.settings, folder, shares)
+
+    @property
+    def exports(self) -> bool:  # type: ignore[override]
+        return self.settings.export == "onnx"
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """Writes the network as model.onnx, with a text on what goes in and comes out."""
+        from lib.tasks.glacier import onnx_file
+
+        onnx_file.write(model, self.settings, folder)
 
     def _voters(self, models: list[nn.Module]) -> tuple[list[nn.Module], list[float]]:
         """Returns the models that count, and for how much each; nothing where all count alike."""

@@ -85,6 +85,4 @@ def first_convolution(encoder: nn.Module, inputs: int) -> str:
             if module.in_channels == inputs:
                 return f"{name}.weight"
             break
-    raise BadInput(
-        "This encoder does not begin with a convolution of bands. Choose another workload.model.encoder."
-    )
+    raise BadInput("This encoder does not begin with a convolution of bands. Choose another workload.model.encoder.")

@@ -17,7 +17,7 @@ from lib.machine import disk
 from lib.report.progress import counted
 from lib.tasks.glacier import geopackage, geotiff
 from lib.tasks.glacier.augment import undo, view
-from lib.tasks.glacier.data import layout, readers
+from lib.tasks.glacier.data import layout, rasters, readers
 from lib.tasks.glacier.data.readers import Opened
 from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.settings import Prediction, Source
@@ -44,7 +44,7 @@ class Written(Mapping[str, np.ndarray]):
         self._paths = dict(paths)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        with readers.raster(self._paths[name]) as file:
+        with rasters.raster(self._paths[name]) as file:
             return file.read(1)
 
     def __iter__(self) -> Iterator[str]:
@@ -83,7 +83,7 @@ def masks(
             else:
                 predicted |= _predicted(models, shares, scene, source, size, out, options, stamp)
             written |= {scene.name: out / f"{scene.name}.tif"} if out else {}
-        except readers.Unusable as problem:
+        except rasters.Unusable as problem:
             problems.append(str(problem))
     for problem in problems:
         print(f"Left out: {problem}")
@@ -134,9 +134,9 @@ def _digest(facts: object, models: Sequence[nn.Module] = ()) -> str:
 def _stamp(scene: Scene) -> list[list[object]]:
     """Returns what changes with a scene's files. Raises Unusable where one cannot be read."""
     try:
-        return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in scene.images]
+        return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in scene.files if path != scene.mask]
     except OSError as error:
-        raise readers.Unusable(f"{error.filename} cannot be read ({error.strerror}). Copy it again.") from None
+        raise rasters.Unusable(f"{error.filename} cannot be read ({error.strerror}). Copy it again.") from None
 
 
 def _paths(name: str, out: Path, options: Prediction) -> dict[str, Path]:

@@ -14,6 +14,32 @@ TERMS = ("focal", "dice", "mcc", "boundary", "tversky", "lovasz")  # of the loss
 
 
 @dataclass(frozen=True)
+class Quality:
+    """A band that says where there are clouds and the like; what it hides is no data."""
+
+    files: str = option(
+        "", "Where it is a file of its own: a path below data.dir in which * stands for the scene's name, such as "
+        "*/*_SCL.tif; without *, a folder beside the images', or a word of the file's name in a scene's folder.",
+    )  # fmt: skip
+    band: int = option(0, "Where it is a band of the images' files: its number, from 1.", minimum=0)
+    values: tuple[int, ...] = option(
+        (), "Its values that hide a pixel: [3, 8, 9, 10] of Sentinel-2's SCL are shadow, clouds and cirrus."
+    )
+    bits: tuple[int, ...] = option(
+        (), "Its bits, from 0, of which each hides a pixel: [3, 4] of Landsat's QA_PIXEL are cloud and shadow.",
+        minimum=0, maximum=31,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if bool(self.files or self.band) != bool(self.values or self.bits):
+            raise ValueError("Say where the quality band is, by files or band, and what in it hides: values or bits.")
+        if self.files and self.band:
+            raise ValueError(
+                "files and band are given. The quality band is a file of its own, or a band of the images."
+            )
+
+
+@dataclass(frozen=True)
 class Source:
     """How images and masks are to be read."""
 
@@ -51,12 +77,20 @@ class Source:
         minimum=0,
     )  # fmt: skip
 
+    quality: Quality = Quality()
+    stretch: tuple[float, ...] = option(
+        (), "Two percentiles of each band of each scene that become 0 and 1, such as [2, 98]; empty: as in the files.",
+        minimum=0, maximum=100,
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         if mistakes := list(self._mistakes()):
             raise ValueError(" ".join(mistakes))
 
     def _mistakes(self) -> Iterator[str]:
         """Yields a sentence for each contradiction, so that all of them are told at once."""
+        if self.stretch and (len(self.stretch) != 2 or self.stretch[0] >= self.stretch[1]):
+            yield "stretch takes two percentiles, the lower one first, such as [2, 98]."
         if len(self.codes) != len(self.classes) or len(set(self.codes)) < len(self.codes):
             yield f"{len(self.classes)} classes have {len(set(self.codes))} different codes. Give one code for each."
         if not 2 <= len(self.classes) < IGNORE:
@@ -300,6 +334,7 @@ class Settings:
     )
     criteria: Criteria = Criteria()
     prediction: Prediction = Prediction()
+    export: Literal["none", "onnx"] = option("none", "What the archive has beside the tested weights: onnx, or none.")
     bad_input_limit: int = option(0, "Unusable scenes that are left out; one more refuses the data.", minimum=0)
 
     def __post_init__(self) -> None:

@@ -19,7 +19,9 @@ import rasterio
 import torch
 from torch import nn
 
+from lib.tasks.glacier.data.quality import hidden
 from lib.tasks.glacier.data.scene_folders import has_word
+from lib.tasks.glacier.data.stretch import limits, spacing
 from lib.tasks.glacier.maps import probabilities, windows
 from lib.tasks.glacier.model import Net
 
@@ -85,6 +87,13 @@ def read(paths: list[Path], settings: dict[str, Any]) -> tuple[np.ndarray, dict[
             place = place or ({"crs": file.crs, "transform": file.transform} if file.crs else {})
     image = np.stack(planes)
     image[:, ~np.isfinite(image).all(0)] = np.nan
+    if settings["quality_band"]:
+        with rasterio.open(paths[0]) as file:
+            image[:, hidden(file.read(settings["quality_band"]), *settings["quality"])] = np.nan
+    if settings["stretch"]:
+        step = spacing(*image.shape[1:])
+        low, high = limits(image[:, ::step, ::step].reshape(len(image), -1), settings["stretch"])
+        image = (image - low) / (high - low)
     return image, place
 
 

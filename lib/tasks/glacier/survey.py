@@ -9,7 +9,7 @@ import numpy as np
 
 from lib.errors import BadInput, first_ten
 from lib.report.progress import counted
-from lib.tasks.glacier.data import layout, naming, readers, windows
+from lib.tasks.glacier.data import layout, naming, rasters, readers, windows
 from lib.tasks.glacier.data.homes import home
 from lib.tasks.glacier.data.layout import NamesDiffer
 from lib.tasks.glacier.data.readers import Unusable
@@ -152,9 +152,9 @@ def _listing(root: Path) -> str:
 
 def _bands_of(path: Path) -> int:
     if path.suffix == ".npy":
-        shape = readers.shape_of(path)
+        shape = rasters.shape_of(path)
         return shape[2] if len(shape) == 3 and shape[2] <= shape[0] else shape[0]
-    with readers.raster(path) as data:
+    with rasters.raster(path) as data:
         return data.count
 
 
@@ -194,7 +194,7 @@ def _types(scene: Scene) -> tuple[str, ...]:
         return (str(np.load(scene.images[0], mmap_mode="r").dtype),)
     found: list[str] = []
     for path in scene.images:
-        with readers.raster(path) as data:
+        with rasters.raster(path) as data:
             found += data.dtypes
     return tuple(dict.fromkeys(found))
 
@@ -206,18 +206,18 @@ def _look_at_mask(seen: Seen, opened: readers.Opened, source: Source) -> None:
     if path.suffix == ".npy":
         _look_at_layers(seen, opened)
         return
-    with readers.raster(path) as data:
+    with rasters.raster(path) as data:
         kinds = set(data.dtypes)
         seen.mask, seen.nodata = (
             f"{', '.join(sorted(kinds))}{f' x {data.count}' if data.count > 1 else ''}",
             data.nodata,
         )
-        numbers = readers.planes_of(data)
+        numbers = rasters.planes_of(data)
         for window in _windows(data.height, data.width):
-            planes = [readers.read_window(path, data, number, window) for number in numbers]
+            planes = [rasters.read_window(path, data, number, window) for number in numbers]
             if len(planes) == 3 and kinds == {"uint8"}:
                 seen.is_coloured |= any(not np.array_equal(planes[0], plane) for plane in planes[1:])
-                _count(seen, readers.coded(planes))
+                _count(seen, rasters.coded(planes))
             elif any(not np.array_equal(planes[0], plane, equal_nan=True) for plane in planes[1:]):
                 seen.layers = len(planes)
             else:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from lib.config import environment
 from lib.errors import BadInput
-from lib.tasks.glacier.data import naming, scene_folders
+from lib.tasks.glacier.data import naming, quality, scene_folders
 from lib.tasks.glacier.data.scenes import Scene, group_of
 from lib.tasks.glacier.settings import Source
 
@@ -33,13 +33,19 @@ _MOST_LISTED = 20_000  # files of an unknown layout
 
 
 def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene], list[str]]:
-    """Returns the scenes below a folder, sorted by name, and a sentence for each that lacks a band or its mask.
+    """Returns the scenes below a folder, sorted by name, and a sentence for each that lacks a file.
 
     With `labelled`, a scene without a mask is such a problem; without, masks are not looked for. Raises BadInput where
     no known layout exists.
     """
     if not root.is_dir():
         raise BadInput(f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images.")
+    scenes, problems = _found(root, source, labelled)
+    return quality.attach(scenes, problems, root, source)
+
+
+def _found(root: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[str]]:
+    """Does what `find` does, but for quality bands."""
     folders = [root, *_below(root, _DEPTH)]
     if beside := sum(1 for folder in folders for path in folder.glob("._*") if naming.is_raster(path.name[2:])):
         print(

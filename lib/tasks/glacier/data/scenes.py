@@ -11,7 +11,8 @@ from lib.tasks.glacier.settings import Source
 class Scene:
     """One image: a file for each band or one with all of them; `mask` None where there is no label.
 
-    `part` is train, validation or test where the layout says so, else "".
+    `part` is train, validation or test where the layout says so, else "". `quality` is
+    the file that says which pixels are no data, where one is named.
     """
 
     name: str
@@ -19,10 +20,11 @@ class Scene:
     images: tuple[Path, ...]
     mask: Path | None
     part: str = ""
+    quality: Path | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (*self.images, self.mask) if self.mask else self.images
+        return tuple(path for path in (*self.images, self.mask, self.quality) if path)
 
 
 def group_of(name: str, default: str, source: Source) -> str:

@@ -9,7 +9,7 @@ import pytest
 from lib.errors import BadInput
 from lib.task import find_task, load_config
 from lib.tasks.glacier import maps, proposal, solution, survey
-from lib.tasks.glacier.data import layout, readers
+from lib.tasks.glacier.data import layout, rasters, readers
 from lib.tasks.glacier.data.homes import homes
 from lib.tasks.glacier.data.scene_folders import band_of, has_word
 from lib.tasks.glacier.settings import Source
@@ -113,10 +113,10 @@ def test_bands_of_other_sizes_and_files_of_several_bands_are_refused(tmp_path):
     write(tmp_path, "S1")
     write_tiff(tmp_path / "S1" / "S1_20200801_B02_10m.tif", np.zeros((32, 32), np.float32), pixel=60)
     (one,), _ = layout.find(tmp_path, CHOSEN)
-    with pytest.raises(readers.Unusable, match="_B02_10m.tif has 32 x 32 pixels and .* 64 x 64. Resample them"):
+    with pytest.raises(rasters.Unusable, match="_B02_10m.tif has 32 x 32 pixels and .* 64 x 64. Resample them"):
         read(one, CHOSEN)
     write_tiff(tmp_path / "S1" / "S1_20200801_B02_10m.tif", np.zeros((3, 64, 64), np.float32))
-    with pytest.raises(readers.Unusable, match="has several bands, and workload.source.band_files are of one each"):
+    with pytest.raises(rasters.Unusable, match="has several bands, and workload.source.band_files are of one each"):
         read(one, CHOSEN)
 
 
