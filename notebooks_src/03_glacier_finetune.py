@@ -143,7 +143,8 @@ if scores:
     kinds = ("validation", "test")
     display(notebook.picture(figures.runs(scores, kinds, runs[-1].folder / "plots" / "folds.png")))
     last = [entry.folder for entry in runs if entry.name in scores][-1]
-    display(*(notebook.picture(last / "plots" / f"{name}.png") for name in ("predictions", "confusion")))
+    drawn = [last / "plots" / f"{name}.png" for name in ("worst", "predictions", "confusion")]
+    display(*(notebook.picture(path) for path in drawn if path.is_file()))
 
 # %% [markdown]
 # ## Packaging

@@ -267,7 +267,8 @@ class Glacier(Task):
         asked = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
         table = alone.table(self.members, shares, scores, names, settings.prediction.views)
-        return scores, "\n\n".join(filter(None, [table, judged.text(), "\n".join(_verdict(asked, advice))]))
+        warning, verdict = voting.flattered(settings.split, len(models)), "\n".join(_verdict(asked, advice))
+        return scores, "\n\n".join(filter(None, [warning, table, judged.text(), verdict]))
 
     def joined_by(self) -> Source:
         return self.settings.source

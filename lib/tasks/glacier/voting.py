@@ -11,7 +11,7 @@ from lib.scores import scores_of
 from lib.task import Batch
 from lib.tasks.glacier.judging import MEASURES, tile_counts
 from lib.tasks.glacier.maps import probabilities
-from lib.tasks.glacier.settings import Prediction
+from lib.tasks.glacier.settings import Prediction, Split
 from lib.text import aligned
 
 _LEAST, _MOST = 1e-3, 1 - 1e-3  # of a validation, so that its odds are a number
@@ -37,6 +37,16 @@ def shares(members: Sequence[Mapping[str, Any]], options: Prediction) -> list[fl
     if options.most_behind:
         weights = np.where(max(scores) - np.array(scores) > options.most_behind, 0.0, weights)
     return (weights / weights.sum()).tolist()
+
+
+def flattered(split: Split, members: int) -> str:
+    """Returns a warning where the test of a vote is what some members trained on; else ""."""
+    if split.test or members < 2:
+        return ""
+    return (
+        "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the validation of its "
+        "first member, on which members of other folds trained, so its scores flatter. Take the folds' mean instead."
+    )
 
 
 class Alone:

@@ -14,7 +14,7 @@ from lib.scores import scores_of
 from lib.task import load_task
 from lib.tasks.glacier import maps, voting
 from lib.tasks.glacier import tested as of_a_test
-from lib.tasks.glacier.settings import Prediction
+from lib.tasks.glacier.settings import Prediction, Split
 from tests.tasks.glacier.files import scene, write_bands
 from tests.tasks.glacier.test_maps import TWO, ByPixel, Directed, expected
 
@@ -70,6 +70,11 @@ def test_a_member_alone_has_the_views_of_the_vote():
     table = once.table(members(0.5), [1.0], {"mcc": 0.5, "mean_iou": 0.5, "iou_a": 0.25}, "ab", 1)
     assert table.splitlines()[0].split()[:3] == ["alone,", "1", "views"] and "fold0" in table.splitlines()[1]
     assert "-1.0000" in table.splitlines()[1] and table.splitlines()[-1].split()[-1] == "0.2500"
+
+
+def test_a_vote_without_a_test_of_its_own_is_said_to_flatter():
+    assert "no test of its own" in voting.flattered(Split(test=0, folds=5), 5)
+    assert voting.flattered(Split(test=0), 1) == "" == voting.flattered(Split(test=0.15, folds=5), 5)
 
 
 class Fixed(nn.Module):
