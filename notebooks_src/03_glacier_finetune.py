@@ -2,7 +2,7 @@
 # trainbook:
 #   title: "Trainbook 03: Glacier fine-tuning"
 #   tasks: [glacier]
-#   configs: [glacier_finetune, glacier_finetune_small, glacier_rare, glacier_rare_small, glacier_compete, glacier_pretrain, glacier_pretrain_small]
+#   configs: [glacier_finetune, glacier_finetune_small, glacier_rare, glacier_rare_small, glacier_compete, glacier_compete_small, glacier_pretrain, glacier_pretrain_small]
 #   gpu: true
 #   internet: false
 # ---

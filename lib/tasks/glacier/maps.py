@@ -17,7 +17,7 @@ from lib.machine import disk
 from lib.report.progress import counted
 from lib.tasks.glacier import geopackage, geotiff
 from lib.tasks.glacier.augment import undo, view
-from lib.tasks.glacier.data import layout, rasters, readers
+from lib.tasks.glacier.data import layout, quality, rasters, readers
 from lib.tasks.glacier.data.readers import Opened
 from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.settings import Prediction, Source
@@ -119,7 +119,8 @@ def _scenes(where: Path | Mapping[str, Path], source: Source) -> tuple[list[Scen
     folders = {number: Path(where[f"Band{number}"]) for number in source.chosen if f"Band{number}" in where}
     if len(folders) < len(source.bands):
         raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(where))}.")
-    return layout.find_bands(folders, source, None)
+    scenes, problems = layout.find_bands(folders, source, None)
+    return quality.attach(scenes, problems, next(iter(folders.values())).parent, source)
 
 
 def _digest(facts: object, models: Sequence[nn.Module] = ()) -> str:

@@ -39,8 +39,9 @@ def test_a_loss_has_the_terms_with_a_weight_and_at_least_one():
         Loss(focal=0, dice=0)
 
 
-def test_the_preset_for_a_competition_is_that_for_rare_classes_without_a_test_of_its_own():
-    compete, rare = (load_config(ROOT / "configs" / f"glacier_{name}.yaml") for name in ("compete", "rare"))
+@pytest.mark.parametrize("size", ["", "_small"])
+def test_the_preset_for_a_competition_is_that_for_rare_classes_without_a_test_of_its_own(size):
+    compete, rare = (load_config(ROOT / "configs" / f"glacier_{name}{size}.yaml") for name in ("compete", "rare"))
     assert compete.workload.split.test == 0 < rare.workload.split.test and compete.queue == rare.queue
     split = dataclasses.replace(rare.workload.split, test=0.0)
     assert dataclasses.replace(rare.workload, split=split) == compete.workload

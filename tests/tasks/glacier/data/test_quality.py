@@ -17,6 +17,7 @@ from lib.tasks.glacier.data.rasters import Unusable
 from lib.tasks.glacier.settings import Quality, Source
 from tests.tasks.glacier.data.test_scene_folders import write
 from tests.tasks.glacier.files import scene, write_bands, write_tiff
+from tests.tasks.glacier.test_maps import ByPixel
 
 WHOLE = (0, 0, 64, 64)
 
@@ -169,3 +170,12 @@ def test_the_program_for_a_grader_hides_and_stretches_as_here(tiny, tmp_path):
     object.__setattr__(task.settings, "source", named)
     with pytest.raises(BadInput, match="reads no files of quality"):
         task.solution([model], tmp_path / "other")
+
+
+def test_folders_by_band_that_a_grader_hands_over_are_hidden_too(tmp_path):
+    image, _ = scene()
+    write_bands(tmp_path, "a", image, None)
+    write_tiff(tmp_path / "qa" / "a.tif", clouds())
+    folders = {f"Band{number}": tmp_path / f"Band{number}" for number in (1, 2)}
+    found = maps.masks([ByPixel()], folders, source(Quality(files="qa", values=(9,))), 32, None)["a"]
+    assert (found[:4] == 254).all() and (found[4:] != 254).all()
