@@ -49,24 +49,8 @@ class Confusion:
         return self._counts.view(self.classes, self.classes).cpu().numpy()
 
     def scores(self, names: Sequence[str]) -> dict[str, float]:
-        """Returns `mcc`, `accuracy`, `mean_iou`, `mean_f1`; of each class `iou_x`, `precision_x`, `recall_x`, `f1_x`.
-
-        A class without true pixels has no entries of its own, so that two methods on the same data have the same
-        keys; where it was predicted, its 0 is part of the means. A class that was never predicted has precision 0.
-        Without any pixel there are no scores.
-        """
-        matrix = self.matrix
-        if not matrix.sum():
-            return {}
-        columns = per_class(matrix)
-        scores = {"mcc": mcc(matrix), "accuracy": float(np.trace(matrix) / matrix.sum())}
-        for kind in ("iou", "f1"):
-            known = [score for score in columns[kind] if not math.isnan(score)]
-            scores[f"mean_{kind}"] = sum(known) / len(known)
-        for k in np.flatnonzero(matrix.sum(1)):
-            for kind, column in columns.items():
-                scores[f"{kind}_{names[k]}"] = 0.0 if math.isnan(column[k]) else column[k]
-        return scores
+        """Returns the scores of `scores_of` over what was counted."""
+        return scores_of(self.matrix, names)
 
     def rows(self, names: Sequence[str]) -> list[list[str]]:
         """Returns the cells of a table: a row a class with its share of the pixels and its scores, below a head.
@@ -85,6 +69,26 @@ class Confusion:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["true class", *names])
             writer.writerows([name, *row] for name, row in zip(names, self.matrix.tolist(), strict=True))
+
+
+def scores_of(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float]:
+    """Returns `mcc`, `accuracy`, `mean_iou`, `mean_f1`; of each class `iou_x`, `precision_x`, `recall_x`, `f1_x`.
+
+    `matrix` is (classes, classes) counts, rows the truth. A class without true pixels has no entries of its own, so
+    that two methods on the same data have the same keys; where it was predicted, its 0 is part of the means. A class
+    that was never predicted has precision 0. Without any pixel there are no scores.
+    """
+    if not matrix.sum():
+        return {}
+    columns = per_class(matrix)
+    scores = {"mcc": mcc(matrix), "accuracy": float(np.trace(matrix) / matrix.sum())}
+    for kind in ("iou", "f1"):
+        known = [score for score in columns[kind] if not math.isnan(score)]
+        scores[f"mean_{kind}"] = sum(known) / len(known)
+    for k in np.flatnonzero(matrix.sum(1)):
+        for kind, column in columns.items():
+            scores[f"{kind}_{names[k]}"] = 0.0 if math.isnan(column[k]) else column[k]
+    return scores
 
 
 def mcc(matrix: np.ndarray) -> float:

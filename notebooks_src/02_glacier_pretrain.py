@@ -15,8 +15,8 @@
 # 1. cut multispectral scenes into tiles: patches of the Hindu Kush Himalaya if you mount them or give their address, your
 #    own scenes, or else generated ones;
 # 2. train a U-Net with a ResNet-34 encoder and scSE attention on seven bands, with focal and Dice loss;
-# 3. print Matthews' correlation (MCC) and each class's IoU on held-out ground beside what gradient boosting of single pixels
-#    reaches there;
+# 3. print Matthews' correlation (MCC) and each class's IoU on held-out ground beside what gradient boosting reaches there, of
+#    single pixels and with their surroundings, and the worst scenes;
 # 4. leave plots, tables and one archive, `outputs.tar.gz`, that *03 fine-tuning* starts from.
 #
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it

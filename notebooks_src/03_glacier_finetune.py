@@ -2,7 +2,7 @@
 # trainbook:
 #   title: "Trainbook 03: Glacier fine-tuning"
 #   tasks: [glacier]
-#   configs: [glacier_finetune, glacier_finetune_small, glacier_rare, glacier_rare_small, glacier_pretrain, glacier_pretrain_small]
+#   configs: [glacier_finetune, glacier_finetune_small, glacier_rare, glacier_rare_small, glacier_compete, glacier_compete_small, glacier_pretrain, glacier_pretrain_small]
 #   gpu: true
 #   internet: false
 # ---
@@ -16,7 +16,7 @@
 #    a test part and five folds with equal shares of ice, debris and lakes;
 # 2. initialise five networks with the weights of *02 pretraining*, whose seven bands are matched to five by name, and train
 #    each on four folds, with focal, Dice, MCC and boundary loss, and with tiles sampled towards wanted shares of classes;
-# 3. print each fold's metrics beside those of gradient boosting of single pixels;
+# 3. print each fold's metrics beside those of gradient boosting, with intervals over scenes, and the worst scenes;
 # 4. leave plots, tables and one archive, `outputs.tar.gz`, that *04 ensemble* lets vote.
 #
 # Add the output of *02 pretraining* as an input. Without it, the notebook begins with a short pretraining and prints so. The
@@ -146,7 +146,8 @@ if scores:
     kinds = ("validation", "test")
     display(notebook.picture(figures.runs(scores, kinds, runs[-1].folder / "plots" / "folds.png")))
     last = [entry.folder for entry in runs if entry.name in scores][-1]
-    display(*(notebook.picture(last / "plots" / f"{name}.png") for name in ("predictions", "confusion")))
+    drawn = [last / "plots" / f"{name}.png" for name in ("worst", "predictions", "confusion")]
+    display(*(notebook.picture(path) for path in drawn if path.is_file()))
 
 # %% [markdown]
 # ## Packaging

@@ -126,14 +126,16 @@ display(*(notebook.picture(path) for path in drawn if path.is_file()))
 
 # %% [markdown]
 # ## Ensemble beside its members and the trivial baseline
-# The members' probabilities are averaged over models, flips and turns. All folds and seeds have the same test part.
+# The members' probabilities are averaged over models, flips and turns. All folds and seeds have the same test part. The first
+# table has each member alone with the same views, so the last row's lead is what voting brings.
 
 # %%
 members, voted = queue.members(runs, folds_of="glacier_finetune"), run.output_dir / runs[-1].kind
 if members:
     summary, text = ensemble.vote(members, voted)
     print(text, notebook.compare(summary), sep="\n")
-    display(*(notebook.picture(voted / "plots" / f"{name}.png") for name in ("predictions", "confusion")))
+    drawn = [voted / "plots" / f"{name}.png" for name in ("worst", "predictions", "confusion")]
+    display(*(notebook.picture(path) for path in drawn if path.is_file()))
 
 # %% [markdown]
 # ## Maps

@@ -1,6 +1,7 @@
 """Trained models out of an archive or an output folder, applied to new data."""
 
 import contextlib
+import math
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,6 +72,7 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
     first, models = load_members(runs, own_task)
     task = load_task(first.config)
     task.take_learned(first.learned())
+    task.members = first.members
     disk.check_writable(folder)
     metrics, text = task.vote(models, folder)
     with working("Scoring the trivial baseline"):
@@ -87,7 +89,7 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
     summary.write(folder)
     name = task.selection[0]
     tests = [(run.name, Summary.read(run).metrics.get(name)) for run in runs]  # none where a run's test failed
-    rows = [(run, f"test {name}", "not tested" if score is None else f"{score:.4f}") for run, score in tests]
+    rows = [(run, f"{name} in its own test", "not tested" if score is None else f"{score:.4f}") for run, score in tests]
     return summary, f"{text}\n{aligned(rows)}"
 
 
@@ -156,6 +158,7 @@ def load_members(
             model = task.model()
         frozen.put_back(model, saved)
         models.append(model.to(memory.device()).eval())
+    first.members = [{"run": run.name, "score": _validation(run)} for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
 
@@ -171,6 +174,13 @@ def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Confi
             f"{refusal} Where you trained it yourself, or trust who did as you trust a program, add --trust: then the "
             f"file in its folder {code.FOLDER} is run."
         ) from None
+
+
+def _validation(run: Path) -> float | None:
+    """Returns the best validation of a run, as its summary has it; None where that has no number."""
+    summary = Summary.read(run)
+    value = summary.best.get("value") if summary else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _best_weights(run: Path) -> Checkpoint:

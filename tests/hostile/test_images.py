@@ -14,7 +14,7 @@ import rasterio
 
 from lib.tasks.glacier.data import layout, readers
 from lib.tasks.glacier.data.cutter import Cutter
-from lib.tasks.glacier.data.layout import Scene
+from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.settings import Cut, Source
 from tests.tasks.glacier.files import scene, write_bands, write_patches, write_tiff
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lib.errors import BadInput
-from lib.scores import Confusion
+from lib.scores import Confusion, scores_of
 from lib.task import Batch, Survey, Task
 from lib.tasks.glacier import losses
 from lib.tasks.glacier.augment import augment, cut_out
@@ -37,7 +37,7 @@ class Glacier(Task):
     selection = ("mcc", "max")
     shown = ("mcc", "mean_iou")
     dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
-    _test: tuple[Confusion, list[Any]] | None = None  # counts and examples of the last evaluation on the test
+    _test: Any = None  # the `Tested` of the last evaluation on the test
 
     @property
     def settings(self) -> Settings:
@@ -48,9 +48,9 @@ class Glacier(Task):
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:
         """Returns the folders above Band1, images and masks, each once; what a run has written is no data."""
-        from lib.tasks.glacier.data import layout
+        from lib.tasks.glacier.data.homes import homes
 
-        return layout.homes(folders) if folders else []
+        return homes(folders) if folders else []
 
     @classmethod
     def survey(cls, folder: Path) -> Survey:
@@ -71,7 +71,11 @@ class Glacier(Task):
         return Data(self.settings, self.source)
 
     def describe_data(self) -> str:
-        return self.data.describe()
+        if not self.exports:
+            return self.data.describe()
+        from lib.tasks.glacier import onnx_file
+
+        return "\n".join(filter(None, [self.data.describe(), onnx_file.missing()]))
 
     def fingerprint(self) -> str:
         return self.data.fingerprint()
@@ -121,7 +125,10 @@ class Glacier(Task):
         """Returns the network. It normalises by the training tiles if they have been read, and otherwise not."""
         settings, source = self.settings, self.settings.source
         bands, classes = len(source.bands), len(source.classes)
-        net = Net(bands, classes, settings.model, settings.index_places, settings.prior)
+        made = Net
+        if settings.model.encoder:
+            from lib.tasks.glacier.encoders import TimmNet as made  # type: ignore[assignment]
+        net = made(bands, classes, settings.model, settings.index_places, settings.prior)
         if "data" in self.__dict__ and self.data.is_split:
             statistics = self.data.input_statistics
             net.mean.copy_(torch.from_numpy(statistics.mean).view(-1, 1, 1))
@@ -132,12 +139,15 @@ class Glacier(Task):
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
         """Matches bands and classes by name; the normalisation stays this run's own."""
-        from lib.tasks.glacier.carry import carry
+        from lib.tasks.glacier import carry
 
         source, initial, fresh = self.settings.source, self.settings.initial, model.state_dict()
         bands = initial.bands or self.settings.inputs, self.settings.inputs
         classes = initial.classes or source.classes, source.classes
-        carried, message = carry(given, fresh, bands, classes)
+        first = getattr(model, "first", carry.FIRST)
+        if self.settings.model.encoder and not any(name in given for name in carry.HEAD):
+            return carry.carry_encoder(given, fresh, first, initial.bands, self.settings.inputs)
+        carried, message = carry.carry(given, fresh, bands, classes, first)
         own = {name: fresh[name] for name in ("mean", "deviation", "prior") if name in fresh}
         return {**{name: value for name, value in carried.items() if name != "prior"}, **own}, message
 
@@ -155,13 +165,13 @@ class Glacier(Task):
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns metrics over all valid pixels, and the loss with the boundary at its full weight."""
-        from lib.tasks.glacier import figures
+        from lib.tasks.glacier.tested import Tested
 
-        settings = self.settings
+        settings, part = self.settings, loader.dataset  # type: ignore[attr-defined]
         confusion = Confusion(len(settings.source.classes), next(model.parameters()).device)
+        tested = Tested(part, len(settings.source.classes)) if part.part == "test" else None
         total: dict[str, float] = dict.fromkeys(settings.loss.terms, 0.0)
         numbers: dict[str, int] = dict.fromkeys(total, 0)
-        examples: list[figures.Shown] = []
         for batch in loader:
             logits = model(batch["image"])
             predicted = logits.argmax(1)
@@ -170,73 +180,95 @@ class Glacier(Task):
                 total[term] += float(value)
             for term, number in self.count(batch).items():
                 numbers[term] += number
-            examples += figures.shown(batch, predicted, _SHOWN_TILES - len(examples))
-        if loader.dataset.part == "test":  # type: ignore[attr-defined]
-            self._test = confusion, examples
+            if tested:
+                tested.add(batch, predicted)
+        self._test = tested or self._test
         loss = sum(getattr(settings.loss, term) * total[term] / max(1, numbers[term]) for term in total)
         return {"loss": loss, **confusion.scores(settings.source.classes)}
 
     def baseline(self) -> dict[str, float]:
-        """Scores gradient boosting on single pixels, fitted on the training tiles, on the test."""
-        from lib.tasks.glacier.baselines import PixelBaseline
+        """Scores the strongest by MCC of the methods of `baselines`, fitted on the training tiles, on the test."""
+        from lib.tasks.glacier.judging import strongest
 
-        names, parts = self.settings.source.classes, self.datasets()
-        pixels = PixelBaseline(len(names), self.config.seed, indices=self.settings.index_places)
-        pixels.fit(self.data.whole_tiles)
-        return pixels.score(parts["test"]).scores(names)
+        return scores_of(self.baselines[strongest(self.baselines)].sum(0), self.settings.source.classes)
+
+    @cached_property
+    def baselines(self) -> dict[str, np.ndarray]:
+        """(tiles, classes, classes) counts of each baseline on the scored tiles of the test, by its name."""
+        from lib.tasks.glacier import baselines
+
+        source = self.settings.source
+        pairs = self.settings.index_places or baselines.usual_indices(source.bands)
+        test = self.datasets()["test"]
+        return baselines.compared(self.data.whole_tiles, test, len(source.classes), self.config.seed, pairs)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes evaluation.csv, the confusion matrix and some predictions as figures; returns a verdict.
+        """Writes tables (evaluation, baselines, scenes) and figures of the test; returns them and a verdict as text.
 
         Where the test was not evaluated, nothing is written.
         """
-        names, criteria = self.settings.source.classes, self.settings.criteria
+        names, criteria, text = self.settings.source.classes, self.settings.criteria, ""
         if self._test:
-            self._test[0].write_csv(names, folder / "evaluation.csv")
-            self._draw(*self._test, folder)
-        judged = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
+            self._test.confusion.write_csv(names, folder / "evaluation.csv")
+            judged = self._judged(self._test.counts, "network", self.__dict__.get("baselines", {}))
+            judged.write(folder)
+            text = judged.text()
+            self._draw(self._test, folder)
+        asked = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
         if criteria.class_iou:
             scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
-            judged += [Criterion(f"IoU of {n}", s, criteria.class_iou) for n, s in scores.items() if s is not None]
+            asked += [Criterion(f"IoU of {n}", s, criteria.class_iou) for n, s in scores.items() if s is not None]
         advice = (
             "What helps, in the order of cost: more epochs, more weight on the class in "
             "workload.sampling.target_shares, more or cleaner data, a wider model. A run with more epochs "
             "resumes from this one."
         )
-        return "\n".join(_verdict(judged, advice))
+        return "\n\n".join(filter(None, [text, "\n".join(_verdict(asked, advice))]))
 
-    def _draw(self, confusion: Confusion, examples: list[Any], folder: Path) -> None:
-        """Draws the confusion matrix and examples of predictions."""
-        from lib.report import figure
-        from lib.tasks.glacier import figures
+    def _judged(self, counts: np.ndarray, name: str, baselines: Mapping[str, np.ndarray]) -> Any:
+        """Returns what was reached on the tiles of the test, beside the baselines that are known."""
+        from lib.tasks.glacier.baselines import scored
+        from lib.tasks.glacier.judging import Judged
 
-        names = self.settings.source.classes
-        figure.confusion(confusion.matrix, names, folder / "plots" / "confusion.png", unit="pixels")
-        figures.predictions(examples, names, folder / "plots" / "predictions.png")
+        test, store = self.datasets()["test"], self.data.store
+        scenes = [store.names[scene] for scene in store.table.scene[test.chosen]]
+        units = self.data.parts.groups[test.chosen].tolist()
+        return Judged(self.settings.source.classes, counts, baselines, scored(test), scenes, units, name)
+
+    def _draw(self, tested: Any, folder: Path) -> None:
+        """Draws the confusion matrix, examples of predictions, and the worst tiles."""
+        tested.draw(self.settings.source.classes, folder)
 
     # --- prediction -----------------------------------------------------------------------------------------------
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
-        """Predicts each tile of the test in all its flips and turns, by the mean of all models."""
+        """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""
         from lib.report.progress import counted
-        from lib.tasks.glacier import figures
-        from lib.tasks.glacier.maps import probabilities
+        from lib.tasks.glacier import voting
+        from lib.tasks.glacier.tested import Tested
 
-        names, least = self.settings.source.classes, self.settings.criteria.ensemble_mcc
-        confusion, examples = Confusion(len(names)), []
-        part = self.datasets()["test"]
+        settings, part = self.settings, self.datasets()["test"]
+        names, least = settings.source.classes, settings.criteria.ensemble_mcc
+        shares = voting.shares(self.members, settings.prediction) or [1 / len(models)] * len(models)
+        tested, alone = Tested(part, len(names)), voting.Alone(len(models), len(names))
         for first in counted(range(0, len(part), _VOTED_AT_ONCE), f"batches voted on by {len(models)} models"):
             samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
-            image = torch.from_numpy(np.stack([sample.image for sample in samples]))
-            target = torch.from_numpy(np.stack([sample.target for sample in samples]))
-            predicted = probabilities(models, image).argmax(1)
-            confusion.add(predicted, target)
-            examples += figures.shown({"image": image, "target": target}, predicted, _SHOWN_TILES - len(examples))
-        self._draw(confusion, examples, folder)
-        scores = confusion.scores(names)
-        judged = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
+            batch = {
+                "image": torch.from_numpy(np.stack([sample.image for sample in samples])),
+                "target": torch.from_numpy(np.stack([sample.target for sample in samples])),
+            }
+            each = alone.add(models, batch, settings.prediction.views)
+            predicted = sum(share * p for share, p in zip(shares, each, strict=True)).argmax(1)
+            tested.add(batch, predicted)
+        self._draw(tested, folder)
+        judged = self._judged(tested.counts, "vote", self.baselines)
+        judged.write(folder)
+        scores = tested.confusion.scores(names)
+        asked = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
-        return scores, "\n".join(_verdict(judged, advice))
+        table = alone.table(self.members, shares, scores, names, settings.prediction.views)
+        warning, verdict = voting.flattered(settings.split, len(models)), "\n".join(_verdict(asked, advice))
+        return scores, "\n\n".join(filter(None, [warning, table, judged.text(), verdict]))
 
     def joined_by(self) -> Source:
         return self.settings.source
@@ -248,13 +280,35 @@ class Glacier(Task):
         from lib.tasks.glacier.maps import masks
 
         settings = self.settings
-        return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction)
+        models, shares = self._voters(models)
+        return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction, shares)
 
     def solution(self, models: list[nn.Module], folder: Path) -> None:
         """Writes solution.py, whose function `maskgeration` GlacierHack's grader calls, and weights.pt."""
         from lib.tasks.glacier import solution
 
-        solution.write(models, self.settings, folder)
+        models, shares = self._voters(models)
+        solution.write(models, self.settings, folder, shares)
+
+    @property
+    def exports(self) -> bool:  # type: ignore[override]
+        return self.settings.export == "onnx"
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """Writes the network as model.onnx, with a text on what goes in and comes out."""
+        from lib.tasks.glacier import onnx_file
+
+        onnx_file.write(model, self.settings, folder)
+
+    def _voters(self, models: list[nn.Module]) -> tuple[list[nn.Module], list[float]]:
+        """Returns the models that count, and for how much each; nothing where all count alike."""
+        from lib.tasks.glacier import voting
+
+        shares = voting.shares(self.members, self.settings.prediction)
+        if not shares:
+            return models, []
+        kept = [(model, share) for model, share in zip(models, shares, strict=True) if share]
+        return [model for model, _ in kept], [share for _, share in kept]
 
 
 def _verdict(criteria: Sequence[Criterion], advice: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lib.machine import disk
-from lib.tasks.glacier.data import readers
+from lib.tasks.glacier.data import rasters
 
 _TABLES = """
 PRAGMA application_id = 0x47504B47;
@@ -44,7 +44,7 @@ def write(path: Path, codes: np.ndarray, names: Mapping[int, str], crs: str | No
 
     Pixels of one code that share an edge are one area, in the units of the CRS, or of pixels without one.
     """
-    rasterio = readers.import_rasterio()
+    rasterio = rasters.import_rasterio()
     path.parent.mkdir(parents=True, exist_ok=True)
     transform = transform if crs else rasterio.Affine(1, 0, 0, 0, -1, 0)
     with disk.whole(path) as aside, contextlib.closing(sqlite3.connect(aside)) as file:
@@ -72,7 +72,7 @@ def _add_system(file: sqlite3.Connection, crs: str | None) -> int:
     """Adds a coordinate system unless it is there; returns its number."""
     if not crs:
         return _UNKNOWN
-    known = readers.import_rasterio().crs.CRS.from_string(crs)
+    known = rasters.import_rasterio().crs.CRS.from_string(crs)
     code = known.to_epsg()
     number, organisation = (code, "EPSG") if code else (_OWN, "NONE")
     row = (crs[:100], number, organisation, number, known.to_wkt(), None)

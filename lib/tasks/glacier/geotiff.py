@@ -9,7 +9,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from lib.machine import disk
-from lib.tasks.glacier.data import readers
+from lib.tasks.glacier.data import rasters
 
 COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")  # of classes, again
 _USUAL = 255  # that stands for no data wherever no class has this code
@@ -40,7 +40,7 @@ def write(
     `place` is the CRS and the transform; without a CRS there is neither. `colours` are those of the values of a band of
     8 or 16 bits, and overviews then hold values that are there, not means of them.
     """
-    rasterio = readers.import_rasterio()
+    rasterio = rasters.import_rasterio()
     from rasterio.shutil import copy  # once it is known to be there
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,9 +67,9 @@ def tags_of(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        with readers.raster(path) as file:
+        with rasters.raster(path) as file:
             return file.tags()
-    except readers.Unusable:
+    except rasters.Unusable:
         return {}
 
 

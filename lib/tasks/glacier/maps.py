@@ -17,9 +17,9 @@ from lib.machine import disk
 from lib.report.progress import counted
 from lib.tasks.glacier import geopackage, geotiff
 from lib.tasks.glacier.augment import undo, view
-from lib.tasks.glacier.data import layout, readers
-from lib.tasks.glacier.data.layout import Scene
+from lib.tasks.glacier.data import layout, quality, rasters, readers
 from lib.tasks.glacier.data.readers import Opened
+from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.settings import Prediction, Source
 
 _VIEWS = 8  # the flips and quarter turns of a square
@@ -44,7 +44,7 @@ class Written(Mapping[str, np.ndarray]):
         self._paths = dict(paths)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        with readers.raster(self._paths[name]) as file:
+        with rasters.raster(self._paths[name]) as file:
             return file.read(1)
 
     def __iter__(self) -> Iterator[str]:
@@ -61,16 +61,17 @@ def masks(
     size: int,
     out: Path | None,
     options: Prediction = _USUAL,
+    shares: Sequence[float] = (),
 ) -> Mapping[str, np.ndarray]:
     """Predicts every scene of a folder, or of folders by band ({"Band1": path, ...}): (h, w) of the mask's codes.
 
     Pixels without data hold a number that is no code (see `geotiff.coding`). Where `out` is given, each map is written
     there as NAME.tif with its scene's georeference, with what `options` want beside it, one scene after another in
     memory; a map that these models and options have made of the same files is not made again. A scene that cannot be
-    read is named and left out; raises BadInput where that leaves none.
+    read is named and left out; raises BadInput where that leaves none. `shares` are as in `probabilities`.
     """
     scenes, problems = _scenes(where, source)
-    made = _digest([asdict(source), asdict(options), size], models) if out else ""
+    made = _digest([asdict(source), asdict(options), size, *shares], models) if out else ""
     predicted: dict[str, np.ndarray] = {}
     written: dict[str, Path] = {}
     done = 0
@@ -80,9 +81,9 @@ def masks(
             if out and _is_done(scene, out, options, stamp):
                 done += 1
             else:
-                predicted |= _predicted(models, scene, source, size, out, options, stamp)
+                predicted |= _predicted(models, shares, scene, source, size, out, options, stamp)
             written |= {scene.name: out / f"{scene.name}.tif"} if out else {}
-        except readers.Unusable as problem:
+        except rasters.Unusable as problem:
             problems.append(str(problem))
     for problem in problems:
         print(f"Left out: {problem}")
@@ -95,6 +96,7 @@ def masks(
 
 def _predicted(
     models: Sequence[nn.Module],
+    shares: Sequence[float],
     scene: Scene,
     source: Source,
     size: int,
@@ -104,7 +106,7 @@ def _predicted(
 ) -> dict[str, np.ndarray]:
     """Predicts one scene; returns its codes by its name, or nothing where they are written to `out`."""
     with readers.opened(scene, source) as opened:
-        answer = _answer(models, opened, size, options)
+        answer = _answer(models, opened, size, options, shares)
         if out is None:
             return {scene.name: answer.codes}
         _write(answer, opened, out, options, stamp)
@@ -117,7 +119,8 @@ def _scenes(where: Path | Mapping[str, Path], source: Source) -> tuple[list[Scen
     folders = {number: Path(where[f"Band{number}"]) for number in source.chosen if f"Band{number}" in where}
     if len(folders) < len(source.bands):
         raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(where))}.")
-    return layout.find_bands(folders, source, None)
+    scenes, problems = layout.find_bands(folders, source, None)
+    return quality.attach(scenes, problems, next(iter(folders.values())).parent, source)
 
 
 def _digest(facts: object, models: Sequence[nn.Module] = ()) -> str:
@@ -132,9 +135,9 @@ def _digest(facts: object, models: Sequence[nn.Module] = ()) -> str:
 def _stamp(scene: Scene) -> list[list[object]]:
     """Returns what changes with a scene's files. Raises Unusable where one cannot be read."""
     try:
-        return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in scene.images]
+        return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in scene.files if path != scene.mask]
     except OSError as error:
-        raise readers.Unusable(f"{error.filename} cannot be read ({error.strerror}). Copy it again.") from None
+        raise rasters.Unusable(f"{error.filename} cannot be read ({error.strerror}). Copy it again.") from None
 
 
 def _paths(name: str, out: Path, options: Prediction) -> dict[str, Path]:
@@ -176,7 +179,9 @@ def filled(mask: np.ndarray, source: Source) -> np.ndarray:
     return np.where(mask == geotiff.coding(source.codes)[1], source.codes[0], mask).astype(mask.dtype)
 
 
-def _answer(models: Sequence[nn.Module], opened: Opened, size: int, options: Prediction) -> Answer:
+def _answer(
+    models: Sequence[nn.Module], opened: Opened, size: int, options: Prediction, shares: Sequence[float] = ()
+) -> Answer:
     """Predicts a scene. Of each window the middle half is taken: a pixel is judged with its surroundings."""
     dtype, nodata = geotiff.coding(opened.source.codes)
     codes, shape = np.asarray(opened.source.codes, dtype), (opened.height, opened.width)
@@ -188,9 +193,8 @@ def _answer(models: Sequence[nn.Module], opened: Opened, size: int, options: Pre
     places = windows(*shape, size)
     while batch := list(itertools.islice(places, options.batch)):
         images = [_padded(opened.bands(window), size) for window, _ in batch]
-        for image, p, (window, part) in zip(
-            images, probabilities(models, torch.from_numpy(np.stack(images)), options.views), batch, strict=True
-        ):
+        predicted = probabilities(models, torch.from_numpy(np.stack(images)), options.views, shares)
+        for image, p, (window, part) in zip(images, predicted, batch, strict=True):
             inner = tuple(
                 slice(cut.start - start, cut.stop - start) for cut, start in zip(part, window[:2], strict=True)
             )
@@ -232,16 +236,22 @@ def _cores(length: int, size: int) -> list[tuple[int, slice]]:
 
 
 @torch.inference_mode()
-def probabilities(models: Sequence[nn.Module], image: Tensor, views: int = _VIEWS) -> Tensor:
-    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns."""
+def probabilities(
+    models: Sequence[nn.Module], image: Tensor, views: int = _VIEWS, shares: Sequence[float] = ()
+) -> Tensor:
+    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns.
+
+    `shares` are what each model counts for, 1 together; without them all count alike.
+    """
     total: Tensor | None = None
-    for model in models:
+    for place, model in enumerate(models):
         device = next(model.parameters()).device
         model.eval()
         for number in range(views):
             with torch.autocast(device.type, torch.float16, enabled=device.type == "cuda"):
                 logits = model(view(image.to(device), number))
             p = undo(logits.float().softmax(1), number)
+            p = p * shares[place] if shares else p
             total = p if total is None else total + p.to(total.device)
     assert total is not None
-    return (total / (len(models) * views)).cpu()
+    return (total / (views if shares else len(models) * views)).cpu()

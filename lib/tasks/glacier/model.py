@@ -97,11 +97,16 @@ class Net(UNet):
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, bands, S, S) -> (B, classes, S, S). No data becomes the mean of its band."""
-        if self.indices:
-            image = torch.cat([image, *(difference(image, *pair) for pair in self.indices)], 1)
-        normal = (image - self.mean) / self.deviation
-        logits = super().forward(torch.where(normal.isnan(), 0.0, normal))
+        logits = super().forward(normalised(self, image))
         return logits if self.training or self.prior is None else logits + self.prior
+
+
+def normalised(net: nn.Module, image: Tensor) -> Tensor:
+    """(B, bands, S, S) -> (B, inputs, S, S): bands and the net's indices by its mean and deviation; no data is 0."""
+    if net.indices:
+        image = torch.cat([image, *(difference(image, *pair) for pair in net.indices)], 1)
+    normal = (image - net.mean) / net.deviation
+    return torch.where(normal.isnan(), 0.0, normal)
 
 
 def difference(image: Tensor, one: int, other: int) -> Tensor:

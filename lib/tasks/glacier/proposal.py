@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 
 from lib.errors import BadInput
@@ -11,6 +12,7 @@ from lib.tasks.glacier.survey import Found, groups_of
 _MOST_CLASSES = 60
 _KNOWN = {(0, 85, 170, 255): ("background", "glacier", "debris", "lake"), (0, 1): ("background", "foreground")}
 _UNKNOWN_CODE = 255  # a usual mark of pixels without a label, beside classes 0, 1, 2, ...
+_RESERVED = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")  # of YAML
 _FEW_SCENES = 6  # with fewer, squares of the map are dealt to the parts
 
 
@@ -28,8 +30,10 @@ def configuration(found: Found) -> str:
         "scheduler: {name: plateau, patience: 5, min_lr: 1.0e-6}",
         "workload:",
         "  source:",
-        f"    bands: [{', '.join(source.bands)}]",
-        f"    channels: [{', '.join(map(str, numbers))}]",
+        f"    bands: [{', '.join(map(_word, source.bands))}]",
+        f"    band_files: [{', '.join(map(_text, source.band_files))}]"
+        if source.band_files
+        else f"    channels: [{', '.join(map(str, numbers))}]",
         f"    classes: [{', '.join(classes)}]{why}",
         f"    codes: [{', '.join(map(str, codes))}]",
     ]
@@ -59,6 +63,11 @@ def _is_bare(counts: dict[float, int], codes: Sequence[int]) -> bool:
 def _text(value: str) -> str:
     """Returns a text as YAML reads it, whatever stands in it."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def _word(value: str) -> str:
+    """Returns a name as YAML reads it: as it is where it is a plain word that is no number and no truth value."""
+    return value if re.fullmatch(r"[A-Za-z][\w.-]*", value) and value.lower() not in _RESERVED else _text(value)
 
 
 def _classes(found: Found) -> tuple[list[str], list[int], list[int], str]:

@@ -7,27 +7,47 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from lib.errors import BadInput
 from lib.machine import disk
 from lib.tasks.glacier import maps, model, standalone
 from lib.tasks.glacier.augment import undo, view
+from lib.tasks.glacier.data.quality import hidden
+from lib.tasks.glacier.data.scene_folders import has_word
+from lib.tasks.glacier.data.stretch import _MOST_PIXELS, limits, spacing
 from lib.tasks.glacier.geotiff import coding
 from lib.tasks.glacier.model import UNet
 from lib.tasks.glacier.settings import Settings
 
 _TAKEN = (
-    model.UNet, model.Net, model.difference, model.Residual, model.Up, model.ScSE, view, undo, maps.windows,
-    maps._cores, maps.probabilities,
+    model.UNet, model.Net, model.normalised, model.difference, model.Residual, model.Up, model.ScSE, view, undo,
+    maps.windows, maps._cores, maps.probabilities, has_word, hidden, spacing, limits,
 )  # fmt: skip
-_IMPORTS = "import itertools\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
+_IMPORTS = "import itertools\nimport math\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
 
 
-def write(models: Sequence[nn.Module], settings: Settings, folder: Path) -> None:
-    """Writes solution.py and weights.pt into a folder. The program is made of the code that predicts here."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write(models: Sequence[nn.Module], settings: Settings, folder: Path, shares: Sequence[float] = ()) -> None:
+    """Writes solution.py and weights.pt into a folder. The program is made of the code that predicts here.
+
+    `shares` are as in `maps.probabilities`.
+    """
+    if settings.model.encoder:
+        raise BadInput(
+            f"solution.py carries the own U-Net alone, and these models have timm's {settings.model.encoder}. Predict "
+            "with `python -m lib predict`, or train with workload.model.encoder empty."
+        )
     source = settings.source
+    if source.quality.files:
+        raise BadInput(
+            "solution.py reads no files of quality beside the images (workload.source.quality.files). Predict with "
+            "`python -m lib predict`, or train on images that have it as a band."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
     saved = {
         "bands": list(source.bands), "channels": list(source.chosen), "codes": list(source.codes),
         "nodata": list(source.nodata), "name_pattern": source.name_pattern, "size": settings.tiles.size,
+        "band_files": list(source.band_files), "shares": list(shares),
+        "quality_band": source.quality.band, "quality": [list(source.quality.values), list(source.quality.bits)],
+        "stretch": list(source.stretch),
         "dtype": coding(source.codes)[0].name, "views": settings.prediction.views,
         "indices": [list(one.indices) for one in models], "priors": [one.prior is not None for one in models],
         "sizes": [_sizes(one) for one in models],
@@ -43,7 +63,7 @@ def text() -> str:
     lines = inspect.getsource(standalone).splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("from lib."))
     rest = [line for line in lines[first:] if not line.startswith("from lib.")]
-    constants = f"STRIDE, _VIEWS = {model.STRIDE}, {maps._VIEWS}"
+    constants = f"STRIDE, _VIEWS, _MOST_PIXELS = {model.STRIDE}, {maps._VIEWS}, {_MOST_PIXELS}"
     return "\n".join([*lines[:first], _IMPORTS, constants, *map(inspect.getsource, _TAKEN), *rest, ""])
 
 

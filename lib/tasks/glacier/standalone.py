@@ -19,6 +19,9 @@ import rasterio
 import torch
 from torch import nn
 
+from lib.tasks.glacier.data.quality import hidden
+from lib.tasks.glacier.data.scene_folders import has_word
+from lib.tasks.glacier.data.stretch import limits, spacing
 from lib.tasks.glacier.maps import probabilities, windows
 from lib.tasks.glacier.model import Net
 
@@ -42,10 +45,22 @@ def scenes(where: dict[str, Any] | str | Path, settings: dict[str, Any]) -> dict
     """Returns the files of each scene by its name: one for each band, or one with all of them."""
     if not isinstance(where, dict) and (Path(where) / f"Band{settings['channels'][0]}").is_dir():
         where = {f"Band{number}": Path(where) / f"Band{number}" for number in settings["channels"]}
+    if not isinstance(where, dict) and settings["band_files"]:
+        return _in_folders(Path(where), settings["band_files"])
     if not isinstance(where, dict):
         return {name: [path] for name, path in _by_name(Path(where), settings).items()}
     folders = [_by_name(Path(where[f"Band{number}"]), settings) for number in settings["channels"]]
     return {name: [paths[name] for paths in folders] for name in sorted(set.intersection(*map(set, folders)))}
+
+
+def _in_folders(where: Path, words: list[str]) -> dict[str, list[Path]]:
+    found = {}
+    for folder in [where, *sorted(path for path in where.rglob("*") if path.is_dir())]:
+        files = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in _ENDINGS and path.name[:2] != "._"]
+        paths = [next((path for path in files if has_word(path.stem, word)), None) for word in words]
+        if all(paths):
+            found[folder.relative_to(where).as_posix() if folder != where else folder.name] = paths
+    return found
 
 
 def _by_name(folder: Path, settings: dict[str, Any]) -> dict[str, Path]:
@@ -72,6 +87,13 @@ def read(paths: list[Path], settings: dict[str, Any]) -> tuple[np.ndarray, dict[
             place = place or ({"crs": file.crs, "transform": file.transform} if file.crs else {})
     image = np.stack(planes)
     image[:, ~np.isfinite(image).all(0)] = np.nan
+    if settings["quality_band"]:
+        with rasterio.open(paths[0]) as file:
+            image[:, hidden(file.read(settings["quality_band"]), *settings["quality"])] = np.nan
+    if settings["stretch"]:
+        step = spacing(*image.shape[1:])
+        low, high = limits(image[:, ::step, ::step].reshape(len(image), -1), settings["stretch"])
+        image = (image - low) / (high - low)
     return image, place
 
 
@@ -82,7 +104,8 @@ def predict(image: np.ndarray, settings: dict[str, Any], models: list[nn.Module]
     for (top, left, h, w), (rows, columns) in windows(*image.shape[1:], size):
         tile = image[:, top : top + h, left : left + w]
         tile = np.pad(tile, ((0, 0), (0, size - h), (0, size - w)), constant_values=np.nan)
-        classes = probabilities(models, torch.from_numpy(tile)[None], settings["views"])[0].argmax(0).numpy()
+        classes = probabilities(models, torch.from_numpy(tile)[None], settings["views"], settings["shares"])[0]
+        classes = classes.argmax(0).numpy()
         inner = slice(rows.start - top, rows.stop - top), slice(columns.start - left, columns.stop - left)
         result[rows, columns] = np.where(np.isnan(tile[0][inner]), codes[0], codes[classes[inner]])
     return result

@@ -9,9 +9,11 @@ import numpy as np
 
 from lib.errors import BadInput, first_ten
 from lib.report.progress import counted
-from lib.tasks.glacier.data import layout, naming, readers, windows
-from lib.tasks.glacier.data.layout import NamesDiffer, Scene
+from lib.tasks.glacier.data import layout, naming, rasters, readers, windows
+from lib.tasks.glacier.data.homes import home
+from lib.tasks.glacier.data.layout import NamesDiffer
 from lib.tasks.glacier.data.readers import Unusable
+from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.data.tiles import strange_units
 from lib.tasks.glacier.settings import Source
 from lib.text import aligned
@@ -78,7 +80,7 @@ def look(folder: Path) -> Found:
     """Reads what lies in a folder. Raises BadInput where it holds no labelled scenes, with what it does hold."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is no folder. Give the folder that holds the images and the masks.")
-    root = layout.home(folder)
+    root = home(folder)
     source = _source(root)
     scenes, lacking = layout.find(root, source)
     chosen = scenes[:: max(1, -(-len(scenes) // _MOST_SCENES))]
@@ -98,11 +100,21 @@ def _source(root: Path) -> Source:
     numbers = next((found for folder in layout.folders(root) if (found := layout.band_numbers(folder))), [])
     names = tuple(f"band{number}" for number in numbers)
     source = Source(bands=names or ("band1",), channels=tuple(numbers), **_ANY)
+    if not numbers and (words := layout.scene_words(root)):
+        return replace(source, bands=tuple(word.lower() for word in words), band_files=tuple(words))
     source, scenes = _readable(root, source)
+    if (words := naming.shared_bands(layout.listed(root))) and source.images and _are_bands(root, words):
+        return replace(source, bands=tuple(words), band_files=tuple(words), images="", masks="")
     if numbers or not scenes:
         return source
     count = _bands_of(scenes[0].images[0])
     return replace(source, bands=tuple(f"band{number}" for number in range(1, count + 1)))
+
+
+def _are_bands(root: Path, words: Sequence[str]) -> bool:
+    """Says whether the files of these names in the first scene's folder have one band each."""
+    folder = next(path.parent for path in (root / name for name in layout.listed(root)) if path.stem == words[0])
+    return all(_bands_of(path) == 1 for path in folder.iterdir() if path.stem in words and naming.is_raster(path.name))
 
 
 def _readable(root: Path, source: Source) -> tuple[Source, list[Scene]]:
@@ -140,9 +152,9 @@ def _listing(root: Path) -> str:
 
 def _bands_of(path: Path) -> int:
     if path.suffix == ".npy":
-        shape = readers.shape_of(path)
+        shape = rasters.shape_of(path)
         return shape[2] if len(shape) == 3 and shape[2] <= shape[0] else shape[0]
-    with readers.raster(path) as data:
+    with rasters.raster(path) as data:
         return data.count
 
 
@@ -182,7 +194,7 @@ def _types(scene: Scene) -> tuple[str, ...]:
         return (str(np.load(scene.images[0], mmap_mode="r").dtype),)
     found: list[str] = []
     for path in scene.images:
-        with readers.raster(path) as data:
+        with rasters.raster(path) as data:
             found += data.dtypes
     return tuple(dict.fromkeys(found))
 
@@ -194,18 +206,18 @@ def _look_at_mask(seen: Seen, opened: readers.Opened, source: Source) -> None:
     if path.suffix == ".npy":
         _look_at_layers(seen, opened)
         return
-    with readers.raster(path) as data:
+    with rasters.raster(path) as data:
         kinds = set(data.dtypes)
         seen.mask, seen.nodata = (
             f"{', '.join(sorted(kinds))}{f' x {data.count}' if data.count > 1 else ''}",
             data.nodata,
         )
-        numbers = readers.planes_of(data)
+        numbers = rasters.planes_of(data)
         for window in _windows(data.height, data.width):
-            planes = [readers.read_window(path, data, number, window) for number in numbers]
+            planes = [rasters.read_window(path, data, number, window) for number in numbers]
             if len(planes) == 3 and kinds == {"uint8"}:
                 seen.is_coloured |= any(not np.array_equal(planes[0], plane) for plane in planes[1:])
-                _count(seen, readers.coded(planes))
+                _count(seen, rasters.coded(planes))
             elif any(not np.array_equal(planes[0], plane, equal_nan=True) for plane in planes[1:]):
                 seen.layers = len(planes)
             else:

@@ -1,8 +1,11 @@
 """The configuration of a tiny network on small scenes."""
 
+from functools import partial
+
 import pytest
 
 from lib.task import find_task, load_config
+from lib.tasks.glacier import baselines
 from tests.tasks.glacier.files import write_scenes
 
 TINY = """
@@ -39,6 +42,12 @@ def tiny(tmp_path):
 def without_figures(quick, monkeypatch):
     """Runs whose figures, which take longer than their training, nobody looks at."""
     monkeypatch.setattr(find_task("glacier"), "_draw", lambda *_: None)
+
+
+@pytest.fixture
+def few_trees(monkeypatch):
+    """Runs whose baselines are fitted on few pixels, in a fraction of the time."""
+    monkeypatch.setattr(baselines, "compared", partial(baselines.compared, pixels=2000, rounds=3))
 
 
 @pytest.fixture

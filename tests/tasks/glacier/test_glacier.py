@@ -15,6 +15,7 @@ from lib.machine import platform
 from lib.report.progress import Plain
 from lib.scores import IGNORE
 from lib.task import load_task
+from lib.tasks.glacier import baselines
 from lib.training import loop
 from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
@@ -87,16 +88,24 @@ def test_normalisation_travels_with_the_weights_and_no_data_is_the_mean(tiny):
         assert torch.allclose(model(hole), model(filled), atol=1e-5) and torch.isfinite(model(hole)).all()
 
 
-def test_a_whole_run_leaves_tables_figures_and_a_verdict(tiny, capsys):
+def test_a_whole_run_leaves_tables_figures_and_a_verdict(tiny, capsys, few_trees):
     summary = launch.train(tiny())
     run = platform.output_dir(tiny()) / "tiny"
     assert summary.reason == "completed" and summary.metrics.keys() == summary.baseline.keys()
     table = (run / "evaluation.csv").read_text().splitlines()
     assert table[0] == "true class,background,glacier,debris,lake" and len(table) == 5
-    assert {"confusion.png", "predictions.png", "metrics.png"} <= {p.name for p in (run / "plots").iterdir()}
+    drawn = {path.name for path in (run / "plots").iterdir()}
+    assert {"confusion.png", "predictions.png", "worst.png", "metrics.png"} <= drawn
     said = capsys.readouterr().out
     assert "Criterion MCC >= 0.99" in said and "missed" in said and "What helps" in said
     assert "Criterion IoU of lake >= 0.99" in said
+    methods = [line.split(",")[0] for line in (run / "baselines.csv").read_text().splitlines()]
+    assert methods == ["method", *(method.name for method in baselines.METHODS), "network"]
+    best = max((run / "baselines.csv").read_text().splitlines()[1:-1], key=lambda line: float(line.split(",")[1]))
+    assert float(best.split(",")[1]) == pytest.approx(summary.baseline["mcc"], abs=1e-6)
+    assert "network less boosting of pixels" in said and "The worst scenes by mean IoU" in said
+    scenes = (run / "scenes.csv").read_text().splitlines()
+    assert len(scenes) == 1 + len({line.split(",")[0] for line in scenes[1:]}) > 1
 
 
 def test_a_report_without_an_evaluation_is_the_verdict_alone(tiny, tmp_path):
@@ -152,7 +161,7 @@ def test_weights_of_seven_bands_start_a_run_of_five(tiny, tmp_path, capsys):
 
 
 @pytest.mark.skipif(not (SAMPLES / "landsat8_bqa").is_dir(), reason="sample data is not there")
-def test_a_real_landsat_scene_trains_on_water_and_cloud(tmp_path, tiny, without_figures):
+def test_a_real_landsat_scene_trains_on_water_and_cloud(tmp_path, tiny, without_figures, few_trees):
     """Masks from the quality band (pre-collection bits: cloud 14-15, water 4-5), split by squares of the map."""
     for number, band in enumerate((2, 3, 4, 6, 10), 1):
         (tmp_path / "real" / f"Band{number}").mkdir(parents=True)

@@ -1,9 +1,13 @@
 """Settings that contradict each other are refused with a sentence, and say what follows from them."""
 
+import dataclasses
+
 import pytest
 
 from lib.errors import BadInput
+from lib.task import load_config
 from lib.tasks.glacier.settings import Cut, Loss, Source
+from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize(
@@ -33,3 +37,11 @@ def test_a_loss_has_the_terms_with_a_weight_and_at_least_one():
     assert Loss(focal=0, dice=0.5, mcc=0, boundary=0.1).terms == ("dice", "boundary")
     with pytest.raises(ValueError, match="Every term of the loss has the weight 0"):
         Loss(focal=0, dice=0)
+
+
+@pytest.mark.parametrize("size", ["", "_small"])
+def test_the_preset_for_a_competition_is_that_for_rare_classes_without_a_test_of_its_own(size):
+    compete, rare = (load_config(ROOT / "configs" / f"glacier_{name}{size}.yaml") for name in ("compete", "rare"))
+    assert compete.workload.split.test == 0 < rare.workload.split.test and compete.queue == rare.queue
+    split = dataclasses.replace(rare.workload.split, test=0.0)
+    assert dataclasses.replace(rare.workload, split=split) == compete.workload

@@ -20,8 +20,8 @@ from lib.errors import BadInput, check_limit, first_ten
 from lib.machine import disk
 from lib.scores import IGNORE
 from lib.tasks.glacier.data import readers, records, windows
-from lib.tasks.glacier.data.layout import Scene
 from lib.tasks.glacier.data.readers import Opened, Unusable
+from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.data.tiles import Store
 from lib.tasks.glacier.settings import Cut, Source
 

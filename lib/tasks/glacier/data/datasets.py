@@ -21,6 +21,7 @@ from lib.tasks.glacier.data.cutter import Cutter, folder_for
 from lib.tasks.glacier.data.download import cut
 from lib.tasks.glacier.data.folds import Parts
 from lib.tasks.glacier.data.given import given
+from lib.tasks.glacier.data.homes import home
 from lib.tasks.glacier.data.sampling import reached, tile_weights
 from lib.tasks.glacier.data.tiles import Statistics, Store, once, other_units, tile_statistics
 from lib.tasks.glacier.model import difference
@@ -112,7 +113,7 @@ class Data:
     def root(self) -> Path:
         """The folder of the scenes: the given one, or one of generated scenes for these settings."""
         if self.source:
-            return layout.home(self.source)
+            return home(self.source)
         folder = self.cache / f"generated-{self._generator_key()}"
         terrain.write(folder, self.settings.generator, self.settings.source)
         return folder

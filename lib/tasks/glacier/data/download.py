@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from lib.errors import BadInput
 from lib.tasks.glacier.data import layout, naming
 from lib.tasks.glacier.data.cutter import Cutter
-from lib.tasks.glacier.data.layout import Scene
+from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.data.tiles import Store
 from lib.text import amount
 

@@ -23,12 +23,13 @@ _NUMBERS = {"": _FREE, "train": 0, "validation": 1, "test": 2, OUT: _OUT}
 
 @dataclass(frozen=True)
 class Parts:
-    """Sorted indices of tiles, and sentences on what was left out and what is missing."""
+    """Sorted indices of tiles, sentences on what was left out and is missing, and the name of each tile's group."""
 
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray
     notes: list[str]
+    groups: np.ndarray
 
 
 def parts(
@@ -66,7 +67,7 @@ def parts(
     for name, chosen in named.items():
         notes += _missing_classes(table, chosen, classes, name)
     notes += windows.shared_ground(store, {name: table.scene[chosen] for name, chosen in named.items()})
-    return Parts(train, validation, test, notes)
+    return Parts(train, validation, test, notes, names[group])
 
 
 def _refuse_too_few(groups: int, split: Split) -> None:

@@ -1,10 +1,11 @@
 """Scenes found on disk by their layout.
 
-Three layouts are known:
+Four layouts are known:
 
     Band1/NAME.tif ... BandN/NAME.tif    label/NAME.tif           one file a band (GlacierHack)
     images/NAME.tif                      masks/NAME.tif           one file with all bands
     slice_0_img_001.npy                  slice_0_mask_001.npy     (H, W, bands) and (H, W, classes) (HKH)
+    NAME/B02.tif, NAME/B03.tif ...       NAME/mask.tif            a folder a scene (see `scene_folders`)
 
 Each may lie in folders called train, validation and test, which then are the split. Any other layout is read by
 `workload.source.images` and `masks`, patterns in which * stands for a scene's name. Rasters are GeoTIFF, JPEG 2000,
@@ -15,87 +16,36 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from lib.config import environment
 from lib.errors import BadInput
-from lib.machine import inputs
-from lib.tasks.glacier.data import naming
+from lib.tasks.glacier.data import naming, quality, scene_folders
+from lib.tasks.glacier.data.scenes import Scene, group_of
 from lib.tasks.glacier.settings import Source
 
 _MASK_FOLDERS = ("label", "labels", "mask", "masks", "Label", "Labels", "Mask", "Masks")
 _IMAGE_FOLDERS = ("images", "image", "Images", "Image")
 _DEPTH = 3  # folders below the data's root that are searched for a layout
-_BAND = re.compile(r"Band\d+")
+BAND = re.compile(r"Band\d+")
 _MOST_LISTED = 20_000  # files of an unknown layout
 
 
-@dataclass(frozen=True)
-class Scene:
-    """One image: a file for each band or one with all of them; `mask` None where there is no label.
-
-    `part` is train, validation or test where the layout says so, else "".
-    """
-
-    name: str
-    group: str
-    images: tuple[Path, ...]
-    mask: Path | None
-    part: str = ""
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return (*self.images, self.mask) if self.mask else self.images
-
-
-def homes(folders: Sequence[Path]) -> list[Path]:
-    """Returns the data's own folders, each once, where a search by file names stopped at these.
-
-    One with masks goes before all others; of train and test, both with masks, it is the folder above them, whose split
-    they are. What a run has written is no data.
-    """
-    own = dict.fromkeys(folder.parent if _is_part(folder) else folder for folder in folders)
-    own = {folder: None for folder in own if not _is_written_by_a_run(folder)}
-    labelled = [folder for folder in own if _is_labelled(folder)]
-    parts = [folder for folder in labelled if folder.name.lower() in naming.PARTS]
-    beside = {folder for folder in parts if any(folder.parent == other.parent for other in parts if other != folder)}
-    return list(dict.fromkeys(folder.parent if folder in beside else folder for folder in labelled)) or list(own)
-
-
-def _is_labelled(folder: Path) -> bool:
-    has_bands = any(_BAND.fullmatch(inner.name) for inner in folder.iterdir() if inner.is_dir())
-    return bool(_patches_of(folder) or (_masks_of(folder) and (has_bands or _images_of(folder, labelled=True))))
-
-
-def _is_part(folder: Path) -> bool:
-    """Says whether a folder holds one kind of files: a band, the images or the masks."""
-    return bool(_BAND.fullmatch(folder.name) or folder.name in (*_IMAGE_FOLDERS, *_MASK_FOLDERS))
-
-
-def _is_written_by_a_run(folder: Path) -> bool:
-    """Says whether a folder lies in the output of this program, which has masks and figures but no data."""
-    above = (folder, *folder.parents[:3])
-    return any(all((place / name).is_file() for name in names) for place in above for names in inputs.WRITTEN_BY_A_RUN)
-
-
-def home(folder: Path) -> Path:
-    """Returns the data's own folder, where a search by file names stopped at one of those in it."""
-    if not _is_part(folder):
-        return folder
-    parent = folder.parent  # may be Test, beside Train with the masks
-    beside = any(_masks_of(other) for other in parent.parent.iterdir() if other.is_dir())
-    return parent.parent if beside and not _masks_of(parent) else parent
-
-
 def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene], list[str]]:
-    """Returns the scenes below a folder, sorted by name, and a sentence for each that lacks a band or its mask.
+    """Returns the scenes below a folder, sorted by name, and a sentence for each that lacks a file.
 
     With `labelled`, a scene without a mask is such a problem; without, masks are not looked for. Raises BadInput where
     no known layout exists.
     """
     if not root.is_dir():
         raise BadInput(f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images.")
+    scenes, problems = _found(root, source, labelled)
+    return quality.attach(scenes, problems, root, source)
+
+
+def _found(root: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[str]]:
+    """Does what `find` does, but for quality bands."""
     folders = [root, *_below(root, _DEPTH)]
     if beside := sum(1 for folder in folders for path in folder.glob("._*") if naming.is_raster(path.name[2:])):
         print(
@@ -103,20 +53,10 @@ def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene]
         )
     if source.images and (named := _find_named(root, source, labelled)):
         return named
-    banded = [folder for folder in folders if (folder / f"Band{source.chosen[0]}").is_dir()]
-    if banded:  # where there are several (Train, Test), those that have labels
-        banded = [folder for folder in banded if labelled and _masks_of(folder)] or banded
-        return _joined(root, banded, source, labelled, _banded, "bands")
-    if patches := [patch for folder in folders for patch in _patches_of(folder)]:
-        return _find_patches(root, patches, source, labelled)
-    if imaged := [
-        folder for folder in folders if _images_of(folder, labelled) and (folder == root or not _is_part(folder))
-    ]:
-        imaged = imaged[:1] if imaged[0] == root else imaged  # the named folder itself goes first
-        for folder in folders if labelled else ():
-            if not _masks_of(folder) and any(_rasters(folder / name) for name in _IMAGE_FOLDERS):
-                print(f"{folder}: its images have no masks, so they are left out. They can be predicted.")
-        return _joined(root, imaged, source, labelled, _imaged, f"images{' with masks' if labelled else ''}")
+    if source.band_files and (found := scene_folders.find(root, folders, source, labelled)):
+        return found[:2]
+    if known := _in_known_layout(root, folders, source, labelled):
+        return known
     raise BadInput(
         f"{root} holds no images in a known layout: folders Band1 to Band{source.chosen[-1]} with one GeoTIFF a scene, "
         "a folder images with multi-band GeoTIFFs, or patches named *_img_*.npy; masks lie in a folder label or "
@@ -124,9 +64,44 @@ def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene]
     )
 
 
+def _in_known_layout(
+    root: Path, folders: Sequence[Path], source: Source, labelled: bool
+) -> tuple[list[Scene], list[str]] | None:
+    """Returns what `find` does, by the first layout that is there; None where none is."""
+    banded = [folder for folder in folders if (folder / f"Band{source.chosen[0]}").is_dir()]
+    if banded:  # where there are several (Train, Test), those that have labels
+        banded = [folder for folder in banded if labelled and masks_of(folder)] or banded
+        return _joined(root, banded, source, labelled, _banded, "bands")
+    if patches := [patch for folder in folders for patch in patches_of(folder)]:
+        return _find_patches(root, patches, source, labelled)
+    if not labelled and (found := scene_folders.find(root, folders, source, labelled)):
+        return found[:2]
+    if imaged := [
+        folder for folder in folders if images_of(folder, labelled) and (folder == root or not is_part(folder))
+    ]:
+        imaged = imaged[:1] if imaged[0] == root else imaged  # the named folder itself goes first
+        for folder in folders if labelled else ():
+            if not masks_of(folder) and any(_rasters(folder / name) for name in _IMAGE_FOLDERS):
+                print(f"{folder}: its images have no masks, so they are left out. They can be predicted.")
+        return _joined(root, imaged, source, labelled, _imaged, f"images{' with masks' if labelled else ''}")
+    if foldered := scene_folders.find(root, folders, source, labelled):
+        if list(foldered[2]) != list(source.bands):
+            words = ", ".join(foldered[2])
+            print(f"{root}: its bands are {words}. For new scenes set workload.source.band_files: [{words}].")
+        return foldered[:2]
+    return None
+
+
+def is_part(folder: Path) -> bool:
+    """Says whether a folder holds one kind of files: a band, the images or the masks."""
+    return bool(BAND.fullmatch(folder.name) or folder.name in (*_IMAGE_FOLDERS, *_MASK_FOLDERS))
+
+
 def _advice(root: Path) -> str:
     """Returns a sentence with the patterns that fit an unknown layout, where some do, and the command that shows it."""
     look = f"{environment.command(f'data {root}')} shows what is there and prints the settings that read it."
+    if found := naming.shared_bands(listed(root)):
+        return f"It can be read by workload.source.band_files: [{', '.join(found)}]. {look}"
     for image, mask in naming.guess(listed(root)):
         return f"It can be read by workload.source.images: {image} and workload.source.masks: {mask}. {look}"
     return look
@@ -179,14 +154,14 @@ def _joined(
 
 
 def _banded(folder: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[str]]:
-    masks = _masks_of(folder) if labelled else None
+    masks = masks_of(folder) if labelled else None
     if labelled and masks is None:
         raise BadInput(f"{folder} has bands but no masks. Put them in {folder / _MASK_FOLDERS[0]}, by the same names.")
     return find_bands({number: folder / f"Band{number}" for number in source.chosen}, source, masks)
 
 
 def _imaged(folder: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[str]]:
-    paths, masks = _images_of(folder, labelled), _masks_of(folder) if labelled else None
+    paths, masks = images_of(folder, labelled), masks_of(folder) if labelled else None
     for place in (paths[0].parent, *([masks] if masks else [])):
         if left := naming.others(place):
             print(f"{place}: {len(left):,} files in another format are left out, such as {left[0]}.")
@@ -212,7 +187,7 @@ def _find_named(root: Path, source: Source, labelled: bool) -> tuple[list[Scene]
             )
             continue
         part, mask = naming.part_of(name.split("/")[:-1]), masks[called][1] if labelled else None
-        scenes.append(Scene(called, _group(name, called, source), (path,), mask, part))
+        scenes.append(Scene(called, group_of(name, called, source), (path,), mask, part))
     if not scenes:
         sides = [[name for name, _ in side.values()] for side in (images, masks)]
         raise NamesDiffer(sides, [source.images, source.masks])
@@ -278,13 +253,24 @@ def summary(scenes: Sequence[Scene], problems: Sequence[str]) -> str:
     """Says how many scenes there are, and how many files for each band."""
     if not scenes:
         return f"No scene is whole; {len(problems)} have something missing."
-    kinds = Counter(
-        path.parent.name if path.suffix != ".npy" else "masks" if path == scene.mask else "patches"
-        for scene in scenes
-        for path in scene.files
-    )
+    kinds = Counter(_kind(scene, path) for scene in scenes for path in scene.files)
     files = ", ".join(f"{kind} {number:,}" for kind, number in sorted(kinds.items()))
     return f"{len(scenes):,} scenes (files: {files}); {len(problems):,} with something missing"
+
+
+def _kind(scene: Scene, path: Path) -> str:
+    """Returns what a file is called in a summary: after its folder, or where a scene has one of its own, its band."""
+    if path.suffix == ".npy":
+        return "masks" if path == scene.mask else "patches"
+    if len(scene.images) > 1 and scene.images[0].parent == scene.images[1].parent:
+        return "masks" if path == scene.mask else scene_folders.band_of(path.stem) or path.stem
+    return path.parent.name
+
+
+def scene_words(root: Path) -> list[str]:
+    """Returns the words of the bands where each scene has a folder with a file a band; else none."""
+    scene = next((folder for folder in folders(root) if scene_folders.is_scene(folder, root)), None)
+    return scene_folders.words(scene) if scene and not masks_of(scene) else []
 
 
 def folders(root: Path) -> list[Path]:
@@ -294,7 +280,7 @@ def folders(root: Path) -> list[Path]:
 
 def band_numbers(folder: Path) -> list[int]:
     """Returns the numbers of the folders BandN in a folder, sorted."""
-    return sorted(int(inner.name[4:]) for inner in folder.iterdir() if inner.is_dir() and _BAND.fullmatch(inner.name))
+    return sorted(int(inner.name[4:]) for inner in folder.iterdir() if inner.is_dir() and BAND.fullmatch(inner.name))
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
@@ -305,18 +291,18 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
             yield from _below(path, depth - 1)
 
 
-def _patches_of(folder: Path) -> list[Path]:
+def patches_of(folder: Path) -> list[Path]:
     return _named(path for path in folder.glob("*img*.npy") if path.is_file() and not path.name.startswith("._"))
 
 
-def _images_of(folder: Path, labelled: bool) -> list[Path]:
+def images_of(folder: Path, labelled: bool) -> list[Path]:
     """Returns the images of one file a scene, in a folder of their own or not; with `labelled`, none without masks."""
-    if labelled and not _masks_of(folder):
+    if labelled and not masks_of(folder):
         return []
     return next((paths for name in _IMAGE_FOLDERS if (paths := _rasters(folder / name))), _rasters(folder))
 
 
-def _masks_of(folder: Path) -> Path | None:
+def masks_of(folder: Path) -> Path | None:
     return next((folder / name for name in _MASK_FOLDERS if (folder / name).is_dir()), None)
 
 
@@ -363,7 +349,7 @@ def _pair(images: Mapping[str, tuple[Path, ...]], source: Source, masks: Path | 
                 f"{paths[0]} has no mask in {masks}. Add {name}{_ending(mask_of)} there, or remove the image."
             )
         else:
-            scenes.append(Scene(name, _group(name, name, source), paths, mask))
+            scenes.append(Scene(name, group_of(name, name, source), paths, mask))
     if masks and images and not scenes and mask_of:
         raise NamesDiffer([list(images), list(mask_of)], [str(next(iter(images.values()))[0].parent), str(masks)])
     return scenes, problems
@@ -383,14 +369,9 @@ def _find_patches(root: Path, paths: Sequence[Path], source: Source, labelled: b
         if not mask.is_file():  # or in a folder of its own
             mask = path.parent.parent / "masks" / mask.name
         if not labelled or mask.is_file():
-            group = _group(path.stem, head.strip("_-") or path.stem, source)
+            group = group_of(path.stem, head.strip("_-") or path.stem, source)
             part = naming.part_of(above[path])
             scenes.append(Scene(path.stem, group, (path,), mask if labelled else None, part))
         else:
             problems.append(f"{path} has no mask {head}mask{tail}.npy beside it: add it, or remove the patch.")
     return scenes, problems
-
-
-def _group(name: str, default: str, source: Source) -> str:
-    match = re.search(source.group_pattern, name) if source.group_pattern else None
-    return match[1] if match else default

@@ -142,7 +142,7 @@ def guess(paths: Sequence[str]) -> list[tuple[str, str]]:
     for path in paths:
         pure = PurePosixPath(path)
         folders = ["*" if part_of([name]) else name for name in pure.parts[:-1]]
-        groups[_is_mask(path), "/".join([*folders, ""]), pure.suffix].append(pure.stem)
+        groups[is_mask(path), "/".join([*folders, ""]), pure.suffix].append(pure.stem)
     found: list[tuple[int, str, str]] = []
     for image, mask in itertools.product(groups, groups):
         if image[0] or not mask[0]:
@@ -158,19 +158,34 @@ def guess(paths: Sequence[str]) -> list[tuple[str, str]]:
 
 def _in_folders_of_their_own(paths: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the patterns where each scene has a folder, with an image and a mask of the same names in all of them."""
+    names, images, masks = _shared(paths)
+    levels = [set(level) for level in zip(*names, strict=True)]
+    folders = "/".join(next(iter(level)) if len(level) == 1 else "*" for level in levels)
+    return [(f"{folders}/{image}", f"{folders}/{mask}") for image in images for mask in masks]
+
+
+def shared_bands(paths: Sequence[str]) -> list[str]:
+    """Returns the names of several images beside one mask where each scene has a folder with files of the same names.
+
+    They may be its bands. Without their endings, sorted; none where there are fewer than two.
+    """
+    _, images, masks = _shared(paths)
+    return [PurePosixPath(image).stem for image in images] if len(images) > 1 and len(masks) == 1 else []
+
+
+def _shared(paths: Sequence[str]) -> tuple[list[tuple[str, ...]], list[str], list[str]]:
+    """Returns the folders, and the names of images and of masks that all of them have; nothing where there is none."""
     names: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for path in paths:
         pure = PurePosixPath(path)
         if len(pure.parts) > 1:
             names[pure.parts[:-1]].add(pure.name)
     if len(names) < 2 or len({len(folders) for folders in names}) > 1:
-        return []
-    shared = set.intersection(*names.values())
-    images, masks = ([n for n in sorted(shared) if _is_mask(n) == wanted] for wanted in (False, True))
-    levels = [set(level) for level in zip(*names, strict=True)]
-    folders = "/".join(next(iter(level)) if len(level) == 1 else "*" for level in levels)
-    return [(f"{folders}/{image}", f"{folders}/{mask}") for image in images for mask in masks]
+        return [], [], []
+    shared = sorted(set.intersection(*names.values()))
+    return list(names), [n for n in shared if not is_mask(n)], [n for n in shared if is_mask(n)]
 
 
-def _is_mask(path: str) -> bool:
+def is_mask(path: str) -> bool:
+    """Says whether a word of a file's name or of its folders' means a mask."""
     return not _MASK_WORDS.isdisjoint(word.lower() for word in _WORD.findall(path))

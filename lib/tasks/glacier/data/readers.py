@@ -1,45 +1,34 @@
 """Scenes read in windows, out of rasters of one band or of several, or of NumPy patches, and masks written.
 
 Whatever the layout, a window is float32 with NaN where there is no data, and classes with IGNORE where no label is.
-Files are other people's: a name decides the one format that is read, only the file itself is read, and what would take
-memory without bounds is refused by the sizes that it states.
 """
 
 import contextlib
 import functools
-import os
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lib.errors import BadInput
-from lib.machine import disk
 from lib.scores import IGNORE
-from lib.tasks.glacier.data.layout import Scene
+from lib.tasks.glacier.data import stretch
+from lib.tasks.glacier.data.quality import hidden
+from lib.tasks.glacier.data.rasters import (
+    GDAL,
+    Unusable,
+    check_size,
+    coded,
+    import_rasterio,
+    load_array,
+    open_raster,
+    planes_of,
+    read_window,
+)  # fmt: skip
+from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.settings import Source
-from lib.text import amount
 
-# GDAL would open any format, one that names other files too, such as .vrt
-_DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG", ".img": "HFA", ".png": "PNG"}
-_GDAL = {
-    "GDAL_CACHEMAX": 64,  # MB; GDAL's own default is 5 % of the machine's RAM
-    "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # no files beside it: world files, overviews, masks
-    "GDAL_PAM_ENABLED": "NO",  # no .aux.xml
-    "PROJ_NETWORK": "OFF",
-}
-_MOST_PIXELS = 2**31  # of a scene, 46,340 on a side; a Sentinel-2 tile has 10,980
-_MOST_ON_A_SIDE = 2**20
-_MOST_BYTES_AT_ONCE = 2**29  # that GDAL unpacks for one pixel: a block of all bands that lie interleaved
-_MOST_HEADER = 10_000  # bytes of a .npy, NumPy's own limit, which it checks after reading all of them
-_MOST_QUOTED = 200  # characters of what a file says
-_NUMBERS = "biuf"  # kinds of NumPy types
-
-
-class Unusable(BadInput):
-    """One scene that cannot be used: the sentence names its file."""
+_ROWS_AT_ONCE = 512  # where a whole scene is read to measure it
 
 
 class Opened:
@@ -50,9 +39,37 @@ class Opened:
         self.height, self.width = height, width
         self.crs: str | None = None
         self.transform: Any = None
+        self._measures = False
 
     def bands(self, window: tuple[int, int, int, int]) -> np.ndarray:
         """Reads (bands, h, w) float32 of (row, column, h, w), with NaN in every band where one has no data."""
+        image = _joined(self._planes(window))
+        if self.source.quality.values or self.source.quality.bits:
+            image[:, hidden(self._quality(window), self.source.quality.values, self.source.quality.bits)] = np.nan
+        if self.source.stretch and not self._measures:
+            low, high = self._limits
+            image = (image - low) / (high - low)
+        return image
+
+    @functools.cached_property
+    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
+        """What becomes 0 and 1 of each band, by a pass over the scene."""
+        step, self._measures = stretch.spacing(self.height, self.width), True
+        rows = _ROWS_AT_ONCE // step * step or step
+        found = [
+            self.bands((top, 0, min(rows, self.height - top), self.width))[:, ::step, ::step]
+            for top in range(0, self.height, rows)
+        ]
+        self._measures = False
+        pixels = np.concatenate([part.reshape(len(part), -1) for part in found], 1)
+        return stretch.limits(pixels, self.source.stretch)
+
+    def _planes(self, window: tuple[int, int, int, int]) -> np.ndarray:
+        """Reads (bands, h, w) float32 as they are in the files, with NaN for no data."""
+        raise NotImplementedError
+
+    def _quality(self, window: tuple[int, int, int, int]) -> np.ndarray:
+        """Reads (h, w) of the quality band. Raises Unusable where the layout has none."""
         raise NotImplementedError
 
     def mask(self, window: tuple[int, int, int, int]) -> np.ndarray:
@@ -85,10 +102,12 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
         return
     rasterio = import_rasterio()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(rasterio.Env(**_GDAL))
+        stack.enter_context(rasterio.Env(**GDAL))
         images = [stack.enter_context(open_raster(path)) for path in scene.images]
-        mask = stack.enter_context(open_raster(scene.mask)) if scene.mask else None
-        yield _Tiffs(scene, source, images, mask)
+        mask, quality = (
+            stack.enter_context(open_raster(path)) if path else None for path in (scene.mask, scene.quality)
+        )
+        yield _Tiffs(scene, source, images, mask, quality)
 
 
 def decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
@@ -121,26 +140,17 @@ def decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     return target
 
 
-def write_tiff(
-    path: Path, values: np.ndarray, crs: str | None, transform: Any, nodata: int | None = None, cache: bool = False
-) -> None:
-    """Writes (h, w) values as a GeoTIFF of one band, whole or not at all; without `crs`, with no place on the map."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    place = {"crs": crs, "transform": transform} if crs else {}
-    shape = {"height": values.shape[0], "width": values.shape[1], "count": 1, "dtype": values.dtype.name}
-    options = {"driver": "GTiff", "compress": "deflate", "nodata": nodata, **shape, **place}
-    with import_rasterio().MemoryFile() as memory:  # GDAL does not report a full disk in every case
-        with memory.open(**options) as file:
-            file.write(values, 1)
-        with disk.whole(path, cache) as aside:
-            aside.write_bytes(memory.getbuffer())
-
-
 class _Tiffs(Opened):
-    def __init__(self, scene: Scene, source: Source, images: Sequence[Any], mask: Any):
+    def __init__(self, scene: Scene, source: Source, images: Sequence[Any], mask: Any, quality: Any = None):
         first = images[0]
         super().__init__(scene, source, first.height, first.width)
-        self.images, self._mask = images, mask
+        several = [path for path, data in zip(scene.images, images, strict=True) if len(planes_of(data)) > 1]
+        if source.band_files and several:
+            raise Unusable(
+                f"{several[0]} has several bands, and workload.source.band_files are of one each. Leave that file out "
+                "there, or export the band."
+            )
+        self.images, self._mask, self._hiding = images, mask, quality
         if len(images) == 1 and first.count < max(source.chosen):
             raise Unusable(
                 f"{scene.images[0]} has {first.count} bands; the settings read band {max(source.chosen)}. Add the "
@@ -152,8 +162,9 @@ class _Tiffs(Opened):
             if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
                 raise Unusable(f"{scene.images[0]} has no place on the map. Correct its transform, or remove its CRS.")
         others = [*zip(scene.images[1:], images[1:], strict=True), *([(scene.mask, mask)] if mask else [])]
+        others += [(scene.quality, quality)] if quality else []
         for path, other in others:
-            self._refuse_other_grid(path, other, is_mask=other is mask)
+            self._refuse_other_grid(path, other, is_mask=other in (mask, quality))
 
     def _refuse_other_grid(self, path: Path | None, other: Any, is_mask: bool) -> None:
         first, reference = self.scene.images[0], self.images[0]
@@ -169,13 +180,23 @@ class _Tiffs(Opened):
         if not other.transform.almost_equals(reference.transform, 1e-6 * abs(reference.transform.a)):
             raise Unusable(f"{path} and {first} have the same size but cover other ground. Resample them to one grid.")
 
-    def bands(self, window: tuple[int, int, int, int]) -> np.ndarray:
+    def _quality(self, window: tuple[int, int, int, int]) -> np.ndarray:
+        number, path = self.source.quality.band, self.scene.images[0]
+        if self.scene.quality:
+            return read_window(self.scene.quality, self._hiding, 1, window)
+        if len(self.images) > 1 or self.images[0].count < number:
+            raise Unusable(
+                f"{path} has {self.images[0].count} bands, and workload.source.quality.band is {number}. Where a band "
+                "is a file of its own, name the folder or file of the quality band in workload.source.quality.files."
+            )
+        return read_window(path, self.images[0], number, window)
+
+    def _planes(self, window: tuple[int, int, int, int]) -> np.ndarray:
         if len(self.images) == 1:
             planes = [(self.scene.images[0], self.images[0], number) for number in self.source.chosen]
         else:
             planes = [(path, data, 1) for path, data in zip(self.scene.images, self.images, strict=True)]
-        image = np.stack([self._plane(path, data, number, window) for path, data, number in planes])
-        return _joined(image)
+        return np.stack([self._plane(path, data, number, window) for path, data, number in planes])
 
     def _plane(self, path: Path, data: Any, number: int, window: tuple[int, int, int, int]) -> np.ndarray:
         values = read_window(path, data, number, window)
@@ -229,21 +250,9 @@ def read_mask(path: Path, data: Any, source: Source, window: tuple[int, int, int
     )
 
 
-def planes_of(data: Any) -> list[int]:
-    """Returns the numbers of a file's bands without the one that says how opaque a pixel is."""
-    alpha = import_rasterio().enums.ColorInterp.alpha
-    return [number for number, kind in enumerate(data.colorinterp, 1) if kind != alpha]
-
-
-def coded(planes: Sequence[Any]) -> Any:
-    """Returns red * 65536 + green * 256 + blue of three numbers or arrays."""
-    red, green, blue = (plane.astype(np.int32) if isinstance(plane, np.ndarray) else plane for plane in planes)
-    return red * 65536 + green * 256 + blue
-
-
 class _Patch(Opened):
     def __init__(self, scene: Scene, source: Source):
-        image = _load_array(scene.images[0])
+        image = load_array(scene.images[0])
         if image.ndim != 3:
             raise Unusable(f"{scene.images[0]} has the shape {image.shape}. A patch is (height, width, bands).")
         self._image = image if image.shape[2] <= image.shape[0] else np.moveaxis(image, 0, 2)
@@ -253,12 +262,22 @@ class _Patch(Opened):
                 f"{scene.images[0]} has {self._image.shape[2]} bands; the settings read band {max(source.chosen)}. Set "
                 "workload.source.bands and workload.source.channels."
             )
-        self._mask = _load_array(scene.mask) if scene.mask else None
-        _check_size(scene.images[0], self.height, self.width)
+        self._mask = load_array(scene.mask) if scene.mask else None
+        check_size(scene.images[0], self.height, self.width)
         if self._mask is not None and (self._mask.ndim > 3 or self._mask.shape[:2] != self._image.shape[:2]):
             raise Unusable(f"{scene.mask} has the shape {self._mask.shape} and its patch {self._image.shape}.")
 
-    def bands(self, window: tuple[int, int, int, int]) -> np.ndarray:
+    def _quality(self, window: tuple[int, int, int, int]) -> np.ndarray:
+        row, column, h, w = window
+        number = self.source.quality.band
+        if not 1 <= number <= self._image.shape[2]:
+            raise Unusable(
+                f"{self.scene.images[0]} has {self._image.shape[2]} bands; workload.source.quality.band is {number}. "
+                "The quality band of a patch is one of them."
+            )
+        return np.asarray(self._image[row : row + h, column : column + w, number - 1])
+
+    def _planes(self, window: tuple[int, int, int, int]) -> np.ndarray:
         row, column, h, w = window
         chosen = [number - 1 for number in self.source.chosen]
         values = np.asarray(self._image[row : row + h, column : column + w])[..., chosen]
@@ -266,7 +285,7 @@ class _Patch(Opened):
             image = np.moveaxis(values, 2, 0).astype(np.float32)
         for nodata in self.source.nodata:
             image[image == np.float32(nodata)] = np.nan
-        return _joined(image)
+        return image
 
     def mask(self, window: tuple[int, int, int, int]) -> np.ndarray:
         row, column, h, w = window
@@ -277,103 +296,3 @@ def _joined(image: np.ndarray) -> np.ndarray:
     """Sets every band to NaN where one band has no finite value: a pixel is known as a whole or not at all."""
     image[:, ~np.isfinite(image).all(0)] = np.nan
     return image
-
-
-@functools.cache
-def import_rasterio() -> Any:
-    """Imports rasterio when the first GeoTIFF is met; NumPy patches do without. Raises BadInput if it is missing."""
-    try:
-        import rasterio
-    except ImportError:
-        raise BadInput("GeoTIFFs are read by rasterio, which is missing: pip install rasterio.") from None
-    # An image without a place on the map is fine; only the mask that comes out has none either.
-    warnings.filterwarnings("ignore", category=rasterio.errors.NotGeoreferencedWarning)
-    return rasterio
-
-
-@contextlib.contextmanager
-def raster(path: Path) -> Iterator[Any]:
-    """Opens one raster by itself. Raises Unusable."""
-    with import_rasterio().Env(**_GDAL), open_raster(path) as data:
-        yield data
-
-
-def shape_of(path: Path) -> tuple[int, ...]:
-    """Returns the shape of a .npy. Raises Unusable."""
-    return _load_array(path).shape
-
-
-@contextlib.contextmanager
-def open_raster(path: Path) -> Iterator[Any]:
-    """Opens a file in the format that its name says. Raises Unusable, also where reading would take too much memory."""
-    driver, name = _DRIVERS.get(path.suffix.lower()), os.fspath(path.absolute())
-    if driver is None or not path.is_file() or name.startswith("/vsi"):  # by which GDAL opens archives and addresses
-        raise Unusable(f"{path} is no file named {', '.join(_DRIVERS)}. Export it to a GeoTIFF on this disk.")
-    with contextlib.ExitStack() as stack:
-        with _naming(path, f"cannot be opened as {'a GeoTIFF' if driver == 'GTiff' else path.suffix[1:].upper()}"):
-            data = stack.enter_context(import_rasterio().open(name, driver=driver))
-            _check_size(path, data.height, data.width)
-            _check_blocks(path, data)
-            others = [name for name in data.files if Path(name) != Path(data.name)] if driver == "HFA" else []
-            if others:
-                raise Unusable(f"{path} takes its pixels from {others[0]}. Export it to a file of its own.")
-        yield data
-
-
-def _check_size(path: Path, height: int, width: int) -> None:
-    if height * width > _MOST_PIXELS or max(height, width) > _MOST_ON_A_SIDE:
-        raise Unusable(
-            f"{path} states {height:,} x {width:,} pixels; at most {_MOST_PIXELS:,} are read, and {_MOST_ON_A_SIDE:,} "
-            "on a side. Cut it into scenes (gdal_translate -srcwin)."
-        )
-
-
-def _check_blocks(path: Path, data: Any) -> None:
-    """Refuses complex numbers, and blocks that no memory holds."""
-    if strange := sorted({name for name in data.dtypes if not name.startswith(("int", "uint", "float"))}):
-        raise Unusable(f"{path} holds numbers of the type {strange[0]}. Convert it to real numbers.")
-    rows, columns = (data.height, data.width) if data.driver == "PNG" else data.block_shapes[0]
-    planes = data.count if data.driver == "PNG" or str(data.interleaving).lower().endswith("pixel") else 1
-    size = rows * columns * planes * np.dtype(data.dtypes[0]).itemsize
-    if size > _MOST_BYTES_AT_ONCE:
-        raise Unusable(
-            f"{path} can only be read in pieces of {amount(size)}. Write it in tiles: gdal_translate -co TILED=YES."
-        )
-
-
-def read_window(path: Path, data: Any, number: int, window: tuple[int, int, int, int]) -> np.ndarray:
-    row, column, h, w = window
-    with _naming(path, f"ends or breaks in the middle, at row {row}"):
-        return data.read(number, window=import_rasterio().windows.Window(column, row, w, h))
-
-
-@contextlib.contextmanager
-def _naming(path: Path, what: str) -> Iterator[None]:
-    """Raises Unusable, which names the file, for what rasterio and GDAL raise."""
-    rasterio = import_rasterio()
-    try:
-        yield
-    except Unusable:
-        raise
-    except (rasterio.errors.RasterioError, rasterio._err.CPLE_BaseError, ValueError, OverflowError) as error:
-        raise Unusable(f"{path} {what} ({error}). Copy or download it again.") from None
-
-
-def _load_array(path: Path) -> np.ndarray:
-    """Maps a .npy of numbers. Raises Unusable for anything else, without unpickling or reading it."""
-    try:
-        if not path.is_file():
-            raise ValueError("it is no file")
-        with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            size = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
-        if size > _MOST_HEADER:
-            raise ValueError(f"its header has {size:,} bytes")
-        array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # whatever NumPy's parser of headers raises, from OSError to tokenize.TokenError
-        why = str(error)[:_MOST_QUOTED]
-        raise Unusable(f"{path} cannot be read as a NumPy array ({why}). Copy or download it again.") from None
-    if array.dtype.kind not in _NUMBERS:
-        kind = str(array.dtype)[:_MOST_QUOTED]
-        raise Unusable(f"{path} holds {kind}, which are no numbers. Save the pixels as float32 or uint8.")
-    return array

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from lib.errors import BadInput
-from lib.tasks.glacier.data import readers, records
+from lib.tasks.glacier.data import rasters, records
 from lib.tasks.glacier.settings import Generator, Source
 
 VERSION = 1  # of what is drawn; a change of it is a change of the data
@@ -61,12 +61,12 @@ def write(folder: Path, options: Generator, source: Source) -> None:
         # Scenes lie apart on the map, so that none shows another one's ground.
         apart = options.size * METRES * 1.25
         x, y = 300_000 + index % 10 * apart, 4_000_000 - index // 10 * apart
-        transform = readers.import_rasterio().Affine(METRES, 0, x, 0, -METRES, y)
+        transform = rasters.import_rasterio().Affine(METRES, 0, x, 0, -METRES, y)
         planes = {f"Band{number}": image[BANDS.index(band)] for number, band in enumerate(source.bands, 1)}
         files = [folder / kind / f"{name}.tif" for kind in (*planes, "label")]
         for path, plane in zip(files, planes.values(), strict=False):
-            readers.write_tiff(path, plane, _CRS, transform, _NODATA, cache=True)
-        readers.write_tiff(files[-1], codes[classes], _CRS, transform, cache=True)
+            rasters.write_tiff(path, plane, _CRS, transform, _NODATA, cache=True)
+        rasters.write_tiff(files[-1], codes[classes], _CRS, transform, cache=True)
         verified.write(f"{name}.json", {}, files)
 
 

@@ -8,6 +8,7 @@ import pytest
 from lib.errors import BadInput
 from lib.task import find_task, locate_data
 from lib.tasks.glacier.data import layout, readers
+from lib.tasks.glacier.data.homes import home
 from lib.tasks.glacier.settings import Source
 from tests.machine.conftest import kaggle
 from tests.tasks.glacier.files import CODES, scene, write_bands, write_image, write_patches, write_scenes, write_tiff
@@ -42,8 +43,8 @@ def test_a_search_that_stopped_in_a_band_of_the_test_set_finds_the_labelled_one(
     image, classes = scene()
     write_bands(tmp_path / "Test", "img001", image, None)
     write_bands(tmp_path / "Train", "img002", image, classes)
-    assert only(layout.home(tmp_path / "Test" / "Band1")).name == "img002"
-    assert layout.home(tmp_path / "Train" / "Band1") == tmp_path / "Train"
+    assert only(home(tmp_path / "Test" / "Band1")).name == "img002"
+    assert home(tmp_path / "Train" / "Band1") == tmp_path / "Train"
 
 
 def test_a_folder_without_images_is_refused_with_the_layouts(tmp_path):
@@ -112,7 +113,7 @@ def test_glacierhacks_own_layout_is_found_at_the_first_try(mounted, capsys, belo
     write_bands(mounted.root / below / "Test", "img900", image, None)
     found = mounted(name)
     assert found == mounted.root / below / "Train" and capsys.readouterr().out == ""
-    scenes, problems = layout.find(layout.home(found), Source(bands=tuple("abcde")))
+    scenes, problems = layout.find(home(found), Source(bands=tuple("abcde")))
     assert len(scenes) == 2 and problems == []
 
 
@@ -136,7 +137,7 @@ def test_the_maps_of_an_earlier_run_are_no_data(mounted, capsys):
 def test_images_without_masks_are_refused_and_not_passed_over(mounted):
     write_bands(mounted.root, "img001", scene()[0], None)
     with pytest.raises(BadInput, match="has bands but no masks"):
-        layout.find(layout.home(mounted()), TWO)
+        layout.find(home(mounted()), TWO)
 
 
 def test_train_and_test_in_an_input_are_the_split_unless_one_is_named(mounted, capsys):

@@ -1,0 +1,170 @@
+"""Scores of tiles that are put together by scene, and how far the network is above its baselines, with intervals.
+
+An interval is over draws of what the split keeps together (scenes, or squares of the map), because pixels of one scene
+are alike. Two methods meet the same draws: they are paired.
+"""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lib.scores import IGNORE, mcc, per_class, scores_of
+from lib.text import aligned
+
+MEASURES = ("mcc", "mean_iou")
+NETWORK = "network"
+_DRAWS = 2_000
+_SEED = 1  # of the draws
+_BOUNDS = (2.5, 97.5)  # per cent
+_WORST = 5  # scenes that the report names
+
+
+def tile_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
+    """(B, ...) classes and (B, ...) classes or IGNORE -> (B, classes, classes) counts; rows are the truth."""
+    cells = classes * classes
+    number = torch.where(truth == IGNORE, cells, truth.long() * classes + predicted.long()).flatten(1)
+    number = number + (cells + 1) * torch.arange(len(number), device=number.device)[:, None]
+    counts = torch.bincount(number.flatten(), minlength=len(number) * (cells + 1))
+    return counts.view(-1, cells + 1)[:, :cells].reshape(-1, classes, classes)
+
+
+def measured(counts: np.ndarray) -> np.ndarray:
+    """(..., classes, classes) counts -> (..., 2): MCC and mean IoU, as `lib.scores` has them; 0 without any pixel."""
+    counts = counts.astype(np.float64)
+    right, true, predicted = np.diagonal(counts, axis1=-2, axis2=-1), counts.sum(-1), counts.sum(-2)
+    total, hits = true.sum(-1), right.sum(-1)
+    covariance = hits * total - (true * predicted).sum(-1)
+    spread = (total**2 - (true**2).sum(-1)) * (total**2 - (predicted**2).sum(-1))
+    correlation = np.divide(covariance, np.sqrt(spread), out=np.zeros_like(total), where=spread > 0)
+    union = true + predicted - right
+    iou = np.divide(right, union, out=np.zeros_like(union), where=union > 0)
+    return np.stack([correlation, iou.sum(-1) / np.maximum((union > 0).sum(-1), 1)], -1)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how much a score is above another one, and the bounds that 95 % of the draws lie in; NaN for a single unit."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:+.4f}" + ("" if math.isnan(self.low) else f" [{self.low:+.4f}, {self.high:+.4f}]")
+
+
+def gains(counts: np.ndarray, reference: np.ndarray, units: Sequence[Any]) -> dict[str, Gain]:
+    """Returns by how much each of MEASURES is above that of a reference: (tiles, classes, classes) counts of both.
+
+    `units` (tiles) says what each tile belongs to; of these so many are drawn with replacement as there are.
+    """
+    names, unit = np.unique(np.asarray(units), return_inverse=True)
+    both = np.zeros((len(names), 2, *counts.shape[1:]))
+    np.add.at(both, unit, np.stack([counts, reference], 1))
+    value = -np.diff(measured(both.sum(0)), axis=0)[0]
+    low, high = np.full((2, len(MEASURES)), np.nan)
+    if len(names) > 1:
+        drawn = np.random.default_rng(_SEED).multinomial(len(names), np.full(len(names), 1 / len(names)), _DRAWS)
+        pooled = measured((drawn.astype(np.float64) @ both.reshape(len(names), -1)).reshape(_DRAWS, *both.shape[1:]))
+        low, high = np.percentile(pooled[:, 0] - pooled[:, 1], _BOUNDS, axis=0)
+    columns = zip(MEASURES, value.tolist(), low.tolist(), high.tolist(), strict=True)
+    return {name: Gain(*bounds) for name, *bounds in columns}
+
+
+def strongest(baselines: Mapping[str, np.ndarray]) -> str:
+    """Returns the name of the method with the best MCC over all tiles."""
+    return max(baselines, key=lambda name: mcc(baselines[name].sum(0)))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a network and its baselines reached on the tiles of a part, all (tiles, classes, classes) counts.
+
+    The baselines are scored on the tiles `numbers` alone. `scenes` and `units` (tiles) are names.
+    """
+
+    classes: Sequence[str]
+    counts: np.ndarray
+    baselines: Mapping[str, np.ndarray]
+    numbers: np.ndarray
+    scenes: Sequence[str]
+    units: Sequence[str]
+    name: str = NETWORK
+
+    def text(self) -> str:
+        """Returns tables for a person: every method, the gains over each baseline, and the worst scenes."""
+        return "\n\n".join([*self._beside(), self._worst()])
+
+    def write(self, folder: Path) -> None:
+        """Writes baselines.csv, a row a method, and scenes.csv, a row a scene, the worst first."""
+        if self.baselines:
+            _write_csv(folder / "baselines.csv", self._methods(digits=6))
+        _write_csv(folder / "scenes.csv", self._scenes())
+
+    def _methods(self, digits: int) -> list[list[str]]:
+        """Returns the cells of a table: a row a method with its scores on the tiles that all were scored on."""
+        every = {**self.baselines, self.name: self.counts[self.numbers]}
+        found = {name: scores_of(counts.sum(0), self.classes) for name, counts in every.items()}
+        columns = [*MEASURES, *(f"iou_{cls}" for cls in self.classes if f"iou_{cls}" in found[self.name])]
+        rows = [[name, *(f"{scores[key]:.{digits}f}" for key in columns)] for name, scores in found.items()]
+        return [["method", *columns], *rows]
+
+    def _beside(self) -> list[str]:
+        if not self.baselines:
+            return []
+        units = [self.units[number] for number in self.numbers]
+        found = {name: gains(self.counts[self.numbers], counts, units) for name, counts in self.baselines.items()}
+        rows = [[f"{self.name} less {name}", *map(str, gain.values())] for name, gain in found.items()]
+        some = len(self.numbers) < len(self.counts)
+        where = f"{len(self.numbers):,} of {len(self.counts):,} tiles of the test" if some else "The test"
+        table = aligned([["gain", *MEASURES], *rows], left=[0])
+        return [
+            f"{where}, {len(set(units)):,} scenes or squares that the split keeps together:\n"
+            f"{aligned(self._methods(digits=4), left=[0])}",
+            f"{table}\n{_concluded(self.name, strongest(self.baselines), found, len(set(units)))}",
+        ]
+
+    def _scenes(self) -> list[list[str]]:
+        """Returns the cells of a table: a row a scene, the lowest mean IoU first."""
+        names = sorted(set(self.scenes))
+        of = np.array([names.index(scene) for scene in self.scenes])
+        by_scene = np.zeros((len(names), *self.counts.shape[1:]), np.int64)
+        np.add.at(by_scene, of, self.counts)
+        rows: list[tuple[float, list[str]]] = []
+        for name, counts in zip(names, by_scene, strict=True):
+            scores = scores_of(counts, self.classes)
+            if scores:
+                iou = ["absent" if math.isnan(value) else f"{value:.4f}" for value in per_class(counts)["iou"]]
+                head = [f"{counts.sum()}", f"{1 - scores['accuracy']:.4f}", f"{scores['mcc']:.4f}"]
+                rows.append((scores["mean_iou"], [name, *head, f"{scores['mean_iou']:.4f}", *iou]))
+        columns = ["scene", "pixels", "wrong", *MEASURES, *(f"iou_{cls}" for cls in self.classes)]
+        return [columns, *(cells for _, cells in sorted(rows, key=lambda row: (row[0], row[1][0])))]
+
+    def _worst(self) -> str:
+        head, *rows = self._scenes()
+        more = f" of {len(rows):,}; scenes.csv has all" if len(rows) > _WORST else ""
+        return f"The worst scenes by mean IoU{more}:\n{aligned([head, *rows[:_WORST]], left=[0])}"
+
+
+def _concluded(name: str, best: str, found: Mapping[str, Mapping[str, Gain]], units: int) -> str:
+    """Returns a sentence on whether the network is above the strongest baseline, as far as the scenes can tell."""
+    gain = found[best][MEASURES[0]]
+    side = "above" if gain.value > 0 else "not above"
+    beside = f"The {name} is {side} the strongest baseline by MCC, {best}: {gain}"
+    if math.isnan(gain.low):
+        return f"{beside}. There is one scene alone, so nothing says how far chance goes."
+    if gain.low <= 0 <= gain.high:
+        return f"{beside}. The interval, over draws of {units:,} scenes, holds 0: this test does not tell them apart."
+    return f"{beside}. The interval is over draws of {units:,} scenes, paired."
+
+
+def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
