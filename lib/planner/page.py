@@ -8,7 +8,7 @@ MACROS = """
 {% endmacro %}
 
 
-{% macro plan_page(plan, pieces, quota) %}
+{% macro plan_page(plan, pieces, quota, details) %}
 {% set option, prediction = plan.chosen, plan.chosen.prediction %}
 <div style="font-size:15px">
   <b>{{ plan.run }} fits on {{ plan.cards ~ " x " if plan.cards > 1 }}{{ plan.card }}</b>: at the peak
@@ -40,6 +40,7 @@ MACROS = """
 </div>
 {{ table_of_options(plan) if plan.options|length > 1 }}
 {% for sentence in notices(plan) %}<div style="font-size:12px">{{ sentence }}</div>{% endfor %}
+{{ where(details) if details }}
 <details style="margin-top:6px;font-size:12px">
   <summary>Runs of other lengths, and what no prediction sees</summary>
   {% call(number) table(["steps", "GPU time"] + (["of a week's quota", "sessions"] if quota else []), lengths) %}
@@ -49,6 +50,21 @@ MACROS = """
   <div>Times come from a roofline, without evaluation, loading and saving; the smoke test of a training notebook
     measures the true speed.</div>
   {% for sentence in prediction.unseen %}<div>Not seen: {{ sentence }}</div>{% endfor %}
+</details>
+{% endmacro %}
+
+
+{% macro where(details) %}
+<details style="margin-top:6px;font-size:12px">
+  <summary>Where it goes: layer by layer, and who is alive at the peak</summary>
+  <img alt="memory in the course of a step, and by layer" style="width:100%"
+       src="data:image/png;base64,{{ details.picture }}">
+  {% call(row) table(details.layers[0], details.layers[1:]) %}
+    {% for text in row %}{{ cell(text, style=";text-align:left" if loop.first) }}{% endfor %}
+  {% endcall %}
+  {% call(row) table(details.alive[0], details.alive[1:]) %}
+    {% for text in row %}{{ cell(text, style=";text-align:left" if loop.index < 4) }}{% endfor %}
+  {% endcall %}
 </details>
 {% endmacro %}
 

@@ -105,17 +105,13 @@ def run(tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], chos
             nn.utils.clip_grad_norm_(parameters, loop.clip_norm)
         for optimizer in chosen:
             optimizer.step()
-            tracker.adopt_state(_tensors(optimizer.state.values()))
+            tracker.adopt_optimizer(optimizer)
         tracker.at("after optimizer step")
 
 
 def _zero(chosen: Sequence[Any]) -> None:
     for optimizer in chosen:
         optimizer.zero_grad()
-
-
-def _tensors(states: Any) -> list[Any]:
-    return [value for state in states if isinstance(state, Mapping) for value in state.values()]
 
 
 def loss_of(result: Any) -> Tensor:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,7 +101,12 @@ class Plan:
         return math.ceil(self.epochs * round(samples * self.share) / self.effective_batch)
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self) | {"overrides": self.overrides}
+        """Returns all of it for a program; layers, and who is alive at the peak, of the chosen option alone."""
+        values = dataclasses.asdict(self)
+        for option in values["options"]:
+            for name in ("layers", "alive", "timeline"):
+                del option["prediction"][name]
+        return values | {"overrides": self.overrides}
 
 
 def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Plan:
@@ -111,12 +117,8 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     even one sample fits, with the cards that would hold it, and where the cards do not divide the slots; NotTraceable
     with `training.fully_shard`.
     """
-    config, changed = _configured(config, samples)
-    count = _card_count(config, target, count)
-    libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
-    target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
-    check_room(target)
-    search = _Search(find_task(config.task)(config), config, target, count)
+    search, changed = _begun(config, target, count, samples)
+    config, target = search.config, search.target
     options = list(search.options())
     fitting = [option for option in options if option.fits]
     if not fitting:
@@ -145,11 +147,28 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     )
 
 
+def write_snapshot(config: Config, target: Target, count: int, option: Option, path: Path) -> Path:
+    """Traces an option of a plan again and writes its log for pytorch.org/memory_viz; returns `path`."""
+    search, _ = _begun(config, target, count, 0)
+    search.trace(option.micro_batch, option.recomputed, path)
+    return path
+
+
 def as_configured(config: Config, target: Target, count: int = 1) -> Option:
     """Predicts a run as its memory profile and its own keys say, without a search for better ones. Raises as `make`."""
     config, _ = _configured(config, 0)
     search = _Search(find_task(config.task)(config), config, target, count)
     return search._option(min(config.training.micro_batch or search.slot, search.slot), search.least)
+
+
+def _begun(config: Config, target: Target, count: int, samples: int) -> tuple["_Search", list[str]]:
+    """Returns a search that has not traced anything, and a line for each change of the configuration."""
+    config, changed = _configured(config, samples)
+    count = _card_count(config, target, count)
+    libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
+    target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
+    check_room(target)
+    return _Search(find_task(config.task)(config), config, target, count), changed
 
 
 def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
@@ -245,11 +264,13 @@ class _Search:
 
     def predict(self, micro_batch: int, recomputed: int) -> Prediction:
         if (micro_batch, recomputed) not in self._traced:
-            changed = {"training.gradient_checkpointing": recomputed, "training.micro_batch": micro_batch}
-            config, passes = with_changes(self.config, changed), self._passes(micro_batch)
-            traced = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
-            self._traced[micro_batch, recomputed] = traced
+            self._traced[micro_batch, recomputed] = self.trace(micro_batch, recomputed)
         return self._traced[micro_batch, recomputed]
+
+    def trace(self, micro_batch: int, recomputed: int, snapshot: Path | None = None) -> Prediction:
+        changed = {"training.gradient_checkpointing": recomputed, "training.micro_batch": micro_batch}
+        config, passes = with_changes(self.config, changed), self._passes(micro_batch)
+        return predict_task(self.task, config, self.target, micro_batch, passes, self.count, snapshot)
 
     def evaluation(self, option: Option) -> Evaluation | None:
         """Returns what an evaluation of a size of its own takes between the steps of an option."""

@@ -7,7 +7,7 @@ import traceback
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, FITS, NCCL_BYTES, T
 from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.driver import check_model
 from lib.planner.limits import NotTraceable
+from lib.planner.log import CATEGORIES, Alive, Layer, Timeline
 from lib.planner.plain import META, PASSES, STEPS
+from lib.planner.snapshot import write as write_snapshot
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
 from lib.training.data import to_device
@@ -34,7 +36,6 @@ from lib.training.state import State, new_state
 from lib.training.step import optimizer_step, summing_bytes
 
 _TURNS = 1000  # first steps of a run in which all players of a task have their turn
-CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries", "workspace")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,9 @@ class Prediction:
     pass_flops: float
     attention: dict[str, int]
     unseen: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    alive: tuple[Alive, ...] = field(default=(), compare=False)  # at the peak, the largest groups first
+    timeline: Timeline | None = None  # of the step with the peak
 
     @property
     def share(self) -> float:
@@ -84,6 +88,7 @@ def predict(
     clip_norm: float = 1.0,
     keeps_outputs: bool = False,
     zeroes_after_forward: bool = False,
+    snapshot: str | Path | None = None,
 ) -> Prediction:
     """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
 
@@ -92,8 +97,9 @@ def predict(
     The model trains in the mode in which it is made (`eval()` stays). `optimizer` may return a list of them; what
     `step` returns may be the loss, a tuple that begins with it, or have a `loss`. `keeps_outputs`: the loop holds what
     a step returned until the next one is computed, as a plain loop without `del` does. `zeroes_after_forward`: it calls
-    zero_grad between forward and backward pass, as Lightning does. Raises what `step` raises; BadInput for an unknown
-    card and values that cannot be; NotTraceable for what depends on values, and for more than one card.
+    zero_grad between forward and backward pass, as Lightning does. `snapshot`: a file to write for
+    pytorch.org/memory_viz. Raises what `step` raises; BadInput for an unknown card and values that cannot be;
+    NotTraceable for what depends on values, and for more than one card.
     """
     target = find_card(card)
     loop = plain.Loop(
@@ -108,12 +114,15 @@ def predict(
         tracker.adopt(net)
         with tracker:
             plain.run(tracker, net, step, chosen, loop)
+    if snapshot:
+        write_snapshot(tracker.log, Path(snapshot))
     return _result(tracker, semantics, loop.passes, _of_model(net, loop.precision, semantics))
 
 
 def predict_inference(
-    model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32"
-) -> Prediction:
+    model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32",
+    snapshot: str | Path | None = None,
+) -> Prediction:  # fmt: skip
     """Predicts the peak of forward passes without gradients: `step` makes a batch on "cuda" and calls the model.
 
     The model is put in eval(). What `step` returns is held to its end, as are caches of keys and values in it. Raises
@@ -130,6 +139,8 @@ def predict_inference(
             result = step(net)
             tracker.at("after forward")
             del result
+    if snapshot:
+        write_snapshot(tracker.log, Path(snapshot))
     return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
 
 
@@ -155,10 +166,13 @@ def _of_model(net: nn.Module, precision: Precision, semantics: CudaSemantics) ->
     return said
 
 
-def predict_task(task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int) -> Prediction:
+def predict_task(
+    task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int, snapshot: Path | None = None
+) -> Prediction:
     """Predicts the peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch` samples.
 
-    `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.
+    `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients; `snapshot`: as of `predict`.
+    Reads no data.
     """
     traced = min(passes, PASSES)
     with _seeded():
@@ -173,6 +187,8 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
         unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
     if config.training.compile:
         semantics.compiled["torch.compile"] += 1
+    if snapshot:
+        write_snapshot(tracker.log, snapshot)
     return _result(tracker, semantics, traced, unseen)
 
 
@@ -233,7 +249,7 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
         tracker.at("start")
         task.step = step
         optimizer_step(state, watched, config, slots, step, None, moments)
-        tracker.adopt_state(tensor for moments in state.optimizer.state.values() for tensor in moments.values())
+        tracker.adopt_optimizer(state.optimizer)
         tracker.at("after optimizer step")
 
 
@@ -341,7 +357,7 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
     if semantics.recurrent:
         bounds.append("the reserve space of cuDNN's recurrent layers: its size is an assumption, and speed a guess.")
     context = f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them."
-    by_category, by_module = tracker.at_peak()
+    by_category, by_module = tracker.log.at_peak()
     moments = {name: cost for name, (_, cost) in tracker.moments.items()}
     start, after_passes = moments["start"], moments.get("after backward", moments["after forward"])
     end = moments.get("after optimizer step", after_passes)
@@ -363,4 +379,7 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         pass_flops=float(one_pass[4]),
         attention=dict(semantics.attention),
         unseen=(*bounds, context, *libraries, *target.assumed),
+        layers=tracker.log.layers(),
+        alive=tracker.log.largest_at_peak(),
+        timeline=tracker.log.timeline(),
     )
