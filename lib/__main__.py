@@ -67,18 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("config", help="a YAML file such as configs/graphmer_small.yaml")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     train.set_defaults(run=_train)
-    plan = commands.add_parser("plan", help="memory, micro-batch, time and quota on a card, without one")
-    plan.add_argument("configs", nargs="+", metavar="config", help="one YAML file or several")
-    own = 't4, ... or "NN GiB, capability X.Y[, NN TFLOP/s, NN GB/s]"'
-    plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help=own)
-    plan.add_argument("--gpus", type=int, default=0, metavar="N", help="cards at work; 0: as many as a session has")
-    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
-    plan.add_argument("--samples", type=int, default=0, metavar="N", help="training samples, for a length in epochs")
-    plan.add_argument("--layers", action="store_true", help="what each layer takes, and who is alive at the peak")
-    plan.add_argument("--picture", default="", metavar="FILE", help="draw memory over a step, and by layer, as a PNG")
-    plan.add_argument("--snapshot", default="", metavar="FILE", help="write the step for pytorch.org/memory_viz")
-    plan.add_argument("--json", action="store_true", help="print everything as JSON")
-    plan.set_defaults(run=_plan)
+    _add_plan(commands)
     checks = commands.add_parser("doctor", help="check the machine and, with a configuration, its run")
     checks.add_argument("config", nargs="?", help="a YAML file; without one, the machine alone")
     checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
@@ -101,6 +90,21 @@ def _parser() -> argparse.ArgumentParser:
     _add_solution(commands)
     _add_uncarried(commands)
     return parser
+
+
+def _add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    plan = commands.add_parser("plan", help="memory, micro-batch, time and quota on a card, without one")
+    plan.add_argument("configs", nargs="+", metavar="config", help="one YAML file or several")
+    own = 't4, ... or "NN GiB, capability X.Y[, NN TFLOP/s, NN GB/s]"'
+    plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help=own)
+    plan.add_argument("--gpus", type=int, default=0, metavar="N", help="cards at work; 0: as many as a session has")
+    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    plan.add_argument("--samples", type=int, default=0, metavar="N", help="training samples, for a length in epochs")
+    plan.add_argument("--layers", action="store_true", help="what each layer takes, and who is alive at the peak")
+    plan.add_argument("--picture", default="", metavar="FILE", help="draw memory over a step, and by layer, as a PNG")
+    plan.add_argument("--snapshot", default="", metavar="FILE", help="write the step for pytorch.org/memory_viz")
+    plan.add_argument("--json", action="store_true", help="print everything as JSON")
+    plan.set_defaults(run=_plan)
 
 
 def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
