@@ -8,7 +8,7 @@ from typing import Any
 from lib.errors import BadInput
 from lib.machine.memory import GIB
 from lib.planner.log import CATEGORIES, Layer, Timeline, folded
-from lib.planner.trace import Prediction
+from lib.planner.prediction import Prediction
 from lib.report.figure import save
 
 # Okabe and Ito's palette, which any kind of colour vision distinguishes, and a hatch for print without colour.

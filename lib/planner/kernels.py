@@ -72,6 +72,34 @@ def temporaries(name: str, args: tuple, target: Target) -> list[int]:
     return []
 
 
+def workspace(name: str, args: tuple, out: Any, tries: bool) -> int:
+    """Returns the most bytes that cuDNN may set aside for an operator while it runs; which algorithm it takes, and so
+    how many, it decides on the card. 0 for what needs none.
+
+    Its tensor-core kernels, which compute fp32 too (as TF32, from capability 8.0), want channels last: what a
+    convolution reads and writes is copied, in the backward pass the gradients of its input and output and the input.
+    Where it `tries` all algorithms (torch.backends.cudnn.benchmark), Winograd's F(4 x 4, 3 x 3) is among them: tiles of
+    6 x 6 hold 4 weights for each of 9, and 2.25 values for each that is read or written; in backward both again.
+    PyTorch has its own kernels for depthwise convolutions.
+    """
+    if name not in ("convolution", "convolution_backward"):
+        return 0
+    backward = name == "convolution_backward"
+    x, weight = (args[1], args[2]) if backward else (args[0], args[1])
+    result = args[0] if backward else out
+    transposed, groups = (args[7], args[9]) if backward else (args[6], args[8])
+    stride = args[4] if backward else args[3]
+    if not transposed and groups == x.shape[1] > 1 and weight.shape[1] == 1:
+        return 0
+    read, written = x.nbytes, result.nbytes
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    most = 0 if last else (2 * read + written if backward else read + written)
+    if tries and groups == 1 and weight.shape[2:] == (3, 3) and set(stride) == {1}:
+        tiles = 4 * weight.nbytes + 9 * (read + written) // 4
+        most = max(most, tiles * (2 if backward else 1))
+    return most
+
+
 def _copies_for_tensor_cores(read: list[Tensor], weight: Tensor, target: Target) -> list[int]:
     """Returns the copy of the largest plain half-precision input: cuDNN's tensor-core kernels want channels last.
 

@@ -16,9 +16,10 @@ from lib.config.files import read_bytes
 from lib.errors import BadInput
 from lib.planner import plain
 from lib.planner.card import find_card
+from lib.planner.prediction import Prediction
 from lib.planner.quantised import KINDS, adapt, quantise
 from lib.planner.sizes import Largest, largest
-from lib.planner.trace import Prediction, predict, predict_inference, tied
+from lib.planner.trace import predict, predict_inference, tied
 
 METHODS = ("inference", "lora", "qlora", "full")
 OPTIMIZERS = ("adamw", "paged_adamw_8bit")

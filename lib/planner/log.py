@@ -3,12 +3,12 @@
 import re
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from lib.planner.allocator import Block
+from lib.planner.allocator import Allocator, Block
 
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries", "workspace")
 _STATES = ("weights", "gradients", "optimizer")
@@ -71,22 +71,37 @@ class Timeline:
 
 
 class Log:
-    """Everything that an allocator did, in order; an event is (action, storage or (address, bytes), bytes reserved)."""
+    """Everything that an allocator did, in order: events are (action, what, bytes reserved after it).
+
+    `what` is the storage for "alloc" and "free", (address, bytes) for "segment_alloc" and "segment_free", and bytes for
+    "workspace", which may be taken there for a moment.
+    """
 
     def __init__(self) -> None:
         self.events: list[tuple[str, Any, int]] = []
         self.marks: list[tuple[str, int]] = []  # moments of a step, and how many events were before them
         self.peak = 0  # how many events were before the highest moment
 
-    def add(self, action: str, what: Storage | tuple[int, int], reserved: int) -> None:
+    def add(self, action: str, what: Storage | tuple[int, int] | int, reserved: int) -> None:
         self.events.append((action, what, reserved))
 
     def mark(self, moment: str) -> None:
         self.marks.append((moment, len(self.events)))
 
-    def storages(self) -> Iterator[tuple[str, Storage]]:
-        """Yields "alloc" or "free" and the storage, for every event of one."""
-        return ((action, what) for action, what, _ in self.events if isinstance(what, Storage))
+    def with_workspaces(self, capacity: int | None) -> Allocator | None:
+        """Returns what an allocator has after the same events where every workspace is taken; None without any."""
+        if not any(action == "workspace" for action, _, _ in self.events):
+            return None
+        allocator = Allocator(capacity)
+        blocks: dict[Storage, Block | None] = {}
+        for action, what, _ in self.events:
+            if action == "alloc":
+                blocks[what] = allocator.allocate(what.size)
+            elif action == "free":
+                allocator.release(blocks.pop(what))
+            elif action == "workspace":
+                allocator.release(allocator.allocate(what))
+        return allocator
 
     def alive(self, end: int) -> list[Storage]:
         """Returns the storages that are alive after the first `end` events, in the order of their allocation."""

@@ -16,7 +16,8 @@ MACROS = """
 </div>
 <div style="font-size:12px;opacity:.75">
   {{ "%.1f"|format(plan.parameters / 1e6) }} M parameters, {{ plan.precision }},
-  effective batch {{ plan.effective_batch }}; PyTorch's allocator reserves {{ prediction.reserved_bytes|gib }} GiB
+  effective batch {{ plan.effective_batch }}; PyTorch's allocator reserves {{ prediction.reserved_bytes|gib }} GiB,
+  the driver shows {{ driver(prediction) }} GiB
 </div>
 {{ bar(plan, pieces) }}
 {# five figures stand in a row, or where there is no room three above two #}
@@ -114,11 +115,12 @@ MACROS = """
 
 
 {% macro table_of_options(plan) %}
-{% set head = ["", "micro-batch", "passes", "recomputed", "peak GiB", "compute", "steps/s"] %}
+{% set head = ["", "micro-batch", "passes", "recomputed", "peak GiB", "reserved", "driver", "compute", "steps/s"] %}
 {% call(option) table(head + (["GPU time"] if plan.max_steps else []), plan.options, plan.chosen) %}
   {{ cell("recommended" if option == plan.chosen else "fits" if option.fits else "does not fit") }}
   {{ cell(option.micro_batch) }}{{ cell(option.passes) }}{{ cell(option.recomputed ~ " of " ~ plan.layers) }}
-  {{ cell(option.prediction.peak_bytes|gib) }}{{ cell("%.2f x"|format(option.relative_compute)) }}
+  {{ cell(option.prediction.peak_bytes|gib) }}{{ cell(option.prediction.reserved_bytes|gib) }}
+  {{ cell(driver(option.prediction)) }}{{ cell("%.2f x"|format(option.relative_compute)) }}
   {{ cell((1 / option.expected_seconds)|computed) }}
   {% if plan.max_steps %}{{ cell(plan.seconds(plan.max_steps, option)|duration) }}{% endif %}
 {% endcall %}

@@ -16,7 +16,8 @@ from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
-from lib.planner.trace import NotTraceable, Prediction, predict_evaluation, predict_task
+from lib.planner.prediction import Prediction
+from lib.planner.trace import NotTraceable, predict_evaluation, predict_task
 from lib.task import Task, check_together, checked_blocks, find_task
 from lib.training import data, optimization
 from lib.training.precision import NotRecomputable, precision_on_card, recomputable, recomputed_layers

@@ -29,11 +29,11 @@ def of_log(log: Log) -> dict[str, Any]:
     segments: dict[int, int] = {}
     frames: dict[tuple, list[dict[str, Any]]] = {}  # one list for all that are alike, which a pickle holds once
     for action, what, _ in log.events:
-        if not isinstance(what, Storage):
+        if action in ("segment_alloc", "segment_free"):
             address, size = what
             segments.pop(address) if action == "segment_free" else segments.__setitem__(address, size)
             trace.append(_event(action, address, size, [], len(trace)))
-        elif what.size:
+        elif isinstance(what, Storage) and what.size:
             if action == "alloc":
                 alive[what.address] = what
             else:

@@ -7,8 +7,8 @@ from lib.machine.facts import FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import FITS
 from lib.planner.log import OUTSIDE, SIZES, Alive, Layer, folded
+from lib.planner.prediction import Prediction, at_most, of_driver
 from lib.planner.search import STEPS, Option, Plan
-from lib.planner.trace import Prediction
 from lib.text import aligned, computed, duration
 
 _ALIVE = 12  # rows
@@ -35,6 +35,7 @@ def of_plan(plan: Plan) -> str:
         f"{plan.limit_bytes / GIB:.2f} GiB.\n\n"
         f"{_options(plan)}\n\n"
         f"At the peak, GiB: {', '.join(categories)}; {prediction.reserved_bytes / GIB:.2f} reserved.\n"
+        f"The driver (nvidia-smi) will show {of_driver(prediction)}: what is reserved, and the context.\n"
         f"By submodule: {', '.join(modules)}.\n\n"
         f"{aligned(lengths)}\n"
         f"A week's {QUOTA_HOURS:.0f} GPU hours give about {computed(_steps_a_week(plan))} steps. Computed from a "
@@ -44,7 +45,7 @@ def of_plan(plan: Plan) -> str:
 
 def notices(plan: Plan) -> list[str]:
     """Returns sentences beside the figures: an evaluation's own batch, hours of a length in epochs, the loader."""
-    sentences = [of_evaluation(plan)] if plan.evaluation else []
+    sentences = [*at_most(plan.chosen.prediction), *([of_evaluation(plan)] if plan.evaluation else [])]
     if plan.epochs and not plan.max_steps:
         steps = plan.steps_for(1000)
         share, _ = quota(plan.seconds(steps))
@@ -146,6 +147,12 @@ def _alive_row(group: Alive, peak: int) -> list[str]:
     ]  # fmt: skip
 
 
+def driver(prediction: Prediction) -> str:
+    """Returns the GiB that the driver will show, or from-to where cuDNN may set workspaces aside."""
+    shown, most = (f"{size / GIB:.2f}" for size in (prediction.driver_bytes, prediction.most_driver_bytes))
+    return shown if shown == most else f"{shown}-{most}"
+
+
 def quota(seconds: float) -> tuple[str, int]:
     """Returns GPU time as a share of a week's on Kaggle, and the number of its sessions that hold so much."""
     return f"{seconds / 3600 / QUOTA_HOURS:.1%}", max(1, math.ceil(seconds / 60 / _RUN_MINUTES))
@@ -156,7 +163,10 @@ def _steps_a_week(plan: Plan) -> float:
 
 
 def _options(plan: Plan) -> str:
-    rows = [["", "micro-batch", "passes", "recomputed", "peak GiB", "head room", "compute", "steps/s (from-to)"]]
+    rows = [
+        ["", "micro-batch", "passes", "recomputed", "peak GiB", "reserved", "driver", "head room", "compute",
+         "steps/s (from-to)"]
+    ]  # fmt: skip
     if plan.max_steps:
         rows[0] += ["time", "of week", "sessions"]
     for option in plan.options:
@@ -164,8 +174,8 @@ def _options(plan: Plan) -> str:
         row = [
             "->" if option == plan.chosen else "" if option.fits else "no",
             str(option.micro_batch), str(option.passes), f"{option.recomputed} of {plan.layers}",
-            f"{option.prediction.peak_bytes / GIB:.2f}", f"{room:.2f} GiB", f"{option.relative_compute:.2f} x",
-            _speed(option),
+            f"{option.prediction.peak_bytes / GIB:.2f}", f"{option.prediction.reserved_bytes / GIB:.2f}",
+            driver(option.prediction), f"{room:.2f} GiB", f"{option.relative_compute:.2f} x", _speed(option),
         ]  # fmt: skip
         rows.append(row + (_cost(plan, plan.max_steps, option) if plan.max_steps else []))
     return aligned(rows)

@@ -7,7 +7,7 @@ import traceback
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,15 @@ from torch import nn
 
 from lib.config import Config
 from lib.errors import BadInput
-from lib.machine.memory import GIB
 from lib.planner import kernels, plain
 from lib.planner.allocator import MIB
-from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, FITS, NCCL_BYTES, Target, check_room, find_card
+from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, check_room, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.driver import check_model
 from lib.planner.limits import NotTraceable
-from lib.planner.log import CATEGORIES, Alive, Layer, Timeline
+from lib.planner.log import CATEGORIES
 from lib.planner.plain import META, PASSES, STEPS
+from lib.planner.prediction import Prediction
 from lib.planner.snapshot import write as write_snapshot
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
@@ -36,45 +36,6 @@ from lib.training.state import State, new_state
 from lib.training.step import optimizer_step, summing_bytes
 
 _TURNS = 1000  # first steps of a run in which all players of a task have their turn
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The peak of a training step in bytes; categories and top-level submodules each sum to `peak_bytes`."""
-
-    card: str
-    usable_bytes: int
-    limit_bytes: int
-    peak_bytes: int  # torch.cuda.max_memory_allocated
-    reserved_bytes: int  # torch.cuda.max_memory_reserved
-    fits: bool
-    by_category: dict[str, int]
-    by_module: dict[str, int]
-    moments: dict[str, int]  # allocated after load, forward, backward and the optimizer's step
-    parameters: int
-    pass_seconds: tuple[float, float]  # forward and backward of one micro-batch, between two bounds
-    rest_seconds: tuple[float, float]  # clipping and the optimizer
-    pass_flops: float
-    attention: dict[str, int]
-    unseen: tuple[str, ...] = ()
-    layers: tuple[Layer, ...] = ()
-    alive: tuple[Alive, ...] = field(default=(), compare=False)  # at the peak, the largest groups first
-    timeline: Timeline | None = None  # of the step with the peak
-
-    @property
-    def share(self) -> float:
-        return self.peak_bytes / self.usable_bytes
-
-    def __str__(self) -> str:
-        rows = [f"{name:>12}: {size / GIB:6.2f} GiB" for name, size in self.by_category.items()]
-        verdict = "fits" if self.fits else "does not fit"
-        rows += [
-            f"{'peak':>12}: {self.peak_bytes / GIB:6.2f} GiB allocated, {self.reserved_bytes / GIB:.2f} GiB reserved",
-            f"{'card':>12}: {self.card}, {self.usable_bytes / GIB:.2f} GiB after the context: {verdict} "
-            f"({self.share:.0%}, at most {FITS:.0%})",
-            *(f"Not seen: {sentence}" for sentence in self.unseen),
-        ]
-        return "\n".join(rows)
 
 
 def predict(
@@ -226,6 +187,7 @@ def _followed(
         state.micro_batch = micro_batch
         _force_foreach(state.optimizer)
         tracker.adopt(state.model)
+        tracker.tries_algorithms = config.training.cudnn_benchmark
         if state.ema:
             tracker.adopt_state(state.ema.average.values())
         with tracker:
@@ -363,6 +325,7 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
     end = moments.get("after optimizer step", after_passes)
     one_pass = (after_passes - start) / passes
     target, peak = tracker.target, tracker.allocator.peak_allocated
+    most = tracker.log.with_workspaces(target.usable_bytes)
     return Prediction(
         card=target.card.name,
         usable_bytes=target.usable_bytes,
@@ -382,4 +345,7 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         layers=tracker.log.layers(),
         alive=tracker.log.largest_at_peak(),
         timeline=tracker.log.timeline(),
+        most_peak_bytes=max(peak, most.peak_allocated) if most else 0,
+        most_reserved_bytes=max(tracker.allocator.peak_reserved, most.peak_reserved) if most else 0,
+        fits_at_most=not most or (not most.overflowed and most.peak_allocated <= target.limit_bytes),
     )

@@ -41,6 +41,7 @@ class Tracker(TorchDispatchMode):
         self.allocator = Allocator(capacity, on_segment=self._note_segment)
         self.bounded: Counter[str] = Counter()
         self.watch = Watch()
+        self.tries_algorithms = False  # cuDNN, as training.cudnn_benchmark asks
         self.in_users_code = False  # whether the model or its loss is running
         self.parameters = 0
         self.cost = np.zeros(5)  # see kernels.cost
@@ -175,6 +176,8 @@ class Tracker(TorchDispatchMode):
             cost = self._cost_of(func, args, kwargs, out)
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out, name, module, line)
+        if self.device == "meta" and (most := self._workspace(name, args, out)):
+            self.log.add("workspace", most, self.allocator.reserved)
         for entry in temporaries:
             self._drop(entry)
         self.cost += cost
@@ -203,6 +206,9 @@ class Tracker(TorchDispatchMode):
 
     def _cost_of(self, func: Any, args: tuple, kwargs: dict, out: Any) -> np.ndarray:
         return kernels.cost(func, args, kwargs, out, self.target)
+
+    def _workspace(self, name: str, args: tuple, out: Any) -> int:
+        return kernels.workspace(name, args, out, self.tries_algorithms or torch.backends.cudnn.benchmark)
 
     def _workspaces(self, name: str, args: tuple) -> list[int]:
         """Returns the bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own."""
