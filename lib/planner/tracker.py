@@ -171,6 +171,8 @@ class Tracker(TorchDispatchMode):
         temporaries = [self._take(size, "workspace", module, line, name) for size in self._workspaces(name, args)]
         if self.device == "meta" and tensors and all(t.is_meta for t in tensors):
             out, cost = self._shapes.run(func, args, kwargs, tensors)
+            if name == "convolution" and kernels.is_channels_last(*args[:2]):  # which `meta` does not know
+                out = out.contiguous(memory_format=torch.channels_last)
         else:
             out = func(*args, **kwargs)
             cost = self._cost_of(func, args, kwargs, out)
