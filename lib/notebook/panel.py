@@ -26,6 +26,7 @@ from lib.notebook import widgets
 from lib.planner import Plan, file
 from lib.planner.card import card_of_gpu, find_card
 from lib.planner.html import computing, framed, gauge, of_plan, refusal
+from lib.planner.measured import corrected
 from lib.planner.process import Cancelled
 from lib.task import find_task, load_config
 
@@ -58,8 +59,9 @@ class Choice:
 
     def plan(self, cancelled: threading.Event | None = None) -> Plan:
         """Returns the plan. Raises BadInput, TrainingFailed where the task's own code fails, and Cancelled."""
-        card = card_of_gpu(0) if self.card == HERE else find_card(self.card)
-        return planner.plan(self.config(), card, self.cards, cancelled)
+        config = self.config()
+        card = corrected(card_of_gpu(0), config) if self.card == HERE else find_card(self.card)
+        return planner.plan(config, card, self.cards, cancelled)
 
     def to_paste(self, plan: Plan) -> dict[str, Any]:
         """Returns the dotted keys that make a run of the configuration file follow the plan."""

@@ -33,6 +33,9 @@ class Target:
     card: Card
     set_aside: int = CONTEXT_BYTES  # bytes of it that are not for tensors
     assumed: tuple[str, ...] = ()  # sentences on figures that were not given
+    slower: float = 1.0  # than forecast, as measured
+    larger: float = 1.0  # the peak than predicted, as measured
+    measured: str = ""  # a sentence on both
 
     @property
     def usable_bytes(self) -> int:
@@ -42,7 +45,7 @@ class Target:
     @property
     def limit_bytes(self) -> int:
         """The most bytes that a plan may allocate at its peak."""
-        return int(FITS * self.usable_bytes)
+        return int(FITS * self.usable_bytes / self.larger)
 
     @property
     def cublas_workspace(self) -> int:

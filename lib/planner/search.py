@@ -80,6 +80,8 @@ class Plan:
     share: float = 1.0  # of the training samples that an epoch has
     evaluation: Evaluation | None = None  # of a size of its own
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
+    slower: float = 1.0  # what times were multiplied by, as measured on this card before
+    measured: str = ""  # a sentence on that
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -145,6 +147,8 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         share=data.share(config.data.subset_ratio),
         evaluation=search.evaluation(chosen),
         changed=tuple(changed),
+        slower=target.slower,
+        measured=target.measured,
     )
 
 
@@ -295,7 +299,8 @@ class _Search:
         prediction = self.predict(micro_batch, recomputed)
         passes = self._passes(micro_batch)
         reduced = self._reduction_seconds(prediction.parameters)
-        low, high = (passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced).tolist()
+        computing = passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced
+        low, high = (self.target.slower * computing).tolist()
         flops = self._plain_flops(prediction, micro_batch)
         compute = prediction.pass_flops / flops if flops else 1.0
         return Option(micro_batch, passes, recomputed, prediction, compute, (low, high))

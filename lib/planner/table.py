@@ -45,7 +45,8 @@ def of_plan(plan: Plan) -> str:
 
 def notices(plan: Plan) -> list[str]:
     """Returns sentences beside the figures: an evaluation's own batch, hours of a length in epochs, the loader."""
-    sentences = [*at_most(plan.chosen.prediction), *([of_evaluation(plan)] if plan.evaluation else [])]
+    sentences = [plan.measured] if plan.measured else []
+    sentences += [*at_most(plan.chosen.prediction), *([of_evaluation(plan)] if plan.evaluation else [])]
     if plan.epochs and not plan.max_steps:
         steps = plan.steps_for(1000)
         share, _ = quota(plan.seconds(steps))

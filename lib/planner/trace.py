@@ -181,7 +181,8 @@ def _followed(
     precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     on_meta = copy.copy(task)
     on_meta.model = lambda: tied(task.model())
-    with put_back(), simulated_cuda(target, tracker.allocator) as semantics, _OwnTraceback():
+    allowed = _tf32_as_trained(precision, target)
+    with put_back(), allowed, simulated_cuda(target, tracker.allocator) as semantics, _OwnTraceback():
         with META:
             state = new_state(on_meta, config, META, precision)
         state.micro_batch = micro_batch
@@ -192,6 +193,18 @@ def _followed(
             tracker.adopt_state(state.ema.average.values())
         with tracker:
             yield state, tracker, semantics
+
+
+@contextlib.contextmanager
+def _tf32_as_trained(precision: Precision, target: Target) -> Iterator[None]:
+    """Sets inside the block what `precision.allow_tf32` sets on such a card; times depend on it."""
+    before = torch.get_float32_matmul_precision()
+    fits = precision != "fp32" and target.card.capability >= (8, 0)
+    torch.set_float32_matmul_precision("high" if fits else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, slots: list[Batch], count: int) -> None:
