@@ -134,7 +134,7 @@ def _add_fits(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     fits.add_argument("--quantised", default="", metavar="KIND", help="nf4, nf4-dq or int8 weights")
     fits.add_argument("--precision", default="auto", help="auto, fp16, bf16 or fp32")
     fits.add_argument("--rank", type=int, default=16, metavar="N", help="of the adapters")
-    fits.add_argument("--optimizer", default="adamw", help="adamw or paged_adamw_8bit")
+    fits.add_argument("--optimizer", default="adamw", help="adamw, adamw_8bit or paged_adamw_8bit")
     fits.add_argument("--layers", action="store_true", help="what each layer takes, and who is alive at the peak")
     fits.add_argument("--largest", default="", metavar="WHAT", help="batch or length: find the largest that fits")
     fits.set_defaults(run=_fits)

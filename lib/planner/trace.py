@@ -35,6 +35,10 @@ from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step, summing_bytes
 
+_OF_CARDS = [
+    f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption.",
+    "the time in which the cards sum their gradients.",
+]
 _TURNS = 1000  # first steps of a run in which all players of a task have their turn
 
 
@@ -49,6 +53,7 @@ def predict(
     clip_norm: float = 1.0,
     keeps_outputs: bool = False,
     zeroes_after_forward: bool = False,
+    cards: int = 1,
     snapshot: str | Path | None = None,
 ) -> Prediction:
     """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
@@ -58,15 +63,17 @@ def predict(
     The model trains in the mode in which it is made (`eval()` stays). `optimizer` may return a list of them; what
     `step` returns may be the loss, a tuple that begins with it, or have a `loss`. `keeps_outputs`: the loop holds what
     a step returned until the next one is computed, as a plain loop without `del` does. `zeroes_after_forward`: it calls
-    zero_grad between forward and backward pass, as Lightning does. `snapshot`: a file to write for
+    zero_grad between forward and backward pass, as Lightning does. `cards`: how many train together by
+    DistributedDataParallel, of which one is followed; give the plain model. `snapshot`: a file to write for
     pytorch.org/memory_viz. Raises what `step` raises; BadInput for an unknown card and values that cannot be;
     NotTraceable for what depends on values, and for more than one card.
     """
     target = find_card(card)
     loop = plain.Loop(
-        plain.checked(target, precision, accumulation, clip_norm),
-        accumulation, clip_norm, keeps_outputs, zeroes_after_forward,
+        plain.checked(target, precision, accumulation, clip_norm, cards),
+        accumulation, clip_norm, keeps_outputs, zeroes_after_forward, cards,
     )  # fmt: skip
+    target = replace(target, set_aside=target.set_aside + NCCL_BYTES * (cards > 1))
     plain.check_functions(model, step)
     with _OwnTraceback(), _users_model(model, target) as (net, tracker, semantics):
         chosen = plain.optimizers((optimizer or torch.optim.AdamW)(list(net.parameters())))
@@ -77,7 +84,8 @@ def predict(
             plain.run(tracker, net, step, chosen, loop)
     if snapshot:
         write_snapshot(tracker.log, Path(snapshot))
-    return _result(tracker, semantics, loop.passes, _of_model(net, loop.precision, semantics))
+    said = [*_of_model(net, loop.precision, semantics), *(_OF_CARDS if cards > 1 else [])]
+    return _result(tracker, semantics, loop.passes, said)
 
 
 def predict_inference(
@@ -140,9 +148,7 @@ def predict_task(
         batch = task.example_batch(micro_batch, torch.device("cpu"))
     with _followed(task, config, target, micro_batch) as (state, tracker, semantics):
         _trainers_steps(tracker, state, task, config, [batch] * traced, count)
-    unseen = []
-    if count > 1:
-        unseen.append(f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption.")
+    unseen = _OF_CARDS[:1] if count > 1 else []
     if config.training.cudnn_benchmark:
         size = f"{BENCHMARK_BYTES // MIB} MiB are set aside, which is an assumption."
         unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
