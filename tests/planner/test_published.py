@@ -101,6 +101,7 @@ def test_the_record_is_what_is_predicted_now(name):
     result = row.prediction()
     assert row.predicted(result) / 2**20 == pytest.approx(ROWS[name]["predicted_mib"], rel=0.01)
     assert result.fits == ROWS[name]["fits"]
+    assert row.most(result) / 2**20 == pytest.approx(ROWS[name].get("at_most_mib", 0), rel=0.01)
 
 
 def test_a_speed_of_the_record_is_what_is_forecast_now():
@@ -121,6 +122,9 @@ def test_the_readme_quotes_the_figures_of_the_record():
     assert f"23 of these are a test (mean {100 * xmem['mean']:.1f} %" in text and xmem["rows"] == 23
     assert f"{others['rows']} readings of other sources (mean {100 * others['mean']:.1f} %" in text
     assert f"half of them within {100 * others['median']:.1f} %" in text
+    upper = [100 * ROWS[name]["at_most_error"] for names in readings.WORKSPACES for name in names]
+    assert f"none of {len(upper)} convolution nets is underestimated (+{min(upper):.1f} to +{max(upper):.1f} %)" in text
+    assert f"20 of {len(SPEEDS)} published training speeds lie inside" in text
     tensors, reserved = FOUND["summary"]["adapters"], FOUND["summary"]["reserved"]
     span = f"({100 * tensors['lowest']:.1f} to +{100 * tensors['highest']:.1f} %) in tensors"
     assert f"within {100 * tensors['mean']:.1f} % on average {span}" in text
