@@ -69,10 +69,8 @@ def predict(
     NotTraceable for what depends on values, and for more than one card.
     """
     target = find_card(card)
-    loop = plain.Loop(
-        plain.checked(target, precision, accumulation, clip_norm, cards),
-        accumulation, clip_norm, keeps_outputs, zeroes_after_forward, cards,
-    )  # fmt: skip
+    computed_in = plain.checked(target, precision, accumulation, clip_norm, cards)
+    loop = plain.Loop(computed_in, accumulation, clip_norm, keeps_outputs, zeroes_after_forward, cards)
     target = replace(target, set_aside=target.set_aside + NCCL_BYTES * (cards > 1))
     plain.check_functions(model, step)
     with _OwnTraceback(), _users_model(model, target) as (net, tracker, semantics):
@@ -82,10 +80,8 @@ def predict(
         tracker.adopt(net)
         with tracker:
             plain.run(tracker, net, step, chosen, loop)
-    if snapshot:
-        write_snapshot(tracker.log, Path(snapshot))
     said = [*_of_model(net, loop.precision, semantics), *(_OF_CARDS if cards > 1 else [])]
-    return _result(tracker, semantics, loop.passes, said)
+    return _result(tracker, semantics, loop.passes, said, snapshot)
 
 
 def predict_inference(
@@ -108,9 +104,7 @@ def predict_inference(
             result = step(net)
             tracker.at("after forward")
             del result
-    if snapshot:
-        write_snapshot(tracker.log, Path(snapshot))
-    return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
+    return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics), snapshot)
 
 
 @contextlib.contextmanager
@@ -154,9 +148,7 @@ def predict_task(
         unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
     if config.training.compile:
         semantics.compiled["torch.compile"] += 1
-    if snapshot:
-        write_snapshot(tracker.log, snapshot)
-    return _result(tracker, semantics, traced, unseen)
+    return _result(tracker, semantics, traced, unseen, snapshot)
 
 
 def predict_evaluation(task: Task, config: Config, target: Target, size: int, micro_batch: int) -> tuple[int, bool]:
@@ -327,16 +319,12 @@ def _is_ours(file: str) -> bool:
     return Path(file).parent == Path(__file__).parent
 
 
-def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str] = ()) -> Prediction:
-    bounds = [
-        f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
-        for name, times in sorted(tracker.bounded.items())
-    ]
-    bounds += tracker.watch.sentences()
-    if semantics.compiled.total():
-        bounds.append("what torch.compile saves or adds: the step was traced without it.")
-    if semantics.recurrent:
-        bounds.append("the reserve space of cuDNN's recurrent layers: its size is an assumption, and speed a guess.")
+def _result(
+    tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str], snapshot: str | Path | None
+) -> Prediction:
+    """Returns what a trace says; writes its log to `snapshot` where that is a file."""
+    if snapshot:
+        write_snapshot(tracker.log, Path(snapshot))
     context = f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them."
     by_category, by_module = tracker.log.at_peak()
     moments = {name: cost for name, (_, cost) in tracker.moments.items()}
@@ -360,7 +348,7 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         rest_seconds=kernels.bounds(end - after_passes),
         pass_flops=float(one_pass[4]),
         attention=dict(semantics.attention),
-        unseen=(*bounds, context, *libraries, *target.assumed),
+        unseen=(*_not_seen(tracker, semantics), context, *libraries, *target.assumed),
         layers=tracker.log.layers(),
         alive=tracker.log.largest_at_peak(),
         timeline=tracker.log.timeline(),
@@ -368,3 +356,17 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         most_reserved_bytes=max(tracker.allocator.peak_reserved, most.peak_reserved) if most else 0,
         fits_at_most=not most or (not most.overflowed and most.peak_allocated <= target.limit_bytes),
     )
+
+
+def _not_seen(tracker: Tracker, semantics: CudaSemantics) -> list[str]:
+    """Returns sentences on what was bounded, taken or left out in a trace."""
+    bounds = [
+        f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
+        for name, times in sorted(tracker.bounded.items())
+    ]
+    bounds += tracker.watch.sentences()
+    if semantics.compiled.total():
+        bounds.append("what torch.compile saves or adds: the step was traced without it.")
+    if semantics.recurrent:
+        bounds.append("the reserve space of cuDNN's recurrent layers: its size is an assumption, and speed a guess.")
+    return bounds
