@@ -13,6 +13,7 @@
 # make bench         measures again and writes tests/bench/records
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
 #                    Python; ranks that die (about two hours on 2 cores, an estimate; one that was interrupted goes on)
+# make gpu           all that needs a GPU: its tests, memory and plans beside predictions, speed and utilisation; records too
 # make kaggle-image  suite and notebooks with the versions of Kaggle's image, without network (8 GB, an hour):
 #                    PYTHON312=path/to/python3.12, KAGGLE_IMAGE=folder of the environment, TESTS=some of the suite
 # make clean         deletes .venv, .venv-kaggle and runs/, with every training in it
@@ -25,7 +26,7 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 # PyTorch's own builds: PyPI's for Linux brings CUDA, which a machine without an NVIDIA GPU has no use for
 CPU_BUILDS := https://download.pytorch.org/whl/cpu
 
-.PHONY: help train build test lint types check docs docs-site pictures notebooks bench faults kaggle-image clean
+.PHONY: help train build test lint types check docs docs-site pictures notebooks bench faults gpu kaggle-image clean
 
 help:
 	@sed -n '/^# make/,/^[^#]/s/^# //p' Makefile
@@ -79,6 +80,9 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_workers
 	$(PY) -m tests.bench.bench_buckets
 	$(PY) -m tests.bench.bench_legal_counting
+
+gpu: .venv/ready
+	$(PY) -m tests.gpu
 
 faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.campaign

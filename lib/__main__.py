@@ -15,6 +15,7 @@ import signal
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from lib import __version__, dependencies
 from lib.errors import BadInput, TrainingFailed
@@ -80,15 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("config", help="a YAML file such as configs/graphmer_small.yaml")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     train.set_defaults(run=_train)
-    plan = commands.add_parser("plan", help="memory, micro-batch, time and quota on a card, without one")
-    plan.add_argument("configs", nargs="+", metavar="config", help="one YAML file or several")
-    own = 't4, ... or "NN GiB, capability X.Y[, NN TFLOP/s, NN GB/s]"'
-    plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help=own)
-    plan.add_argument("--gpus", type=int, default=0, metavar="N", help="cards at work; 0: as many as a session has")
-    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
-    plan.add_argument("--samples", type=int, default=0, metavar="N", help="training samples, for a length in epochs")
-    plan.add_argument("--json", action="store_true", help="print everything as JSON")
-    plan.set_defaults(run=_plan)
+    _add_plan(commands)
     checks = commands.add_parser("doctor", help="check the machine and, with a configuration, its run")
     checks.add_argument("config", nargs="?", help="a YAML file; without one, the machine alone")
     checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
@@ -111,6 +104,21 @@ def _parser() -> argparse.ArgumentParser:
     _add_solution(commands)
     _add_uncarried(commands)
     return parser
+
+
+def _add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    plan = commands.add_parser("plan", help="memory, micro-batch, time and quota on a card, without one")
+    plan.add_argument("configs", nargs="+", metavar="config", help="one YAML file or several")
+    own = 't4, ... or "NN GiB, capability X.Y[, NN TFLOP/s, NN GB/s]"'
+    plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help=own)
+    plan.add_argument("--gpus", type=int, default=0, metavar="N", help="cards at work; 0: as many as a session has")
+    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    plan.add_argument("--samples", type=int, default=0, metavar="N", help="training samples, for a length in epochs")
+    plan.add_argument("--layers", action="store_true", help="what each layer takes, and who is alive at the peak")
+    plan.add_argument("--picture", default="", metavar="FILE", help="draw memory over a step, and by layer, as a PNG")
+    plan.add_argument("--snapshot", default="", metavar="FILE", help="write the step for pytorch.org/memory_viz")
+    plan.add_argument("--json", action="store_true", help="print everything as JSON")
+    plan.set_defaults(run=_plan)
 
 
 def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -140,7 +148,8 @@ def _add_fits(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     fits.add_argument("--quantised", default="", metavar="KIND", help="nf4, nf4-dq or int8 weights")
     fits.add_argument("--precision", default="auto", help="auto, fp16, bf16 or fp32")
     fits.add_argument("--rank", type=int, default=16, metavar="N", help="of the adapters")
-    fits.add_argument("--optimizer", default="adamw", help="adamw or paged_adamw_8bit")
+    fits.add_argument("--optimizer", default="adamw", help="adamw, adamw_8bit or paged_adamw_8bit")
+    fits.add_argument("--layers", action="store_true", help="what each layer takes, and who is alive at the peak")
     fits.add_argument("--largest", default="", metavar="WHAT", help="batch or length: find the largest that fits")
     fits.set_defaults(run=_fits)
 
@@ -204,20 +213,43 @@ def _plan(options: argparse.Namespace) -> int:
         print("\n\n\n".join(planner.of_plan(plan) for plan in plans))
         if len(plans) > 1:
             print("\n\n" + planner.of_plans(plans))
+        for plan in plans if options.layers else []:
+            print(f"\n\n{plan.run} on {plan.card}:\n{planner.of_layers(plan.chosen.prediction)}")
+    _write_plan(options, configs, cards, plans)
     return 0
+
+
+def _write_plan(options: argparse.Namespace, configs: list[Any], cards: list[Any], plans: list[Any]) -> None:
+    """Writes the picture and the snapshot that were asked for. Raises BadInput where there are several plans."""
+    if (options.picture or options.snapshot) and len(plans) > 1:
+        raise BadInput(f"--picture and --snapshot write one plan each, and these are {len(plans)}. Give one --gpu.")
+    if options.picture:
+        drawing = importlib.import_module("lib.planner.drawing")
+        drawing.draw(plans[0].chosen.prediction, Path(options.picture), f"{plans[0].run} on {plans[0].card}")
+    if options.snapshot:
+        search = importlib.import_module("lib.planner.search")
+        search.write_snapshot(configs[0], cards[0], options.gpus, plans[0].chosen, Path(options.snapshot))
+    for name in filter(None, (options.picture, options.snapshot)):
+        print(f"Wrote {name}.", file=sys.stderr)
 
 
 def _fits(options: argparse.Namespace) -> int:
     """Prints the prediction for a language model; returns 2 where it does not fit."""
+    from lib.planner import of_layers
+
     language = importlib.import_module("lib.planner.language")  # not an import, so that no notebook carries it
     names = ("model", "method", "batch", "length", "quantised", "precision", "rank", "optimizer")
     asked = language.Question(card=options.gpu, **{name: getattr(options, name) for name in names})
     if options.largest:
         found = language.most(asked, options.largest)
         print(f"{options.largest} of {asked.model}, {asked.method}: {found}")
+        if options.layers:
+            print(f"\n{of_layers(found.prediction)}")
         return 0 if found.size else 2
     prediction = language.fits(asked)
     print(f"{asked.model}, {asked.method}, {asked.batch} x {asked.length:,} tokens:\n{prediction}")
+    if options.layers:
+        print(f"\n{of_layers(prediction)}")
     return 0 if prediction.fits else 2
 
 

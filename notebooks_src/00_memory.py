@@ -67,7 +67,10 @@ print(doctor.in_short(doctor.examine(trains=False)))
 # - **Micro-batch**: the samples that a card computes at once. Gradients of the micro-batches are accumulated.
 # - **Recomputed**: layers whose activations are dropped and computed again in the backward pass. They need less memory and
 #   up to a third more arithmetic; the plan recomputes as few as it can.
+# - **Profile**: sets of sizes that go together; choosing one sets the controls below it.
 # - **Precision**: *auto* is bf16 if the card has units for it, else fp16.
+#
+# *Where it goes*, below the answer, has what each layer takes, the course of a step, and the tensors that are alive at its peak.
 #
 # **Use this plan** prints the line for the Parameters of the training notebook, and writes it to a file. A training notebook
 # that runs beside this one, or has this notebook's output as an input, reads that file and prints that it does.

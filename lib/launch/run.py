@@ -12,7 +12,7 @@ from lib.launch import kept, torchrun
 from lib.machine import hardware, memory
 from lib.machine.memory import GIB
 from lib.machine.platform import output_dir
-from lib.planner import Plan, process
+from lib.planner import Plan, measured, process
 from lib.planner.card import card_of_gpu
 from lib.planner.search import Option
 from lib.planner.table import of_evaluation
@@ -91,7 +91,8 @@ def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[st
     if not torch.cuda.is_available() or torchrun.is_watched():
         return config, None, []
     try:
-        plan = process.plan(config, card_of_gpu(ranks.cards(config.device)[0]), count)
+        card = card_of_gpu(ranks.cards(config.device)[0])
+        plan = process.plan(config, measured.corrected(card, config), count)
     except NotTraceable as error:
         advice = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
         return config, None, [f"{error} {advice}"]

@@ -1,7 +1,7 @@
 """The memory panel: choose workload, card and sizes, and see what training takes and how long it runs.
 
 A child process makes a plan in 2 to 12 seconds. A thread waits for it, so that the controls stay usable; the newest
-choice wins, and answers are cached.
+choice wins and ends the process of the one before it, and answers are cached.
 """
 
 import json
@@ -26,12 +26,14 @@ from lib.notebook import widgets
 from lib.planner import Plan, file
 from lib.planner.card import card_of_gpu, find_card
 from lib.planner.html import computing, framed, gauge, of_plan, refusal
+from lib.planner.measured import corrected
+from lib.planner.process import Cancelled
 from lib.task import find_task, load_config
 
 HERE = "this machine's GPU"  # as a card
 _OWN = "own"
 _COUNTS = (1, 2, 4, 8)
-_BATCHES = tuple(2**power for power in range(2, 11))
+_BATCHES = tuple(sorted({4 * 2**power for power in range(9)} | {6 * 2**power for power in range(8)}))  # 4 to 1024
 _GAUGE_SECONDS = 2.0
 
 
@@ -55,15 +57,16 @@ class Choice:
             config = with_changes(config, {"training.micro_batch_slots": self.cards})
         return config
 
-    def plan(self) -> Plan:
-        """Returns the plan. Raises BadInput, and TrainingFailed where the task's own code fails."""
-        card = card_of_gpu(0) if self.card == HERE else find_card(self.card)
-        return planner.plan(self.config(), card, self.cards)
+    def plan(self, cancelled: threading.Event | None = None) -> Plan:
+        """Returns the plan. Raises BadInput, TrainingFailed where the task's own code fails, and Cancelled."""
+        config = self.config()
+        card = corrected(card_of_gpu(0), config) if self.card == HERE else find_card(self.card)
+        return planner.plan(config, card, self.cards, cancelled)
 
     def to_paste(self, plan: Plan) -> dict[str, Any]:
         """Returns the dotted keys that make a run of the configuration file follow the plan."""
         profile = {key: value for key, value in self.overrides.items() if key == "memory.profile"}
-        defaults = flat(_by_profile(self.path, profile))
+        defaults = flat(_by_profile(self.path, profile)) | {"memory.profile": load_config(self.path).memory.profile}
         values = {**self.overrides, "training.micro_batch_slots": plan.slots}
         changed = {key: value for key, value in values.items() if key not in defaults or defaults[key] != value}
         return {**changed, **plan.overrides}
@@ -128,6 +131,7 @@ class Panel:
         self._planning = threading.Lock()  # one plan at a time
         self._showing = threading.Lock()
         self._worker: threading.Thread | None = None
+        self._cancelled = threading.Event()  # the newest plan
         self._plan: Plan | None = None
         self._html = ""
         self._setting = False
@@ -152,6 +156,8 @@ class Panel:
         own = "" if is_known else start.card
         self.own = self._control(w.Text, "its memory", value=own, placeholder="8 GiB, capability 8.6")
         self.count = self._control(w.Dropdown, "Number of cards", options=counts, value=start.cards)
+        names = [("none", ""), *((name, name) for name in profiles.names())]
+        self.profile = self._control(w.Dropdown, "Profile", options=names)
         self.batch = self._control(w.SelectionSlider, "Effective batch", options=_BATCHES)
         self.precision = self._control(w.Dropdown, "Precision", options=["auto", "fp16", "bf16", "fp32"])
         self.recomputed = self._control(w.Dropdown, "Recomputed", options=[("as few as fit", 0)])
@@ -159,7 +165,8 @@ class Panel:
         self.use = w.Button(description="Use this plan", button_style="success", icon="check", disabled=True)
         self.use.on_click(self._use)
         self.answer, self.status, self.message, self.gauge = w.HTML(), w.HTML(), w.HTML(), w.HTML()
-        fixed = [self.workload, self.card, self.own, self.count, self.batch, self.precision, self.recomputed]
+        fixed = [self.workload, self.card, self.own, self.count, self.profile, self.batch, self.precision]
+        fixed.append(self.recomputed)
         left = w.VBox([*fixed, self.dials, self.about, self.use, self.status, self.gauge], layout={"width": "330px"})
         right = w.VBox([self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0"})
         wraps = {"display": "flex", "flex_flow": "row wrap", "width": "100%", "grid_gap": "8px 18px"}
@@ -174,9 +181,14 @@ class Panel:
         control.observe(self._changed, "value")
         return control
 
-    def _take_sizes(self, path: Path) -> None:
-        """Sets batch, precision, recomputation and the task's dials to a configuration's values, without planning."""
-        config = _by_profile(path, self._cell_overrides(path))
+    def _take_sizes(self, path: Path, profile: str | None = None) -> None:
+        """Sets batch, precision, recomputation and the task's dials to a configuration's values, without planning.
+
+        `profile` is that of the configuration where none is given.
+        """
+        overrides = self._cell_overrides(path)
+        profile = load_config(path, overrides).memory.profile if profile is None else profile
+        config = _by_profile(path, {**overrides, "memory.profile": profile})
         task, values = find_task(config.task), flat(config)
         self._dials = {}
         for key, sizes in task.dials.items():
@@ -190,7 +202,7 @@ class Panel:
         )
         self._setting = True
         try:
-            self.workload.value = path.stem
+            self.workload.value, self.profile.value = path.stem, profile
             self.batch.options = sorted({*_BATCHES, config.training.effective_batch})
             self.batch.value = config.training.effective_batch
             self.precision.value = config.training.precision
@@ -211,6 +223,7 @@ class Panel:
         """Returns what the controls are set to."""
         path = self._paths[self.workload.value]
         values = {
+            "memory.profile": self.profile.value,
             "training.effective_batch": self.batch.value,
             "training.precision": self.precision.value,
             "training.gradient_checkpointing": self.recomputed.value,
@@ -238,25 +251,32 @@ class Panel:
             return
         if change["owner"] is self.workload:
             self._take_sizes(self._paths[self.workload.value])
+        elif change["owner"] is self.profile:
+            self._take_sizes(self._paths[self.workload.value], self.profile.value)
         self._request(self.choice())
 
     def _request(self, choice: Choice) -> None:
         """Shows a cached answer at once; otherwise a thread plans it."""
         with self._showing:
             self._newest = choice
+            self._cancelled.set()
+            cancelled = self._cancelled = threading.Event()
             if choice.key in self._answers:
                 self._show(choice, self._answers[choice.key])
                 return
             self._show_computing(choice)
-        self._worker = threading.Thread(target=self._work, args=(choice,), daemon=True)
+        self._worker = threading.Thread(target=self._work, args=(choice, cancelled), daemon=True)
         self._worker.start()
 
-    def _work(self, choice: Choice) -> None:
-        """Plans a choice after the plan that is being made, unless there is a newer choice by then."""
+    def _work(self, choice: Choice, cancelled: threading.Event) -> None:
+        """Plans a choice after the plan that is being ended, unless there is a newer choice by then."""
         with self._planning:
-            if choice.key != self._newest.key:
+            if cancelled.is_set():
                 return
-            answer = self._answer_of(choice)
+            try:
+                answer = self._answer_of(choice, cancelled)
+            except Cancelled:
+                return
         with self._showing:
             if choice.key == self._newest.key:
                 self._show(choice, answer)
@@ -267,13 +287,15 @@ class Panel:
             self._worker.join(seconds)
         return not (self._worker and self._worker.is_alive())
 
-    def _answer_of(self, choice: Choice) -> Plan | str:
-        """Returns the plan, or the sentence that says why there is none."""
+    def _answer_of(self, choice: Choice, cancelled: threading.Event | None = None) -> Plan | str:
+        """Returns the plan, or the sentence that says why there is none. Raises Cancelled."""
         if choice.key not in self._answers:
             try:
-                self._answers[choice.key] = choice.plan()
+                self._answers[choice.key] = choice.plan(cancelled)
             except (BadInput, TrainingFailed) as error:
                 self._answers[choice.key] = str(error)
+            except Cancelled:
+                raise
             except Exception:  # a thread's traceback would go nowhere; it is shown, and not cached
                 return f"The planner failed, which is a fault in its code:\n{traceback.format_exc()}"
         return self._answers[choice.key]

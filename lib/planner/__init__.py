@@ -5,13 +5,14 @@
 """
 
 from lib.planner.card import FITS, find_card
+from lib.planner.prediction import Prediction
 from lib.planner.process import plan
 from lib.planner.search import Plan, as_configured, make
 from lib.planner.sizes import largest
-from lib.planner.table import of_plan, of_plans
-from lib.planner.trace import Prediction, predict, predict_inference
+from lib.planner.table import of_layers, of_plan, of_plans
+from lib.planner.trace import predict, predict_inference
 
 __all__ = [
-    "FITS", "Plan", "Prediction", "as_configured", "find_card", "largest", "make", "of_plan", "of_plans", "plan",
-    "predict", "predict_inference",
+    "FITS", "Plan", "Prediction", "as_configured", "find_card", "largest", "make", "of_layers", "of_plan",
+    "of_plans", "plan", "predict", "predict_inference",
 ]  # fmt: skip

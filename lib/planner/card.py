@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
@@ -9,7 +10,6 @@ from lib.errors import BadInput
 from lib.machine.facts import CARDS, Card
 from lib.machine.memory import GIB
 from lib.planner.allocator import MIB
-from lib.training.precision import Precision
 
 # A CUDA context with lazily loaded kernels takes 125 to 135 MiB of a T4 that no allocator sees (measured reports,
 # 2026-09); 200 leaves room for kernels that load later.
@@ -17,8 +17,13 @@ CONTEXT_BYTES = 200 * MIB
 # What NCCL takes of each card for its channels, and cuDNN for the algorithms that it tries: assumptions, not measured.
 NCCL_BYTES = 200 * MIB
 BENCHMARK_BYTES = 1024 * MIB
+# Shares of the peak that published training runs reach (tests/planner/speeds.py): fp32 0.76 to 0.92, convolutions by
+# Winograd's algorithm among it; tensor cores 0.22 to 0.49; a T4 with convolutions that are not channels last 0.18.
+_FP32_SHARE, _TENSOR_SHARE, _COPIED = (0.6, 1.0), (0.31, 0.7), 0.6
 _SAME_GIB = 1.5  # what drivers and versions of a card differ by; the RTX 3080 is sold with 10 and with 12 GB
 FITS = 0.92  # of what the card has after the context: the rest is for what no trace can see
+
+Arithmetic = Literal["fp32", "tf32", "fp16", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,9 @@ class Target:
     card: Card
     set_aside: int = CONTEXT_BYTES  # bytes of it that are not for tensors
     assumed: tuple[str, ...] = ()  # sentences on figures that were not given
+    slower: float = 1.0  # than forecast, as measured
+    larger: float = 1.0  # the peak than predicted, as measured
+    measured: str = ""  # a sentence on both
 
     @property
     def usable_bytes(self) -> int:
@@ -37,24 +45,34 @@ class Target:
     @property
     def limit_bytes(self) -> int:
         """The most bytes that a plan may allocate at its peak."""
-        return int(FITS * self.usable_bytes)
+        return int(FITS * self.usable_bytes / self.larger)
 
     @property
     def cublas_workspace(self) -> int:
         """Bytes that a cuBLAS handle keeps: PyTorch's default :4096:2:16:8, and 32 MiB on Hopper."""
         return 32 * MIB if self.card.capability[0] == 9 else 2 * 4096 * 1024 + 8 * 16 * 1024
 
-    def flops(self, precision: Precision) -> float:
-        """Returns the peak FLOP/s of matrix products; formats without units on the card run at the rate of fp32."""
-        rates = {"fp16": self.card.fp16_tflops, "bf16": self.card.bf16_tflops, "fp32": self.card.fp32_tflops}
-        return 1e12 * (rates[precision] or self.card.fp32_tflops)
+    def flops(self, precision: Arithmetic) -> float:
+        """Returns the peak FLOP/s of matrix products; formats without units on the card run at the rate of fp32.
 
-    def sustained_share(self, precision: Precision) -> tuple[float, float]:
-        """Returns the least and the largest share of the peak that training's matrix products should reach."""
+        TF32 has half the rate of bf16 on every card that has both.
+        """
+        card = self.card
+        rates = {"fp16": card.fp16_tflops, "bf16": card.bf16_tflops, "fp32": card.fp32_tflops}
+        rates["tf32"] = card.bf16_tflops / 2 if card.bf16_tflops else None
+        return 1e12 * (rates[precision] or card.fp32_tflops)
+
+    def sustained_share(self, precision: Arithmetic, copied: bool = False) -> tuple[float, float]:
+        """Returns the least and the largest share of the peak that training's matrix products should reach.
+
+        `copied`: those of a convolution whose half-precision input is not channels last, which tensor cores want.
+        """
+        least, most = _FP32_SHARE if precision == "fp32" else _TENSOR_SHARE
         if precision == "fp16" and self.card.fp16_sustained_tflops:
-            known = self.card.fp16_sustained_tflops / self.card.fp16_tflops
-            return 0.6 * known, known
-        return 0.3, 0.7
+            most = self.card.fp16_sustained_tflops / self.card.fp16_tflops
+            least = 0.6 * most
+        slower = _COPIED if copied and self.card.capability >= (7, 0) else 1.0
+        return least * slower, most * slower
 
 
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"

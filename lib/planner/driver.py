@@ -22,7 +22,7 @@ _REFUSED = {
     f"{_DISTRIBUTED}",
     "DistributedDataParallel": "needs a process for each card, "
     f"{_DISTRIBUTED} Its buckets take one more copy of the gradients on each (as many bytes as the trained "
-    "parameters), unless gradient_as_bucket_view=True.",
+    "parameters), unless gradient_as_bucket_view=True: predict(..., cards=N) adds them.",
     "init_process_group": "starts one of several processes (DDP, FSDP2, DTensor), each with a part of the work, "
     f"{_DISTRIBUTED} What fully_shard divides among N cards is about 1/N of weights, gradients and optimizer.",
 }

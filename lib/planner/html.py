@@ -3,6 +3,7 @@
 The elements carry their styles, so that they look the same in a widget, in a saved notebook and in an exported page.
 """
 
+from base64 import b64encode
 from collections.abc import Sequence
 
 import jinja2
@@ -10,37 +11,50 @@ import jinja2
 from lib.machine.facts import CARDS
 from lib.machine.memory import GIB, Reading
 from lib.planner.card import FITS
+from lib.planner.drawing import COLOURS, as_png
+from lib.planner.log import CATEGORIES
 from lib.planner.page import MACROS
 from lib.planner.search import STEPS, Plan
-from lib.planner.table import QUOTA_HOURS, notices, quota
-from lib.planner.trace import CATEGORIES
+from lib.planner.table import QUOTA_HOURS, alive_rows, driver, layer_rows, notices, quota
 from lib.text import computed, duration
 
-# Okabe and Ito's palette, which any kind of colour vision distinguishes, and the text colour that is readable on each.
-_COLOURS = [("#0072B2", "#fff"), ("#56B4E9", "#000"), ("#009E73", "#000"), ("#E69F00", "#000"), ("#F0E442", "#000"),
-            ("#CC79A7", "#000")]  # fmt: skip
+_TEXT = ("#fff", "#000", "#000", "#000", "#000", "#000")  # that is readable on the colour of each category
+_ALIVE = 8  # groups
 _ENVIRONMENT = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
 _ENVIRONMENT.filters |= {"gib": lambda size: f"{size / GIB:.2f}", "duration": duration, "computed": computed}
 _ENVIRONMENT.globals |= {"fits": f"{FITS:.0%}", "lengths": STEPS, "week": f"{QUOTA_HOURS:.0f}", "warning": "#D55E00"}
-_ENVIRONMENT.globals |= {"notices": notices}
+_ENVIRONMENT.globals |= {"notices": notices, "driver": driver}
 _PAGE = _ENVIRONMENT.from_string(MACROS).module
 
 
 def of_plan(plan: Plan) -> str:
-    """Returns verdict, bar, legend, figures, the table of options and the time of runs of other lengths."""
+    """Returns verdict, bar, legend, figures, the table of options, layers, and the time of runs of other lengths."""
 
     def quota_of(steps: int) -> tuple[str, str]:
         share, sessions = quota(plan.seconds(steps))
         return share, f"{sessions} session" + "s" * (sessions != 1)
 
     on_kaggle = plan.card == CARDS["t4"].name
-    return framed(_PAGE.plan_page(plan, _pieces(plan), quota_of if on_kaggle else None))
+    return framed(_PAGE.plan_page(plan, _pieces(plan), quota_of if on_kaggle else None, _details(plan)))
+
+
+def _details(plan: Plan) -> dict[str, object] | None:
+    """Returns what the page shows of layers and of the peak; None for a plan without them."""
+    prediction = plan.chosen.prediction
+    if prediction.timeline is None:
+        return None
+    drawn = as_png(prediction, f"{plan.run} on {plan.card}")
+    return {
+        "layers": layer_rows(prediction),
+        "alive": alive_rows(prediction, _ALIVE),
+        "picture": b64encode(drawn).decode("ascii"),
+    }
 
 
 def _pieces(plan: Plan) -> list[tuple[str, int, str, str]]:
     """Returns name, bytes and colours of what lies in the card's memory: CUDA, then the categories at the peak."""
-    taken, colours = plan.chosen.prediction.by_category, dict(zip(CATEGORIES, _COLOURS, strict=True))
-    pieces = [(name, taken[name], *colours[name]) for name in CATEGORIES if name in taken]
+    taken, text = plan.chosen.prediction.by_category, dict(zip(CATEGORIES, _TEXT, strict=True))
+    pieces = [(name, taken[name], COLOURS[name], text[name]) for name in CATEGORIES if name in taken]
     return [("CUDA and libraries", plan.set_aside_bytes, "#999999", "#000"), *pieces]
 
 

@@ -6,15 +6,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
 from lib.planner.allocator import round_up
-from lib.planner.card import Target
+from lib.planner.card import Arithmetic, Target
 from lib.planner.shapes import tensors_of
 
-# Launching a kernel from Python takes 5 to 20 microseconds of a CPU thread; where the GPU is faster than that, it
-# waits. Eager PyTorch, from nanoGPT-like loops on server and on Kaggle CPUs: an assumption, not a measurement here.
-_LAUNCH_SECONDS = (5e-6, 2e-5)
+# What one operator takes of the CPU thread that calls it; where the GPU is faster, it waits. A step with AdamW of an
+# encoder of width 16 took 17 to 23 microseconds an operator on a Xeon of 2.8 GHz (torch 2.13, 2026-11); handing a
+# kernel to CUDA adds some 5.
+_LAUNCH_SECONDS = (1.5e-5, 3.4e-5)
 _BANDWIDTH_SHARE = (0.5, 0.9)  # of the card's memory bandwidth; streaming kernels reach the upper end
 _NO_KERNEL = {"detach", "empty", "empty_like", "empty_strided", "_local_scalar_dense", "lift_fresh", "alias"}
 
@@ -37,13 +39,38 @@ def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.n
     traffic = touched / (1e9 * target.card.bandwidth_gb_s)
     count = flop_registry.get(func._overloadpacket)
     flops = count(*args, **kwargs, out_val=out) if count else 0
-    types = {t.dtype for t in tensors}
-    precision = "fp16" if torch.float16 in types else "bf16" if torch.bfloat16 in types else "fp32"
-    least, most = target.sustained_share(precision)
+    name = func._schema.name.removeprefix("aten::")
+    convolves = name in ("convolution", "convolution_backward")
+    precision = _precision(tensors, convolves, target)
+    least, most = target.sustained_share(precision, convolves and _is_copied(name, args))
     arithmetic = flops / target.flops(precision)
     slow, fast = _BANDWIDTH_SHARE
     gpu = max(arithmetic / most, traffic / fast), max(arithmetic / least, traffic / slow)
     return np.array([*gpu, *_LAUNCH_SECONDS, flops])
+
+
+def _precision(tensors: list[Tensor], convolves: bool, target: Target) -> Arithmetic:
+    """Returns what a kernel computes in: fp32 as TF32 on cards from 8.0 where torch's switches allow it."""
+    types = {t.dtype for t in tensors}
+    if torch.float16 in types or torch.bfloat16 in types:
+        return "fp16" if torch.float16 in types else "bf16"
+    if convolves:
+        allowed = torch.backends.cudnn.allow_tf32
+    else:
+        allowed = torch.get_float32_matmul_precision() != "highest"
+    return "tf32" if allowed and target.card.capability >= (8, 0) else "fp32"
+
+
+def _is_copied(name: str, args: tuple) -> bool:
+    """Says whether a convolution reads half-precision images that are not channels last; see temporaries."""
+    x, weight = args[1:3] if name == "convolution_backward" else args[:2]
+    plain = x.dim() == 4 and not x.is_contiguous(memory_format=torch.channels_last)
+    return plain and x.element_size() == 2 and weight.shape[2:].numel() > 1
+
+
+def is_channels_last(x: Tensor, weight: Tensor) -> bool:
+    """Says whether cuDNN's result is channels last: where the input or the weights are (cudnn_conv_suggest_...)."""
+    return x.dim() == 4 and torch.channels_last in (suggest_memory_format(x), suggest_memory_format(weight))
 
 
 def bounds(cost: np.ndarray) -> tuple[float, float]:
@@ -70,6 +97,34 @@ def temporaries(name: str, args: tuple, target: Target) -> list[int]:
         *read, weight = args[:2] if name == "convolution" else args[:3]  # backward reads the gradient and the input
         return _copies_for_tensor_cores(read, weight, target)
     return []
+
+
+def workspace(name: str, args: tuple, out: Any, tries: bool) -> int:
+    """Returns the most bytes that cuDNN may set aside for an operator while it runs; which algorithm it takes, and so
+    how many, it decides on the card. 0 for what needs none.
+
+    Its tensor-core kernels, which compute fp32 too (as TF32, from capability 8.0), want channels last: what a
+    convolution reads and writes is copied, in the backward pass the gradients of its input and output and the input.
+    Where it `tries` all algorithms (torch.backends.cudnn.benchmark), Winograd's F(4 x 4, 3 x 3) is among them: tiles of
+    6 x 6 hold 4 weights for each of 9, and 2.25 values for each that is read or written; in backward both again.
+    PyTorch has its own kernels for depthwise convolutions.
+    """
+    if name not in ("convolution", "convolution_backward"):
+        return 0
+    backward = name == "convolution_backward"
+    x, weight = (args[1], args[2]) if backward else (args[0], args[1])
+    result = args[0] if backward else out
+    transposed, groups = (args[7], args[9]) if backward else (args[6], args[8])
+    stride = args[4] if backward else args[3]
+    if not transposed and groups == x.shape[1] > 1 and weight.shape[1] == 1:
+        return 0
+    read, written = x.nbytes, result.nbytes
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    most = 0 if last else (2 * read + written if backward else read + written)
+    if tries and groups == 1 and weight.shape[2:] == (3, 3) and set(stride) == {1}:
+        tiles = 4 * weight.nbytes + 9 * (read + written) // 4
+        most = max(most, tiles * (2 if backward else 1))
+    return most
 
 
 def _copies_for_tensor_cores(read: list[Tensor], weight: Tensor, target: Target) -> list[int]:

@@ -16,12 +16,13 @@ from lib.config.files import read_bytes
 from lib.errors import BadInput
 from lib.planner import plain
 from lib.planner.card import find_card
-from lib.planner.quantised import KINDS, adapt, quantise
+from lib.planner.prediction import Prediction
+from lib.planner.quantised import KINDS, Adam8bit, adapt, quantise
 from lib.planner.sizes import Largest, largest
-from lib.planner.trace import Prediction, predict, predict_inference, tied
+from lib.planner.trace import predict, predict_inference, tied
 
 METHODS = ("inference", "lora", "qlora", "full")
-OPTIMIZERS = ("adamw", "paged_adamw_8bit")
+OPTIMIZERS = ("adamw", "adamw_8bit", "paged_adamw_8bit")
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _MOST_BYTES = 2**20  # of a config.json
 
@@ -198,7 +199,7 @@ def _answer(settings: Mapping[str, Any], asked: Question) -> Callable[[nn.Module
 
 
 def _optimizer(name: str) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    kind = torch.optim.AdamW if name == "adamw" else _Paged
+    kind = {"adamw": torch.optim.AdamW, "adamw_8bit": Adam8bit, "paged_adamw_8bit": _Paged}[name]
     return lambda parameters: kind([p for p in parameters if p.requires_grad])
 
 

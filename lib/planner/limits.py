@@ -3,6 +3,7 @@
 What cannot be traced is refused with the line of the person's own code.
 """
 
+import functools
 import sys
 import time
 from collections import Counter
@@ -35,13 +36,26 @@ def users_line() -> str:
     return _lines()[0]
 
 
+def users_frame() -> tuple[str, int, str] | None:
+    """Returns file, number and function of the innermost line that is neither torch's nor the planner's."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame else None
+
+
+@functools.cache
+def _is_users(file: str) -> bool:
+    return not (file.startswith((_TORCH, _HERE, "<")) or file.endswith(_HELPERS))
+
+
 def _lines() -> list[str]:
     """Returns the lines on the stack that are neither torch's nor the planner's, from the innermost to the step's."""
     found: list[str] = []
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not (file.startswith((_TORCH, _HERE, "<")) or file.endswith(_HELPERS)):
+        if _is_users(file):
             found.append(f"{file}, line {frame.f_lineno}")
         elif found and file.startswith(_HERE):  # which called the step
             break

@@ -8,7 +8,7 @@ MACROS = """
 {% endmacro %}
 
 
-{% macro plan_page(plan, pieces, quota) %}
+{% macro plan_page(plan, pieces, quota, details) %}
 {% set option, prediction = plan.chosen, plan.chosen.prediction %}
 <div style="font-size:15px">
   <b>{{ plan.run }} fits on {{ plan.cards ~ " x " if plan.cards > 1 }}{{ plan.card }}</b>: at the peak
@@ -16,7 +16,8 @@ MACROS = """
 </div>
 <div style="font-size:12px;opacity:.75">
   {{ "%.1f"|format(plan.parameters / 1e6) }} M parameters, {{ plan.precision }},
-  effective batch {{ plan.effective_batch }}; PyTorch's allocator reserves {{ prediction.reserved_bytes|gib }} GiB
+  effective batch {{ plan.effective_batch }}; PyTorch's allocator reserves {{ prediction.reserved_bytes|gib }} GiB,
+  the driver shows {{ driver(prediction) }} GiB
 </div>
 {{ bar(plan, pieces) }}
 {# five figures stand in a row, or where there is no room three above two #}
@@ -40,6 +41,7 @@ MACROS = """
 </div>
 {{ table_of_options(plan) if plan.options|length > 1 }}
 {% for sentence in notices(plan) %}<div style="font-size:12px">{{ sentence }}</div>{% endfor %}
+{{ where(details) if details }}
 <details style="margin-top:6px;font-size:12px">
   <summary>Runs of other lengths, and what no prediction sees</summary>
   {% call(number) table(["steps", "GPU time"] + (["of a week's quota", "sessions"] if quota else []), lengths) %}
@@ -49,6 +51,21 @@ MACROS = """
   <div>Times come from a roofline, without evaluation, loading and saving; the smoke test of a training notebook
     measures the true speed.</div>
   {% for sentence in prediction.unseen %}<div>Not seen: {{ sentence }}</div>{% endfor %}
+</details>
+{% endmacro %}
+
+
+{% macro where(details) %}
+<details style="margin-top:6px;font-size:12px">
+  <summary>Where it goes: layer by layer, and who is alive at the peak</summary>
+  <img alt="memory in the course of a step, and by layer" style="width:100%"
+       src="data:image/png;base64,{{ details.picture }}">
+  {% call(row) table(details.layers[0], details.layers[1:]) %}
+    {% for text in row %}{{ cell(text, style=";text-align:left" if loop.first) }}{% endfor %}
+  {% endcall %}
+  {% call(row) table(details.alive[0], details.alive[1:]) %}
+    {% for text in row %}{{ cell(text, style=";text-align:left" if loop.index < 4) }}{% endfor %}
+  {% endcall %}
 </details>
 {% endmacro %}
 
@@ -98,11 +115,12 @@ MACROS = """
 
 
 {% macro table_of_options(plan) %}
-{% set head = ["", "micro-batch", "passes", "recomputed", "peak GiB", "compute", "steps/s"] %}
+{% set head = ["", "micro-batch", "passes", "recomputed", "peak GiB", "reserved", "driver", "compute", "steps/s"] %}
 {% call(option) table(head + (["GPU time"] if plan.max_steps else []), plan.options, plan.chosen) %}
   {{ cell("recommended" if option == plan.chosen else "fits" if option.fits else "does not fit") }}
   {{ cell(option.micro_batch) }}{{ cell(option.passes) }}{{ cell(option.recomputed ~ " of " ~ plan.layers) }}
-  {{ cell(option.prediction.peak_bytes|gib) }}{{ cell("%.2f x"|format(option.relative_compute)) }}
+  {{ cell(option.prediction.peak_bytes|gib) }}{{ cell(option.prediction.reserved_bytes|gib) }}
+  {{ cell(driver(option.prediction)) }}{{ cell("%.2f x"|format(option.relative_compute)) }}
   {{ cell((1 / option.expected_seconds)|computed) }}
   {% if plan.max_steps %}{{ cell(plan.seconds(plan.max_steps, option)|duration) }}{% endif %}
 {% endcall %}

@@ -29,6 +29,7 @@ class Loop:
     clip_norm: float = 1.0
     keeps_outputs: bool = False
     zeroes_after_forward: bool = False
+    cards: int = 1
 
     @property
     def passes(self) -> int:
@@ -36,12 +37,14 @@ class Loop:
         return min(self.accumulation, PASSES)
 
 
-def checked(target: Target, precision: str, accumulation: int, clip_norm: float) -> Precision:
+def checked(target: Target, precision: str, accumulation: int, clip_norm: float, cards: int = 1) -> Precision:
     """Returns the precision on this card. Raises BadInput for values that no loop can have."""
     if precision not in (*_PRECISIONS, "auto"):
         raise BadInput(f"There is no precision {precision!r}. Write {', '.join(_PRECISIONS)} or auto.")
     if type(accumulation) is not int or accumulation < 1:
         raise BadInput(f"accumulation is {accumulation!r}. Give the micro-batches of a step as a whole number from 1.")
+    if type(cards) is not int or cards < 1:
+        raise BadInput(f"cards is {cards!r}. Give how many train together as a whole number from 1.")
     if isinstance(clip_norm, bool) or not isinstance(clip_norm, int | float) or not clip_norm >= 0:
         raise BadInput(f"clip_norm is {clip_norm!r}. Give a norm above 0, or 0 for no clipping.")
     if precision == "auto":
@@ -85,8 +88,10 @@ def optimizers(made: Any) -> list[torch.optim.Optimizer]:
 
 def run(tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], chosen: Sequence[Any], loop: Loop) -> None:
     """Runs two steps: zero_grad, forward and backward for each micro-batch, clipping, and every optimizer."""
-    tracker.at("after load")
     parameters = [p for p in net.parameters() if p.requires_grad]
+    if loop.cards > 1:  # reducer.cpp copies each gradient into a bucket, which stays
+        tracker.hold(sum(p.nbytes for p in parameters), "gradients", "DDP's buckets")
+    tracker.at("after load")
     for _ in range(STEPS):
         tracker.at("start")
         if not loop.zeroes_after_forward:
@@ -105,17 +110,13 @@ def run(tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], chos
             nn.utils.clip_grad_norm_(parameters, loop.clip_norm)
         for optimizer in chosen:
             optimizer.step()
-            tracker.adopt_state(_tensors(optimizer.state.values()))
+            tracker.adopt_optimizer(optimizer)
         tracker.at("after optimizer step")
 
 
 def _zero(chosen: Sequence[Any]) -> None:
     for optimizer in chosen:
         optimizer.zero_grad()
-
-
-def _tensors(states: Any) -> list[Any]:
-    return [value for state in states if isinstance(state, Mapping) for value in state.values()]
 
 
 def loss_of(result: Any) -> Tensor:

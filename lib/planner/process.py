@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import lib
@@ -17,14 +18,20 @@ from lib.planner.trace import NotTraceable
 from lib.task import load_config
 
 _REFUSALS = {2: BadInput, 3: NotTraceable}
+_LOOK_SECONDS = 0.1  # between two looks at whether a plan is still wanted
 _ROOT = Path(lib.__file__).resolve().parent.parent
 
 
-def plan(config: Config, card: str | Target = "t4", count: int = 0) -> Plan:
+class Cancelled(Exception):
+    """A plan that is no longer wanted; its process has been ended."""
+
+
+def plan(config: Config, card: str | Target = "t4", count: int = 0, cancelled: threading.Event | None = None) -> Plan:
     """Plans a run for `count` cards of a kind (0: as many as a session has). Reads no data and needs no GPU.
 
     Raises BadInput for an unknown card and where not even one sample fits; NotTraceable where the shapes of a step
-    depend on values; TrainingFailed, with the traceback, where the task's own code fails.
+    depend on values; TrainingFailed, with the traceback, where the task's own code fails; Cancelled soon after the
+    event `cancelled` is set.
     """
     target = find_card(card) if isinstance(card, str) else card
     config, changed = profiles.apply(config, has_gpu=True)  # the child does not know what was given as override
@@ -34,17 +41,32 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0) -> Plan:
         request.write_bytes(pickle.dumps((str(path), target, count)))
         # -P, and the working folder at the end: a folder lib of one's own in it must not be taken for this one
         folders = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")]), str(Path.cwd())]
-        child = subprocess.run(
+        child = subprocess.Popen(
             [sys.executable, "-P", "-m", "lib.planner", str(request), str(answer)],
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(folders)},
-            capture_output=True,
-            text=True,
-        )
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        said = _wait(child, cancelled)
         if child.returncode == 0:
             return dataclasses.replace(pickle.loads(answer.read_bytes()), changed=tuple(changed))
     if child.returncode in _REFUSALS:
-        raise _REFUSALS[child.returncode](child.stderr.strip())
-    raise TrainingFailed(f"Planning {config.run.name} failed in the task's own code:\n{child.stderr.strip()}")
+        raise _REFUSALS[child.returncode](said)
+    raise TrainingFailed(f"Planning {config.run.name} failed in the task's own code:\n{said}")
+
+
+def _wait(child: subprocess.Popen, cancelled: threading.Event | None) -> str:
+    """Waits for a child and returns what it says of its failure; ends it where it is cancelled, or this is left."""
+    with child:
+        try:
+            while True:
+                try:
+                    return child.communicate(timeout=_LOOK_SECONDS if cancelled else None)[1].strip()
+                except subprocess.TimeoutExpired:
+                    if cancelled and cancelled.is_set():
+                        raise Cancelled from None
+        except BaseException:
+            child.kill()
+            raise
 
 
 def write_plan(request: str, answer: str) -> int:

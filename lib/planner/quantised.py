@@ -1,7 +1,9 @@
-"""Stand-ins for quantised and adapted linear layers, in the layout of bitsandbytes and peft: their memory, no values.
+"""Stand-ins for quantised and adapted linear layers and for 8-bit Adam, in the layout of bitsandbytes and peft: their
+memory, no values.
 
 model = quantise(model, "nf4-dq", torch.float16)     # every nn.Linear but the head
 model = adapt(model, 16, ("q_proj", "v_proj"))       # LoRA
+predict(model, step, optimizer=Adam8bit)
 """
 
 import math
@@ -17,6 +19,8 @@ from lib.errors import BadInput
 KINDS = ("nf4", "nf4-dq", "int8")
 # bitsandbytes: blocks of 64 weights have a scale of 4 bytes; doubly quantised (dq), of 1 byte, and 256 scales one of 4
 _BLOCK, _SCALES = 64, 256
+# bitsandbytes' optimizers: blocks of 256 values have a scale of 4 bytes; tensors of fewer than 4096 stay fp32
+_MOMENTS, _MIN_8BIT = 256, 4096
 
 
 class Quantised(nn.Module):
@@ -67,6 +71,27 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         return grad @ grad.new_empty(ctx.shape), None, None, None, None
+
+
+class Adam8bit(torch.optim.Optimizer):
+    """Adam with moments of one byte a value, as bitsandbytes lays them out: their memory, without values."""
+
+    def __init__(self, parameters: Any, **_: Any):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        trained = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        for parameter in trained:
+            if self.state[parameter]:
+                continue
+            small = parameter.numel() < _MIN_8BIT
+            for moment in ("state1", "state2"):
+                kind = torch.float32 if small else torch.uint8
+                self.state[parameter][moment] = torch.empty_like(parameter, dtype=kind)
+                if not small:
+                    scales = math.ceil(parameter.numel() / _MOMENTS)
+                    self.state[parameter][f"{moment}_scales"] = parameter.new_empty(scales, dtype=torch.float32)
 
 
 class Adapted(nn.Module):

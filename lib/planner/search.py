@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
-from lib.planner.trace import NotTraceable, Prediction, predict_evaluation, predict_task
+from lib.planner.prediction import Prediction
+from lib.planner.trace import NotTraceable, predict_evaluation, predict_task
 from lib.task import Task, check_together, checked_blocks, find_task
 from lib.training import data, optimization
 from lib.training.precision import NotRecomputable, precision_on_card, recomputable, recomputed_layers
@@ -78,6 +80,8 @@ class Plan:
     share: float = 1.0  # of the training samples that an epoch has
     evaluation: Evaluation | None = None  # of a size of its own
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
+    slower: float = 1.0  # what times were multiplied by, as measured on this card before
+    measured: str = ""  # a sentence on that
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -100,7 +104,12 @@ class Plan:
         return math.ceil(self.epochs * round(samples * self.share) / self.effective_batch)
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self) | {"overrides": self.overrides}
+        """Returns all of it for a program; layers, and who is alive at the peak, of the chosen option alone."""
+        values = dataclasses.asdict(self)
+        for option in values["options"]:
+            for name in ("layers", "alive", "timeline"):
+                del option["prediction"][name]
+        return values | {"overrides": self.overrides}
 
 
 def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Plan:
@@ -111,12 +120,8 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     even one sample fits, with the cards that would hold it, and where the cards do not divide the slots; NotTraceable
     with `training.fully_shard`.
     """
-    config, changed = _configured(config, samples)
-    count = _card_count(config, target, count)
-    libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
-    target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
-    check_room(target)
-    search = _Search(find_task(config.task)(config), config, target, count)
+    search, changed = _begun(config, target, count, samples)
+    config, target = search.config, search.target
     options = list(search.options())
     fitting = [option for option in options if option.fits]
     if not fitting:
@@ -142,7 +147,16 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         share=data.share(config.data.subset_ratio),
         evaluation=search.evaluation(chosen),
         changed=tuple(changed),
+        slower=target.slower,
+        measured=target.measured,
     )
+
+
+def write_snapshot(config: Config, target: Target, count: int, option: Option, path: Path) -> Path:
+    """Traces an option of a plan again and writes its log for pytorch.org/memory_viz; returns `path`."""
+    search, _ = _begun(config, target, count, 0)
+    search.trace(option.micro_batch, option.recomputed, path)
+    return path
 
 
 def as_configured(config: Config, target: Target, count: int = 1) -> Option:
@@ -150,6 +164,16 @@ def as_configured(config: Config, target: Target, count: int = 1) -> Option:
     config, _ = _configured(config, 0)
     search = _Search(find_task(config.task)(config), config, target, count)
     return search._option(min(config.training.micro_batch or search.slot, search.slot), search.least)
+
+
+def _begun(config: Config, target: Target, count: int, samples: int) -> tuple["_Search", list[str]]:
+    """Returns a search that has not traced anything, and a line for each change of the configuration."""
+    config, changed = _configured(config, samples)
+    count = _card_count(config, target, count)
+    libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
+    target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
+    check_room(target)
+    return _Search(find_task(config.task)(config), config, target, count), changed
 
 
 def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
@@ -245,11 +269,13 @@ class _Search:
 
     def predict(self, micro_batch: int, recomputed: int) -> Prediction:
         if (micro_batch, recomputed) not in self._traced:
-            changed = {"training.gradient_checkpointing": recomputed, "training.micro_batch": micro_batch}
-            config, passes = with_changes(self.config, changed), self._passes(micro_batch)
-            traced = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
-            self._traced[micro_batch, recomputed] = traced
+            self._traced[micro_batch, recomputed] = self.trace(micro_batch, recomputed)
         return self._traced[micro_batch, recomputed]
+
+    def trace(self, micro_batch: int, recomputed: int, snapshot: Path | None = None) -> Prediction:
+        changed = {"training.gradient_checkpointing": recomputed, "training.micro_batch": micro_batch}
+        config, passes = with_changes(self.config, changed), self._passes(micro_batch)
+        return predict_task(self.task, config, self.target, micro_batch, passes, self.count, snapshot)
 
     def evaluation(self, option: Option) -> Evaluation | None:
         """Returns what an evaluation of a size of its own takes between the steps of an option."""
@@ -273,7 +299,8 @@ class _Search:
         prediction = self.predict(micro_batch, recomputed)
         passes = self._passes(micro_batch)
         reduced = self._reduction_seconds(prediction.parameters)
-        low, high = (passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced).tolist()
+        computing = passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced
+        low, high = (self.target.slower * computing).tolist()
         flops = self._plain_flops(prediction, micro_batch)
         compute = prediction.pass_flops / flops if flops else 1.0
         return Option(micro_batch, passes, recomputed, prediction, compute, (low, high))

@@ -7,7 +7,7 @@ import traceback
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,16 @@ from torch import nn
 
 from lib.config import Config
 from lib.errors import BadInput
-from lib.machine.memory import GIB
 from lib.planner import kernels, plain
 from lib.planner.allocator import MIB
-from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, FITS, NCCL_BYTES, Target, check_room, find_card
+from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, check_room, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.driver import check_model
 from lib.planner.limits import NotTraceable
+from lib.planner.log import CATEGORIES
 from lib.planner.plain import META, PASSES, STEPS
+from lib.planner.prediction import Prediction
+from lib.planner.snapshot import write as write_snapshot
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
 from lib.training.data import to_device
@@ -33,44 +35,11 @@ from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step, summing_bytes
 
+_OF_CARDS = [
+    f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption.",
+    "the time in which the cards sum their gradients.",
+]
 _TURNS = 1000  # first steps of a run in which all players of a task have their turn
-CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries", "workspace")
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The peak of a training step in bytes; categories and top-level submodules each sum to `peak_bytes`."""
-
-    card: str
-    usable_bytes: int
-    limit_bytes: int
-    peak_bytes: int  # torch.cuda.max_memory_allocated
-    reserved_bytes: int  # torch.cuda.max_memory_reserved
-    fits: bool
-    by_category: dict[str, int]
-    by_module: dict[str, int]
-    moments: dict[str, int]  # allocated after load, forward, backward and the optimizer's step
-    parameters: int
-    pass_seconds: tuple[float, float]  # forward and backward of one micro-batch, between two bounds
-    rest_seconds: tuple[float, float]  # clipping and the optimizer
-    pass_flops: float
-    attention: dict[str, int]
-    unseen: tuple[str, ...] = ()
-
-    @property
-    def share(self) -> float:
-        return self.peak_bytes / self.usable_bytes
-
-    def __str__(self) -> str:
-        rows = [f"{name:>12}: {size / GIB:6.2f} GiB" for name, size in self.by_category.items()]
-        verdict = "fits" if self.fits else "does not fit"
-        rows += [
-            f"{'peak':>12}: {self.peak_bytes / GIB:6.2f} GiB allocated, {self.reserved_bytes / GIB:.2f} GiB reserved",
-            f"{'card':>12}: {self.card}, {self.usable_bytes / GIB:.2f} GiB after the context: {verdict} "
-            f"({self.share:.0%}, at most {FITS:.0%})",
-            *(f"Not seen: {sentence}" for sentence in self.unseen),
-        ]
-        return "\n".join(rows)
 
 
 def predict(
@@ -84,6 +53,8 @@ def predict(
     clip_norm: float = 1.0,
     keeps_outputs: bool = False,
     zeroes_after_forward: bool = False,
+    cards: int = 1,
+    snapshot: str | Path | None = None,
 ) -> Prediction:
     """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
 
@@ -92,14 +63,15 @@ def predict(
     The model trains in the mode in which it is made (`eval()` stays). `optimizer` may return a list of them; what
     `step` returns may be the loss, a tuple that begins with it, or have a `loss`. `keeps_outputs`: the loop holds what
     a step returned until the next one is computed, as a plain loop without `del` does. `zeroes_after_forward`: it calls
-    zero_grad between forward and backward pass, as Lightning does. Raises what `step` raises; BadInput for an unknown
-    card and values that cannot be; NotTraceable for what depends on values, and for more than one card.
+    zero_grad between forward and backward pass, as Lightning does. `cards`: how many train together by
+    DistributedDataParallel, of which one is followed; give the plain model. `snapshot`: a file to write for
+    pytorch.org/memory_viz. Raises what `step` raises; BadInput for an unknown card and values that cannot be;
+    NotTraceable for what depends on values, and for more than one card.
     """
     target = find_card(card)
-    loop = plain.Loop(
-        plain.checked(target, precision, accumulation, clip_norm),
-        accumulation, clip_norm, keeps_outputs, zeroes_after_forward,
-    )  # fmt: skip
+    computed_in = plain.checked(target, precision, accumulation, clip_norm, cards)
+    loop = plain.Loop(computed_in, accumulation, clip_norm, keeps_outputs, zeroes_after_forward, cards)
+    target = replace(target, set_aside=target.set_aside + NCCL_BYTES * (cards > 1))
     plain.check_functions(model, step)
     with _OwnTraceback(), _users_model(model, target) as (net, tracker, semantics):
         chosen = plain.optimizers((optimizer or torch.optim.AdamW)(list(net.parameters())))
@@ -108,12 +80,14 @@ def predict(
         tracker.adopt(net)
         with tracker:
             plain.run(tracker, net, step, chosen, loop)
-    return _result(tracker, semantics, loop.passes, _of_model(net, loop.precision, semantics))
+    said = [*_of_model(net, loop.precision, semantics), *(_OF_CARDS if cards > 1 else [])]
+    return _result(tracker, semantics, loop.passes, said, snapshot)
 
 
 def predict_inference(
-    model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32"
-) -> Prediction:
+    model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32",
+    snapshot: str | Path | None = None,
+) -> Prediction:  # fmt: skip
     """Predicts the peak of forward passes without gradients: `step` makes a batch on "cuda" and calls the model.
 
     The model is put in eval(). What `step` returns is held to its end, as are caches of keys and values in it. Raises
@@ -130,7 +104,7 @@ def predict_inference(
             result = step(net)
             tracker.at("after forward")
             del result
-    return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
+    return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics), snapshot)
 
 
 @contextlib.contextmanager
@@ -155,25 +129,26 @@ def _of_model(net: nn.Module, precision: Precision, semantics: CudaSemantics) ->
     return said
 
 
-def predict_task(task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int) -> Prediction:
+def predict_task(
+    task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int, snapshot: Path | None = None
+) -> Prediction:
     """Predicts the peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch` samples.
 
-    `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.
+    `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients; `snapshot`: as of `predict`.
+    Reads no data.
     """
     traced = min(passes, PASSES)
     with _seeded():
         batch = task.example_batch(micro_batch, torch.device("cpu"))
     with _followed(task, config, target, micro_batch) as (state, tracker, semantics):
         _trainers_steps(tracker, state, task, config, [batch] * traced, count)
-    unseen = []
-    if count > 1:
-        unseen.append(f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption.")
+    unseen = _OF_CARDS[:1] if count > 1 else []
     if config.training.cudnn_benchmark:
         size = f"{BENCHMARK_BYTES // MIB} MiB are set aside, which is an assumption."
         unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
     if config.training.compile:
         semantics.compiled["torch.compile"] += 1
-    return _result(tracker, semantics, traced, unseen)
+    return _result(tracker, semantics, traced, unseen, snapshot)
 
 
 def predict_evaluation(task: Task, config: Config, target: Target, size: int, micro_batch: int) -> tuple[int, bool]:
@@ -204,16 +179,30 @@ def _followed(
     precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     on_meta = copy.copy(task)
     on_meta.model = lambda: tied(task.model())
-    with put_back(), simulated_cuda(target, tracker.allocator) as semantics, _OwnTraceback():
+    allowed = _tf32_as_trained(precision, target)
+    with put_back(), allowed, simulated_cuda(target, tracker.allocator) as semantics, _OwnTraceback():
         with META:
             state = new_state(on_meta, config, META, precision)
         state.micro_batch = micro_batch
         _force_foreach(state.optimizer)
         tracker.adopt(state.model)
+        tracker.tries_algorithms = config.training.cudnn_benchmark
         if state.ema:
             tracker.adopt_state(state.ema.average.values())
         with tracker:
             yield state, tracker, semantics
+
+
+@contextlib.contextmanager
+def _tf32_as_trained(precision: Precision, target: Target) -> Iterator[None]:
+    """Sets inside the block what `precision.allow_tf32` sets on such a card; times depend on it."""
+    before = torch.get_float32_matmul_precision()
+    fits = precision != "fp32" and target.card.capability >= (8, 0)
+    torch.set_float32_matmul_precision("high" if fits else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, slots: list[Batch], count: int) -> None:
@@ -233,7 +222,7 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
         tracker.at("start")
         task.step = step
         optimizer_step(state, watched, config, slots, step, None, moments)
-        tracker.adopt_state(tensor for moments in state.optimizer.state.values() for tensor in moments.values())
+        tracker.adopt_optimizer(state.optimizer)
         tracker.at("after optimizer step")
 
 
@@ -330,23 +319,20 @@ def _is_ours(file: str) -> bool:
     return Path(file).parent == Path(__file__).parent
 
 
-def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str] = ()) -> Prediction:
-    bounds = [
-        f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
-        for name, times in sorted(tracker.bounded.items())
-    ]
-    bounds += tracker.watch.sentences()
-    if semantics.compiled.total():
-        bounds.append("what torch.compile saves or adds: the step was traced without it.")
-    if semantics.recurrent:
-        bounds.append("the reserve space of cuDNN's recurrent layers: its size is an assumption, and speed a guess.")
+def _result(
+    tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str], snapshot: str | Path | None
+) -> Prediction:
+    """Returns what a trace says; writes its log to `snapshot` where that is a file."""
+    if snapshot:
+        write_snapshot(tracker.log, Path(snapshot))
     context = f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them."
-    by_category, by_module = tracker.at_peak()
+    by_category, by_module = tracker.log.at_peak()
     moments = {name: cost for name, (_, cost) in tracker.moments.items()}
     start, after_passes = moments["start"], moments.get("after backward", moments["after forward"])
     end = moments.get("after optimizer step", after_passes)
     one_pass = (after_passes - start) / passes
     target, peak = tracker.target, tracker.allocator.peak_allocated
+    most = tracker.log.with_workspaces(target.usable_bytes)
     return Prediction(
         card=target.card.name,
         usable_bytes=target.usable_bytes,
@@ -362,5 +348,25 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         rest_seconds=kernels.bounds(end - after_passes),
         pass_flops=float(one_pass[4]),
         attention=dict(semantics.attention),
-        unseen=(*bounds, context, *libraries, *target.assumed),
+        unseen=(*_not_seen(tracker, semantics), context, *libraries, *target.assumed),
+        layers=tracker.log.layers(),
+        alive=tracker.log.largest_at_peak(),
+        timeline=tracker.log.timeline(),
+        most_peak_bytes=max(peak, most.peak_allocated) if most else 0,
+        most_reserved_bytes=max(tracker.allocator.peak_reserved, most.peak_reserved) if most else 0,
+        fits_at_most=not most or (not most.overflowed and most.peak_allocated <= target.limit_bytes),
     )
+
+
+def _not_seen(tracker: Tracker, semantics: CudaSemantics) -> list[str]:
+    """Returns sentences on what was bounded, taken or left out in a trace."""
+    bounds = [
+        f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
+        for name, times in sorted(tracker.bounded.items())
+    ]
+    bounds += tracker.watch.sentences()
+    if semantics.compiled.total():
+        bounds.append("what torch.compile saves or adds: the step was traced without it.")
+    if semantics.recurrent:
+        bounds.append("the reserve space of cuDNN's recurrent layers: its size is an assumption, and speed a guess.")
+    return bounds

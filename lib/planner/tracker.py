@@ -7,8 +7,7 @@ GPU allocates beside the results of operators: workspaces of cuBLAS and cuDNN, t
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,27 +17,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lib.planner import kernels
-from lib.planner.allocator import Allocator, Block
+from lib.planner.allocator import Allocator
 from lib.planner.card import Target
-from lib.planner.limits import Watch
+from lib.planner.limits import Watch, users_frame
+from lib.planner.log import Log, Storage
 from lib.planner.shapes import Shapes, tensors_of
 
 KNOWN_LIMIT = 2**22  # elements of an integer tensor whose values are followed
 
 
-@dataclass(eq=False, slots=True)
-class Storage:
-    """One allocation; its category and top-level submodule may become known later."""
-
-    size: int
-    category: str
-    module: str
-    block: Block | None
-    alive: weakref.ref | None = None
-
-
 class Tracker(TorchDispatchMode):
-    """Follows the storages on `device`, and counts peak, categories, submodules and time.
+    """Follows the storages on `device`, and counts peak, categories, modules, lines and time; `log` has all of it.
 
     Integer tensors that come from the batch keep their values (up to 4 M elements), so that a loss that picks masked
     positions picks as many as the batch has. A shape that depends on unknown values is bounded from above, and
@@ -48,86 +37,106 @@ class Tracker(TorchDispatchMode):
     def __init__(self, target: Target, capacity: int | None = None, device: str = "meta"):
         super().__init__()
         self.target, self.device = target, device
-        self.allocator = Allocator(capacity)
+        self.log = Log()
+        self.allocator = Allocator(capacity, on_segment=self._note_segment)
         self.bounded: Counter[str] = Counter()
         self.watch = Watch()
+        self.tries_algorithms = False  # cuDNN, as training.cudnn_benchmark asks
         self.in_users_code = False  # whether the model or its loss is running
         self.parameters = 0
         self.cost = np.zeros(5)  # see kernels.cost
         self.moments: dict[str, tuple[int, np.ndarray]] = {}
         self._live: dict[int, Storage] = {}
-        self._log: list[tuple[Storage, bool]] = []
-        self._peak, self._peak_at = -1, 0
+        self._peak = -1
         self._modules: list[str] = []
+        self._parameters: dict[int, tuple[str, str]] = {}  # module and name, by id
+        self._origins: dict[int, tuple[str, Any]] = {}  # of forward operators, by their places in the graph
         self._handles: set[bool] = set()
         self._shapes = Shapes(self._cost_of)
 
     # --- what is followed -----------------------------------------------------------------------------------------
 
     def adopt(self, model: nn.Module) -> None:
-        """Allocates parameters and buffers, labels submodules, and marks gradients when they are made."""
+        """Allocates parameters and buffers, labels modules, and marks gradients when they are made."""
         for name, parameter in model.named_parameters():
-            top = name.split(".")[0]
-            self._follow(parameter, "weights", top)
+            module, _, own = name.rpartition(".")
+            module = module or own
+            self._parameters[id(parameter)] = module, own
+            self._follow(parameter, "weights", module, what=own)
             self.parameters += parameter.numel()
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(lambda p, top=top: self._mark(p.grad, "gradients", top))
+                parameter.register_post_accumulate_grad_hook(
+                    lambda p, module=module, own=own: self._mark(p.grad, "gradients", module, own)
+                )
         for name, buffer in model.named_buffers():
-            self._follow(buffer, "weights", name.split(".")[0])
-        for name, child in _top_level(model):
-            child.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
-            child.register_forward_hook(lambda *_: self._leave(), always_call=True)
+            module, _, own = name.rpartition(".")
+            self._follow(buffer, "weights", module or own, what=own)
+        for name, child in model.named_modules():
+            if name:
+                child.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
+                child.register_forward_hook(lambda *_: self._leave(), always_call=True)
 
-    def adopt_state(self, tensors: Iterable[Any]) -> None:
+    def adopt_optimizer(self, optimizer: Any) -> None:
+        """Marks an optimizer's states as such, each with its parameter's module."""
+        for parameter, state in optimizer.state.items():
+            if isinstance(state, Mapping):
+                self.adopt_state(state.values(), parameter)
+
+    def adopt_state(self, tensors: Iterable[Any], parameter: Any = None) -> None:
         """Marks tensors as the optimizer's, and allocates those not seen before."""
+        module, own = self._parameters.get(id(parameter), ("", ""))
         for tensor in tensors:
             if isinstance(tensor, Tensor):
-                self._follow(tensor, "optimizer", "")
-                self._mark(tensor, "optimizer", "")
+                self._follow(tensor, "optimizer", module, what=own)
+                self._mark(tensor, "optimizer", module, own)
 
     def at(self, moment: str) -> None:
         """Records the bytes allocated now under the name of this moment; a later one of the name replaces it."""
         self.moments[moment] = (self.allocator.allocated, self.cost.copy())
+        self.log.mark(moment)
         self.watch.begin()
+
+    def hold(self, size: int, category: str, what: str) -> None:
+        """Allocates memory for something that this machine does not have, and never frees it."""
+        self._take(size, category, what=what)
 
     def pass_by(self, size: int) -> None:
         """Allocates and frees memory for something that this machine does not do."""
         self._drop(self._take(size, "temporaries"))
 
-    def at_peak(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Returns the bytes by category and by top-level submodule at the peak, largest first."""
-        log = self._log[: self._peak_at]
-        dropped = {storage for storage, allocated in log if not allocated}
-        categories, modules = Counter(), Counter()
-        for storage in (storage for storage, _ in log if storage not in dropped):
-            categories[storage.category] += storage.size
-            modules[storage.module or storage.category] += storage.size
-        return dict(categories.most_common()), dict(modules.most_common())
-
-    def _follow(self, tensor: Tensor, category: str, module: str) -> None:
+    def _follow(
+        self, tensor: Tensor, category: str, module: str, line: tuple[str, int, str] | None = None, what: str = ""
+    ) -> None:
         if tensor.device.type != self.device:
             return
         storage = tensor.untyped_storage()
         if (key := storage._cdata) not in self._live:
-            entry = self._take(storage.nbytes(), category, module)
+            entry = self._take(storage.nbytes(), category, module, line, what)
+            entry.shape = tuple(tensor.shape)
             entry.alive = weakref.ref(storage, lambda _: self._drop(self._live.pop(key)))
             self._live[key] = entry
 
-    def _take(self, size: int, category: str, module: str = "") -> Storage:
+    def _take(
+        self, size: int, category: str, module: str = "", line: tuple[str, int, str] | None = None, what: str = ""
+    ) -> Storage:
         block = self.allocator.allocate(int(size))
-        entry = Storage(block.size if block else 0, category, module, block)
-        self._log.append((entry, True))
+        place = (block.size, block.address) if block else (0, 0)
+        entry = Storage(place[0], category, module, block, place[1], line, what)
+        self.log.add("alloc", entry, self.allocator.reserved)
         if self.allocator.allocated > self._peak:
-            self._peak, self._peak_at = self.allocator.allocated, len(self._log)
+            self._peak, self.log.peak = self.allocator.allocated, len(self.log.events)
         return entry
 
     def _drop(self, entry: Storage) -> None:
         self.allocator.release(entry.block)
-        self._log.append((entry, False))
+        self.log.add("free", entry, self.allocator.reserved)
 
-    def _mark(self, tensor: Tensor, category: str, module: str) -> None:
+    def _note_segment(self, action: str, address: int, size: int) -> None:
+        self.log.add(action, (address, size), self.allocator.reserved)
+
+    def _mark(self, tensor: Tensor, category: str, module: str, what: str) -> None:
         if entry := self._live.get(tensor.untyped_storage()._cdata):
-            entry.category, entry.module = category, module or entry.module
+            entry.category, entry.module, entry.what = category, module or entry.module, what or entry.what
 
     def _leave(self) -> None:
         self._modules.pop()
@@ -162,32 +171,50 @@ class Tracker(TorchDispatchMode):
         if name.startswith("_fused_") and name.endswith("_") and self.device == "meta":
             self.cost += self._cost_of(func, args, kwargs, None)  # an optimizer in one kernel, without temporaries
             return None
-        temporaries = [self._take(size, "workspace") for size in self._workspaces(name, args)]
+        module, line = self._origin()
+        temporaries = [self._take(size, "workspace", module, line, name) for size in self._workspaces(name, args)]
         if self.device == "meta" and tensors and all(t.is_meta for t in tensors):
             out, cost = self._shapes.run(func, args, kwargs, tensors)
+            if name == "convolution" and kernels.is_channels_last(*args[:2]):  # which `meta` does not know
+                out = out.contiguous(memory_format=torch.channels_last)
         else:
             out = func(*args, **kwargs)
             cost = self._cost_of(func, args, kwargs, out)
         self._note_values(func, name, tensors, args, kwargs, out)
-        self._follow_results(out)
+        self._follow_results(out, name, module, line)
+        if self.device == "meta" and (most := self._workspace(name, args, out)):
+            self.log.add("workspace", most, self.allocator.reserved)
         for entry in temporaries:
             self._drop(entry)
         self.cost += cost
         return out
 
-    def _follow_results(self, out: Any) -> None:
+    def _follow_results(self, out: Any, name: str, module: str, line: Any) -> None:
         """Follows an operator's results: those of forward, also under recomputation, are activations.
 
         In backward and in the optimizer gradients are off; tensors that stay are marked afterwards.
         """
-        forward = torch.is_grad_enabled()
-        module = "(recomputed)" if forward and torch._C._current_graph_task_id() != -1 else ""
+        category = "activations" if torch.is_grad_enabled() else "temporaries"
         for tensor in tensors_of((out,)):
-            category = "activations" if forward else "temporaries"
-            self._follow(tensor, category, self._modules[-1] if self._modules else module)
+            self._follow(tensor, category, module, line, name)
+
+    def _origin(self) -> tuple[str, Any]:
+        """Returns the module and the line that an operator runs for: in backward, those of the forward operator."""
+        in_backward, forward = torch._C._current_graph_task_id() != -1, torch.is_grad_enabled()
+        if in_backward and not forward:
+            node = _current_node()
+            return self._origins.get(node._sequence_nr(), ("", None)) if node is not None else ("", None)
+        module = self._modules[-1] if self._modules else "(recomputed)" if in_backward else ""
+        here = module, users_frame()
+        if forward:  # the node of this operator is the newest
+            self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, here)
+        return here
 
     def _cost_of(self, func: Any, args: tuple, kwargs: dict, out: Any) -> np.ndarray:
         return kernels.cost(func, args, kwargs, out, self.target)
+
+    def _workspace(self, name: str, args: tuple, out: Any) -> int:
+        return kernels.workspace(name, args, out, self.tries_algorithms or torch.backends.cudnn.benchmark)
 
     def _workspaces(self, name: str, args: tuple) -> list[int]:
         """Returns the bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own."""
@@ -197,7 +224,7 @@ class Tracker(TorchDispatchMode):
             in_backward = torch._C._current_graph_task_id() != -1  # that thread has a handle of its own
             if in_backward not in self._handles:
                 self._handles.add(in_backward)
-                self._take(self.target.cublas_workspace, "workspace")
+                self._take(self.target.cublas_workspace, "workspace", what="cuBLAS")
             return []
         return kernels.temporaries(name, args, self.target)
 
@@ -229,7 +256,7 @@ class Tracker(TorchDispatchMode):
         else:
             self.bounded[f"{name}() (all {args[0].numel():,} elements)"] += 1
             out = _DEPENDING[name](args[0])
-        self._follow_results(out)
+        self._follow_results(out, name, *self._origin())
         return out
 
     def _selected(self, mask: Tensor) -> int:
@@ -247,7 +274,7 @@ class Tracker(TorchDispatchMode):
                 plain.append(index)
                 continue
             positions = torch.empty(index.dim(), self._selected(index), dtype=torch.long, device="meta")
-            self._follow_results(positions)
+            self._follow_results(positions, "nonzero", *self._origin())
             plain += positions.unbind()
             if (known := _known(index)) is not None:
                 for position, values in zip(plain[-index.dim() :], known.nonzero().unbind(1), strict=True):
@@ -264,6 +291,10 @@ class Tracker(TorchDispatchMode):
         on_cpu = {**kwargs, "device": torch.device("cpu")} if kwargs.get("device") is not None else kwargs
         with contextlib.suppress(RuntimeError, NotImplementedError):  # then the values are simply not known
             out._known_values = func(*tree_map_only(Tensor, _known, args), **on_cpu)
+
+
+# Which operator's backward runs; versions of torch without it leave its temporaries without a layer.
+_current_node = getattr(torch._C, "_current_autograd_node", lambda: None)
 
 
 def _known(tensor: Tensor) -> Tensor | None:
@@ -285,12 +316,3 @@ _DEPENDING: dict[str, Callable[[Tensor], Any]] = {
     "_unique2": _unique,
     "unique_consecutive": _unique,
 }
-
-
-def _top_level(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yields the top-level submodules that are called; the members of a list, which is not called, have its name."""
-    for name, child in model.named_children():
-        if isinstance(child, nn.ModuleList | nn.ModuleDict):
-            yield from ((name, member) for member in child.children())
-        else:
-            yield name, child

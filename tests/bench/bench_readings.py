@@ -28,6 +28,10 @@ def memory(rows: Iterable[readings.Reading]) -> dict[str, dict]:
             "error": round(predicted / row.measured - 1, 4),
             "fits": result.fits,
         }
+        if most := row.most(result):
+            found[row.name] |= {
+                "at_most_mib": round(most / 2**20, 1), "at_most_error": round(most / row.measured - 1, 4)
+            }  # fmt: skip
         if getattr(row, "reserved", 0):
             error = round(result.reserved_bytes / row.reserved - 1, 4)
             found[row.name] |= {"reserved_mib": round(row.reserved / 2**20, 1), "reserved_error": error}

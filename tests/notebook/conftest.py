@@ -30,7 +30,7 @@ def planned(monkeypatch):
     """Stands in for the planner's child process; the list of what was asked, which takes no time."""
     asked = []
 
-    def plan(config, card, count=0):
+    def plan(config, card, count=0, cancelled=None):
         asked.append((config, card, count))
         return made_up(config, card, count)
 

@@ -1,5 +1,7 @@
 """The memory panel without a browser: its controls are set, its button is pressed, its answers are read."""
 
+import base64
+import dataclasses
 import json
 import re
 import sys
@@ -17,6 +19,8 @@ from lib.machine.memory import GIB
 from lib.notebook import panel, widgets
 from lib.planner.file import write
 from lib.planner.html import of_plan
+from lib.planner.log import CATEGORIES, Alive, Layer, Timeline
+from lib.planner.process import Cancelled
 from lib.task import find_task, load_config
 from tests.conftest import ROOT
 
@@ -67,6 +71,23 @@ def test_the_picture_says_what_the_table_says_and_escapes_what_it_shows(planned)
     assert "graphmer fits on 2 x T4 : at the peak 7.00 of 14.36 GiB (49%)" in text
     assert "1.00 steps a second expected; 0.50 to 2.00" in text and "2:46:40 GPU time 10,000 steps" in text
     assert "9.3% of a week's quota" in text and "what a &lt;test&gt; leaves out" in html
+
+
+def test_the_page_shows_layers_the_peak_and_a_picture_where_they_are_known(planned):
+    plan = panel.Choice(GRAPHMER, {}, "t4").plan()
+    assert "Where it goes" not in of_plan(plan)
+    told = dataclasses.replace(
+        plan.chosen.prediction,
+        layers=(Layer("blocks.0", 1, GIB, 0, 2 * GIB, 4 * GIB, 7 * GIB),),
+        alive=(Alive("blocks.*", "gelu", "activations", "<model>.py:7", 3, 2 * GIB, (8, 64)),),
+        timeline=Timeline(((GIB,) * len(CATEGORIES),), (7 * GIB,), 0, ()),
+    )
+    html = of_plan(dataclasses.replace(plan, chosen=dataclasses.replace(plan.chosen, prediction=told)))
+    text = text_of(html)
+    assert "blocks.0 1,024.0 0.0 2,048.0 4,096.0 100.0%" in text
+    assert "blocks.* gelu (activations) &lt;model&gt;.py:7 3 8 x 64 2,048.0 28.6%" in text
+    (picture,) = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
+    assert base64.b64decode(picture).startswith(b"\x89PNG")
 
 
 def test_a_card_that_kaggle_does_not_lend_has_no_quota(planned):
@@ -195,7 +216,7 @@ def test_while_one_answer_is_computed_the_newest_choice_is_kept_and_wins(shown, 
     made = shown()
     begun, go_on, quick = threading.Event(), threading.Event(), planner.plan
 
-    def slow(config, card, count=0):
+    def slow(config, card, count=0, cancelled=None):
         begun.set()
         assert go_on.wait(600)
         return quick(config, card, count)
@@ -213,6 +234,61 @@ def test_while_one_answer_is_computed_the_newest_choice_is_kept_and_wins(shown, 
     asked = [(config.training.effective_batch, config.training.precision) for config, *_ in planned[1:]]
     assert asked == [(128, "auto"), (64, "fp32")]
     assert "effective batch 64" in made.answer.value and not made.use.disabled and made.status.value == ""
+
+
+def test_a_newer_choice_ends_the_plan_that_is_being_made(shown, planned, monkeypatch):
+    made = shown()
+    begun, quick = threading.Event(), planner.plan
+
+    def until_cancelled(config, card, count, cancelled):
+        if config.training.effective_batch != 128:
+            return quick(config, card, count)
+        begun.set()
+        assert cancelled.wait(600)
+        raise Cancelled
+
+    monkeypatch.setattr(planner, "plan", until_cancelled)
+    made.batch.value = 128
+    assert begun.wait(600)
+    made.batch.value = 96
+    assert made.wait(600)
+    assert "effective batch 96" in made.answer.value and not made.use.disabled
+    monkeypatch.setattr(planner, "plan", quick)
+    made.batch.value = 128
+    assert made.wait(600)
+    assert "effective batch 128" in made.answer.value, "what was cancelled is planned when it is asked for again"
+
+
+def test_batches_need_not_be_powers_of_two(shown):
+    sizes = shown().batch.options
+    assert {24, 64, 96, 1024} <= {*sizes} and list(sizes) == sorted(sizes)
+
+
+def test_a_profile_brings_its_sizes_and_is_in_the_line_to_paste(shown, planned):
+    made = shown()
+    assert made.profile.value == ""
+    made.profile.value = "ultra_low"
+    assert made.wait(600)
+    assert (made.batch.value, made.precision.value) == (16, "fp16") and len(planned) == 2, "one answer for all controls"
+    config = planned[-1][0]
+    assert (config.training.effective_batch, config.data.num_workers, config.training.micro_batch) == (16, 0, 0)
+    pasted = made.choice().to_paste(made._plan)
+    assert pasted["memory.profile"] == "ultra_low" and "training.precision" not in pasted
+    made.profile.value = ""
+    assert made.wait(600)
+    assert made.batch.value == load_config(GRAPHMER).training.effective_batch
+    assert "memory.profile" not in made.choice().to_paste(made._plan)
+
+
+def test_a_profile_of_the_configuration_can_be_left(shown, tmp_path, monkeypatch):
+    (tmp_path / "lean.yaml").write_text(f"{GRAPHMER.read_text()}\nmemory: {{profile: ultra_low}}\n")
+    monkeypatch.setattr(sys.modules[__name__], "CONFIGS", [tmp_path / "lean.yaml"])
+    made = shown(tmp_path / "lean.yaml")
+    assert made.profile.value == "ultra_low"
+    assert "memory.profile" not in made.choice().to_paste(made._plan)
+    made.profile.value = ""
+    assert made.wait(600)
+    assert made.choice().to_paste(made._plan)["memory.profile"] == ""
 
 
 def test_a_known_answer_is_shown_at_once_while_another_is_computed(shown, planned, monkeypatch):

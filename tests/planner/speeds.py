@@ -4,16 +4,17 @@ The expected speed is the geometric mean of the two bounds. Where a wall time co
 is an interval.
 """
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from lib.planner import predict
+from lib.planner import Prediction, predict, predict_inference
 from tests.planner import language, vision
 from tests.planner.readings import A100, V100, image_step
 
@@ -35,6 +36,8 @@ class Speed:
     source: str
     made: Callable[[], tuple[Callable[[], Any], Callable[[Any], Any]]]
     options: dict[str, Any] = field(default_factory=dict)
+    tf32: bool = False  # products of fp32 were
+    training: bool = True  # or forward passes alone
 
     @property
     def middle(self) -> float:
@@ -43,10 +46,27 @@ class Speed:
     def forecast(self) -> tuple[float, float]:
         """Returns the bounds in units a second."""
         model, step = self.made()
-        result = predict(model, step, self.card, clip_norm=0, **self.options)
+        with _tf32(self.tf32):
+            result = self.predicted(model, step)
         passes = self.options.get("accumulation", 1)
         fast, slow = (passes * a + b for a, b in zip(result.pass_seconds, result.rest_seconds, strict=True))
         return self.units / slow, self.units / fast
+
+
+    def predicted(self, model: Any, step: Any) -> Prediction:
+        if not self.training:
+            return predict_inference(model, lambda net: step(net)[1], self.card, **self.options)
+        return predict(model, step, self.card, clip_norm=0, **self.options)
+
+
+@contextlib.contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def sgd(parameters):
@@ -77,10 +97,15 @@ def _resnet(name: str, card: str, published: Any, batch: int, source: str, preci
     return Speed(f"ResNet-50 {name}, batch {batch}", card, span, batch, source, made, options)
 
 
-def _gpt(name: str, published: float, kind: tuple, batch: int = 8) -> Speed:
+def _forward(precision: str, published: float) -> Speed:
+    row = _resnet(f"{precision} forward alone, T4", "t4", published, 64, _NVIDIA, precision, precision == "fp16")
+    return replace(row, options={"precision": precision}, training=False)
+
+
+def _gpt(name: str, published: float, kind: tuple, batch: int = 8, tf32: bool = False) -> Speed:
     return Speed(
         f"GPT-124M {name}, batch {batch}, A100", A100, (published, published), 1024 * batch, _GPT,
-        lambda: (functools.partial(language.gpt, *kind), language.gpt_step(batch, *kind[3:] or (50257,))),
+        lambda: (functools.partial(language.gpt, *kind), language.gpt_step(batch, *kind[3:] or (50257,))), tf32=tf32,
     )  # fmt: skip
 
 
@@ -105,7 +130,11 @@ def every() -> list[Speed]:
         _resnet("fp16 NHWC, A100", "a100-80", 2600, 512, _TIMM, "fp16", True),
         _resnet("fp32, V100", V100, 367, 128, _NVIDIA, "fp32", False),
         _resnet("fp16 NHWC, V100", V100.replace("15.78", "31.7"), (1156, 1200), 256, _NVIDIA, "fp16", True),
+        _resnet("TF32 NHWC, A100", "a100-80", 938, 256, _NVIDIA, "fp32", True),
+        _forward("fp32", 428),
+        _forward("fp16", 1165),
         _gpt("fp32", 12525, ("stored",)),
+        _gpt("TF32", 27648, ("anew",), tf32=True),
         _gpt("bf16 weights", 45486, ("anew", False, True)),
         _gpt("bf16 weights, fused norm and GELU", 55256, ("anew", True, True)),
         _gpt("bf16 weights, fused attention", 91901, ("fused", True, True)),
@@ -113,4 +142,5 @@ def every() -> list[Speed]:
         _vit("fp16 autocast, batch 64", 3.45, 64, False, 1, "fp16"),
         _vit("bf16 weights, batch 64", 2.88, 64, True),
         _vit("bf16 weights, batch 16", 3.96, 16, True),
+        _vit("bf16 weights, batch 4 x 4", 12.91, 4, True, 4),
     ]

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from lib.planner import predict
 from lib.planner.card import find_card
-from lib.planner.kernels import bounds, cost, temporaries
+from lib.planner.kernels import bounds, cost, temporaries, workspace
+from lib.planner.trace import predict_task
+from tests.toy import Toy
 
 T4 = find_card("t4")
 mm, add, view = torch.ops.aten.mm.default, torch.ops.aten.add.Tensor, torch.ops.aten.view.default
@@ -18,11 +22,62 @@ def meta(*shape, dtype=torch.float32):
 def test_a_large_product_takes_its_arithmetic_and_a_sum_its_traffic():
     a = meta(4096, 4096)
     gpu_seconds, *_, flops = cost(mm, (a, a), {}, a, T4)
-    assert flops == 2 * 4096**3 and gpu_seconds == pytest.approx(flops / (0.7 * T4.flops("fp32")))
+    assert flops == 2 * 4096**3 and gpu_seconds == pytest.approx(flops / T4.flops("fp32"))
     gpu_seconds, *_, flops = cost(add, (a, a), {}, a, T4)
     assert flops == 0 and gpu_seconds == pytest.approx(3 * 4 * 4096**2 / (0.9e9 * T4.card.bandwidth_gb_s))
     row = meta(1, 4096).expand(4096, 4096)  # is read once
     assert cost(add, (a, row), {}, a, T4)[0] < 0.7 * gpu_seconds
+
+
+def test_a_products_format_follows_the_switches_and_the_card():
+    a = meta(1024, 1024)
+    l4, before = find_card("l4"), torch.get_float32_matmul_precision()
+    plain, old = (cost(mm, (a, a), {}, a, card)[0] for card in (l4, T4))
+    try:
+        torch.set_float32_matmul_precision("high")
+        fast, same = (cost(mm, (a, a), {}, a, card)[0] for card in (l4, T4))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    flops = 2 * 1024**3
+    assert plain == pytest.approx(flops / 30e12) and old == same, "a T4 has no TF32"
+    assert fast == pytest.approx(max(flops / (0.7 * 121e12 / 2), 3 * 4 * 1024**2 / 0.9 / 300e9))
+    assert l4.flops("tf32") == 60.5e12 and T4.flops("tf32") == T4.flops("fp32")
+
+
+def arithmetic(target, dtype, layout=torch.contiguous_format, kernel=3):
+    """The best time of a convolution of 512 channels as a share of what its FLOPs take at the card's peak."""
+    x = meta(64, 512, 28, 28, dtype=dtype).contiguous(memory_format=layout)
+    args = (x, meta(512, 512, kernel, kernel, dtype=dtype), None, [1, 1], [kernel // 2] * 2, [1, 1], False, [0, 0], 1)
+    seconds, *_, flops = cost(torch.ops.aten.convolution.default, args, {}, x, target)
+    return flops / seconds / target.flops("fp16" if dtype is torch.half else "fp32")
+
+
+def test_convolutions_that_are_not_channels_last_are_slower_on_tensor_cores():
+    last, l4 = torch.channels_last, find_card("l4")
+    assert arithmetic(l4, torch.half, last) == pytest.approx(0.7)
+    assert arithmetic(l4, torch.half) == pytest.approx(0.6 * 0.7)
+    assert arithmetic(l4, torch.half, kernel=1) == arithmetic(l4, torch.half, last, 1), "a product of matrices"
+    assert arithmetic(T4, torch.half, last) == pytest.approx(24 / 65)
+    assert arithmetic(find_card("p100"), torch.half) == pytest.approx(0.7), "which has none"
+    assert arithmetic(T4, torch.float32) == pytest.approx(1.0), "fp32 has no tensor cores there"
+    assert arithmetic(l4, torch.float32) > 1.2, "cuDNN computes in TF32 where it may, as it does by default"
+
+
+def test_convolutions_keep_their_pixels_channels_last():
+    """On `meta` PyTorch forgets it; on the card each later layer would not be copied."""
+
+    def net():
+        return nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3)), nn.ReLU(), nn.Conv2d(8, 1, 3)).to(
+            memory_format=torch.channels_last
+        )
+
+    def step(net):
+        return net(torch.randn(4, 8, 64, 64, device="cuda").contiguous(memory_format=torch.channels_last)).sum()
+
+    prediction = predict(net, step, precision="fp16")
+    assert prediction.by_category.get("workspace", 0) == 0 and prediction.most_peak_bytes == 0
+    weights_alone = predict(net, lambda net: net(torch.randn(4, 8, 64, 64, device="cuda")).sum())
+    assert weights_alone.most_peak_bytes > 0, "the input is copied, and what follows is not"
 
 
 def test_a_view_takes_no_time_and_the_longer_of_launch_and_gpu_counts():
@@ -36,3 +91,104 @@ def test_half_precision_convolutions_copy_a_plain_input():
     assert temporaries("convolution", (x.to(memory_format=torch.channels_last), weight), T4) == []
     assert temporaries("convolution", (x.float(), weight.float()), T4) == []
     assert temporaries("convolution", (x, meta(8, 8, 1, 1, dtype=torch.half)), T4) == []
+
+
+def convolved(groups=1, kernel=3, stride=1, layout=torch.contiguous_format, tries=False):
+    """The workspaces of a convolution of 64 channels of 32 x 32 pixels and of its backward pass, in values."""
+    x, weight = torch.empty(8, 64, 32, 32, device="meta"), torch.empty(64, 64 // groups, kernel, kernel, device="meta")
+    x = x.contiguous(memory_format=layout)
+    shape = [[stride, stride], [kernel // 2] * 2, [1, 1], False, [0, 0], groups]
+    out = torch.ops.aten.convolution(x, weight, None, *shape)
+    grads = torch.empty_like(out), x, weight, None, *shape, [True, True, False]
+    return (
+        workspace("convolution", (x, weight, None, *shape), out, tries) // 4,
+        workspace("convolution_backward", grads, None, tries) // 4,
+    )
+
+
+PIXELS = 8 * 64 * 32 * 32
+
+
+def test_a_convolution_may_copy_what_it_reads_and_writes():
+    assert convolved() == convolved(kernel=1) == (2 * PIXELS, 3 * PIXELS)
+    assert convolved(stride=2) == (PIXELS + PIXELS // 4, 2 * PIXELS + PIXELS // 4)
+    assert convolved(layout=torch.channels_last) == (0, 0), "it has the order that the kernels want"
+    assert convolved(groups=64) == (0, 0), "depthwise ones are PyTorch's own"
+    assert workspace("addmm", (torch.empty(2, 2), torch.empty(2, 2)), None, True) == 0
+
+
+def test_where_all_algorithms_are_tried_winograds_tiles_are_among_them():
+    tiles = 4 * 64 * 64 * 9 + 9 * 2 * PIXELS // 4
+    assert convolved(tries=True) == (tiles, 2 * tiles)
+    assert convolved(tries=True, layout=torch.channels_last) == (tiles, 2 * tiles)
+    assert convolved(tries=True, kernel=1) == convolved(kernel=1)
+    assert convolved(tries=True, stride=2) == convolved(stride=2)
+
+
+def deep(width=64):
+    layers = [nn.Conv2d(3, width, 3, padding=1), *(nn.Conv2d(width, width, 3, padding=1) for _ in range(3))]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def images(net):
+    return net(torch.randn(16, 3, 128, 128, device="cuda")).sum()
+
+
+def test_the_peak_of_a_convolution_net_is_an_interval():
+    prediction = predict(deep, images)
+    one = 4 * 16 * 64 * 128 * 128  # what a layer reads, and what it writes
+    assert prediction.most_peak_bytes - prediction.peak_bytes == pytest.approx(3 * one, rel=0.35)
+    assert prediction.most_reserved_bytes >= prediction.most_peak_bytes
+    shown, most = prediction.driver_bytes, prediction.most_driver_bytes
+    assert shown == prediction.reserved_bytes + 200 * 2**20 < most == prediction.most_reserved_bytes + 200 * 2**20
+    assert f"{shown / 2**30:.2f} to {most / 2**30:.2f} GiB, by the workspaces" in str(prediction)
+
+
+def test_other_nets_have_no_interval():
+    prediction = predict(lambda: nn.Linear(64, 64), lambda net: net(torch.randn(8, 64, device="cuda")).sum())
+    assert prediction.most_peak_bytes == 0 and prediction.most_driver_bytes == prediction.driver_bytes
+    assert f"nvidia-smi: {prediction.driver_bytes / 2**30:.2f} GiB\n" in str(prediction)
+
+
+def test_a_net_that_fits_without_all_workspaces_alone_is_said_to_be_tight():
+    prediction = predict(deep, images)
+    between = (prediction.peak_bytes + prediction.most_peak_bytes) / 2
+    card = f"{between / 0.92 / 2**30 + 200 / 2**10:.4f} GiB, capability 7.5"
+    tight = predict(deep, images, card)
+    assert tight.fits and not tight.fits_at_most and "It may be tight" in str(tight)
+    assert prediction.fits_at_most and "tight" not in str(prediction)
+
+
+def test_an_interval_may_be_wider_where_a_task_tries_all_algorithms(toy):
+    class Pictures(Toy):
+        def model(self):
+            return nn.Conv2d(3, 8, 3, padding=1)
+
+        def example_batch(self, size, device):
+            return {"x": torch.zeros(size, 3, 16, 16, device=device), "y": torch.zeros(size, 1, device=device)}
+
+        def loss(self, model, batch):
+            return {"squared": model(batch["x"]).square().sum()}, {}
+
+    plain, tried = (
+        predict_task(Pictures(config), config, find_card("t4"), 64, 1, 1)
+        for config in (toy(), toy({"training.cudnn_benchmark": True}))
+    )
+    assert plain.peak_bytes == tried.peak_bytes <= plain.most_peak_bytes < tried.most_peak_bytes
+
+
+def test_the_trainers_products_use_tf32_where_the_trainer_lets_them(toy):
+    class Plain(Toy):
+        def model(self):
+            return nn.Sequential(nn.Linear(3, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 1))
+
+        def loss(self, model, batch):
+            with torch.autocast("cuda", enabled=False):
+                return {"squared": (model(batch["x"]) - batch["y"]).square().sum()}, {}
+
+    before = torch.get_float32_matmul_precision()
+    half, full = (
+        predict_task(Plain(config), config, find_card("l40s"), 1024, 1, 1).pass_seconds[0]
+        for config in (toy({"training.precision": "bf16"}), toy({"training.precision": "fp32"}))
+    )
+    assert half < 0.8 * full and torch.get_float32_matmul_precision() == before

@@ -171,3 +171,14 @@ def test_a_cache_that_a_step_returns_is_held():
 
     held, freed = (predict_inference(wide, step(keep)).moments["after forward"] for keep in (True, False))
     assert held - freed == 3 * 4 * 4096 * WIDE
+
+
+def test_several_cards_hold_a_copy_of_the_gradients_and_set_nccls_buffers_aside():
+    alone, together = (predict(wide, loss, cards=cards) for cards in (1, 2))
+    trained = 4 * alone.parameters
+    assert together.peak_bytes - alone.peak_bytes == pytest.approx(trained, rel=0.01, abs=512)
+    assert alone.usable_bytes - together.usable_bytes == 200 * 2**20
+    assert any(group.what == "DDP's buckets" for group in together.alive)
+    assert any("sum their gradients" in sentence for sentence in together.unseen)
+    with pytest.raises(BadInput, match="cards is 0. Give how many"):
+        predict(wide, loss, cards=0)

@@ -13,6 +13,7 @@ from tests.planner import readings, speeds, vision
 XMEM, OTHERS, ADAPTERS, SPEEDS = readings.xmem(), readings.others(), readings.adapters(), speeds.every()
 FOUND = json.loads(RECORD.read_text())
 ROWS = FOUND["memory"]["xmem"] | FOUND["memory"]["others"] | FOUND["memory"]["adapters"]
+WAITING = "ViT-L/16 bf16 weights, batch 4 x 4, A100"
 NETS = tuple(vision.PARAMETERS)
 
 
@@ -25,7 +26,7 @@ def test_the_record_has_every_row_of_the_table_and_no_other():
         name: row["measured_mib"] for name, row in ROWS.items()
     }
     assert {row.name: list(row.published) for row in SPEEDS} == {n: r["published"] for n, r in FOUND["speed"].items()}
-    assert all(row.source for row in [*XMEM, *OTHERS, *ADAPTERS, *SPEEDS]) and len(XMEM) == 25 and len(SPEEDS) == 16
+    assert all(row.source for row in [*XMEM, *OTHERS, *ADAPTERS, *SPEEDS]) and len(XMEM) == 25 and len(SPEEDS) == 21
     for row in ROWS.values():
         assert row["error"] == pytest.approx(row["predicted_mib"] / row["measured_mib"] - 1, abs=1e-3)
 
@@ -61,16 +62,28 @@ def test_transformers_are_predicted_better_than_by_the_best_published_method():
     assert statistics.mean(map(abs, errors(texts))) < rival
 
 
-def test_most_speeds_lie_inside_their_interval():
-    """Those of fp32 are forecast too slow; a T4 in fp16 on a convolution net is the one that is forecast too fast."""
+def test_nine_of_ten_speeds_lie_inside_an_interval_that_is_narrow():
+    """Outside is a loop of batches of four that waited for its CPU, longer than ours does for each operator."""
+    inside = {
+        name: row["forecast"][0] <= row["published"][1] and row["published"][0] <= row["forecast"][1]
+        for name, row in FOUND["speed"].items()
+    }
+    assert [name for name, is_inside in inside.items() if not is_inside] == [WAITING] and len(inside) == 21
+    assert max(row["forecast"][1] / row["forecast"][0] for row in FOUND["speed"].values()) <= 2.3
     ratios = {name: row["expected_over_published"] for name, row in FOUND["speed"].items()}
-    half = {name: ratio for name, ratio in ratios.items() if "fp32" not in name}
-    inside = [
-        row["forecast"][0] <= row["published"][1] and row["published"][0] <= row["forecast"][1]
-        for name, row in FOUND["speed"].items() if name in half
-    ]  # fmt: skip
-    assert inside.count(False) <= 1 and sum(0.8 <= ratio <= 1.22 for ratio in half.values()) == len(half) - 1
-    assert all(0.5 <= ratio <= 1 for name, ratio in ratios.items() if "fp32" in name)
+    near = {name for name, ratio in ratios.items() if 1 / 1.3 <= ratio <= 1.3}
+    assert set(ratios) - near == {WAITING, "ResNet-50 TF32 NHWC, A100, batch 256"}
+
+
+def test_the_upper_end_of_a_convolution_nets_interval_is_no_underestimate():
+    """Of rows on which the rule was chosen, and of those that were only compared with it (see readings.WORKSPACES)."""
+    chosen, others = ([ROWS[name]["at_most_error"] for name in names] for names in readings.WORKSPACES)
+    assert len(chosen) == 5 and len(others) >= 10
+    assert min(chosen) >= 0 and min(others) >= 0
+    assert summary(others)["mean"] <= 0.18 and max(chosen + others) <= 0.37
+    nets = [row for row in [*XMEM, *OTHERS] if row.name.startswith((*NETS, "U-Net")) and not row.ran_out]
+    assert {row.name for row in nets} == {*readings.WORKSPACES[0], *readings.WORKSPACES[1]}
+    assert all(ROWS[row.name]["at_most_mib"] >= ROWS[row.name]["predicted_mib"] for row in nets)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +101,7 @@ def test_the_record_is_what_is_predicted_now(name):
     result = row.prediction()
     assert row.predicted(result) / 2**20 == pytest.approx(ROWS[name]["predicted_mib"], rel=0.01)
     assert result.fits == ROWS[name]["fits"]
+    assert row.most(result) / 2**20 == pytest.approx(ROWS[name].get("at_most_mib", 0), rel=0.01)
 
 
 def test_a_speed_of_the_record_is_what_is_forecast_now():
@@ -108,6 +122,9 @@ def test_the_readme_quotes_the_figures_of_the_record():
     assert f"23 of these are a test (mean {100 * xmem['mean']:.1f} %" in text and xmem["rows"] == 23
     assert f"{others['rows']} readings of other sources (mean {100 * others['mean']:.1f} %" in text
     assert f"half of them within {100 * others['median']:.1f} %" in text
+    upper = [100 * ROWS[name]["at_most_error"] for names in readings.WORKSPACES for name in names]
+    assert f"none of {len(upper)} convolution nets is underestimated (+{min(upper):.1f} to +{max(upper):.1f} %)" in text
+    assert f"20 of {len(SPEEDS)} published training speeds lie inside" in text
     tensors, reserved = FOUND["summary"]["adapters"], FOUND["summary"]["reserved"]
     span = f"({100 * tensors['lowest']:.1f} to +{100 * tensors['highest']:.1f} %) in tensors"
     assert f"within {100 * tensors['mean']:.1f} % on average {span}" in text

@@ -6,7 +6,7 @@ from torch import nn
 
 from lib.errors import BadInput
 from lib.planner import predict, predict_inference
-from lib.planner.quantised import Adapted, Quantised, adapt, quantise
+from lib.planner.quantised import Adam8bit, Adapted, Quantised, adapt, quantise
 
 D = 1024
 WEIGHTS = 4 * D * D
@@ -79,3 +79,18 @@ def test_what_cannot_be_is_a_sentence():
         adapt(made(), 8, ["q_proj"])
     with pytest.raises(BadInput, match="No adapter of rank 0"):
         adapt(made(), 0, ["0"])
+
+
+def test_8_bit_adam_keeps_two_bytes_and_two_scales_a_block():
+    size = 2048 * 2048
+
+    def step(net):
+        return net(torch.randn(1, 2048, device="cuda")).sum()
+
+    small, plain = (
+        predict(lambda: nn.Linear(2048, 2048), step, optimizer=kind).by_category["optimizer"]
+        for kind in (Adam8bit, torch.optim.Adam)
+    )
+    bias = 2 * 4 * 2048  # below 4096 values it stays fp32
+    assert small == pytest.approx(2 * size + 2 * 4 * size // 256 + bias, abs=4 * 512)
+    assert plain == pytest.approx(8 * size + bias, abs=4 * 512)

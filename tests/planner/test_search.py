@@ -247,7 +247,7 @@ def test_time_follows_from_the_bounds(tall):
     assert 0 < fast < plan.chosen.expected_seconds < slow
     flops = 3 * 2 * 16 * 512 * (2 * 256 * 2048) * 4 - 2 * 16 * 512 * 256 * 2048  # the first input needs no gradient
     assert plan.chosen.prediction.pass_flops == pytest.approx(flops, rel=0.01)
-    assert fast >= flops / (0.7 * 8.1e12)  # of the T4's fp32 peak
+    assert fast >= flops / 8.1e12  # the T4's fp32 peak
     text = planner.of_plan(plan)
     assert "100,000" in text and "A week's 30 GPU hours give about" in text
     seconds = 1000 * plan.chosen.expected_seconds
