@@ -20,8 +20,10 @@ MACROS = """
   the driver shows {{ driver(prediction) }} GiB
 </div>
 {{ bar(plan, pieces) }}
-{# five figures stand in a row, or where there is no room three above two #}
-<div style="margin:8px 0 2px 0;display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr))">
+{# five figures stand in a row; where there is no room for it three above two, and none stands alone #}
+{% set columns = "display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr))" %}
+<div style="margin:8px 0 2px 0;display:flex;flex-wrap:wrap">
+  <div style="flex:3 1 450px;{{ columns }}">
   {% set dealt = plan.cards * option.passes * option.micro_batch == plan.effective_batch %}
   {% set each = (option.passes ~ " passes") if option.passes > 1 else "1 pass" %}
   {% set batch = plan.effective_batch ~ " = " ~ (plan.cards ~ " cards x " if plan.cards > 1) ~ each ~ " x " ~
@@ -31,7 +33,9 @@ MACROS = """
             "%.2f x the compute"|format(option.relative_compute)) }}
   {% set slow, fast = (1 / option.step_seconds[1])|computed, (1 / option.step_seconds[0])|computed %}
   {{ figure((1 / option.expected_seconds)|computed, "steps a second", "expected; " ~ slow ~ " to " ~ fast) }}
+  </div>
   {% if plan.max_steps %}
+  <div style="flex:2 1 300px;{{ columns }}">
     {{ figure(plan.seconds(plan.max_steps)|duration, "GPU time", "{:,} steps".format(plan.max_steps)) }}
     {% if quota %}
       {% set share, sessions = quota(plan.max_steps) %}
