@@ -123,12 +123,12 @@ def test_a_rank_takes_no_folder_lib_of_ones_own_for_the_library(empty):
 
 def test_the_process_that_plans_takes_no_folder_lib_of_ones_own_for_the_library(empty, toy, monkeypatch):
     """What it would import is asked in its place: a plan takes seconds."""
-    started = subprocess.run
+    started = subprocess.Popen
 
     def ask(command, env, **options):
         code = "import lib, sys; sys.exit(lib.__file__)"
         return started([*command[: command.index("-m")], "-c", code], env=env, **options)
 
-    monkeypatch.setattr(process.subprocess, "run", ask)
+    monkeypatch.setattr(process.subprocess, "Popen", ask)
     with pytest.raises(process.TrainingFailed, match=str(Path(ROOT, "lib", "__init__.py"))):
         process.plan(toy())

@@ -107,11 +107,12 @@ def test_runs_of_glacier_read_every_key_of_its_settings(tmp_path, monkeypatch):
     overrides = {"output_dir": str(tmp_path / "runs"), "data.num_workers": 0}
     config = load_config(tmp_path / "glacier.yaml", overrides)
     found = unread_in_a_run(monkeypatch, config, glacier.Settings, [LIB])
-    # Those of squares, folds, carried weights, ensembles and predictions: each has tests of its own
+    # Those of squares, folds, carried weights, a loss, ensembles and predictions: each has tests of its own
     assert {key for key in found if key.startswith("workload.")} == {
         "workload.split.square", "workload.split.fold", "workload.initial.bands", "workload.initial.classes",
         "workload.criteria.ensemble_mcc", "workload.prediction.views", "workload.prediction.batch",
         "workload.prediction.probabilities", "workload.prediction.uncertainty", "workload.prediction.polygons",
+        "workload.prediction.weighted", "workload.prediction.most_behind", "workload.loss.missed",
     }  # fmt: skip
 
 

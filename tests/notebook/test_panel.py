@@ -94,10 +94,10 @@ def test_a_card_that_kaggle_does_not_lend_has_no_quota(planned):
     assert "quota" not in of_plan(panel.Choice(GRAPHMER, {}, "l4").plan())
 
 
-def test_the_five_figures_of_a_plan_stand_in_one_grid(planned):
+def test_the_five_figures_of_a_plan_stand_as_three_and_two_where_a_row_has_no_room(planned):
     html = of_plan(panel.Choice(GRAPHMER, {}, "t4").plan())
-    grid = html.split("display:grid")[1].split("<details")[0]
-    assert html.count("font-size:20px") == grid.count("font-size:20px") == 5
+    groups = html.split("<details")[0].split("display:grid")[1:]
+    assert "flex-wrap:wrap" in html and [group.count("font-size:20px") for group in groups] == [3, 2]
 
 
 # --- controls ---------------------------------------------------------------------------------------------------------

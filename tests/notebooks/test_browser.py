@@ -25,8 +25,8 @@ FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 CONTROLS = [
-    "Workload", "Card", "Number of cards", "Effective batch", "Precision", "Recomputed", "Roots", "Facts",
-    "Use this plan",
+    "Workload", "Card", "Number of cards", "Profile", "Effective batch", "Precision", "Recomputed", "Roots",
+    "Facts", "Use this plan",
 ]  # fmt: skip
 SECONDS = 90  # for one answer: a plan takes 2 to 12 of them on an idle machine
 FOCUSED = """() => {
@@ -138,10 +138,11 @@ class Shown:
         return self.bar.evaluate("bar => [...bar.children].map(piece => piece.getBoundingClientRect().width)")
 
     def cut(self):
-        """What of the panel lies outside of the window, by its text."""
+        """What of the panel lies outside of the window, by its text, and cannot be scrolled to either."""
         return self.box.evaluate("""box => [...box.querySelectorAll("*")].filter(one => {
             const place = one.getBoundingClientRect();
-            return place.width && (place.left < 0 || place.right > window.innerWidth);
+            const is_folded = one.closest("details:not([open])"), scrolls = one.closest('[style*="overflow-x:auto"] *');
+            return place.width && !is_folded && !scrolls && (place.left < 0 || place.right > window.innerWidth);
         }).map(one => one.textContent)""")
 
     def walk(self, steps):

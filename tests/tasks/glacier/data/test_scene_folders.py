@@ -168,6 +168,6 @@ def test_maps_and_the_program_for_a_grader_read_them_too(tmp_path):
     text = solution.text()
     (tmp_path / "solution.py").write_text(text)
     names = runpy.run_path(str(tmp_path / "solution.py"))
-    settings = {"band_files": ["B10", "b02"], "channels": [1, 2], "nodata": []}
+    settings = {"band_files": ["B10", "b02"], "channels": [1, 2], "nodata": [], "quality_band": 0, "stretch": []}
     scenes = names["scenes"](tmp_path / "new", settings)
     assert list(scenes) == ["S1"] and (names["read"](scenes["S1"], settings)[0] == image).all()
