@@ -25,6 +25,8 @@ TINY = {
     "workload.split.test": 0.15,
     "workload.model.widths": "[4, 4, 4, 4, 4]",
     "workload.model.decoder": "[4, 4, 4, 4, 4]",
+    "workload.baseline.pixels": 2000,
+    "workload.baseline.rounds": 5,
 }
 GLACIER = {
     **TINY,

@@ -200,7 +200,11 @@ class Glacier(Task):
         source = self.settings.source
         pairs = self.settings.index_places or baselines.usual_indices(source.bands)
         test = self.datasets()["test"]
-        return baselines.compared(self.data.whole_tiles, test, len(source.classes), self.config.seed, pairs)
+        bounds = self.settings.baseline
+        return baselines.compared(
+            self.data.whole_tiles, test, len(source.classes), self.config.seed, pairs,
+            pixels=bounds.pixels, rounds=bounds.rounds,
+        )  # fmt: skip
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables (evaluation, baselines, scenes) and figures of the test; returns them and a verdict as text.

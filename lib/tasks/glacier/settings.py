@@ -311,6 +311,14 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """What bounds the time of the boosted trees that the network is compared with."""
+
+    pixels: int = option(200_000, "Pixels that they are fitted on at most.", minimum=100)
+    rounds: int = option(100, "Trees of each class.", minimum=1)
+
+
+@dataclass(frozen=True)
 class Settings:
     source: Source = Source()
     download: tuple[str, ...] = option(
@@ -333,6 +341,7 @@ class Settings:
         "drawn one.",
     )
     criteria: Criteria = Criteria()
+    baseline: Baseline = Baseline()
     prediction: Prediction = Prediction()
     export: Literal["none", "onnx"] = option("none", "What the archive has beside the tested weights: onnx, or none.")
     bad_input_limit: int = option(0, "Unusable scenes that are left out; one more refuses the data.", minimum=0)

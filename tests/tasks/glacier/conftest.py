@@ -1,11 +1,9 @@
 """The configuration of a tiny network on small scenes."""
 
-from functools import partial
 
 import pytest
 
 from lib.task import find_task, load_config
-from lib.tasks.glacier import baselines
 from tests.tasks.glacier.files import write_scenes
 
 TINY = """
@@ -22,6 +20,7 @@ workload:
   model: {widths: [4, 4, 4, 4, 4], depths: [1, 1, 1, 1], decoder: [4, 4, 4, 4, 4]}
   loss: {focal: 0.25, dice: 0.25, mcc: 0.35, boundary: 0.15, ramp_steps: 4}
   criteria: {mcc: 0.99, class_iou: 0.99}
+  baseline: {pixels: 2000, rounds: 3}
 """
 
 
@@ -42,12 +41,6 @@ def tiny(tmp_path):
 def without_figures(quick, monkeypatch):
     """Runs whose figures, which take longer than their training, nobody looks at."""
     monkeypatch.setattr(find_task("glacier"), "_draw", lambda *_: None)
-
-
-@pytest.fixture
-def few_trees(monkeypatch):
-    """Runs whose baselines are fitted on few pixels, in a fraction of the time."""
-    monkeypatch.setattr(baselines, "compared", partial(baselines.compared, pixels=2000, rounds=3))
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_normalisation_travels_with_the_weights_and_no_data_is_the_mean(tiny):
         assert torch.allclose(model(hole), model(filled), atol=1e-5) and torch.isfinite(model(hole)).all()
 
 
-def test_a_whole_run_leaves_tables_figures_and_a_verdict(tiny, capsys, few_trees):
+def test_a_whole_run_leaves_tables_figures_and_a_verdict(tiny, capsys):
     summary = launch.train(tiny())
     run = platform.output_dir(tiny()) / "tiny"
     assert summary.reason == "completed" and summary.metrics.keys() == summary.baseline.keys()
@@ -161,7 +161,7 @@ def test_weights_of_seven_bands_start_a_run_of_five(tiny, tmp_path, capsys):
 
 
 @pytest.mark.skipif(not (SAMPLES / "landsat8_bqa").is_dir(), reason="sample data is not there")
-def test_a_real_landsat_scene_trains_on_water_and_cloud(tmp_path, tiny, without_figures, few_trees):
+def test_a_real_landsat_scene_trains_on_water_and_cloud(tmp_path, tiny, without_figures):
     """Masks from the quality band (pre-collection bits: cloud 14-15, water 4-5), split by squares of the map."""
     for number, band in enumerate((2, 3, 4, 6, 10), 1):
         (tmp_path / "real" / f"Band{number}").mkdir(parents=True)

@@ -88,7 +88,7 @@ class Fixed(nn.Module):
         return self.bias.view(1, 4, 1, 1).expand(len(image), 4, *image.shape[-2:])
 
 
-def test_a_vote_says_what_each_reaches_and_who_was_left_out(tiny, tmp_path, few_trees, without_figures):
+def test_a_vote_says_what_each_reaches_and_who_was_left_out(tiny, tmp_path, without_figures):
     task = load_task(tiny({"workload.prediction.most_behind": 0.1}))
     task.members = members(0.8, 0.9, 0.2)
     scores, text = task.vote([Fixed(1), Fixed(2), Fixed(0)], tmp_path)
