@@ -16,7 +16,7 @@ ABSENT = math.nan  # the score of a class that there is nothing to say about; ne
 
 @dataclass(frozen=True)
 class Interval:
-    """A score, and the bounds that 95 % of the draws of what was tested lie in."""
+    """A score, and the bounds that 95 % of the draws of what was tested lie in; NaN where there is but one to draw."""
 
     value: float
     low: float
@@ -27,7 +27,7 @@ class Interval:
 
     @property
     def signed(self) -> str:
-        return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+        return f"{self.value:+.3f}" + ("" if math.isnan(self.low) else f" [{self.low:+.3f}, {self.high:+.3f}]")
 
 
 class Confusion:

@@ -132,9 +132,9 @@ notebook.picture(run.folder / "plots" / "metrics.png")
 
 # %% [markdown]
 # ## Evaluation beside the trivial baseline
-# *Trivial* is gradient boosting on the bands of a single pixel, fitted to the same training tiles: it does not see the
-# surroundings. Pixels without data or label are not counted, and each other pixel counts once. A class that the held-out
-# ground does not have is left out, and not counted as right.
+# *Trivial* is the strongest of three boostings that are fitted to the same training tiles: of a pixel's bands alone, with the
+# means around it, and with every class counting alike. Pixels without data or label are not counted, and each other pixel
+# counts once. A class that the held-out ground does not have is left out, and not counted as right.
 
 # %%
 print(notebook.compare(summary))

@@ -161,7 +161,7 @@ found = resume.announce(run)
 # %% [markdown]
 # ## Full run
 # Interrupting this cell once finishes the step and saves; run it again to continue. Yes/no questions stay at what is common
-# for the first quarter of a run and break away later: do not judge it before. A figure of it is drawn again every few
+# for the first third of a run and break away later: do not judge it before. A figure of it is drawn again every few
 # seconds: loss, metrics, the best validation, memory and the time left.
 
 # %%

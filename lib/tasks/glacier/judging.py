@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.scores import IGNORE, mcc, per_class, scores_of
+from lib.scores import IGNORE, Interval, mcc, per_class, scores_of
 from lib.text import aligned
 
 MEASURES = ("mcc", "mean_iou")
@@ -48,19 +48,7 @@ def measured(counts: np.ndarray) -> np.ndarray:
     return np.stack([correlation, iou.sum(-1) / np.maximum((union > 0).sum(-1), 1)], -1)
 
 
-@dataclass(frozen=True)
-class Gain:
-    """By how much a score is above another one, and the bounds that 95 % of the draws lie in; NaN for a single unit."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:+.4f}" + ("" if math.isnan(self.low) else f" [{self.low:+.4f}, {self.high:+.4f}]")
-
-
-def gains(counts: np.ndarray, reference: np.ndarray, units: Sequence[Any]) -> dict[str, Gain]:
+def gains(counts: np.ndarray, reference: np.ndarray, units: Sequence[Any]) -> dict[str, Interval]:
     """Returns by how much each of MEASURES is above that of a reference: (tiles, classes, classes) counts of both.
 
     `units` (tiles) says what each tile belongs to; of these so many are drawn with replacement as there are.
@@ -75,7 +63,7 @@ def gains(counts: np.ndarray, reference: np.ndarray, units: Sequence[Any]) -> di
         pooled = measured((drawn.astype(np.float64) @ both.reshape(len(names), -1)).reshape(_DRAWS, *both.shape[1:]))
         low, high = np.percentile(pooled[:, 0] - pooled[:, 1], _BOUNDS, axis=0)
     columns = zip(MEASURES, value.tolist(), low.tolist(), high.tolist(), strict=True)
-    return {name: Gain(*bounds) for name, *bounds in columns}
+    return {name: Interval(*bounds) for name, *bounds in columns}
 
 
 def strongest(baselines: Mapping[str, np.ndarray]) -> str:
@@ -121,7 +109,7 @@ class Judged:
             return []
         units = [self.units[number] for number in self.numbers]
         found = {name: gains(self.counts[self.numbers], counts, units) for name, counts in self.baselines.items()}
-        rows = [[f"{self.name} less {name}", *map(str, gain.values())] for name, gain in found.items()]
+        rows = [[f"{self.name} less {name}", *(one.signed for one in gain.values())] for name, gain in found.items()]
         some = len(self.numbers) < len(self.counts)
         where = f"{len(self.numbers):,} of {len(self.counts):,} tiles of the test" if some else "The test"
         table = aligned([["gain", *MEASURES], *rows], left=[0])
@@ -153,11 +141,11 @@ class Judged:
         return f"The worst scenes by mean IoU{more}:\n{aligned([head, *rows[:_WORST]], left=[0])}"
 
 
-def _concluded(name: str, best: str, found: Mapping[str, Mapping[str, Gain]], units: int) -> str:
+def _concluded(name: str, best: str, found: Mapping[str, Mapping[str, Interval]], units: int) -> str:
     """Returns a sentence on whether the network is above the strongest baseline, as far as the scenes can tell."""
     gain = found[best][MEASURES[0]]
     side = "above" if gain.value > 0 else "not above"
-    beside = f"The {name} is {side} the strongest baseline by MCC, {best}: {gain}"
+    beside = f"The {name} is {side} the strongest baseline by MCC, {best}: {gain.signed}"
     if math.isnan(gain.low):
         return f"{beside}. There is one scene alone, so nothing says how far chance goes."
     if gain.low <= 0 <= gain.high:

@@ -75,7 +75,7 @@ def test_the_strongest_baseline_is_named_and_whether_the_network_is_above_it():
     weak, strong = right([0.6] * 4), right([0.7, 0.8, 0.7, 0.8])
     assert strongest({"weak": weak, "strong": strong}) == "strong"
     text = judged(right([0.9] * 4), {"weak": weak, "strong": strong}).text()
-    assert "The network is above the strongest baseline by MCC, strong: +0.3000 [" in text
+    assert "The network is above the strongest baseline by MCC, strong: +0.300 [" in text
     assert "holds 0" not in text and "draws of 2 scenes, paired" in text
     text = judged(right([0.8, 0.8, 0.7, 0.7]), {"strong": strong}).text()
     assert "not above the strongest baseline" in text and "this test does not tell them apart" in text
@@ -86,7 +86,7 @@ def test_the_strongest_baseline_is_named_and_whether_the_network_is_above_it():
 def test_baselines_on_some_tiles_are_compared_with_the_network_on_these():
     network = right([1.0, 0.5, 1.0, 0.5])
     text = judged(network, {"weak": right([0.75, 0.75])}, numbers=[0, 2]).text()
-    assert text.startswith("2 of 4 tiles of the test") and "network less weak  +0.5000" in text
+    assert text.startswith("2 of 4 tiles of the test") and "network less weak  +0.500" in text
 
 
 def test_scenes_are_listed_from_the_worst_and_the_tables_are_written(tmp_path):
