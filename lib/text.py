@@ -27,6 +27,11 @@ def amount(count: float) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
+def weights(count: int) -> str:
+    """Returns a number of weights as a person says it: 7,540, or 22.7 M."""
+    return f"{count / 1e6:,.1f} M" if count >= 1e5 else f"{count:,}"
+
+
 def computed(value: float) -> str:
     """Writes a computed number without false precision: 0.52, 9.30, 93.0, 177,000."""
     if value < 100:

@@ -1,6 +1,6 @@
 """Tables, durations, bytes and criteria as a person reads them."""
 
-from lib.text import Criterion, aligned, amount, computed, duration
+from lib.text import Criterion, aligned, amount, computed, duration, weights
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_spaces():
@@ -15,6 +15,10 @@ def test_durations_are_hours_minutes_and_seconds():
 
 def test_bytes_are_in_the_units_of_a_disk():
     assert [amount(n) for n in (650_000, 34_500_000, 1.2e9)] == ["0.7 MB", "34.5 MB", "1.2 GB"]
+
+
+def test_a_number_of_weights_is_never_nothing():
+    assert [weights(n) for n in (1, 7_540, 99_999, 100_000, 22_713_216)] == ["1", "7,540", "99,999", "0.1 M", "22.7 M"]
 
 
 def test_computed_numbers_have_three_digits():

@@ -16,12 +16,13 @@ from lib.planner.log import CATEGORIES
 from lib.planner.page import MACROS
 from lib.planner.search import STEPS, Plan
 from lib.planner.table import QUOTA_HOURS, alive_rows, driver, layer_rows, notices, quota
-from lib.text import computed, duration
+from lib.text import computed, duration, weights
 
 _TEXT = ("#fff", "#000", "#000", "#000", "#000", "#000")  # that is readable on the colour of each category
 _ALIVE = 8  # groups
 _ENVIRONMENT = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
 _ENVIRONMENT.filters |= {"gib": lambda size: f"{size / GIB:.2f}", "duration": duration, "computed": computed}
+_ENVIRONMENT.filters |= {"weights": weights}
 _ENVIRONMENT.globals |= {"fits": f"{FITS:.0%}", "lengths": STEPS, "week": f"{QUOTA_HOURS:.0f}", "warning": "#D55E00"}
 _ENVIRONMENT.globals |= {"notices": notices, "driver": driver}
 _PAGE = _ENVIRONMENT.from_string(MACROS).module

@@ -12,10 +12,11 @@ MACROS = """
 {% set option, prediction = plan.chosen, plan.chosen.prediction %}
 <div style="font-size:15px">
   <b>{{ plan.run }} fits on {{ plan.cards ~ " x " if plan.cards > 1 }}{{ plan.card }}</b>: at the peak
-  {{ prediction.peak_bytes|gib }} of {{ plan.usable_bytes|gib }} GiB ({{ "{:.0%}".format(prediction.share) }})
+  {{ prediction.peak_bytes|gib }} of the {{ plan.usable_bytes|gib }} GiB that PyTorch can have
+  ({{ "{:.0%}".format(prediction.share) }})
 </div>
 <div style="font-size:12px;opacity:.75">
-  {{ "%.1f"|format(plan.parameters / 1e6) }} M parameters, {{ plan.precision }},
+  {{ plan.parameters|weights }} parameters, {{ plan.precision }},
   effective batch {{ plan.effective_batch }}; PyTorch's allocator reserves {{ prediction.reserved_bytes|gib }} GiB,
   the driver shows {{ driver(prediction) }} GiB
 </div>

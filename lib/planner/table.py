@@ -9,7 +9,7 @@ from lib.planner.card import FITS
 from lib.planner.log import OUTSIDE, SIZES, Alive, Layer, folded
 from lib.planner.prediction import Prediction, at_most, of_driver
 from lib.planner.search import STEPS, Option, Plan
-from lib.text import aligned, computed, duration
+from lib.text import aligned, computed, duration, weights
 
 _ALIVE = 12  # rows
 _SMALL = 0.005  # of all; layers below it are one row
@@ -29,7 +29,7 @@ def of_plan(plan: Plan) -> str:
     changed = "".join(f"{line}\n" for line in plan.changed)
     lengths = [["steps", "time", "of week", "sessions"]] + [[f"{n:,}", *_cost(plan, n)] for n in STEPS]
     return (
-        f"{changed}{plan.run}: {plan.parameters / 1e6:.1f} M parameters on {plan.cards} card{'s' * (plan.cards > 1)} "
+        f"{changed}{plan.run}: {weights(plan.parameters)} parameters on {plan.cards} card{'s' * (plan.cards > 1)} "
         f"({plan.card}), {plan.precision}, effective batch {plan.effective_batch} in {plan.slots} slot(s).\n"
         f"Of {plan.usable_bytes / GIB:.2f} GiB after the CUDA context at most {FITS:.0%} are planned: "
         f"{plan.limit_bytes / GIB:.2f} GiB.\n\n"
@@ -89,7 +89,7 @@ def of_plans(plans: Sequence[Plan]) -> str:
     for plan in plans:
         option = plan.chosen
         rows.append([
-            plan.run, f"{plan.cards} x {plan.card}", f"{plan.parameters / 1e6:.1f} M",
+            plan.run, f"{plan.cards} x {plan.card}", weights(plan.parameters),
             f"{option.micro_batch} x {option.passes}", f"{option.recomputed} of {plan.layers}",
             f"{option.prediction.peak_bytes / GIB:.2f}", f"{option.prediction.share:.0%}",
             _speed(option), computed(_steps_a_week(plan)),

@@ -68,7 +68,7 @@ def test_the_bar_is_as_long_as_the_memory_and_the_line_stands_at_the_limit(plann
 def test_the_picture_says_what_the_table_says_and_escapes_what_it_shows(planned):
     html = of_plan(panel.Choice(GRAPHMER, {}, "t4").plan())
     text = text_of(html)
-    assert "graphmer fits on 2 x T4 : at the peak 7.00 of 14.36 GiB (49%)" in text
+    assert "graphmer fits on 2 x T4 : at the peak 7.00 of the 14.36 GiB that PyTorch can have (49%)" in text
     assert "1.00 steps a second expected; 0.50 to 2.00" in text and "2:46:40 GPU time 10,000 steps" in text
     assert "9.3% of a week's quota" in text and "what a &lt;test&gt; leaves out" in html
 

@@ -76,7 +76,7 @@ def runs(scores: Mapping[str, Mapping[str, float]], metrics: Sequence[str], out:
             ax.axhline(mean, color="black", linestyle="--", linewidth=1)
             ax.set_title(f"{metric}: mean {mean:.3f}", fontsize=10)
         ax.set_xticks(range(len(named)), list(named), rotation=60, fontsize=7, ha="right")
-        ax.set_ylim(0, 1)
+        ax.set_ylim(1.05 * min([0, *named.values()]), 1)  # MCC is below 0 where answers are worse than chance
     return save(figure, out)
 
 

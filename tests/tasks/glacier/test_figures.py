@@ -52,6 +52,14 @@ def test_runs_have_bars_and_their_mean(tmp_path, monkeypatch):
     assert [bar.get_height() for bar in drawn[0].axes[0].patches] == pytest.approx([0.5, 0.7])
 
 
+def test_a_run_that_is_worse_than_chance_has_a_bar_too(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure) or path)
+    figures.runs({"fold0": {"mcc": -0.2}, "fold1": {"mcc": 0.7}}, ("mcc",), tmp_path / "a.png")
+    low, high = drawn[0].axes[0].get_ylim()
+    assert low < -0.2 and high == 1
+
+
 def test_tiles_are_drawn_above_their_masks(tmp_path):
     path = figures.tiles([tile(1), tile(2)], CLASSES, tmp_path / "plots" / "tiles.png")
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -7,7 +7,18 @@ import pytest
 import torch
 
 from lib.tasks.legal import judging
-from lib.tasks.legal.evaluation import BOTH, COUNTS, MAJORITY, NETWORK, PRODUCT, STRONGEST, Evaluator, probability
+from lib.tasks.legal.evaluation import (
+    BOTH,
+    COUNTS,
+    MAJORITY,
+    NETWORK,
+    PRODUCT,
+    PUBLISHED_WEIGHT,
+    STRONGEST,
+    Evaluator,
+    probability,
+    standard_error,
+)  # fmt: skip
 from lib.tasks.legal.samples import collated
 
 
@@ -34,6 +45,28 @@ def test_a_network_that_says_the_same_of_every_sentence_is_shut_out(evaluator):
     truth = evaluator.truth("validation")
     common = np.log(np.bincount(truth, minlength=len(evaluator.classes)) + 1.0)
     assert evaluator.best_weight(np.tile(common, (len(truth), 1)), "validation") == 0
+
+
+@pytest.mark.parametrize(("weights", "usual"), [("", 0), ("someone/encoder", PUBLISHED_WEIGHT)])
+def test_where_documents_cannot_tell_the_weight_is_the_usual_one_of_a_published_encoder_or_none(
+    evaluator, weights, usual
+):
+    evaluator.data.learned = {**evaluator.data.learned, "encoder": {"weights": weights}}
+    says_nothing = np.full((len(evaluator.truth("validation")), len(evaluator.classes)), -1.0)
+    assert evaluator.best_weight(says_nothing, "validation") == usual
+    misleads = network_of(evaluator, "validation", -3)
+    assert evaluator.best_weight(misleads, "validation") < 0.5, "what is clearly worse is never taken"
+
+
+def test_the_standard_error_is_that_over_draws_of_documents():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(20, 60, 30)
+    values = np.concatenate([rng.normal(rng.normal(), 1, length) for length in lengths])
+    of = np.split(values, np.cumsum(lengths)[:-1])
+    drawn = [np.concatenate([of[k] for k in rng.integers(0, 30, 30)]).mean() for _ in range(2000)]
+    assert standard_error(values, lengths) == pytest.approx(np.std(drawn), rel=0.1)
+    assert standard_error(values, lengths) > 3 * values.std() / np.sqrt(len(values)), "sentences are alike within one"
+    assert standard_error(values, [len(values)]) == np.inf
 
 
 def test_the_probability_is_that_under_the_best_power_and_offsets(evaluator):

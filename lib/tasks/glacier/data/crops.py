@@ -16,10 +16,16 @@ _DRAWN = 2_000  # crops by which the shares of classes are estimated
 
 
 class Draws:
-    """What an epoch draws from: each tile once for a crop anywhere, and once for each rare class that it shows."""
+    """What an epoch draws from: each tile for a crop anywhere, and once more for each rare class that it shows.
 
-    def __init__(self, counts: np.ndarray, weights: np.ndarray | None, centred: Mapping[int, float]):
-        """`counts` (tiles, classes) are pixels, `weights` (tiles) of crops anywhere; `centred` are shares by class."""
+    All of these stand there as many times as it takes for an epoch to show about as many pixels as its tiles have.
+    """
+
+    def __init__(self, counts: np.ndarray, weights: np.ndarray | None, centred: Mapping[int, float], size: int):
+        """`counts` (tiles, classes) are pixels, `weights` (tiles) of crops anywhere; `centred` are shares by class.
+
+        `size` is that of a crop's side in pixels.
+        """
         around = [(tile, k) for k in sorted(centred) for tile in np.flatnonzero(counts[:, k])]
         self.tiles = np.array([*range(len(counts)), *(tile for tile, _ in around)])
         self.classes = np.array([ANYWHERE] * len(counts) + [k for _, k in around])
@@ -29,6 +35,10 @@ class Draws:
         # of a class every pixel is as likely, so a tile comes as often as it has pixels of it
         parts += [shown[k] * counts[counts[:, k] > 0, k] / counts[:, k].sum() for k in sorted(shown)]
         self.weights = np.concatenate(parts) * len(self.tiles)
+        times = max(1, round(float(counts.sum()) / size**2 / len(self.tiles)))
+        self.tiles, self.classes, self.weights = (
+            np.tile(own, times) for own in (self.tiles, self.classes, self.weights)
+        )
 
 
 def shares(store: Store, chosen: np.ndarray, draws: Draws, size: int) -> np.ndarray:

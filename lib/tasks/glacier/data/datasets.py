@@ -166,7 +166,8 @@ class Data:
         """What crops are drawn from; None where whole tiles are trained on."""
         sampling, classes = self.settings.sampling, self.settings.source.classes
         centred = {classes.index(name): share for name, share in sampling.centred.items()}
-        return Draws(self.store.table.counts[self.parts.train], self.weights, centred) if sampling.crop else None
+        counts = self.store.table.counts[self.parts.train]
+        return Draws(counts, self.weights, centred, sampling.crop) if sampling.crop else None
 
     @cached_property
     def drawn_shares(self) -> np.ndarray:
