@@ -1,10 +1,12 @@
-"""Glacier's small preset, its loader beside a step, its memory while slicing, and folds that are killed and resumed.
+"""Glacier's small preset, its loader beside a step, its memory for many scenes, and folds that are killed and resumed.
 
-    python -m tests.bench.bench_glacier
+    python -m tests.bench.bench_glacier                      all of it
+    python -m tests.bench.bench_glacier only predicting      a part of it, by its name in the record
 
 Everything runs on generated scenes, in a cache and an output folder of its own. Figures go to records/glacier.json.
 """
 
+import itertools
 import json
 import os
 import resource
@@ -23,13 +25,14 @@ from lib.launch import queue
 from lib.machine import memory
 from lib.report.meter import Meter
 from lib.task import load_config, load_task
+from lib.tasks.glacier import maps
 from lib.tasks.glacier.data import cutter, layout, terrain
-from lib.tasks.glacier.settings import Generator
+from lib.tasks.glacier.settings import Generator, Prediction
 from lib.training import data, loop
 from lib.training.order import Order, weights_of
 from lib.training.state import new_state
 from lib.training.step import optimizer_step
-from tests.bench.record import head
+from tests.bench.record import head, write
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
@@ -72,6 +75,32 @@ def slice_now(folder: Path) -> None:
         rate = round((len(found) - 1) / (time.perf_counter() - begin), 1)
     told = {"scenes": len(found) - 1, "peak_mib": round((before + grown) / 1024), "grown_mib": round(grown / 1024, 2)}
     print(json.dumps({**told, "scenes_per_second": rate}))
+
+
+def predicting(scenes: int, side: int) -> dict:
+    """The peak of memory of a process that predicts scenes one after another: the same one under many names."""
+    settings = load_config(CONFIGS / "glacier_finetune_small.yaml").workload
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place, "scenes")
+        terrain.write(folder, Generator(scenes=1, size=side), settings.source)
+        for number, band in itertools.product(range(2, scenes + 1), range(1, 1 + len(settings.source.bands))):
+            (folder / f"Band{band}" / f"img{number:03d}.tif").hardlink_to(folder / f"Band{band}" / "img001.tif")
+        command = [sys.executable, "-m", "tests.bench.bench_glacier", "predicting", place]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def predict_now(place: Path) -> None:
+    config = load_config(CONFIGS / "glacier_finetune_small.yaml", {"data.dir": "embedded"})
+    settings, begin = config.workload, time.perf_counter()
+    model = load_task(config).model().eval()
+    predicted = maps.masks(
+        [model], place / "scenes", settings.source, settings.tiles.size, place / "maps", Prediction(views=1)
+    )
+    status = Path("/proc/self/status").read_text()  # getrusage would count the process that started this one
+    peak = int(status.split("VmHWM:")[1].split()[0])
+    told = {"scenes": len(predicted), "side": next(iter(predicted.values())).shape[0], "peak_mib": round(peak / 1024)}
+    print(json.dumps({**told, "seconds": round(time.perf_counter() - begin)}))
 
 
 def loader_and_step() -> dict:
@@ -150,24 +179,29 @@ def kill_in_the_third(folder: Path) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        kind, given = sys.argv[1:]
-        {"slicing": lambda: slice_now(Path(given)), "whole": lambda: sys.exit(queue.run_queue(fold_queue(Path(given)))),
-         "killed": lambda: kill_in_the_third(Path(given))}[kind]()  # fmt: skip
+    kind, given = sys.argv[1:] or ("", "")
+    inside = {
+        "slicing": slice_now, "predicting": predict_now, "killed": kill_in_the_third,
+        "whole": lambda folder: sys.exit(queue.run_queue(fold_queue(folder))),
+    }  # fmt: skip
+    if kind in inside:
+        inside[kind](Path(given))
         return
     with tempfile.TemporaryDirectory() as place:
         os.environ["TRAINBOOK_CACHE"] = f"{place}/cache"
-        record = head("torch")
         measured = {
             "slicing": lambda: [slicing(scenes) for scenes in (4, 40)],
+            "predicting": lambda: [predicting(scenes, 2000) for scenes in (1, 100)],
             "images_per_second": loader_and_step,
             "killed_in_fold_3_of_5": lambda: killed_in_fold_3(Path(place)),
             "small_preset": lambda: small_preset(Path(place) / "preset"),
         }
-        for name, measure in measured.items():
-            record[name] = measure()
+        record = json.loads(RECORD.read_text()) if kind == "only" else {}
+        record |= head("torch")
+        for name in [given] if kind == "only" else measured:
+            record[name] = measured[name]()
             print(json.dumps({name: record[name]}, indent=1), flush=True)
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    write(RECORD, record)
 
 
 if __name__ == "__main__":

@@ -41,11 +41,13 @@ class Evaluator:
     def judge(self, model: Network, network: np.ndarray, part: str) -> dict[str, float]:
         """Returns the figures of (sentences, classes) log-probabilities multiplied into the counts.
 
-        On the validation documents the model's weight and power are chosen first.
+        On the validation documents the model's weight and power are chosen first. Models are compared there by their
+        `probability`, which is that under the best weight, so that none gains by having chosen another one.
         """
-        truth = self.truth(part)
+        truth, best = self.truth(part), None
         if part == "validation":
-            model.weight.fill_(self.best_weight(network, part))
+            weight, best = self.chosen_weight(network, part)
+            model.weight.fill_(weight)
             rows = self.multiplied(network, float(model.weight), part)
             model.power.fill_(max(POWERS, key=lambda power: _logs(power * rows[BOTH], truth).mean()))
         weight = float(model.weight)
@@ -53,15 +55,16 @@ class Evaluator:
             self._tested = network, weight
         rows = self.multiplied(network, weight, part)
         found = self._figures(self.confusions(rows[BOTH], part))
-        found["probability"] = probability(rows[PRODUCT], truth)
+        found["probability"] = probability(rows[PRODUCT], truth) if best is None else best
         if part != "test":  # whose report has a row for the network alone
             alone = judging.scores(self.confusions(network, part).sum(0))
             found |= {"network_macro_f1": float(alone[0]), "network_weight": weight}
         return found
 
-    def best_weight(self, network: np.ndarray, part: str) -> float:
-        """Returns, of the weights that are as good as the best as far as documents can tell, that nearest to the usual.
+    def chosen_weight(self, network: np.ndarray, part: str) -> tuple[float, float]:
+        """Returns a weight, and the probability of the right roles under the best one.
 
+        The weight is that nearest to the usual one, out of those as good as the best as far as the documents can tell.
         As good: the right roles are as probable but for one standard error (Breiman et al., 1984). Probabilities change
         little by little with a weight, where the F1 of a few documents jumps.
         """
@@ -72,7 +75,7 @@ class Evaluator:
         behind = {weight: most - own for weight, own in logs.items()}
         alike = [w for w, own in behind.items() if own.mean() <= standard_error(own, lengths)]
         usual = PUBLISHED_WEIGHT if self.data.learned["encoder"]["weights"] else 0.0
-        return min(alike, key=lambda weight: (abs(weight - usual), weight))
+        return min(alike, key=lambda weight: (abs(weight - usual), weight)), float(np.exp(most.mean()))
 
     def truth(self, part: str) -> np.ndarray:
         """(sentences) the number of each role."""

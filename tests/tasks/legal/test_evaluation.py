@@ -36,7 +36,7 @@ def network_of(evaluator, part, sure):
 
 
 def test_a_network_of_chance_is_shut_out_and_one_that_knows_counts(evaluator):
-    weights = [evaluator.best_weight(network_of(evaluator, "validation", sure), "validation") for sure in (0, 3)]
+    weights = [evaluator.chosen_weight(network_of(evaluator, "validation", sure), "validation")[0] for sure in (0, 3)]
     assert weights[0] <= 0.125 and weights[1] >= 0.5
 
 
@@ -44,7 +44,7 @@ def test_a_network_that_says_the_same_of_every_sentence_is_shut_out(evaluator):
     """It may know which roles are common, which the counts take for equally common on purpose."""
     truth = evaluator.truth("validation")
     common = np.log(np.bincount(truth, minlength=len(evaluator.classes)) + 1.0)
-    assert evaluator.best_weight(np.tile(common, (len(truth), 1)), "validation") == 0
+    assert evaluator.chosen_weight(np.tile(common, (len(truth), 1)), "validation")[0] == 0
 
 
 @pytest.mark.parametrize(("weights", "usual"), [("", 0), ("someone/encoder", PUBLISHED_WEIGHT)])
@@ -53,9 +53,12 @@ def test_where_documents_cannot_tell_the_weight_is_the_usual_one_of_a_published_
 ):
     evaluator.data.learned = {**evaluator.data.learned, "encoder": {"weights": weights}}
     says_nothing = np.full((len(evaluator.truth("validation")), len(evaluator.classes)), -1.0)
-    assert evaluator.best_weight(says_nothing, "validation") == usual
+    assert evaluator.chosen_weight(says_nothing, "validation")[0] == usual
     misleads = network_of(evaluator, "validation", -3)
-    assert evaluator.best_weight(misleads, "validation") < 0.5, "what is clearly worse is never taken"
+    weight, best = evaluator.chosen_weight(misleads, "validation")
+    assert weight < 0.5, "what is clearly worse is never taken"
+    counts = evaluator.counted("validation")[COUNTS]
+    assert best == pytest.approx(probability(counts, evaluator.truth("validation")))
 
 
 def test_the_standard_error_is_that_over_draws_of_documents():
