@@ -22,7 +22,7 @@ from lib.report.summary import Summary
 from lib.task import checked_blocks
 from lib.text import amount
 from lib.training import contract
-from lib.training.precision import choose_precision, recomputable
+from lib.training.precision import choose_precision, recomputable, recomputed_layers
 from lib.training.state import State, new_state, restore_state, save_state, state_tensors
 
 Groups = dict[str, dict[str, Tensor]]
@@ -199,11 +199,11 @@ def _after_one_update(run: Run) -> State:
 
 def check_recomputation(run: Run, state: State) -> Finding:
     """Counts the model's blocks that are recomputed in the backward pass."""
-    layers = run.config.training.gradient_checkpointing
+    asked = run.config.training.gradient_checkpointing
     blocks = recomputable(state.model, checked_blocks(run.task, state.model))
     if not blocks:
         return Finding("recomputation", "none; the model has no layers that are repeated, or recomputes them itself")
-    return Finding("recomputation", f"{len(blocks) if layers == 'all' else layers} of {len(blocks)} blocks")
+    return Finding("recomputation", f"{recomputed_layers(asked, blocks)} of {len(blocks)} blocks")
 
 
 def check_room(run: Run, state: State) -> Finding:

@@ -1,6 +1,7 @@
 """A configuration with its data: planned for the card, its lengths in steps."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -43,10 +44,11 @@ class Run:
     @property
     def predicted(self) -> Option | None:
         """The prediction for the run as it is configured, where there is a plan."""
-        layers = self.config.training.gradient_checkpointing
+        asked = self.config.training.gradient_checkpointing
         if not self.plan:
             return None
-        return self.plan.option_of(self.config.training.micro_batch, self.plan.layers if layers == "all" else layers)
+        layers = self.plan.layers if asked == "all" else min(asked, self.plan.layers)
+        return self.plan.option_of(self.config.training.micro_batch, layers)
 
 
 @ranks.together()
@@ -112,9 +114,15 @@ def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[st
 def saved_bytes(run: Run) -> tuple[int, int]:
     """Returns the bytes of the tensors in a checkpoint of a run, and of those in its best weights.
 
-    They are counted on the `meta` device, so that weights, the optimizer's tensors and the average take no memory.
+    They are counted on the `meta` device, so that weights, the optimizer's tensors and the average take no memory, and
+    published weights that are not on this machine count with the size that a plan takes for them.
     """
-    state = new_state(run.task, run.config, torch.device("meta"), "fp32")
+    made = partial(new_state, run.task, run.config, torch.device("meta"), "fp32")
+    try:
+        with torch.device("meta"):
+            state = made()
+    except Exception:  # a model that reads its own numbers while it is built needs real ones
+        state = made()
     for parameter in state.parameters:
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)

@@ -110,17 +110,18 @@ _OWN = ("gradient_checkpointing", "grad_checkpointing")  # the switches of trans
 
 
 def recomputed_layers(asked: int | str, blocks: Sequence[nn.Module]) -> int:
-    """Returns how many layers `training.gradient_checkpointing` means. Raises BadInput where there are not so many."""
+    """Returns how many layers `training.gradient_checkpointing` means: all where it asks for more.
+
+    A part with published weights has more layers than the small one that stands in for it. Raises BadInput where there
+    are none.
+    """
     if asked and not blocks:
         raise BadInput(
             f"training.gradient_checkpointing is {asked}, but this model has no `blocks` to recompute: it repeats no "
             "layer that was found, or recomputes its layers itself already (gradient_checkpointing_enable). Write 0, "
             "leave that call out, or let blocks(model) of the task return its layers."
         )
-    count = len(blocks) if asked == "all" else int(asked)
-    if count > len(blocks):
-        raise BadInput(f"training.gradient_checkpointing is {count}, but the model has {len(blocks)} blocks.")
-    return count
+    return len(blocks) if asked == "all" else min(int(asked), len(blocks))
 
 
 class NotRecomputable(BadInput):
@@ -130,7 +131,7 @@ class NotRecomputable(BadInput):
 def recompute(model: nn.Module, layers: int | str, blocks: Sequence[nn.Module] | None = None) -> int:
     """Makes the first `layers` ("all" for every one) of the model's blocks recompute their activations in backward.
 
-    Returns how many. `blocks` are by default those that are found in it. Raises BadInput where there are not so many.
+    Returns how many. `blocks` are by default those that are found in it. Raises BadInput where there are none.
     """
     blocks = recomputable(model, find_blocks(model) if blocks is None else blocks)
     count = recomputed_layers(layers, blocks)

@@ -57,7 +57,7 @@ class State:
     left_out: dict[str, str] = field(default_factory=dict)  # frozen weights that are in no checkpoint, with their seals
     once: frozenset[str] = frozenset()  # of these, what is yet to be written into the run's folder
     # Of this session alone, in no checkpoint:
-    about_types: str = ""  # what is to be said of number formats
+    notes: tuple[str, ...] = ()  # what is to be said of number formats and recomputed layers
     together: int = 1  # samples that no micro-batch parts
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
     groups: list[Group] = field(default_factory=list)
@@ -112,8 +112,8 @@ def first_state(
     task.published = saved.state.get("published", {}) if saved else {}
     state = new_state(task, config)
     optimization.check_steps(task, config, state.groups)
-    if state.about_types:
-        note(state.about_types)
+    for text in state.notes:
+        note(text)
     state.micro_batch = min(state.micro_batch, whole_groups(most or state.micro_batch, state.together))
     if saved:
         restore_state(state, saved, note)
@@ -162,7 +162,8 @@ def new_state(
     if sharded:
         sharding.shard(model, device, blocks)
     model.to(device)
-    recompute(model, config.training.gradient_checkpointing, blocks)
+    asked = config.training.gradient_checkpointing
+    recomputed = recompute(model, asked, blocks)
     if config.training.compile and device.type != "meta":
         model.compile()
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
@@ -171,7 +172,9 @@ def new_state(
     own = groups.groups_of(task, model, config.optimizer.name)
     optimizer = optimization.build(own, config)
     state = State(model, optimizer, scaler, device, precision, micro_batch, sharded, groups=own)
-    state.together, state.about_types = task.together, about_types
+    fewer = f"training.gradient_checkpointing is {asked}; the model has {recomputed} layers, and all are recomputed."
+    state.notes = (*filter(None, [about_types]), *([fewer] if asked != "all" and recomputed < asked else []))
+    state.together = task.together
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
     if config.training.stop_after_evaluations:

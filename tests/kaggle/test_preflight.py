@@ -5,6 +5,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from lib import checkpoint, launch
 from lib.__main__ import main
@@ -15,6 +16,7 @@ from tests.conftest import ROOT
 from tests.kaggle.stub import KEY
 from tests.notebooks.test_notebooks import PARAMETERS, small_graph
 from tests.serving import Files
+from tests.toy import Toy
 
 KEYS = PARAMETERS["01_graphmer"]["OVERRIDES"]
 
@@ -219,6 +221,29 @@ def test_the_bytes_that_are_counted_are_those_that_a_run_saves(toy, tmp_path, qu
     kinds = ("checkpoints", "best")
     saved = [next((tmp_path / "runs" / "toy" / kind).glob("step-*")) for kind in kinds]
     assert counted == tuple(tensor_bytes(folder) for folder in saved)
+
+
+class Published(Toy):
+    """A model whose published weights are nowhere: small here, and of the usual size in a plan."""
+
+    def model(self):
+        return torch.nn.Linear(64 if torch.empty(0).is_meta else 2, 1, bias=False)
+
+
+class Reads(Toy):
+    """A model that reads its own numbers while it is built, which `meta` has none of."""
+
+    def model(self):
+        net = torch.nn.Linear(4, 1)
+        assert float(net.weight.detach().abs().sum()) > 0
+        return net
+
+
+@pytest.mark.parametrize(("kind", "weights"), [(Published, 64), (Reads, 5)])
+def test_weights_that_are_not_here_count_with_the_size_that_a_plan_takes(toy, tmp_path, kind, weights):
+    config = toy({"optimizer.name": "adamw", "training.ema_decay": 0})
+    counted = saved_bytes(launch.Run(config, kind(config), tmp_path, []))
+    assert counted[1] == 4 * weights and counted[0] >= 12 * weights
 
 
 def tensor_bytes(folder):

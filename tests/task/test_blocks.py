@@ -271,8 +271,10 @@ def test_a_plan_with_recomputation_of_a_model_without_layers_is_refused(learner)
     for asked in ("all", 2):
         with pytest.raises(BadInput, match=f"gradient_checkpointing is {asked}, but this model has no `blocks`"):
             make(learner("Flat", **{"training.gradient_checkpointing": asked}), find_card("t4"))
-    with pytest.raises(BadInput, match="is 9, but the model has 2 blocks"):
-        make(learner(**{"training.gradient_checkpointing": 9}), find_card("t4"))
+
+
+def test_a_plan_recomputes_all_layers_where_more_are_asked_for(learner):
+    assert make(learner(**{"training.gradient_checkpointing": 9}), find_card("t4")).chosen.recomputed == 2
 
 
 def test_layers_that_change_their_input_are_refused_where_asked_for_and_else_not_recomputed(learner):

@@ -9,8 +9,8 @@ from torch import nn
 from lib.config import Training, with_changes
 from lib.errors import BadInput
 from lib.task import load_task
-from lib.training.precision import allow_tf32, choose_precision, recompute, set_determinism
-from lib.training.state import new_state
+from lib.training.precision import allow_tf32, choose_precision, recompute, recomputed_layers, set_determinism
+from lib.training.state import first_state
 from tests.toy import Net
 from tests.training.test_loop import fit, gradient, newest, same_tensors
 
@@ -100,9 +100,15 @@ def test_recomputation_changes_nothing_but_memory(toy):
     assert torch.equal(plain, recomputed)
 
 
-def test_recomputation_of_more_layers_than_there_are_is_refused(toy):
-    with pytest.raises(BadInput, match="is 9, but the model has 4 blocks"):
-        new_state(load_task(toy()), toy({"training.gradient_checkpointing": 9}))
+def test_recomputation_of_more_layers_than_there_are_recomputes_all_and_says_so(toy):
+    more, notes = toy({"training.gradient_checkpointing": 9}), []
+    state = first_state(load_task(more), more, None, notes.append)
+    assert notes == ["training.gradient_checkpointing is 9; the model has 4 layers, and all are recomputed."]
+    assert recomputed_layers(9, state.model.blocks) == recomputed_layers("all", state.model.blocks) == 4
+    for asked in (0, 4, "all"):
+        exactly = toy({"training.gradient_checkpointing": asked})
+        first_state(load_task(exactly), exactly, None, notes.append)
+    assert len(notes) == 1
 
 
 def test_backward_passes_add_up_in_one_order_on_a_cpu():
