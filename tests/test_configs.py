@@ -107,8 +107,6 @@ def test_vqa_has_the_size_and_the_stages_for_kaggle():
     assert {"ANSWER_FOCUS": 0, "FORMAT_LEARNING": 15}.items() <= begins.items() and begins["REASONING"] == 30
     weights = [getattr(workload, part).weights for part in ("image", "text", "decoder")]
     assert weights == ["Salesforce/blip-vqa-base", "vinai/phobert-base", "VietAI/vit5-base"]
-    # one checkpoint of weights, two moments and their average in fp32, the next one, best weights and the archive
-    assert config.checkpoint.keep_last == 1 and 2 * 16 * 449e6 + 2 * 4 * 449e6 < 20e9
     small = load_config(ROOT / "configs" / "vqa_small.yaml")
     assert (small.training.effective_batch, small.optimizer.lr, small.workload.together) == (128, 1e-3, 4)
     parameters = sum(p.numel() for p in find_task("vqa")(small).model().parameters())
