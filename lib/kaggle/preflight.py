@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lib import launch, planner
+from lib import planner
 from lib.config import Config, profiles
 from lib.config.environment import command
 from lib.config.lengths import resolve_lengths
@@ -19,10 +19,11 @@ from lib.errors import BadInput, TrainingFailed
 from lib.kaggle import carried, client, credentials, packages
 from lib.kaggle.carried import Training
 from lib.launch.queue import Entry
-from lib.launch.run import resolved, saved_bytes
+from lib.launch.run import resolved
 from lib.machine.facts import CARDS, FACTS
-from lib.task import find_task
+from lib.task import Task, find_task
 from lib.text import amount
+from lib.training.sizes import saved_bytes
 
 _LOCAL_PATH = re.compile(
     r"(?<![\w.:/$~-])(/(home|Users|mnt|media|root|data|opt|srv|scratch)/[^\s'\"`)]*|[A-Za-z]:\\\\?\w[^\s'\"`)]*)"
@@ -38,7 +39,7 @@ class Part:
     count: int
     config: Config
     steps: int
-    run: launch.Run  # with data, or without where it is not read here
+    task: Task  # with data, or without where it is not read here
 
 
 def check(
@@ -220,8 +221,7 @@ def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Pa
         config, _ = resolve_lengths(config, config.training.effective_batch)
         task = find_task(config.task)(config)
     steps = config.training.max_steps if sizes or not in_epochs else 0
-    run = launch.Run(config, task, Path(entries[0].name), [])
-    return _data(kind, config, folder, sizes, missing), Part(kind, len(entries), config, steps, run)
+    return _data(kind, config, folder, sizes, missing), Part(kind, len(entries), config, steps, task)
 
 
 def _data(kind: str, config: Config, folder: str, sizes: str, missing: str) -> Finding:
@@ -308,7 +308,7 @@ def _space(parts: Sequence[Part]) -> Finding:
     size = newest = 0
     lines = []
     for part in parts:
-        checkpoint, weights = saved_bytes(part.run)
+        checkpoint, weights = saved_bytes(part.task, part.config)
         last, best = part.config.checkpoint.keep_last, part.config.checkpoint.keep_best
         size += part.count * (last * checkpoint + 2 * best * weights)  # the archive holds the best weights once more
         newest = max(newest, checkpoint + min(1, best) * weights)

@@ -1,7 +1,6 @@
 """A configuration with its data: planned for the card, its lengths in steps."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,10 +20,8 @@ from lib.planner.trace import NotTraceable
 from lib.report.progress import working
 from lib.task import Task, checked_datasets, load_task
 from lib.training import data
-from lib.training.optimization import make_moments
 from lib.training.order import Order
 from lib.training.precision import choose_precision
-from lib.training.state import new_state, state_tensors
 
 
 @dataclass(frozen=True)
@@ -109,26 +106,3 @@ def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[st
         plan,
         [*(f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()), *said],
     )
-
-
-def saved_bytes(run: Run) -> tuple[int, int]:
-    """Returns the bytes of the tensors in a checkpoint of a run, and of those in its best weights.
-
-    They are counted on the `meta` device, so that weights, the optimizer's tensors and the average take no memory, and
-    published weights that are not on this machine count with the size that a plan takes for them.
-    """
-    made = partial(new_state, run.task, run.config, torch.device("meta"), "fp32")
-    try:
-        with torch.device("meta"):
-            state = made()
-    except Exception:  # a model that reads its own numbers while it is built needs real ones
-        state = made()
-    for parameter in state.parameters:
-        if parameter.requires_grad:
-            parameter.grad = torch.empty_like(parameter)
-    make_moments(state.optimizer)
-    groups = state_tensors(state, run.config)
-    sizes = {
-        group: sum(value.numel() * value.element_size() for value in named.values()) for group, named in groups.items()
-    }
-    return sum(sizes.values()), sizes["model"]

@@ -15,7 +15,9 @@ from lib.config.lengths import resolve_lengths
 from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
+from lib.planner import host
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
+from lib.planner.host import Host
 from lib.planner.prediction import Prediction
 from lib.planner.trace import NotTraceable, predict_evaluation, predict_task
 from lib.task import Task, check_together, checked_blocks, find_task
@@ -82,6 +84,7 @@ class Plan:
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
     slower: float = 1.0  # what times were multiplied by, as measured on this card before
     measured: str = ""  # a sentence on that
+    host: Host | None = None  # the machine's own memory
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -149,6 +152,7 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         changed=tuple(changed),
         slower=target.slower,
         measured=target.measured,
+        host=host.of_run(search.task, config, search.count),
     )
 
 

@@ -1,6 +1,7 @@
 """Plans as text: what fits, how long it takes, and what it costs of a week's quota."""
 
 import math
+import os
 from collections.abc import Sequence
 
 from lib.machine.facts import FACTS
@@ -18,6 +19,7 @@ _RUN_MINUTES = float(FACTS["kaggle_run_minutes"].value)
 _LOADER_DECIDES = 200  # steps a second
 # The loader alone with the toy of the tests, batches of 8, on two 2.8 GHz Xeon cores that were busy with other work too
 # (2026-11, tests/bench/bench_loader.py): 90 to 180 through one worker or two, 600 to 1,300 in the training process.
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the newer name and the older one
 _LOADER_RATES = "90 to 1,300"
 
 
@@ -47,6 +49,12 @@ def notices(plan: Plan) -> list[str]:
     """Returns sentences beside the figures: an evaluation's own batch, hours of a length in epochs, the loader."""
     sentences = [plan.measured] if plan.measured else []
     sentences += [*at_most(plan.chosen.prediction), *([of_evaluation(plan)] if plan.evaluation else [])]
+    sentences += [plan.host.sentence()] if plan.host else []
+    if any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _ALLOCATOR):
+        sentences.append(
+            "Expandable segments are switched on here, and a plan does not follow them: a run then reserves less than "
+            "this, down to what is allocated, and what fits here fits then too."
+        )
     if plan.epochs and not plan.max_steps:
         steps = plan.steps_for(1000)
         share, _ = quota(plan.seconds(steps))

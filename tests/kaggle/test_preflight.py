@@ -11,7 +11,7 @@ from lib import checkpoint, launch
 from lib.__main__ import main
 from lib.errors import BadInput, TrainingFailed
 from lib.kaggle import carried, packages, preflight
-from lib.launch.run import saved_bytes
+from lib.training.sizes import saved_bytes
 from tests.conftest import ROOT
 from tests.kaggle.stub import KEY
 from tests.notebooks.test_notebooks import PARAMETERS, small_graph
@@ -216,7 +216,7 @@ def test_the_bytes_that_are_counted_are_those_that_a_run_saves(toy, tmp_path, qu
     overrides = {"training.ema_decay": ema_decay, "checkpoint.lightweight": lightweight, "training.max_steps": 3}
     overrides["workload.batch_norm"] = True  # tensors of the same shape, which have no addresses on `meta`
     run = launch.prepare(toy(overrides))
-    counted = saved_bytes(run)
+    counted = saved_bytes(run.task, run.config)
     launch.train(run)
     kinds = ("checkpoints", "best")
     saved = [next((tmp_path / "runs" / "toy" / kind).glob("step-*")) for kind in kinds]
@@ -240,9 +240,9 @@ class Reads(Toy):
 
 
 @pytest.mark.parametrize(("kind", "weights"), [(Published, 64), (Reads, 5)])
-def test_weights_that_are_not_here_count_with_the_size_that_a_plan_takes(toy, tmp_path, kind, weights):
+def test_weights_that_are_not_here_count_with_the_size_that_a_plan_takes(toy, kind, weights):
     config = toy({"optimizer.name": "adamw", "training.ema_decay": 0})
-    counted = saved_bytes(launch.Run(config, kind(config), tmp_path, []))
+    counted = saved_bytes(kind(config), config)
     assert counted[1] == 4 * weights and counted[0] >= 12 * weights
 
 

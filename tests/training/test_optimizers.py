@@ -1,7 +1,6 @@
 """Optimizers and schedules beside AdamW and the cosine: torch's own numbers, the same after a kill, and planned."""
 
 import warnings
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,12 +10,12 @@ from lib import checkpoint, launch
 from lib.checkpoint import contents
 from lib.config import Config, Training
 from lib.errors import BadInput
-from lib.launch.run import saved_bytes
 from lib.planner import find_card
 from lib.planner.trace import predict_task
 from lib.task import Task, load_task
 from lib.training import identity, optimization
 from lib.training.groups import Group
+from lib.training.sizes import saved_bytes
 from lib.training.state import new_state
 from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
 
@@ -134,7 +133,7 @@ def test_plan_and_preflight_count_the_bytes_that_each_optimizer_takes_a_paramete
     planned = predict_task(task, config, find_card("t4"), 4, 1, 1).by_category
     parameters = sum(p.numel() for p in task.model().parameters())
     assert planned.get("optimizer", 0) / parameters == pytest.approx(BYTES[kind], abs=0.1)
-    whole, model = saved_bytes(SimpleNamespace(task=task, config=config))
+    whole, model = saved_bytes(task, config)
     assert model == 4 * parameters and (whole - model) / parameters == pytest.approx(BYTES[kind], abs=0.1)
     assert optimization.copies(config) == 2 + round(BYTES[kind] / 4)
 

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,12 +10,12 @@ from torch import nn
 from lib import checkpoint
 from lib.checkpoint import contents
 from lib.errors import BadInput
-from lib.launch.run import saved_bytes
 from lib.planner import find_card
 from lib.planner.trace import _traced_steps, predict_task
 from lib.task import load_task
 from lib.training import contract, data, optimization
 from lib.training.order import Order
+from lib.training.sizes import saved_bytes
 from lib.training.state import new_state
 from tests.conftest import ROOT
 from tests.training.test_groups import column, trained
@@ -381,7 +380,7 @@ def test_a_plan_and_the_size_of_a_checkpoint_count_the_states_of_each_kind(gan, 
         task.parameter_groups = lambda model, kind=kind: [{**names[0], "optimizer": kind}, names[1]]
         planned = predict_task(task, config, find_card("t4"), 4, 1, 1).by_category["optimizer"]
         assert planned == pytest.approx(4 * (moments * 3000 + 2 * 4000), abs=8 * 512)  # in blocks of 512 bytes
-        whole, model = saved_bytes(SimpleNamespace(task=task, config=config))
+        whole, model = saved_bytes(task, config)
         steps = 4 * (4 if kind == "adamw" else 2)  # counters
         assert whole - model == 4 * (moments * 3000 + 2 * 4000) + steps
 

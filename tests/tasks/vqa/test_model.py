@@ -1,18 +1,16 @@
 """The network: what sees what, what is encoded how often, and published parts of next to no size."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import BlipConfig, BlipModel, RobertaConfig, RobertaModel, T5Config, T5ForConditionalGeneration
 
 from lib.errors import BadInput
-from lib.launch import Run
-from lib.launch.run import saved_bytes
 from lib.task import load_config, load_task, published
 from lib.tasks.vqa import decoding, encoders, tokens
 from lib.tasks.vqa.model import _within_fp16
+from lib.training.sizes import saved_bytes
 from tests.conftest import ROOT
 from tests.tasks.vqa.conftest import load
 
@@ -219,7 +217,7 @@ def test_a_plan_takes_the_usual_sizes_for_weights_that_are_not_there(tmp_path, m
 def test_what_the_size_for_kaggle_keeps_stays_within_its_20_gb(monkeypatch):
     monkeypatch.setattr(published, "_from_hub", lambda name, download=True: None)
     config = load_config(ROOT / "configs" / "vqa.yaml", {"training.max_steps": 100})
-    whole, weights = saved_bytes(Run(config, load_task(config), Path("vqa"), []))
+    whole, weights = saved_bytes(load_task(config), config)
     # weights, two moments and their average in fp32, and a checkpoint may be written while the last one is still there
     assert whole == pytest.approx(16 * 449e6, rel=0.01) and weights == pytest.approx(4 * 449e6, rel=0.01)
     kept = config.checkpoint
