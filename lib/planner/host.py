@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 
 from lib.config import Config
+from lib.planner.trace import seeded
 from lib.task import Task
 from lib.text import amount
-from lib.training.draws import put_back
 from lib.training.sizes import saved_bytes
 
 
@@ -33,7 +33,7 @@ def of_run(task: Task, config: Config, cards: int) -> Host:
     """Counts it for a run on so many cards. A worker keeps `data.prefetch_factor` slots; without one there is one."""
     slot = config.training.effective_batch // config.training.micro_batch_slots
     held = max(1, config.data.num_workers * config.data.prefetch_factor)
-    with put_back():
+    with seeded():
         batch = task.example_batch(slot, torch.device("cpu"))
         copied = saved_bytes(task, config)[0] if config.checkpoint.keep_last else 0
     waiting = cards * held * sum(value.nbytes for value in batch.values())

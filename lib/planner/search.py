@@ -21,8 +21,11 @@ from lib.planner.host import Host
 from lib.planner.prediction import Prediction
 from lib.planner.trace import NotTraceable, predict_evaluation, predict_task
 from lib.task import Task, check_together, checked_blocks, find_task
+from lib.text import amount
 from lib.training import data, optimization
+from lib.training.draws import put_back
 from lib.training.precision import NotRecomputable, precision_on_card, recomputable, recomputed_layers
+from lib.training.sizes import sharded_bytes
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
 _LINK_GB_S = (5.0, 11.0)
@@ -182,11 +185,6 @@ def _begun(config: Config, target: Target, count: int, samples: int) -> tuple["_
 
 def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
     """Returns the configuration as its profile and the number of samples make it, and a line for each change."""
-    if config.training.fully_shard:
-        raise NotTraceable(
-            "training.fully_shard divides weights, gradients and optimizer among the ranks during the step, which a "
-            "trace on one machine cannot follow."
-        )
     config, changed = profiles.apply(config, has_gpu=True)
     if samples:
         config, lengths = resolve_lengths(config, round(samples * data.share(config.data.subset_ratio)))
@@ -213,6 +211,8 @@ class _Search:
 
     def __init__(self, task: Task, config: Config, target: Target, count: int):
         check_together(task, config)
+        if config.training.fully_shard and count > 1:
+            raise NotTraceable(_sharded(task, config, count))
         self.task, self.config, self.target, self.count = task, config, target, count
         self.slot = config.training.effective_batch // config.training.micro_batch_slots
         self.slots_each = config.training.micro_batch_slots // count
@@ -335,6 +335,18 @@ def _recommended(fitting: list[Option]) -> Option:
         if option.expected_seconds < _MUCH_FASTER * best.expected_seconds:
             best = option
     return best
+
+
+def _sharded(task: Task, config: Config, count: int) -> str:
+    """Returns sentences on what a run takes whose states are divided among cards."""
+    with put_back():
+        (whole, _), (each, gathered) = (sharded_bytes(task, config, ranks) for ranks in (1, count))
+    return (
+        "training.fully_shard divides weights, gradients and optimizer among the ranks during the step, which a trace "
+        f"on one machine cannot follow. These states are {amount(whole)}, {amount(each)} on each of {count} cards, and "
+        f"up to {amount(gathered)} of weights are whole at once. Activations are those without it: plan a micro-batch "
+        "with training.fully_shard=false."
+    )
 
 
 def _nothing_fits(search: _Search, options: list[Option]) -> str:

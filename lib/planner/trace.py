@@ -112,7 +112,7 @@ def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tup
     """Yields a model on the simulated card, seeded: what its steps draw is the same every time."""
     check_room(target)
     tracker = Tracker(target, target.usable_bytes)
-    with _seeded(), simulated_cuda(target, tracker.allocator) as semantics:
+    with seeded(), simulated_cuda(target, tracker.allocator) as semantics:
         net = tied(_built(model))
         check_model(net, semantics.compiled)
         yield net, tracker, semantics
@@ -138,7 +138,7 @@ def predict_task(
     Reads no data.
     """
     traced = min(passes, PASSES)
-    with _seeded():
+    with seeded():
         batch = task.example_batch(micro_batch, torch.device("cpu"))
     with _followed(task, config, target, micro_batch) as (state, tracker, semantics):
         _trainers_steps(tracker, state, task, config, [batch] * traced, count)
@@ -157,7 +157,7 @@ def predict_evaluation(task: Task, config: Config, target: Target, size: int, mi
     It is `Task.evaluation_pass`, beside weights and optimizer after a step in micro-batches of `micro_batch` samples;
     what `Task.evaluate` keeps on the card is not seen.
     """
-    with _seeded():
+    with seeded():
         step, batch = (task.example_batch(samples, torch.device("cpu")) for samples in (micro_batch, size))
     with _followed(task, config, target, micro_batch) as (state, tracker, _):
         _trainers_steps(tracker, state, task, config, [step], 1)
@@ -262,7 +262,7 @@ def tied(model: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def _seeded() -> Iterator[None]:
+def seeded() -> Iterator[None]:
     """Seeds what an example batch may draw from: its values decide shapes, and a plan is the same every time."""
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):

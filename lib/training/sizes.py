@@ -1,13 +1,14 @@
-"""How many bytes a run's checkpoints have, counted without the memory for them."""
+"""How many bytes a run's states and checkpoints have, counted without the memory for them."""
 
 from functools import partial
 
 import torch
+from torch import Tensor
 
-from lib.config import Config
-from lib.task import Task
+from lib.config import Config, with_changes
+from lib.task import Task, checked_blocks
 from lib.training.optimization import make_moments
-from lib.training.state import new_state, state_tensors
+from lib.training.state import State, new_state, state_tensors
 
 
 def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
@@ -16,7 +17,30 @@ def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
     They are counted on the `meta` device, so that weights, the optimizer's tensors and the average take no memory, and
     published weights that are not on this machine count with the size that a plan takes for them.
     """
-    made = partial(new_state, task, config, torch.device("meta"), "fp32")
+    groups = state_tensors(_on_meta(task, config), config)
+    sizes = {group: sum(map(_bytes, named.values())) for group, named in groups.items()}
+    return sum(sizes.values()), sizes["model"]
+
+
+def sharded_bytes(task: Task, config: Config, count: int) -> tuple[int, int]:
+    """Returns the bytes of states on the first of `count` ranks under FSDP2, and of the weights that are whole at once.
+
+    States are weights, gradients, the optimizer's tensors and the average, each cut along its first dimension. Whole
+    are the weights of one layer, here the largest, and those outside the layers (Zhao et al., PyTorch FSDP, VLDB 2023).
+    """
+    state = _on_meta(task, config)
+    held = [*state.model.parameters(), *(p.grad for p in state.parameters if p.grad is not None)]
+    held += [value for own in state.optimizer.state.values() for value in own.values() if isinstance(value, Tensor)]
+    held += list(state.ema.average.values()) if state.ema else []
+    layers = [sum(map(_bytes, block.parameters())) for block in checked_blocks(task, state.model)]
+    outside = sum(map(_bytes, state.model.parameters())) - sum(layers)
+    return sum(_slice(value, count) for value in held), outside + max(layers, default=0)
+
+
+def _on_meta(task: Task, config: Config) -> State:
+    """Returns all states of a run, whole and with gradients, without memory."""
+    undivided = with_changes(config, {"training.fully_shard": False})
+    made = partial(new_state, task, undivided, torch.device("meta"), "fp32")
     try:
         with torch.device("meta"):
             state = made()
@@ -26,8 +50,14 @@ def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)
     make_moments(state.optimizer)
-    groups = state_tensors(state, config)
-    sizes = {
-        group: sum(value.numel() * value.element_size() for value in named.values()) for group, named in groups.items()
-    }
-    return sum(sizes.values()), sizes["model"]
+    return state
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _slice(tensor: Tensor, count: int) -> int:
+    """Returns the bytes of the first of `count` slices along the first dimension; a number is cut by nobody."""
+    rows = len(tensor) if tensor.dim() else 1
+    return _bytes(tensor) // max(1, rows) * -(-rows // count)

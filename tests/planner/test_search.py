@@ -224,9 +224,12 @@ def test_a_plan_is_the_same_every_time_whatever_the_example_is_drawn_from(toy, t
     assert random.getstate() == state, "planning draws nothing from the generators of training"
 
 
-def test_states_that_are_divided_are_not_planned(tall):
-    with pytest.raises(NotTraceable, match="training.fully_shard divides"):
-        made(tall({"training.fully_shard": True, "training.micro_batch_slots": 2}), "t4", 2)
+def test_states_that_are_divided_are_not_planned_but_counted(tall):
+    """Four layers of 1.05 million weights with AdamW: 16 bytes each, and one layer of 4.2 MB is whole at once."""
+    divided = tall({"training.fully_shard": True, "training.micro_batch_slots": 2})
+    with pytest.raises(NotTraceable, match="These states are 67.3 MB, 33.6 MB on each of 2 cards, and up to 4.2 MB"):
+        made(divided, "t4", 2)
+    assert made(divided, "t4", 1).chosen.fits, "with one card nothing is divided"
 
 
 def test_where_nothing_fits_it_is_said_what_would(tall):
