@@ -1,0 +1,185 @@
+"""What glacier's presets reach of all classes, lakes too, beside boosting; figures go to records/glacier_scores.json.
+
+    python -m tests.bench.bench_glacier_scores                            every row, three seeds
+    python -m tests.bench.bench_glacier_scores --rows rare --seeds 0      one of them
+
+Rows `rare` and `origin` are generated scenes. Lakes are 0.13 % of their pixels, 429 pixels in the eight scenes of
+validation and test. Both presets start from one short pretraining of 10 epochs and show the network 28 million pixels,
+in fold 0; a run is about 5 minutes of a core. Scored is one view of the tiles of validation and test, pooled, and the
+test alone. The weights are those of the best validation, so the test alone is what nothing was chosen by. Gains are
+paired by scene.
+
+Row `liligo` is a real glacier of the shared data (Karakoram, 480 x 346 pixels, masks from Landsat 5), with the
+configuration that `lib data` proposes: ice, debris and firn by elevation, temperature, radiation and precipitation,
+where the mask has one of them. Gains are paired by square of the map, and there are few of them.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lib.launch import ensemble
+from lib.scores import scores_of
+from lib.task import load_config, load_task
+from lib.tasks.glacier import baselines
+from lib.tasks.glacier.judging import gains, strongest, tile_counts
+from lib.training.evaluation import EvaluationLoader
+from tests.bench.record import RECORDS, add_run, head
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORD = RECORDS / "glacier_scores.json"
+ROWS = {"rare": "glacier_rare_small", "origin": "glacier_finetune_small", "liligo": ""}
+LILIGO = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "glacier_liligo"
+# Outside the glacier all bands are missing, which would give that class away
+OF_LILIGO = {
+    "workload.source.classes": "[ice, debris, firn]", "workload.source.codes": "[85, 170, 255]",
+    "workload.source.ignored_codes": "[0]",
+}  # fmt: skip
+PARTS = {"validation and test": ("validation", "test"), "test": ("test",)}
+
+
+def train(config: Path, options: Mapping[str, object]) -> None:
+    """Trains in a fresh process; one that was killed resumes."""
+    parts = [part for key, value in options.items() for part in ("--set", f"{key}={value}")]
+    subprocess.run([sys.executable, "-m", "lib", "train", str(config), *parts], cwd=ROOT, check=True)
+
+
+def shipped(row: str) -> Path:
+    return ROOT / "configs" / f"{ROWS[row]}.yaml"
+
+
+def proposed(scratch: Path) -> Path:
+    """Returns the configuration that `lib data` writes for the real scene."""
+    path = scratch / "liligo.yaml"
+    if not path.is_file():
+        command = [sys.executable, "-m", "lib", "data", str(LILIGO), "--yaml", str(path)]
+        subprocess.run(command, cwd=ROOT, check=True)
+    return path
+
+
+def pretrained(scratch: Path) -> Path:
+    options = load_config(shipped("origin")).queue.before_overrides
+    train(ROOT / "configs" / "glacier_pretrain_small.yaml",
+          {**options, "run.name": "pretrained", "output_dir": scratch})  # fmt: skip
+    return scratch / "pretrained"
+
+
+def trained(row: str, seed: int, scratch: Path) -> Path:
+    name = f"{row}-{seed}"
+    own = {"seed": seed, "run.name": name, "output_dir": scratch}
+    if row == "liligo":
+        train(proposed(scratch), {**own, **OF_LILIGO})
+        return scratch / name
+    alone = {"queue.folds": 0, "queue.before": "[]", "queue.start_from": "", "data.dir": "embedded"}
+    train(shipped(row), {**own, **alone, "run.initial_weights": pretrained(scratch)})
+    return scratch / name
+
+
+def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
+    """Returns what a run reached on both parts, and its gains over each baseline."""
+    begin = time.perf_counter()
+    scratch.mkdir(parents=True, exist_ok=True)
+    folder = trained(row, seed, scratch)
+    found: dict[str, Any] = {**head("torch", "scikit-learn"), "seconds": round(time.perf_counter() - begin, 1)}
+    task, (model,) = ensemble.load(folder)
+    task.source = LILIGO if row == "liligo" else None  # a model is loaded without what it was trained on
+    side = task.settings.sampling.crop or task.settings.tiles.size
+    steps = json.loads((folder / "summary.json").read_text())["step"]
+    found["pixels"] = steps * task.config.training.effective_batch * side**2
+    found["squares or scenes"] = {part: len(set(units_of(task, part))) for part in ("validation", "test")}
+    names = task.settings.source.classes
+    parts = PARTS if row != "liligo" else {"test": PARTS["test"]}
+    counts = {part: counts_of(task, model, part) for part in ("validation", "test")}
+    other = boosted(row, seed, scratch)
+    for name, joined in parts.items():
+        own = np.concatenate([counts[part] for part in joined])
+        units = [unit for part in joined for unit in units_of(task, part)]
+        methods = {method: np.concatenate([other[method][part] for part in joined]) for method in other}
+        found[name] = {"network": shown(own, names)}
+        for method, reference in methods.items():
+            gain = {measure: one.signed for measure, one in gains(own, reference, units).items()}
+            above = {f"network above, {key}": one for key, one in gain.items()}
+            found[name][method] = {**shown(reference, names), **above}
+        found[name]["strongest"] = strongest(methods)
+    return found
+
+
+def counts_of(task: Any, model: torch.nn.Module, part: str) -> np.ndarray:
+    """(tiles, classes, classes) of one view of each tile of a part."""
+    tiles, found = task.datasets()[part], []
+    with torch.inference_mode():
+        for batch in EvaluationLoader(task, tiles, 16, torch.device("cpu")):
+            guess = model(batch["image"]).argmax(1)
+            found.append(tile_counts(guess, batch["target"], len(task.settings.source.classes)).numpy())
+    return np.concatenate(found)
+
+
+def boosted(row: str, seed: int, scratch: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Returns (tiles, classes, classes) of each baseline by part; it sees the indices of the rare preset."""
+    path, data = (proposed(scratch), LILIGO) if row == "liligo" else (shipped("rare"), "embedded")
+    task: Any = load_task(load_config(path, {**(OF_LILIGO if row == "liligo" else {}), "data.dir": str(data)}))
+    source, bounds = task.settings.source, task.settings.baseline
+    places = task.settings.index_places or baselines.usual_indices(source.bands)
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for part in ("validation", "test"):
+        compared = baselines.compared(
+            task.data.whole_tiles, task.datasets()[part], len(source.classes), seed, places,
+            pixels=bounds.pixels, rounds=bounds.rounds,
+        )  # fmt: skip
+        for method, counts in compared.items():
+            found.setdefault(method, {})[part] = counts
+    return found
+
+
+def units_of(task: Any, part: str) -> list[Any]:
+    return task.data.parts.groups[task.datasets()[part].chosen].tolist()
+
+
+def shown(counts: np.ndarray, classes: Sequence[str]) -> dict[str, float]:
+    scores = scores_of(counts.sum(0), classes)
+    return {name: round(scores.get(name, 0.0), 4) for name in ("mcc", "mean_iou", *(f"iou_{cls}" for cls in classes))}
+
+
+def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the mean and the least over seeds of each row and of the baselines beside it."""
+    tables: dict[str, Any] = {}
+    for row, part in itertools.product(ROWS, PARTS):
+        own = [run[part] for name, run in runs.items() if name.startswith(f"{row}, ") and part in run]
+        for method in own[0] if own else ():
+            if method != "strongest":
+                names = [name for name, value in own[0][method].items() if isinstance(value, float)]
+                values = [[run[method][name] for name in names] for run in own]
+                mean = dict(zip(names, np.mean(values, 0).round(4).tolist(), strict=True))
+                least = dict(zip(names, np.min(values, 0).tolist(), strict=True))
+                tables[f"{row}, {part}, {method}"] = {"seeds": len(own), "mean": mean, "least": least}
+    return tables
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", default=",".join(ROWS), type=lambda text: text.split(","))
+    parser.add_argument("--seeds", default="0,1,2", type=lambda text: [int(one) for one in text.split(",")])
+    parser.add_argument("--scratch", default=Path(tempfile.gettempdir()) / "trainbook-bench-glacier", type=Path)
+    options = parser.parse_args(arguments)
+    if unknown := set(options.rows) - ROWS.keys():
+        raise SystemExit(f"There are no rows {sorted(unknown)}. Known are {list(ROWS)}.")
+    for row in options.rows:
+        for seed in options.seeds:
+            run = measured(row, seed, options.scratch)
+            add_run(RECORD, f"{row}, seed {seed}", run, summed_up, "torch", "scikit-learn")
+            print(f"{row}, seed {seed}", json.dumps(run, indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
