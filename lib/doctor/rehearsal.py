@@ -11,6 +11,7 @@ from lib import checkpoint, launch
 from lib.checkpoint.retention import Retention
 from lib.checkpoint.saver import Saver
 from lib.config import Config, profiles
+from lib.config.batches import micro_batch_of, slot_of
 from lib.doctor import addresses, findings, machine
 from lib.doctor.findings import Finding
 from lib.doctor.layers import check_convolutions
@@ -22,7 +23,8 @@ from lib.report.summary import Summary
 from lib.task import checked_blocks
 from lib.text import amount
 from lib.training import contract
-from lib.training.precision import choose_precision, recomputable, recomputed_layers
+from lib.training.precision import choose_precision
+from lib.training.recomputation import recomputable, recomputed_layers
 from lib.training.state import State, new_state, restore_state, save_state, state_tensors
 
 Groups = dict[str, dict[str, Tensor]]
@@ -81,9 +83,7 @@ def check_precision(config: Config) -> Finding:
 def check_accumulation(config: Config) -> Finding:
     """Shows how the effective batch is cut into slots and micro-batches."""
     training = config.training
-    slots = training.micro_batch_slots
-    slot = training.effective_batch // slots
-    micro = min(training.micro_batch or slot, slot)
+    slots, slot, micro = training.micro_batch_slots, slot_of(training), micro_batch_of(training)
     passes, rest = divmod(slot, micro)
     last = f", and one of {rest}" if rest else ""
     value = (

@@ -1,6 +1,7 @@
 """Trains on in smaller micro-batches where memory ran out at a place from which a step cannot be repeated."""
 
 from lib import checkpoint, ranks
+from lib.config.batches import slot_of
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import limits, watching
 from lib.launch.resume import find_checkpoint, resume_folders
@@ -21,7 +22,7 @@ def train(run: Run, session: Session, found: checkpoint.Checkpoint | None) -> lo
     places = [run.folder, *(folder.parent for folder in resume_folders(run))] if ranks.is_first() else []
     most = ranks.from_first(limits.newest(places, run.config))
     training, folder = run.config.training, run.folder / "checkpoints"
-    if 0 < most < (training.micro_batch or training.effective_batch // training.micro_batch_slots):
+    if 0 < most < (training.micro_batch or slot_of(training)):
         print(
             f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. Another "
             "training.micro_batch or training.gradient_checkpointing lifts that."

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from lib.config import Config
+from lib.config.batches import slot_of
 from lib.planner.trace import seeded
 from lib.task import Task
 from lib.text import amount
@@ -31,10 +32,9 @@ class Host:
 
 def of_run(task: Task, config: Config, cards: int) -> Host:
     """Counts it for a run on so many cards. A worker keeps `data.prefetch_factor` slots; without one there is one."""
-    slot = config.training.effective_batch // config.training.micro_batch_slots
     held = max(1, config.data.num_workers * config.data.prefetch_factor)
     with seeded():
-        batch = task.example_batch(slot, torch.device("cpu"))
+        batch = task.example_batch(slot_of(config.training), torch.device("cpu"))
         copied = saved_bytes(task, config)[0] if config.checkpoint.keep_last else 0
     waiting = cards * held * sum(value.nbytes for value in batch.values())
     return Host(copied, waiting, cards * config.data.num_workers)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from lib.config import Config, profiles, with_changes
+from lib.config.batches import micro_batch_of, slot_of
 from lib.config.lengths import resolve_lengths
 from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
@@ -24,7 +25,8 @@ from lib.task import Task, check_together, checked_blocks, find_task
 from lib.text import amount
 from lib.training import data, optimization
 from lib.training.draws import put_back
-from lib.training.precision import NotRecomputable, precision_on_card, recomputable, recomputed_layers
+from lib.training.precision import precision_on_card
+from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
 from lib.training.sizes import sharded_bytes
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
@@ -170,7 +172,7 @@ def as_configured(config: Config, target: Target, count: int = 1) -> Option:
     """Predicts a run as its memory profile and its own keys say, without a search for better ones. Raises as `make`."""
     config, _ = _configured(config, 0)
     search = _Search(find_task(config.task)(config), config, target, count)
-    return search._option(min(config.training.micro_batch or search.slot, search.slot), search.least)
+    return search._option(micro_batch_of(config.training), search.least)
 
 
 def _begun(config: Config, target: Target, count: int, samples: int) -> tuple["_Search", list[str]]:
@@ -214,7 +216,7 @@ class _Search:
         if config.training.fully_shard and count > 1:
             raise NotTraceable(_sharded(task, config, count))
         self.task, self.config, self.target, self.count = task, config, target, count
-        self.slot = config.training.effective_batch // config.training.micro_batch_slots
+        self.slot = slot_of(config.training)
         self.slots_each = config.training.micro_batch_slots // count
         with torch.device("meta"):
             model = task.model()
@@ -230,7 +232,7 @@ class _Search:
         """
         training, least = self.config.training, self.least
         if training.micro_batch:
-            yield self._option(min(training.micro_batch, self.slot), least)
+            yield self._option(micro_batch_of(training), least)
         for recomputed in [least, *(n for n in (-(-self.layers // 2), self.layers) if n > least)]:
             try:
                 option = self._option(self._largest(recomputed), recomputed)

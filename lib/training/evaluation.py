@@ -8,6 +8,7 @@ import torch
 
 from lib import ranks
 from lib.config import Config
+from lib.config.batches import micro_batch_of
 from lib.errors import TrainingFailed
 from lib.machine import memory
 from lib.report.progress import Progress, Remaining, Within
@@ -78,9 +79,8 @@ def evaluate(
     Where memory runs out the whole evaluation is repeated with half as many samples at once: no metric changes. Raises
     TrainingFailed where a single sample, or those that are kept together, does not fit.
     """
-    slot = config.training.effective_batch // config.training.micro_batch_slots
     own = config.data.evaluation_batch
-    collated = own or min(config.training.micro_batch or slot, slot)  # whatever fits, padding and draws stay the same
+    collated = own or micro_batch_of(config.training)  # whatever fits, padding and draws stay the same
     on_batch = _shown_in(progress) if progress else None
     task.step = state.step
     state.model.eval()

@@ -14,6 +14,7 @@ import torch
 
 from lib import ranks
 from lib.config import REMOVED, Config, Training
+from lib.config.batches import micro_batch_of, slot_of
 from lib.config.reader import flat
 from lib.errors import BadInput, printable
 from lib.task import Task
@@ -41,10 +42,9 @@ _TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: w
 def facts(config: Config, task: Task) -> dict[str, Any]:
     """Returns what a checkpoint keeps to be recognised by: configuration, data, and the machine that computed it."""
     training = config.training
-    slot = training.effective_batch // training.micro_batch_slots
     # Micro-batches of a step. Two gradients add up to the same bits in either order, more do not; then the number of
     # ranks changes bits. So it does under FSDP2, where the gradient's norm is summed in pieces.
-    addends = training.micro_batch_slots * -(-slot // min(training.micro_batch or slot, slot))
+    addends = training.micro_batch_slots * -(-slot_of(training) // micro_batch_of(training))
     telling = {key: value for key, value in _known(config).items() if not key.startswith(_HARMLESS)}
     return {
         **{key: list(value) if isinstance(value, tuple) else value for key, value in telling.items()},

@@ -1,19 +1,15 @@
-"""Number format, autocast, TF32 and recomputation that fit the card."""
+"""Number format, autocast and TF32 that fit the card."""
 
 import contextlib
-import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from torch import nn
-from torch.utils.checkpoint import checkpoint as recomputed
 
 from lib.config import Training
 from lib.errors import BadInput
 from lib.machine import memory
-from lib.task.blocks import find_blocks
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
@@ -99,127 +95,3 @@ def load_scalers(
     scaler.load_state_dict(facts["scaler"])
     for player, own in facts.get("scalers", {}).items():
         scaler_of(scaler, scalers, player).load_state_dict(own)
-
-
-def recomputable(model: nn.Module, blocks: Sequence[nn.Module]) -> Sequence[nn.Module]:
-    """Returns the blocks, or none where the model was told to recompute them itself: nothing is recomputed twice."""
-    return () if any(getattr(module, name, None) is True for module in model.modules() for name in _OWN) else blocks
-
-
-_OWN = ("gradient_checkpointing", "grad_checkpointing")  # the switches of transformers and of timm
-
-
-def recomputed_layers(asked: int | str, blocks: Sequence[nn.Module]) -> int:
-    """Returns how many layers `training.gradient_checkpointing` means: all where it asks for more.
-
-    A part with published weights has more layers than the small one that stands in for it. Raises BadInput where there
-    are none.
-    """
-    if asked and not blocks:
-        raise BadInput(
-            f"training.gradient_checkpointing is {asked}, but this model has no `blocks` to recompute: it repeats no "
-            "layer that was found, or recomputes its layers itself already (gradient_checkpointing_enable). Write 0, "
-            "leave that call out, or let blocks(model) of the task return its layers."
-        )
-    return len(blocks) if asked == "all" else min(int(asked), len(blocks))
-
-
-class NotRecomputable(BadInput):
-    """A layer whose second pass would not repeat the first one."""
-
-
-def recompute(model: nn.Module, layers: int | str, blocks: Sequence[nn.Module] | None = None) -> int:
-    """Makes the first `layers` ("all" for every one) of the model's blocks recompute their activations in backward.
-
-    Returns how many. `blocks` are by default those that are found in it. Raises BadInput where there are none.
-    """
-    blocks = recomputable(model, find_blocks(model) if blocks is None else blocks)
-    count = recomputed_layers(layers, blocks)
-    for block in blocks[:count]:
-        block.forward = _recomputing(block)
-    return count
-
-
-def _recomputing(block: nn.Module) -> Callable[..., Any]:
-    """Returns the block's forward pass, recomputed in backward; batch statistics change in the first pass alone."""
-    forward = block.forward
-    names = _names(forward)
-    norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
-    more: dict[str, Any] = {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))} if norms else {}
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
-        if not getattr(block, "_can_checkpoint_with_cache", False):  # transformers' mark of a layer that only reads it
-            args, kwargs = _without_cache(block, names, args, kwargs)
-        first, keys = len(args), tuple(kwargs)
-
-        def run(*values: Any) -> Any:
-            return forward(*values[:first], **dict(zip(keys, values[first:], strict=True)))
-
-        values = (*args, *kwargs.values())
-        before = _versions(values)
-        # Tensors by position: torch keeps the random state of the devices that it sees there, and of no others.
-        out = recomputed(run, *values, use_reentrant=False, **more)
-        if _versions(values) != before:
-            raise NotRecomputable(
-                f"A {type(block).__name__} that is to be recomputed changes its input in place, and a second pass "
-                "would read what it left. Write inplace=False in its first layer, let blocks(model) of the task leave "
-                "it out, or set training.gradient_checkpointing to 0."
-            )
-        return out
-
-    return wrapped
-
-
-def _versions(values: tuple) -> list[int]:
-    """Returns how often each tensor among the values was changed in place; none while a compiler looks on."""
-    if torch.compiler.is_compiling():
-        return []
-    return [value._version for value in values if isinstance(value, torch.Tensor) and not value.is_inference()]
-
-
-def _names(function: Callable[..., Any]) -> list[str]:
-    """Returns the names of the arguments that a function takes by position."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [name for name, given in inspect.signature(function).parameters.items() if given.kind in kinds]
-
-
-_CACHES = ("past_key_values", "past_key_value", "layer_past")  # what layers of transformers call it
-_NO_CACHE: dict[str, Any] = {"use_cache": False, **dict.fromkeys(_CACHES)}
-
-
-def _without_cache(block: nn.Module, names: list[str], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Returns a layer's arguments without the cache for generating text, which a second pass would fill once more.
-
-    Raises NotRecomputable where something is in it already, which the layer reads.
-    """
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if not given.get("use_cache") and all(given.get(name) is None for name in _CACHES):
-        return args, kwargs
-    for past in (given[name] for name in _CACHES if given.get(name) is not None):
-        if not hasattr(past, "get_seq_length") or past.get_seq_length():
-            raise NotRecomputable(
-                f"A {type(block).__name__} that is to be recomputed reads keys and values from a cache (a prefix, or "
-                "those of layers before it), which a second pass would change. Call the model with use_cache=False "
-                "and without a prefix, or set training.gradient_checkpointing to 0."
-            )
-    left = tuple(_NO_CACHE.get(name, value) for name, value in zip(names, args, strict=False))
-    return (*left, *args[len(names) :]), {name: _NO_CACHE.get(name, value) for name, value in kwargs.items()}
-
-
-@contextlib.contextmanager
-def _statistics_aside(norms: list[nn.Module]) -> Iterator[None]:
-    """Lets these layers update copies of their statistics inside the block.
-
-    A momentum of 0 would not do (0 * inf is NaN, and None counts batches), and no statistics at all would save fewer
-    tensors than the first pass, which torch refuses.
-    """
-    kept = [dict(norm._buffers) for norm in norms]
-    for norm, buffers in zip(norms, kept, strict=True):
-        norm._buffers.update({name: value.clone() for name, value in buffers.items() if value is not None})
-    try:
-        yield
-    finally:
-        for norm, buffers in zip(norms, kept, strict=True):
-            norm._buffers.update(buffers)

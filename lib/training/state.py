@@ -15,6 +15,7 @@ from lib import checkpoint, ranks
 from lib.checkpoint import frozen, weights
 from lib.checkpoint.saver import Saver
 from lib.config import Config
+from lib.config.batches import micro_batch_of
 from lib.errors import TrainingFailed
 from lib.machine import inputs, memory, platform
 from lib.ranks import sharding
@@ -29,7 +30,8 @@ from lib.training.gradients import FirstGradients
 from lib.training.groups import Group
 from lib.training.optimization import Ema
 from lib.training.order import INITIALISE, mix
-from lib.training.precision import Precision, allow_tf32, choose_precision, load_scalers, recompute, scaler_facts
+from lib.training.precision import Precision, allow_tf32, choose_precision, load_scalers, scaler_facts
+from lib.training.recomputation import about_recomputed, recompute
 from lib.training.stopping import Stopping
 
 
@@ -163,18 +165,14 @@ def new_state(
         sharding.shard(model, device, blocks)
     model.to(device)
     asked = config.training.gradient_checkpointing
-    recomputed = recompute(model, asked, blocks)
+    notes = about_types, about_recomputed(asked, recompute(model, asked, blocks))
     if config.training.compile and device.type != "meta":
         model.compile()
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
-    slot = config.training.effective_batch // config.training.micro_batch_slots
-    micro_batch = min(config.training.micro_batch or slot, slot)
     own = groups.groups_of(task, model, config.optimizer.name)
     optimizer = optimization.build(own, config)
-    state = State(model, optimizer, scaler, device, precision, micro_batch, sharded, groups=own)
-    fewer = f"training.gradient_checkpointing is {asked}; the model has {recomputed} layers, and all are recomputed."
-    state.notes = (*filter(None, [about_types]), *([fewer] if asked != "all" and recomputed < asked else []))
-    state.together = task.together
+    state = State(model, optimizer, scaler, device, precision, micro_batch_of(config.training), sharded, groups=own)
+    state.together, state.notes = task.together, tuple(filter(None, notes))
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
     if config.training.stop_after_evaluations:

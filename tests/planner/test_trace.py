@@ -10,7 +10,7 @@ from lib.planner import predict
 from lib.planner.allocator import MIB
 from lib.planner.card import find_card
 from lib.planner.trace import NotTraceable, predict_task
-from lib.training.precision import recompute
+from lib.training.recomputation import recompute
 from tests.planner.models import Encoder, Layer
 from tests.toy import Toy
 

@@ -13,7 +13,7 @@ from lib.planner import make
 from lib.planner.card import FITS, find_card
 from lib.task import checked_blocks, load_config, load_task
 from lib.task.blocks import find_blocks
-from lib.training.precision import recompute
+from lib.training.recomputation import recompute
 from lib.training.state import new_state
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -195,7 +195,8 @@ def test_a_cache_with_something_in_it_is_refused_and_not_dropped():
 def test_tensors_by_name_reach_torch_by_position(monkeypatch):
     """It keeps the random state of the devices that it sees there alone: dropout on a GPU would differ without."""
     handed = []
-    monkeypatch.setattr("lib.training.precision.recomputed", lambda run, *args, **_: handed.append(args) or run(*args))
+    name = "lib.training.recomputation.recomputed"
+    monkeypatch.setattr(name, lambda run, *args, **_: handed.append(args) or run(*args))
     layer, given = nn.Linear(2, 2), torch.ones(1, 2)
     recompute(layer, "all", [layer])
     assert torch.equal(layer(input=given), nn.functional.linear(given, layer.weight, layer.bias))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lib.config import Config
+from lib.config.batches import micro_batch_of
 from lib.errors import BadInput
 from lib.machine import memory
 from lib.task import Batch, Task, checked_datasets
@@ -58,9 +59,7 @@ class Asked:
     @property
     def collated(self) -> int:
         """Samples of a batch in the run's evaluations."""
-        training = self.config.training
-        slot = training.effective_batch // training.micro_batch_slots
-        return self.config.data.evaluation_batch or min(training.micro_batch or slot, slot)
+        return self.config.data.evaluation_batch or micro_batch_of(self.config.training)
 
     @cached_property
     def sets(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from lib.tasks.glacier import losses
 from lib.tasks.glacier.model import Net, Residual, ScSE, UNet, Up, difference
 from lib.tasks.glacier.settings import Loss, Model
 from lib.training import layers
-from lib.training.precision import recompute
+from lib.training.recomputation import recompute
 from tests.conftest import ROOT
 
 NARROW = {"widths": (4, 4, 6, 8, 10), "depths": (1, 1, 2, 1), "decoder": (8, 6, 6, 4, 4)}

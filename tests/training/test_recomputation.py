@@ -1,0 +1,78 @@
+"""Layers that are computed again in the backward pass: less memory, the same numbers."""
+
+import pytest
+import torch
+from torch import nn
+
+from lib.config import with_changes
+from lib.errors import BadInput
+from lib.task import load_task
+from lib.training.recomputation import recompute, recomputed_layers
+from lib.training.state import first_state
+from tests.toy import Net
+from tests.training.test_loop import fit, gradient, newest, same_tensors
+
+
+def test_recomputation_needs_blocks():
+    with pytest.raises(BadInput, match="no `blocks`"):
+        recompute(nn.Linear(2, 2), "all")
+    assert recompute(nn.Linear(2, 2), 0) == 0
+
+
+def test_recomputation_keeps_fewer_activations():
+    def saved(layers):
+        torch.manual_seed(0)
+        model = Net(*[nn.Sequential(nn.Linear(4, 64), nn.GELU(), nn.Linear(64, 4)) for _ in range(6)])
+        recompute(model, layers)
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
+            out = model(torch.randn(32, 4, requires_grad=True))
+        out.sum().backward()
+        return sum(sizes)
+
+    none, some, everything = saved(0), saved(3), saved("all")
+    assert everything < some < none
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_recomputation_updates_batch_statistics_once(momentum):
+    def trained(layers):
+        torch.manual_seed(0)
+        norm = nn.BatchNorm1d(8, momentum=momentum)
+        model = nn.Module()
+        model.blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh()), nn.Linear(8, 1)])
+        recompute(model, layers)
+        for step in range(3):
+            out = torch.randn(16, 4, generator=torch.Generator().manual_seed(step), requires_grad=True)
+            for block in model.blocks:
+                out = block(out)
+            out.square().sum().backward()
+        return {**dict(model.named_buffers()), **{n: p.grad for n, p in model.named_parameters()}}
+
+    plain, recomputed = trained(0), trained("all")
+    assert plain["blocks.0.1.num_batches_tracked"] == 3
+    assert same_tensors(plain, recomputed)
+
+
+def test_a_run_with_recomputed_batch_statistics_ends_in_the_same_bytes(toy, tmp_path):
+    config = toy({"workload.batch_norm": True, "workload.dropout": 0.5, "training.micro_batch": 3})
+    fit(config, tmp_path / "plain")
+    fit(with_changes(config, {"training.gradient_checkpointing": "all"}), tmp_path / "recomputed")
+    assert same_tensors(newest(tmp_path / "plain").tensors["model"], newest(tmp_path / "recomputed").tensors["model"])
+
+
+def test_recomputation_changes_nothing_but_memory(toy):
+    plain, _, _ = gradient(toy(), 8)
+    recomputed, _, _ = gradient(toy({"training.gradient_checkpointing": "all"}), 8)
+    assert torch.equal(plain, recomputed)
+
+
+def test_recomputation_of_more_layers_than_there_are_recomputes_all_and_says_so(toy):
+    more, notes = toy({"training.gradient_checkpointing": 9}), []
+    state = first_state(load_task(more), more, None, notes.append)
+    assert notes == ["training.gradient_checkpointing is 9; the model has 4 layers, and all are recomputed."]
+    assert recomputed_layers(9, state.model.blocks) == recomputed_layers("all", state.model.blocks) == 4
+    for asked in (0, 4, "all"):
+        exactly = toy({"training.gradient_checkpointing": asked})
+        first_state(load_task(exactly), exactly, None, notes.append)
+    assert len(notes) == 1
