@@ -364,7 +364,7 @@ def _not_seen(tracker: Tracker, semantics: CudaSemantics) -> list[str]:
         f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
         for name, times in sorted(tracker.bounded.items())
     ]
-    bounds += tracker.watch.sentences()
+    bounds += tracker.watch.sentences() + semantics.offloaded.sentences()
     if semantics.compiled.total():
         bounds.append("what torch.compile saves or adds: the step was traced without it.")
     if semantics.recurrent:
