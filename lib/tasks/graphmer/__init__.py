@@ -97,8 +97,8 @@ class Graphmer(Task):
         def below(most: int, *shape: int) -> Tensor:
             return torch.randint(most, (size, *shape), device=device)
 
-        def floats(*shape: int) -> Tensor:
-            return torch.rand(size, *shape, device=device)
+        def floats(*shape: int) -> Tensor:  # one number in all places: features of all candidates take no memory here
+            return torch.rand((), device=device).expand(size, *shape)
 
         batch = {
             "roots": below(V - len(tokens.SPECIALS), L) + len(tokens.SPECIALS),
@@ -112,7 +112,8 @@ class Graphmer(Task):
             "name": below(V, C), "name_owner": below(V, C), "chance": -floats(C),
         }  # fmt: skip
         if objective.mlm_steps:
-            targets = torch.where(floats(L) < min(1.0, 2 * objective.mlm_ratio), batch["roots"], IGNORE)
+            chosen = torch.rand(size, L, device=device) < min(1.0, 2 * objective.mlm_ratio)
+            targets = torch.where(chosen, batch["roots"], IGNORE)
             batch |= {"masked_roots": batch["roots"].clone(), "root_targets": targets}
         return batch
 
