@@ -10,7 +10,8 @@ from lib.errors import BadInput
 from lib.tasks.glacier.survey import Found, groups_of
 
 _MOST_CLASSES = 60
-_KNOWN = {(0, 85, 170, 255): ("background", "glacier", "debris", "lake"), (0, 1): ("background", "foreground")}
+_TWO = ("background", "foreground")
+_KNOWN = {(0, 85, 170, 255): ("background", "glacier", "debris", "lake"), (0, 1): _TWO, (0, 255): _TWO}
 _UNKNOWN_CODE = 255  # a usual mark of pixels without a label, beside classes 0, 1, 2, ...
 _RESERVED = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")  # of YAML
 _FEW_SCENES = 6  # with fewer, squares of the map are dealt to the parts

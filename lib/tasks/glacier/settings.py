@@ -10,6 +10,8 @@ from typing import Literal
 from lib.config.reader import option
 from lib.scores import IGNORE
 
+BAND = "{band}"  # in a pattern of images: a file a band
+
 TERMS = ("focal", "dice", "mcc", "boundary", "tversky", "lovasz")  # of the loss
 
 
@@ -63,14 +65,14 @@ class Source:
     )
     images: str = option(
         "", "Which files are images: a path below data.dir in which each * stands for a part of the scene's name, such "
-        "as S1Hand/*_S1Hand.tif; empty: by the known layouts.",
+        "as S1Hand/*_S1Hand.tif; {band} stands for a band where each is a file; empty: by the known layouts.",
     )  # fmt: skip
     masks: str = option(
         "", "Which files are masks, such as LabelHand/*_LabelHand.tif; given with images, or with band_files."
     )
     band_files: tuple[str, ...] = option(
         (), "Where each scene has a folder with a file a band: a word of each file's name, in the order of bands, such "
-        "as [B02, B03, B04]; empty: by the known layouts.",
+        "as [B02, B03, B04]; or what {band} in images stands for; empty: by the known layouts.",
     )  # fmt: skip
     mask_band: int = option(
         0, "Which band of a mask's file has the codes, counted from 1; 0: it has one, or all of its bands are equal.",
@@ -110,12 +112,22 @@ class Source:
             yield "masks is given without images. Give both patterns, or neither."
         if self.band_files and len(self.band_files) != len(self.bands):
             yield f"There are {len(self.bands)} bands, but band_files names {len(self.band_files)}."
-        if self.band_files and (self.images or self.channels):
-            yield "band_files is given with images or channels, which read other layouts. Give one of them."
+        if self.band_files and (self.channels or (self.images and BAND not in self.images)):
+            yield (
+                "band_files is given with channels, or with images without {band}, which read other layouts. Give one "
+                "of them."
+            )
+        if BAND in self.images and self.channels:
+            yield "channels is given with {band} in images, where each band is a file. Give one of them."
         for pattern in (self.images, self.masks):
             pure = PurePosixPath(pattern)
             if "**" in pattern or pure.is_absolute() or ".." in pure.parts:
                 yield f"The pattern {pattern!r} must be a path below data.dir, in which * stands for a part of a name."
+
+    @property
+    def words_of_bands(self) -> tuple[str, ...]:
+        """What files of single bands are called, in the order of the bands."""
+        return self.band_files or self.bands
 
     @property
     def chosen(self) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from lib.tasks.glacier.data.stretch import limits, spacing
 from lib.tasks.glacier.maps import probabilities, windows
 from lib.tasks.glacier.model import Net
 
-_ENDINGS = (".tif", ".tiff", ".jp2", ".img", ".png")
+_ENDINGS = (".tif", ".tiff", ".jp2", ".img", ".png", ".jpg", ".jpeg")
 _FEW_IDS = (r"img(\d+)", r"(\d{2}_\d{2})")  # GlacierHack's two ways to number tiles
 
 

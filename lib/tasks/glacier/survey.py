@@ -1,17 +1,19 @@
 """What lies in a folder of scenes: layout, bands, types, codes, places, gaps, names and overlaps."""
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from lib.errors import BadInput, first_ten
 from lib.report.progress import counted
-from lib.tasks.glacier.data import layout, naming, rasters, readers, windows
+from lib.tasks.glacier import arrangement
+from lib.tasks.glacier.arrangement import MOST_CODES
+from lib.tasks.glacier.data import layout, lossy, rasters, readers, windows
 from lib.tasks.glacier.data.homes import home
-from lib.tasks.glacier.data.layout import NamesDiffer
 from lib.tasks.glacier.data.readers import Unusable
 from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.data.tiles import strange_units
@@ -19,9 +21,7 @@ from lib.tasks.glacier.settings import Source
 from lib.text import aligned
 
 _MOST_SCENES = 400  # that are read; evenly out of more
-_MOST_CODES = 1_000  # different values of the masks that are counted
 _WINDOW = 1024  # pixels on a side that are read at once
-_ANY = {"classes": ("background", "other"), "codes": (0, 1)}  # of a source whose masks are looked at as they are
 
 
 @dataclass
@@ -39,6 +39,7 @@ class Seen:
     codes: Counter[float] = field(default_factory=Counter)
     mask: str = ""  # type of the mask, and how many bands it has
     is_coloured: bool = False
+    is_in_three: bool = False  # bands, so that codes are of colours
     layers: int = 0  # of a mask of several layers
     nodata: float | None = None  # that the mask's file names
     hashes: np.ndarray | None = None  # where there is no place on the map
@@ -46,6 +47,11 @@ class Seen:
     @property
     def means(self) -> np.ndarray:
         return self.moments[:, 0] / max(1, self.pixels[1])
+
+    @property
+    def of_grey(self) -> Counter[float]:
+        """Returns how often each grey comes, of codes of colours."""
+        return Counter({code % 256: number for code, number in self.codes.items()})
 
     @property
     def sizes(self) -> np.ndarray:
@@ -65,11 +71,16 @@ class Found:
     broken: list[str]  # sentences on scenes that cannot be read
 
     @property
+    def is_lossy(self) -> bool:
+        """Says whether a mask is compressed so that its values are only nearly those that were meant."""
+        return any(one.scene.mask and lossy.is_lossy(one.scene.mask) for one in self.seen)
+
+    @functools.cached_property
     def codes(self) -> Counter[float]:
         total: Counter[float] = Counter()
         for one in self.seen:
-            total += one.codes
-        return total
+            total += one.codes if self.is_coloured or not one.is_in_three else one.of_grey
+        return lossy.merged(total) if self.is_lossy else total
 
     @property
     def is_coloured(self) -> bool:
@@ -81,7 +92,7 @@ def look(folder: Path) -> Found:
     if not folder.is_dir():
         raise BadInput(f"{folder} is no folder. Give the folder that holds the images and the masks.")
     root = home(folder)
-    source = _source(root)
+    source = arrangement.settings(root)
     scenes, lacking = layout.find(root, source)
     chosen = scenes[:: max(1, -(-len(scenes) // _MOST_SCENES))]
     found = Found(root, source, scenes, lacking, [], [])
@@ -93,69 +104,6 @@ def look(folder: Path) -> Found:
     if not found.seen:
         raise BadInput(f"None of {len(chosen):,} scenes in {root} can be read:\n{first_ten(lacking + found.broken)}")
     return found
-
-
-def _source(root: Path) -> Source:
-    """Returns the settings by which the layout is read, with all of its bands. Raises BadInput."""
-    numbers = next((found for folder in layout.folders(root) if (found := layout.band_numbers(folder))), [])
-    names = tuple(f"band{number}" for number in numbers)
-    source = Source(bands=names or ("band1",), channels=tuple(numbers), **_ANY)
-    if not numbers and (words := layout.scene_words(root)):
-        return replace(source, bands=tuple(word.lower() for word in words), band_files=tuple(words))
-    source, scenes = _readable(root, source)
-    if (words := naming.shared_bands(layout.listed(root))) and source.images and _are_bands(root, words):
-        return replace(source, bands=tuple(words), band_files=tuple(words), images="", masks="")
-    if numbers or not scenes:
-        return source
-    count = _bands_of(scenes[0].images[0])
-    return replace(source, bands=tuple(f"band{number}" for number in range(1, count + 1)))
-
-
-def _are_bands(root: Path, words: Sequence[str]) -> bool:
-    """Says whether the files of these names in the first scene's folder have one band each."""
-    folder = next(path.parent for path in (root / name for name in layout.listed(root)) if path.stem == words[0])
-    return all(_bands_of(path) == 1 for path in folder.iterdir() if path.stem in words and naming.is_raster(path.name))
-
-
-def _readable(root: Path, source: Source) -> tuple[Source, list[Scene]]:
-    """Returns settings under which scenes are found, with a pattern of names or of files where that is needed."""
-    try:
-        return source, layout.find(root, source)[0]
-    except NamesDiffer as differ:
-        if differ.pattern:
-            changed = replace(source, name_pattern=differ.pattern)
-            return changed, layout.find(root, changed)[0]
-        raise
-    except BadInput:
-        choices = [replace(source, images=image, masks=mask) for image, mask in naming.guess(layout.listed(root))]
-        found = [(choice, layout.find(root, choice)[0]) for choice in choices]
-        if not found:
-            what = "no images in a known layout, and no masks that are named like images"
-            raise BadInput(f"{root} holds {what}.\n{_listing(root)}") from None
-        return max(found, key=lambda one: _bands_of(one[1][0].images[0]))
-
-
-def _listing(root: Path) -> str:
-    """Returns the folders with rasters, with how many there are and the first name."""
-    folders: dict[str, list[str]] = {}
-    for path in layout.listed(root):
-        above, _, name = path.rpartition("/")
-        folders.setdefault(above or ".", []).append(name)
-    rows = [[folder, f"{len(names):,}", names[0]] for folder, names in sorted(folders.items())]
-    if not rows:
-        return f"No file below {root} is called {', '.join(naming.RASTERS)}."
-    advice = (
-        "Say which of them are images and which are masks: workload.source.images, such as FOLDER/*.tif, and masks."
-    )
-    return f"{aligned([['folder', 'files', 'the first'], *rows[:20]], left=[0, 2])}\n{advice}"
-
-
-def _bands_of(path: Path) -> int:
-    if path.suffix == ".npy":
-        shape = rasters.shape_of(path)
-        return shape[2] if len(shape) == 3 and shape[2] <= shape[0] else shape[0]
-    with rasters.raster(path) as data:
-        return data.count
 
 
 def _windows(height: int, width: int) -> Iterator[tuple[int, int, int, int]]:
@@ -213,17 +161,22 @@ def _look_at_mask(seen: Seen, opened: readers.Opened, source: Source) -> None:
             data.nodata,
         )
         numbers = rasters.planes_of(data)
+        seen.is_in_three = len(numbers) == 3 and kinds == {"uint8"}
         for window in _windows(data.height, data.width):
             planes = [rasters.read_window(path, data, number, window) for number in numbers]
-            if len(planes) == 3 and kinds == {"uint8"}:
-                seen.is_coloured |= any(not np.array_equal(planes[0], plane) for plane in planes[1:])
+            if seen.is_in_three:
+                seen.is_coloured |= not _is_grey(planes, path)
                 _count(seen, rasters.coded(planes))
             elif any(not np.array_equal(planes[0], plane, equal_nan=True) for plane in planes[1:]):
                 seen.layers = len(planes)
             else:
                 _count(seen, planes[0])
-    if len(numbers) == 3 and kinds == {"uint8"} and not seen.is_coloured:  # grey in three bands
-        seen.codes = Counter({code % 256: number for code, number in seen.codes.items()})
+
+
+def _is_grey(planes: Sequence[np.ndarray], path: Path) -> bool:
+    if lossy.is_lossy(path):
+        return lossy.is_grey(planes)
+    return all(np.array_equal(planes[0], plane) for plane in planes[1:])
 
 
 def _look_at_layers(seen: Seen, opened: readers.Opened) -> None:
@@ -236,9 +189,10 @@ def _look_at_layers(seen: Seen, opened: readers.Opened) -> None:
 
 
 def _count(seen: Seen, values: np.ndarray) -> None:
-    if len(seen.codes) <= _MOST_CODES:
+    if len(seen.codes) <= MOST_CODES:
         codes, numbers = np.unique(values, return_counts=True, equal_nan=True)
-        seen.codes.update({code: n for code, n in zip(codes.tolist(), numbers.tolist(), strict=True) if code == code})
+        counts = {code: n for code, n in zip(codes.tolist(), numbers.tolist(), strict=True) if code == code}
+        seen.codes.update(lossy.merged(counts) if seen.scene.mask and lossy.is_lossy(seen.scene.mask) else counts)
 
 
 # --- what it says -----------------------------------------------------------------------------------------------------
@@ -252,6 +206,7 @@ def describe(found: Found) -> str:
     lines += [f"{len(found.broken):,} scenes cannot be read:", first_ten(found.broken)] if found.broken else []
     if len(found.seen) + len(found.broken) < len(found.scenes):
         lines.append(f"What follows is of {len(found.seen):,} scenes, evenly out of all.")
+    lines += [text] if (text := arrangement.unused(found.root, found.scenes)) else []
     parts = Counter(scene.part for scene in found.scenes if scene.part)
     if parts:
         lines.append(f"Split by folders: {', '.join(f'{part} {number:,}' for part, number in sorted(parts.items()))}.")
@@ -297,8 +252,8 @@ def _codes(found: Found) -> str:
     if layers := max(one.layers for one in found.seen):
         return f"Masks: {masks}, {layers} layers: the last one that is set is a pixel's class."
     counts = found.codes
-    if len(counts) > _MOST_CODES:
-        return f"Masks: {masks}, with more than {_MOST_CODES:,} different values: these are no classes."
+    if len(counts) > MOST_CODES:
+        return f"Masks: {masks}, with more than {MOST_CODES:,} different values: these are no classes."
     total = sum(counts.values())
     rows = []
     for code, number in sorted(counts.items())[:40]:
@@ -306,6 +261,11 @@ def _codes(found: Found) -> str:
         colour = f"  ({shade >> 16}, {shade >> 8 & 255}, {shade & 255})" if found.is_coloured else ""
         rows.append([f"{code:g}" if code % 1 else f"{int(code)}", f"{number:,}", f"{number / total:.3%}{colour}"])
     more = f"\nand {len(counts) - 40:,} more" if len(counts) > 40 else ""
+    more += (
+        "\nThe masks are JPEG, which changes values: each pixel is taken for the nearest code."
+        if found.is_lossy
+        else ""
+    )
     return f"Masks: {masks}\n{aligned([['code', 'pixels', 'share'], *rows])}{more}"
 
 

@@ -184,3 +184,68 @@ def test_the_command_prints_and_writes_a_configuration_and_groups(tmp_path, caps
     assert main(command) == 2 and "is not written over" in capsys.readouterr().err
     task = load_task(load_config(files[0], {"workload.split.file": str(files[1]), "workload.split.seed": 1}))
     assert len(task.datasets()["train"])
+
+
+def test_regions_with_images_and_masks_each_are_taken_together(tmp_path):
+    for number, region in enumerate(("aachen", "dhaka", "lima")):
+        for scene_number in range(2):
+            image, classes = scene(number, (32, 32))
+            for kind, values in (("images", image), ("labels", classes)):
+                write_tiff(tmp_path / region / kind / f"{region}_{scene_number}.tif", values, (number * 10**5, 0))
+    survey = SURVEY(tmp_path)
+    assert "6 scenes" in survey.text and source_of(survey)["images"] == "*/images/*.tif"
+
+
+def test_of_files_that_no_word_tells_apart_the_ones_with_few_values_are_the_masks(tmp_path):
+    for number in range(6):
+        image, classes = scene(number, (32, 32), bands=3)
+        for ending, values in (("sat", image), ("lc", classes), ("valid", np.ones_like(classes))):
+            write_tiff(tmp_path / "data" / f"x{number}_{ending}.tif", values, (number * 10**5, 0))
+    survey = SURVEY(tmp_path / "data")
+    assert (source_of(survey)["images"], source_of(survey)["masks"]) == ("*_sat.tif", "*_lc.tif")
+    assert "Files that no scene uses:\n  .: 6, such as x0_valid.tif" in survey.text
+    assert len(written(survey, tmp_path).datasets()["train"])
+
+
+def test_bands_in_folders_of_their_own_are_read_together(tmp_path):
+    for number in range(6):
+        image, classes = scene(number, (32, 32))
+        for word, values in (("red", image[0]), ("nir", image[1]), ("gt", classes)):
+            write_tiff(tmp_path / "data" / f"train_{word}" / f"{word}_patch_{number}.tif", values, (number * 10**5, 0))
+        write_tiff(tmp_path / "data" / "test_red" / f"red_patch_9{number}.tif", image[0], (number * 10**5, 10**6))
+    survey = SURVEY(tmp_path / "data")
+    source = source_of(survey)
+    assert source["images"] == "train_{band}/{band}_*.tif" and source["band_files"] == source["bands"] == ["nir", "red"]
+    assert "test_red: 6, such as red_patch_90.tif" in survey.text
+    assert written(survey, tmp_path).datasets()["train"][0][0].shape == (2, 32, 32)
+
+
+def test_two_sensors_whose_images_have_other_bands_are_not_mixed(tmp_path):
+    for number in range(7):
+        image, classes = scene(number, (32, 32), bands=4)
+        for sensor, bands in (("s1", image[:2]), ("s2", image)):
+            for kind, values in (("img", bands), ("msk", classes)):
+                path = tmp_path / "data" / str(number) / f"sentinel12_{sensor}_{number}_{kind}.tif"
+                write_tiff(path, values, (number * 10**5, 0))
+    source = source_of(SURVEY(tmp_path / "data"))
+    assert (source["images"], source["masks"]) == ("*/sentinel12_s2_*_img.tif", "*/sentinel12_s2_*_msk.tif")
+    assert len(source["bands"]) == 4
+
+
+def test_masks_in_jpeg_have_the_codes_that_were_meant(tmp_path):
+    for number in range(6):
+        image, classes = scene(number, (64, 64), bands=3)
+        name = f"water_{number}.jpg"
+        write_image(tmp_path / "data" / "Images" / name, image.astype(np.uint8), "JPEG")
+        write_image(tmp_path / "data" / "Masks" / name, np.stack([(classes % 2 * 255).astype(np.uint8)] * 3), "JPEG")
+    survey = SURVEY(tmp_path / "data")
+    assert source_of(survey)["codes"] == [0, 255] and "pixel is taken for the nearest code" in survey.text
+    task = written(survey, tmp_path)
+    assert task.data.store.table.counts.sum(0).tolist() == [6 * 2048, 6 * 2048]
+
+
+def test_formats_that_are_not_read_are_named(tmp_path):
+    (tmp_path / "img").mkdir()
+    (tmp_path / "img" / "image_1.h5").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"There are 1 .h5, which are not read: .*write arrays as .npy"):
+        SURVEY(tmp_path)

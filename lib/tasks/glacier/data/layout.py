@@ -9,19 +9,19 @@ Four layouts are known:
 
 Each may lie in folders called train, validation and test, which then are the split. Any other layout is read by
 `workload.source.images` and `masks`, patterns in which * stands for a scene's name. Rasters are GeoTIFF, JPEG 2000,
-ERDAS Imagine (.img) or PNG.
+ERDAS Imagine (.img), PNG or JPEG.
 """
 
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from lib.config import environment
 from lib.errors import BadInput
-from lib.tasks.glacier.data import naming, quality, scene_folders
+from lib.tasks.glacier.data import named, naming, pairing, quality, scene_folders
 from lib.tasks.glacier.data.scenes import Scene, group_of
 from lib.tasks.glacier.settings import Source
 
@@ -51,8 +51,8 @@ def _found(root: Path, source: Source, labelled: bool) -> tuple[list[Scene], lis
         print(
             f"{root}: {beside:,} files named ._* are left out. macOS writes one beside each file; they hold no pixels."
         )
-    if source.images and (named := _find_named(root, source, labelled)):
-        return named
+    if source.images and (found := _by_patterns(root, source, labelled)):
+        return found
     if source.band_files and (found := scene_folders.find(root, folders, source, labelled)):
         return found[:2]
     if known := _in_known_layout(root, folders, source, labelled):
@@ -62,6 +62,13 @@ def _found(root: Path, source: Source, labelled: bool) -> tuple[list[Scene], lis
         "a folder images with multi-band GeoTIFFs, or patches named *_img_*.npy; masks lie in a folder label or "
         f"masks beside them, or are named *_mask_*.npy. {_advice(root)}"
     )
+
+
+def _by_patterns(root: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[str]] | None:
+    try:
+        return named.find(root, source, labelled)
+    except named.NoSuchFiles as error:
+        raise BadInput(f"{error} {_advice(root)}") from None
 
 
 def _in_known_layout(
@@ -102,18 +109,20 @@ def _advice(root: Path) -> str:
     look = f"{environment.command(f'data {root}')} shows what is there and prints the settings that read it."
     if found := naming.shared_bands(listed(root)):
         return f"It can be read by workload.source.band_files: [{', '.join(found)}]. {look}"
-    for image, mask in naming.guess(listed(root)):
-        return f"It can be read by workload.source.images: {image} and workload.source.masks: {mask}. {look}"
+    for pair in pairing.guess(listed(root)):
+        if pair.is_told:
+            patterns = f"workload.source.images: {pair.images} and workload.source.masks: {pair.masks}"
+            return f"It can be read by {patterns}. {look}"
     return look
 
 
 def listed(root: Path) -> list[str]:
-    """Returns the paths, relative to a folder, of rasters in it and below, sorted; of very many not all."""
+    """Returns the paths, relative to a folder, of rasters and arrays in it and below, sorted; of very many not all."""
     found: list[str] = []
     for parent, inner, names in os.walk(root):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         above = Path(parent).relative_to(root)
-        found += [(above / name).as_posix() for name in sorted(names) if naming.is_raster(name)]
+        found += [(above / name).as_posix() for name in sorted(names) if naming.has_pixels(name)]
         if len(found) > _MOST_LISTED:
             break
     return found[:_MOST_LISTED]
@@ -168,66 +177,6 @@ def _imaged(folder: Path, source: Source, labelled: bool) -> tuple[list[Scene], 
     return _pair({name: (path,) for name, path in _by_name(paths, source).items()}, source, masks)
 
 
-def _find_named(root: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[str]] | None:
-    """Returns the scenes that `source.images` and `masks` name; without labels None where there are none.
-
-    Raises BadInput where no file is an image.
-    """
-    images, masks = (_by_pattern(root, text, source) if text else {} for text in (source.images, source.masks))
-    if not images and not labelled:  # new scenes may lie in a known layout
-        return None
-    if not images or (labelled and not masks):
-        what, text = ("images", source.images) if not images else ("masks", source.masks)
-        raise BadInput(f"{root} has no file {text or '(empty)'}. Correct workload.source.{what}. {_advice(root)}")
-    scenes, problems = [], []
-    for called, (name, path) in images.items():
-        if labelled and called not in masks:
-            problems.append(
-                f"{path} has no mask: {source.masks} of {called} is not there. Add it, or remove the image."
-            )
-            continue
-        part, mask = naming.part_of(name.split("/")[:-1]), masks[called][1] if labelled else None
-        scenes.append(Scene(called, group_of(name, called, source), (path,), mask, part))
-    if not scenes:
-        sides = [[name for name, _ in side.values()] for side in (images, masks)]
-        raise NamesDiffer(sides, [source.images, source.masks])
-    return scenes, problems
-
-
-def _by_pattern(root: Path, text: str, source: Source) -> dict[str, tuple[str, Path]]:
-    """Returns what the * stand for and the path of each file, by the name of its scene, sorted by path.
-
-    Raises BadInput where `name_pattern` gives two files one name.
-    """
-    found: dict[str, tuple[str, Path]] = {}
-    for name, path in naming.Pattern(text).files(root):
-        match = re.search(source.name_pattern, name) if source.name_pattern else None
-        called = match[1] if match else name
-        if called in found:
-            raise _same_name(found[called][1], path, called)
-        found[called] = name, path
-    _named(path for _, path in found.values())
-    return found
-
-
-class NamesDiffer(BadInput):
-    """No scene has a file of its name on all sides; `pattern` is what the names would share, "" where nothing is."""
-
-    def __init__(self, sides: Sequence[Sequence[str]], places: Sequence[str]):
-        self.pattern = naming.common_pattern(*sides)
-        examples = ", ".join(min(names, default="nothing") for names in sides)
-        advice = (
-            f"Set workload.source.name_pattern: '{self.pattern}', whose group is what they share."
-            if self.pattern
-            else "Give workload.source.name_pattern, a regular expression whose group is what they share, for example "
-            r"'(\d+_\d+)' or 'img(\d+)'."
-        )
-        super().__init__(
-            f"No scene has all of its bands, and its mask, by one name in {', '.join(places)} (names there: "
-            f"{examples}). {advice}"
-        )
-
-
 def find_bands(folders: Mapping[int, Path], source: Source, masks: Path | None) -> tuple[list[Scene], list[str]]:
     """Returns scenes of one GeoTIFF a band, and a sentence for each that lacks a file.
 
@@ -236,7 +185,7 @@ def find_bands(folders: Mapping[int, Path], source: Source, masks: Path | None) 
     by_band = {number: _by_name(_rasters(folder), source) for number, folder in folders.items()}
     if not set.intersection(*map(set, by_band.values())):
         sides = [*by_band.values(), *([_by_name(_rasters(masks), source)] if masks else [])]
-        raise NamesDiffer([list(side) for side in sides], list(map(str, folders.values())))
+        raise naming.NamesDiffer([list(side) for side in sides], list(map(str, folders.values())))
     images: dict[str, tuple[Path, ...]] = {}
     problems = []
     for name in sorted(set().union(*by_band.values())):
@@ -284,7 +233,7 @@ def band_numbers(folder: Path) -> list[int]:
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
-    inner = _named(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    inner = naming.printable(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     for path in inner:
         yield path
         if depth > 1:
@@ -292,7 +241,9 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def patches_of(folder: Path) -> list[Path]:
-    return _named(path for path in folder.glob("*img*.npy") if path.is_file() and not path.name.startswith("._"))
+    return naming.printable(
+        path for path in folder.glob("*img*.npy") if path.is_file() and not path.name.startswith("._")
+    )
 
 
 def images_of(folder: Path, labelled: bool) -> list[Path]:
@@ -307,16 +258,7 @@ def masks_of(folder: Path) -> Path | None:
 
 
 def _rasters(folder: Path) -> list[Path]:
-    return _named(naming.rasters(folder))
-
-
-def _named(paths: Iterable[Path]) -> list[Path]:
-    """Sorts paths. Raises BadInput where a name would steer the terminal that it is printed on."""
-    paths = sorted(paths)
-    for path in paths:
-        if not path.name.isprintable():
-            raise BadInput(f"{path.parent} holds a name with control characters, {path.name!a}. Rename it.")
-    return paths
+    return naming.printable(naming.rasters(folder))
 
 
 def _by_name(paths: Sequence[Path], source: Source) -> dict[str, Path]:
@@ -326,16 +268,9 @@ def _by_name(paths: Sequence[Path], source: Source) -> dict[str, Path]:
         match = re.search(source.name_pattern, path.stem) if source.name_pattern else None
         name = match[1] if match else path.stem
         if name in by_name:
-            raise _same_name(by_name[name], path, name)
+            raise naming.same_name(by_name[name], path, name)
         by_name[name] = path
     return by_name
-
-
-def _same_name(one: Path, other: Path, name: str) -> BadInput:
-    return BadInput(
-        f"{one} and {other} are both called {name} by workload.source.name_pattern. Change it so that their names "
-        "differ."
-    )
 
 
 def _pair(images: Mapping[str, tuple[Path, ...]], source: Source, masks: Path | None) -> tuple[list[Scene], list[str]]:
@@ -351,7 +286,9 @@ def _pair(images: Mapping[str, tuple[Path, ...]], source: Source, masks: Path | 
         else:
             scenes.append(Scene(name, group_of(name, name, source), paths, mask))
     if masks and images and not scenes and mask_of:
-        raise NamesDiffer([list(images), list(mask_of)], [str(next(iter(images.values()))[0].parent), str(masks)])
+        raise naming.NamesDiffer(
+            [list(images), list(mask_of)], [str(next(iter(images.values()))[0].parent), str(masks)]
+        )
     return scenes, problems
 
 

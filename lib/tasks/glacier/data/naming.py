@@ -1,24 +1,27 @@
 """Names of files that stand for scenes: patterns with *, and what names of images and masks have in common."""
 
 import glob
-import itertools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-RASTERS = (".tif", ".tiff", ".jp2", ".img", ".png")  # never .vrt, which names other files
+from lib.errors import BadInput
+
+RASTERS = (".tif", ".tiff", ".jp2", ".img", ".png", ".jpg", ".jpeg")  # never .vrt, which names other files
+_SPELLINGS = {".tiff": ".tif", ".jpeg": ".jpg"}
 PARTS = {
     "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
     "dev": "validation", "test": "test", "testing": "test",
 }  # fmt: skip
 _MASK_WORDS = {
     "label", "labels", "mask", "masks", "annotation", "annotations", "ann", "gt", "truth", "groundtruth", "target",
-    "targets", "seg", "segmentation", "segmentations",
+    "targets", "seg", "segmentation", "segmentations", "lab", "msk",
 }  # fmt: skip
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _BOUNDARY = re.compile(r"(?<=[^0-9A-Za-z])(?=[0-9A-Za-z])|(?<=[0-9A-Za-z])(?=[^0-9A-Za-z])|(?<=[a-z])(?=[A-Z0-9])")
 _MOST_NAMES = 2_000  # of a side that are compared
+Affixes = list[tuple[str, str]]  # what the names of each side begin and end with
 
 
 def rasters(folder: Path) -> list[Path]:
@@ -43,9 +46,15 @@ def is_raster(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in RASTERS and not name.startswith("._")
 
 
+def has_pixels(name: str) -> bool:
+    """Says whether a file is a raster or an array."""
+    return is_raster(name) or (name.lower().endswith(".npy") and not name.startswith("._"))
+
+
 def _format(name: str) -> int:
-    """Returns the place of a file's format in RASTERS; both spellings of TIFF are one."""
-    return max(0, RASTERS.index(PurePosixPath(name).suffix.lower()) - 1)
+    """Returns the place of a file's format in RASTERS; two spellings are one."""
+    suffix = PurePosixPath(name).suffix.lower()
+    return RASTERS.index(_SPELLINGS.get(suffix, suffix))
 
 
 def part_of(names: Iterable[str]) -> str:
@@ -77,10 +86,10 @@ def common_pattern(*sides: Collection[str]) -> str:
     """Returns a regular expression whose group is what the names of all sides share; "" where less than half do."""
     if not all(sides):
         return ""
-    affixes, matched = _affixes(*map(sorted, sides))
+    ends, matched = affixes(*map(sorted, sides))
     if matched * 2 < len(sides[0]):
         return ""
-    before, after = (_either({affix[end] for affix in affixes}) for end in (0, 1))
+    before, after = (_either({affix[end] for affix in ends}) for end in (0, 1))
     text = f"^{before}(.+?){after}$"
     found = [{match[1] for name in names if (match := re.match(text, name))} for names in sides]
     return text if matched and len(set.intersection(*found)) >= matched else ""
@@ -92,16 +101,17 @@ def _either(texts: Collection[str]) -> str:
     return choices[0] if len(choices) == 1 else f"(?:{'|'.join(choices)})"
 
 
-def _affixes(first: Sequence[str], *others: Sequence[str]) -> tuple[list[tuple[str, str]], int]:
+def affixes(first: Sequence[str], *others: Sequence[str]) -> tuple[Affixes, int]:
     """Returns what each side's names begin and end with, and how many are alike on all sides without it.
 
     Of those under which most are alike it is the shortest.
     """
-    stripped = [_stripped(names[:_MOST_NAMES]) for names in others]
-    best: tuple[list[tuple[str, str]], int] = [], 0
-    for before, after, cores in _stripped(first[:_MOST_NAMES]):
-        chosen = [max(side, key=lambda one: len(one[2] & cores), default=("", "", set())) for side in stripped]
+    sides = [stripped(names[:_MOST_NAMES]) for names in others]
+    best: tuple[Affixes, int] = [], 0
+    for before, after, cores in stripped(first[:_MOST_NAMES]):
+        chosen = [max(side, key=lambda one: len(one[2] & cores), default=("", "", set())) for side in sides]
         shared = cores.intersection(*(one[2] for one in chosen))
+        shared = {core for core in shared if any(map(str.isalnum, core))}
         if len(shared) > best[1]:
             first_ones, last_ones = ({core[end] for core in shared} for end in (0, -1))
             head, tail = (ends.pop() if len(ends) == 1 else "" for ends in (first_ones, last_ones))
@@ -111,7 +121,7 @@ def _affixes(first: Sequence[str], *others: Sequence[str]) -> tuple[list[tuple[s
     return best
 
 
-def _stripped(names: Sequence[str]) -> list[tuple[str, str, set[str]]]:
+def stripped(names: Sequence[str]) -> list[tuple[str, str, set[str]]]:
     """Returns beginnings and ends, at the borders of words, that all names have, each with what is left of the names.
 
     The whole of a name is left over where there is but one.
@@ -133,37 +143,6 @@ def _common_head(names: Sequence[str]) -> str:
     return low[: next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))]
 
 
-def guess(paths: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns patterns of images and of masks among relative paths of rasters, those under which most can be paired.
-
-    Masks are told by words such as label or mask in the names of folders and files.
-    """
-    groups: dict[tuple[bool, str, str], list[str]] = defaultdict(list)
-    for path in paths:
-        pure = PurePosixPath(path)
-        folders = ["*" if part_of([name]) else name for name in pure.parts[:-1]]
-        groups[is_mask(path), "/".join([*folders, ""]), pure.suffix].append(pure.stem)
-    found: list[tuple[int, str, str]] = []
-    for image, mask in itertools.product(groups, groups):
-        if image[0] or not mask[0]:
-            continue
-        affixes, matched = _affixes(sorted(set(groups[image])), sorted(set(groups[mask])))
-        if matched:
-            one, other = (f"{key[1]}{a}*{b}{key[2]}" for key, (a, b) in zip((image, mask), affixes, strict=True))
-            found.append((matched, one, other))
-    most = max((matched for matched, _, _ in found), default=0)
-    nearly = [(one, other) for matched, one, other in found if matched >= 0.9 * most]
-    return nearly or _in_folders_of_their_own(paths)
-
-
-def _in_folders_of_their_own(paths: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns the patterns where each scene has a folder, with an image and a mask of the same names in all of them."""
-    names, images, masks = _shared(paths)
-    levels = [set(level) for level in zip(*names, strict=True)]
-    folders = "/".join(next(iter(level)) if len(level) == 1 else "*" for level in levels)
-    return [(f"{folders}/{image}", f"{folders}/{mask}") for image in images for mask in masks]
-
-
 def shared_bands(paths: Sequence[str]) -> list[str]:
     """Returns the names of several images beside one mask where each scene has a folder with files of the same names.
 
@@ -178,7 +157,7 @@ def _shared(paths: Sequence[str]) -> tuple[list[tuple[str, ...]], list[str], lis
     names: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for path in paths:
         pure = PurePosixPath(path)
-        if len(pure.parts) > 1:
+        if len(pure.parts) > 1 and is_raster(pure.name):
             names[pure.parts[:-1]].add(pure.name)
     if len(names) < 2 or len({len(folders) for folders in names}) > 1:
         return [], [], []
@@ -186,6 +165,45 @@ def _shared(paths: Sequence[str]) -> tuple[list[tuple[str, ...]], list[str], lis
     return list(names), [n for n in shared if not is_mask(n)], [n for n in shared if is_mask(n)]
 
 
-def is_mask(path: str) -> bool:
-    """Says whether a word of a file's name or of its folders' means a mask."""
-    return not _MASK_WORDS.isdisjoint(word.lower() for word in _WORD.findall(path))
+def mask_words(path: str) -> set[str]:
+    """Returns the words of a file's name and of its folders' that mean a mask."""
+    return _MASK_WORDS.intersection(word.lower() for word in _WORD.findall(path))
+
+
+def is_mask(path: str, common: Collection[str] = ()) -> bool:
+    """Says whether a word of a file's name or of its folders' means a mask, but for those that all files have."""
+    return bool(mask_words(path).difference(common))
+
+
+def printable(paths: Iterable[Path]) -> list[Path]:
+    """Sorts paths. Raises BadInput where a name would steer the terminal that it is printed on."""
+    paths = sorted(paths)
+    for path in paths:
+        if not path.name.isprintable():
+            raise BadInput(f"{path.parent} holds a name with control characters, {path.name!a}. Rename it.")
+    return paths
+
+
+def same_name(one: Path, other: Path, name: str) -> BadInput:
+    return BadInput(
+        f"{one} and {other} are both called {name} by workload.source.name_pattern. Change it so that their names "
+        "differ."
+    )
+
+
+class NamesDiffer(BadInput):
+    """No scene has a file of its name on all sides; `pattern` is what the names would share, "" where nothing is."""
+
+    def __init__(self, sides: Sequence[Sequence[str]], places: Sequence[str]):
+        self.pattern = common_pattern(*sides)
+        examples = ", ".join(min(names, default="nothing") for names in sides)
+        advice = (
+            f"Set workload.source.name_pattern: '{self.pattern}', whose group is what they share."
+            if self.pattern
+            else "Give workload.source.name_pattern, a regular expression whose group is what they share, for example "
+            r"'(\d+_\d+)' or 'img(\d+)'."
+        )
+        super().__init__(
+            f"No scene has all of its bands, and its mask, by one name in {', '.join(places)} (names there: "
+            f"{examples}). {advice}"
+        )

@@ -19,7 +19,10 @@ from lib.machine import disk
 from lib.text import amount
 
 # GDAL would open any format, one that names other files too, such as .vrt
-_DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG", ".img": "HFA", ".png": "PNG"}
+_DRIVERS = {
+    ".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG", ".img": "HFA", ".png": "PNG", ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+}  # fmt: skip
 GDAL = {
     "GDAL_CACHEMAX": 64,  # MB; GDAL's own default is 5 % of the machine's RAM
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # no files beside it: world files, overviews, masks
@@ -91,8 +94,9 @@ def _check_blocks(path: Path, data: Any) -> None:
     """Refuses complex numbers, and blocks that no memory holds."""
     if strange := sorted({name for name in data.dtypes if not name.startswith(("int", "uint", "float"))}):
         raise Unusable(f"{path} holds numbers of the type {strange[0]}. Convert it to real numbers.")
-    rows, columns = (data.height, data.width) if data.driver == "PNG" else data.block_shapes[0]
-    planes = data.count if data.driver == "PNG" or str(data.interleaving).lower().endswith("pixel") else 1
+    in_one = data.driver in ("PNG", "JPEG")
+    rows, columns = (data.height, data.width) if in_one else data.block_shapes[0]
+    planes = data.count if in_one or str(data.interleaving).lower().endswith("pixel") else 1
     size = rows * columns * planes * np.dtype(data.dtypes[0]).itemsize
     if size > _MOST_BYTES_AT_ONCE:
         raise Unusable(

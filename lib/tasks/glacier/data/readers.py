@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lib.scores import IGNORE
-from lib.tasks.glacier.data import stretch
+from lib.tasks.glacier.data import lossy, stretch
 from lib.tasks.glacier.data.quality import hidden
 from lib.tasks.glacier.data.rasters import (
     GDAL,
@@ -215,8 +215,8 @@ class _Tiffs(Opened):
 def read_mask(path: Path, data: Any, source: Source, window: tuple[int, int, int, int]) -> np.ndarray:
     """Reads (h, w) codes, with NaN for no data, or the (h, w, layers) that `source.mask_layers` choose from.
 
-    Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue, where a code is above 255. Raises
-    Unusable where several bands differ and nothing says which of them counts.
+    Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue, where a code is above 255. In a JPEG
+    each pixel is the nearest code. Raises Unusable where several bands differ and nothing says which of them counts.
     """
     numbers = planes_of(data)
     if source.mask_band > data.count or (source.mask_layers and max(source.mask_layers) > data.count > 1):
@@ -224,6 +224,8 @@ def read_mask(path: Path, data: Any, source: Source, window: tuple[int, int, int
     if source.mask_band or len(numbers) < 2:
         number = source.mask_band or 1
         values = read_window(path, data, number, window)
+        if lossy.is_lossy(path):
+            return lossy.nearest([values], [*source.codes, *source.ignored_codes])
         nodata = data.nodatavals[number - 1]
         if nodata is not None and nodata not in source.codes:  # a class whose code is also marked stays a class
             values = np.where(values == nodata, np.nan, values)
@@ -231,6 +233,8 @@ def read_mask(path: Path, data: Any, source: Source, window: tuple[int, int, int
     planes = [read_window(path, data, number, window) for number in numbers]
     if source.mask_layers:
         return np.stack(planes, 2)
+    if lossy.is_lossy(path):
+        return lossy.nearest(planes, [*source.codes, *source.ignored_codes])
     coloured = len(planes) == 3 and set(data.dtypes) == {"uint8"}
     if coloured and max(*source.codes, *source.ignored_codes) > 255:
         return coded(planes)
@@ -263,6 +267,8 @@ class _Patch(Opened):
                 "workload.source.bands and workload.source.channels."
             )
         self._mask = load_array(scene.mask) if scene.mask else None
+        if self._mask is not None and self._mask.ndim == 3 and self._mask.shape[0] == 1 < self.height:
+            self._mask = self._mask[0]
         check_size(scene.images[0], self.height, self.width)
         if self._mask is not None and (self._mask.ndim > 3 or self._mask.shape[:2] != self._image.shape[:2]):
             raise Unusable(f"{scene.mask} has the shape {self._mask.shape} and its patch {self._image.shape}.")

@@ -7,7 +7,7 @@ import pytest
 
 from lib.errors import BadInput
 from lib.task import find_task, locate_data
-from lib.tasks.glacier.data import layout, readers
+from lib.tasks.glacier.data import layout, naming, readers
 from lib.tasks.glacier.data.homes import home
 from lib.tasks.glacier.settings import Source
 from tests.machine.conftest import kaggle
@@ -202,7 +202,7 @@ def test_names_that_differ_are_answered_by_one_of_each_and_a_pattern_that_works(
     for folder, names in (("images", images), ("labels", masks)):
         for name in names:
             write_tiff(tmp_path / folder / f"{name}.tif", np.zeros((8, 8), np.uint8))
-    with pytest.raises(layout.NamesDiffer) as refusal:
+    with pytest.raises(naming.NamesDiffer) as refusal:
         layout.find(tmp_path, TWO)
     assert refusal.value.pattern == pattern and f"name_pattern: '{pattern}'" in str(refusal.value)
     assert min(images) in str(refusal.value) and min(masks) in str(refusal.value)
@@ -237,7 +237,7 @@ def test_any_layout_is_read_by_patterns_whose_star_is_the_name(tmp_path):
     assert [scene.name for scene in scenes] == ["Ghana_0", "Ghana_2"]
     assert len(problems) == 1 and "Ghana_1_S1Hand.tif has no mask: LabelHand/*_LabelHand.tif of Ghana_1" in problems[0]
     loose = Source(bands=("a", "b"), images="S1Hand/*.tif", masks="LabelHand/*.tif")
-    with pytest.raises(layout.NamesDiffer) as refusal:
+    with pytest.raises(naming.NamesDiffer) as refusal:
         layout.find(tmp_path, loose)
     again, _ = layout.find(tmp_path, dataclasses.replace(loose, name_pattern=refusal.value.pattern))
     assert [scene.name for scene in again] == ["Ghana_0", "Ghana_2"]

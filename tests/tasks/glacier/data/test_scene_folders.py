@@ -135,8 +135,12 @@ def test_masks_may_lie_in_a_folder_of_theirs_and_parts_are_the_split(tmp_path):
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(ValueError, match="There are 2 bands, but band_files names 1"):
         Source(bands=("a", "b"), band_files=("B02",))
-    with pytest.raises(ValueError, match="band_files is given with images or channels"):
+    with pytest.raises(ValueError, match="band_files is given with channels, or with images without {band}"):
         Source(bands=("a",), band_files=("B02",), channels=(2,))
+    with pytest.raises(ValueError, match="band_files is given with channels, or with images without {band}"):
+        Source(bands=("a",), band_files=("B02",), images="x/*.tif")
+    with pytest.raises(ValueError, match="channels is given with {band} in images"):
+        Source(bands=("a",), images="{band}/*.tif", channels=(2,))
 
 
 @pytest.mark.parametrize("words", [BANDS, ("red", "nir", "blue")])
