@@ -36,7 +36,7 @@ CORPUS = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data"))
 RECORD = Path(__file__).with_name("records") / "legal.json"
 VARIANTS = {
     "single": [],
-    "surrounding": ["workload.context.mode=surrounding", "workload.context.length=192"],
+    "surrounding": ["workload.context.mode=surrounding"],
     "no class weights": ["workload.loss.class_weights=0"],
     "from scratch": ["workload.encoder.weights="],
 }

@@ -16,7 +16,7 @@ from lib.tasks.glacier.data.scene_folders import has_word
 from lib.tasks.glacier.data.stretch import _MOST_PIXELS, limits, spacing
 from lib.tasks.glacier.geotiff import coding
 from lib.tasks.glacier.model import UNet
-from lib.tasks.glacier.settings import Settings
+from lib.tasks.glacier.settings import BAND, Settings
 
 _TAKEN = (
     model.UNet, model.Net, model.normalised, model.difference, model.Residual, model.Up, model.ScSE, view, undo,
@@ -40,6 +40,11 @@ def write(models: Sequence[nn.Module], settings: Settings, folder: Path, shares:
         raise BadInput(
             "solution.py reads no files of quality beside the images (workload.source.quality.files). Predict with "
             "`python -m lib predict`, or train on images that have it as a band."
+        )
+    if BAND in source.images:
+        raise BadInput(
+            "solution.py reads scenes in one file, in a folder each, or in folders Band1, Band2, ..., and these lie in "
+            f"{source.images} (workload.source.images). Predict with `python -m lib predict`."
         )
     folder.mkdir(parents=True, exist_ok=True)
     saved = {

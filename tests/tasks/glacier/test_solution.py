@@ -57,6 +57,13 @@ def test_the_program_predicts_as_here_and_needs_three_packages(two, tmp_path, mo
     assert len(list((tmp_path / "entry").iterdir())) == 2, "where the weights lie nothing is written"
 
 
+def test_bands_in_files_of_other_folders_are_refused(tiny, tmp_path):
+    patterns = {"workload.source.images": "x_{band}/*.tif", "workload.source.masks": "gt/*.tif"}
+    with pytest.raises(BadInput, match=r"these lie in x_{band}/\*.tif .*Predict with `python -m lib predict`"):
+        solution.write([], load_task(tiny(patterns)).settings, tmp_path / "entry")
+    assert not (tmp_path / "entry").exists()
+
+
 def test_a_task_without_a_program_says_so(tmp_path):
     with pytest.raises(BadInput, match="Toy writes no program of its own"):
         toy.Toy(None).solution([], tmp_path)

@@ -3,9 +3,11 @@
 In a pattern of images {band} stands for the name of a band, where each band is a file.
 """
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lib.errors import BadInput
@@ -14,6 +16,9 @@ from lib.tasks.glacier.data.scenes import Scene, group_of
 from lib.tasks.glacier.settings import BAND, Source
 
 Files = dict[str, tuple[str, Path]]  # what the * stand for and the path of each file, by the name of its scene
+
+
+_PART = re.compile(rf"(?<![0-9A-Za-z])(?:{'|'.join(naming.PARTS)})(?![0-9A-Za-z])", re.IGNORECASE)
 
 
 class NoSuchFiles(BadInput):
@@ -28,8 +33,8 @@ def find(root: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[
     masks = _by_pattern(root, source.masks, source) if source.masks else {}
     taken = {path for _, path in masks.values()}
     images, problems = _images(root, source, taken)
-    if not images and not labelled:  # new scenes may lie in a known layout
-        return None
+    if not images and not labelled:
+        return _new_by_band(root, source)  # or None: they may lie in a known layout
     if not images or (labelled and not masks):
         what, text = ("images", source.images) if not images else ("masks", source.masks)
         raise NoSuchFiles(f"{root} has no file {text or '(empty)'}. Correct workload.source.{what}.")
@@ -46,6 +51,22 @@ def find(root: Path, source: Source, labelled: bool) -> tuple[list[Scene], list[
     for called, path in _left_out(root, scenes, lacking).items():
         problems.append(f"{path} has no mask: {source.masks} of {called} is not there. Add it, or remove the image.")
     return scenes, problems
+
+
+def _new_by_band(root: Path, source: Source) -> tuple[list[Scene], list[str]] | None:
+    """Returns new scenes of a file a band, in folders called as those of the training but for its part's name.
+
+    The folder that holds them may be any on the way to the files.
+    """
+    parts = source.images.split("/") if BAND in source.images else []
+    for start in range(len(parts)):
+        folders = ["*".join(_PART.split(name)) if BAND in name else "*" for name in parts[start:-1]]
+        changed = replace(source, images="/".join([*folders, parts[-1]]), masks="")
+        with contextlib.suppress(NoSuchFiles):
+            images, problems = _images(root, changed, set())
+            if images:
+                return [_scene(called, name, paths, None, source) for called, (name, paths) in images.items()], problems
+    return None
 
 
 def _scene(called: str, name: str, paths: tuple[Path, ...], mask: Path | None, source: Source) -> Scene:

@@ -43,11 +43,14 @@ def test_a_band_that_a_scene_lacks_is_named_and_a_band_that_all_lack_is_refused(
         layout.find(tmp_path, wrong)
 
 
-def test_new_scenes_by_bands_need_no_masks(tmp_path):
-    clouds(tmp_path, part="test")
-    source = Source(bands=BANDS, images="test_{band}/{band}_*.tif", masks="train_gt/gt_*.tif")
-    scenes, _ = layout.find(tmp_path, source, labelled=False)
-    assert [one.mask for one in scenes] == [None] * 3 and all(len(one.images) == 2 for one in scenes)
+@pytest.mark.parametrize("below", ["", "clouds", "clouds/inner"])
+def test_new_scenes_by_bands_need_no_masks_and_lie_in_folders_of_another_part(tmp_path, below):
+    clouds(tmp_path / below, part="test")
+    source = Source(bands=BANDS, images="clouds/inner/train_{band}/{band}_*.tif", masks="clouds/gt/gt_*.tif")
+    scenes, problems = layout.find(tmp_path, source, labelled=False)
+    assert not problems
+    assert len(scenes) == 3 and all(one.mask is None and len(one.images) == 2 for one in scenes)
+    assert [path.name for path in scenes[0].images] == ["red_patch_0.tif", "nir_patch_0.tif"]
 
 
 def test_images_of_a_folder_without_any_mask_are_left_out_aloud_and_one_among_labelled_is_a_mistake(tmp_path, capsys):
