@@ -128,7 +128,7 @@ def _without_cache(block: nn.Module, names: list[str], args: tuple, kwargs: dict
 
 
 @contextlib.contextmanager
-def _statistics_aside(norms: list[nn.Module]) -> Iterator[None]:
+def _statistics_aside(norms: Sequence[nn.Module]) -> Iterator[None]:
     """Lets these layers update copies of their statistics inside the block.
 
     A momentum of 0 would not do (0 * inf is NaN, and None counts batches), and no statistics at all would save fewer
