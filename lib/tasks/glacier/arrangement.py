@@ -56,10 +56,16 @@ def _readable(root: Path, source: Source) -> tuple[Source, list[Scene]]:
     found = _by_patterns(root, source, known)
     if found and len(found[1]) > (len(known[1]) if known else 0):
         return found
-    if not known:
-        what = "no images in a known layout, and no files of which some could be the masks of others"
-        raise BadInput(f"{root} holds {what}.\n{_listing(root)}")
-    return known
+    if known:
+        return known
+    try:
+        layout.find(root, source)
+    except NamesDiffer:
+        raise
+    except BadInput:
+        pass
+    what = "no images in a known layout, and no files of which some could be the masks of others"
+    raise BadInput(f"{root} holds {what}.\n{_listing(root)}")
 
 
 def _known(root: Path, source: Source) -> tuple[Source, list[Scene]] | None:

@@ -161,6 +161,10 @@ def test_a_folder_without_masks_is_answered_by_what_lies_in_it(tmp_path):
     write_tiff(tmp_path / "a" / "0.tif", np.zeros((8, 8), np.uint8))
     with pytest.raises(BadInput, match=r"(?s)no images in a known layout.*a +1  0.tif.*workload.source.images"):
         SURVEY(tmp_path)
+    for name in ("images/a", "labels/x"):
+        write_tiff(tmp_path / "b" / f"{name}.tif", np.zeros((8, 8), np.uint8))
+    with pytest.raises(BadInput, match=r"No scene has all of its bands.*names there: a, x"):
+        SURVEY(tmp_path / "b")
     with pytest.raises(BadInput, match="is no folder"):
         SURVEY(tmp_path / "none")
 
