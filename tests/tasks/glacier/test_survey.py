@@ -161,7 +161,7 @@ def test_a_folder_without_masks_is_answered_by_what_lies_in_it(tmp_path):
     write_tiff(tmp_path / "a" / "0.tif", np.zeros((8, 8), np.uint8))
     with pytest.raises(BadInput, match=r"(?s)no images in a known layout.*a +1  0.tif.*workload.source.images"):
         SURVEY(tmp_path)
-    for name in ("images/a", "labels/x"):
+    for name in ("images/a", "images/b", "labels/x", "labels/y"):
         write_tiff(tmp_path / "b" / f"{name}.tif", np.zeros((8, 8), np.uint8))
     with pytest.raises(BadInput, match=r"No scene has all of its bands.*names there: a, x"):
         SURVEY(tmp_path / "b")
