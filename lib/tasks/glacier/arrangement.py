@@ -25,23 +25,33 @@ _LOOKED_AT = 6  # scenes of a pair
 _MOST_PAIRS = 40
 _SIDE = 1024  # pixels that are looked at
 _WORD = re.compile("[0-9A-Za-z]+")
-_OTHER_FORMATS = (".h5", ".hdf5", ".nc", ".mat", ".npz", ".zip", ".tar", ".gz", ".vrt", ".bmp", ".gif", ".webp", ".hdf")
+_NO_CLASSES = {  # words of files that look like masks: numbers of things, or how much a label is to be trusted
+    "instance", "instances", "object", "objects", "map", "eroded", "boundary", "boundaries", "conf", "confidence",
+    "valid", "quality", "qmask", "edge", "edges", "hydro", "parcel",
+}  # fmt: skip
+_OTHER_FORMATS = (
+    ".h5", ".hdf5", ".nc", ".mat", ".npz", ".zip", ".tar", ".gz", ".vrt", ".bmp", ".gif", ".webp", ".hdf", ".geojson",
+    ".shp", ".gpkg",
+)  # fmt: skip
 
 
-def settings(root: Path) -> Source:
-    """Returns the settings by which a folder is read, with all of its bands. Raises BadInput, with what lies in it."""
+def settings(root: Path) -> tuple[Source, list[str]]:
+    """Returns the settings by which a folder is read, with all of its bands, and a sentence on each other choice.
+
+    Raises BadInput, with what lies in the folder.
+    """
     numbers = next((found for folder in layout.folders(root) if (found := layout.band_numbers(folder))), [])
     names = tuple(f"band{number}" for number in numbers)
     source = Source(bands=names or ("band1",), channels=tuple(numbers), **_ANY)
     if not numbers and (words := layout.scene_words(root)):
-        return replace(source, bands=tuple(word.lower() for word in words), band_files=tuple(words))
-    source, scenes = _readable(root, source)
+        return replace(source, bands=tuple(word.lower() for word in words), band_files=tuple(words)), []
+    source, scenes, others = _readable(root, source)
     if (words := naming.shared_bands(layout.listed(root))) and source.images and _are_bands(root, words):
-        return replace(source, bands=tuple(words), band_files=tuple(words), images="", masks="")
+        return replace(source, bands=tuple(words), band_files=tuple(words), images="", masks=""), others
     if numbers or not scenes or BAND in source.images:
-        return source
+        return source, others
     count = bands_of(scenes[0].images[0])
-    return replace(source, bands=tuple(f"band{number}" for number in range(1, count + 1)))
+    return replace(source, bands=tuple(f"band{number}" for number in range(1, count + 1))), others
 
 
 def _are_bands(root: Path, words: Sequence[str]) -> bool:
@@ -50,14 +60,17 @@ def _are_bands(root: Path, words: Sequence[str]) -> bool:
     return all(bands_of(path) == 1 for path in folder.iterdir() if path.stem in words and naming.is_raster(path.name))
 
 
-def _readable(root: Path, source: Source) -> tuple[Source, list[Scene]]:
-    """Returns the settings under which the most scenes are found, those of a known layout where they find as many."""
+def _readable(root: Path, source: Source) -> tuple[Source, list[Scene], list[str]]:
+    """Returns the settings under which the most scenes are found, those of a known layout where they find as many.
+
+    The sentences are on other files that could be the images or the masks.
+    """
     known = _known(root, source)
     found = _by_patterns(root, source, known)
     if found and len(found[1]) > (len(known[1]) if known else 0):
         return found
     if known:
-        return known
+        return *known, []
     try:
         layout.find(root, source)
     except NamesDiffer:
@@ -65,7 +78,19 @@ def _readable(root: Path, source: Source) -> tuple[Source, list[Scene]]:
     except BadInput:
         pass
     what = "no images in a known layout, and no files of which some could be the masks of others"
-    raise BadInput(f"{root} holds {what}.\n{_listing(root)}")
+    raise BadInput(f"{root} holds {what}.{_problem(root, source)}\n{_listing(root)}")
+
+
+def _problem(root: Path, source: Source) -> str:
+    """Returns a sentence on a file that cannot be read though its name is that of a scene's; "" where there is none."""
+    for pair in pairing.guess(layout.listed(root))[:1]:
+        try:
+            for scene in _tried(root, replace(source, images=pair.images, masks=pair.masks, channels=()))[:1]:
+                for path in scene.files:
+                    bands_of(path)
+        except BadInput as problem:
+            return f" {problem}"
+    return ""
 
 
 def _known(root: Path, source: Source) -> tuple[Source, list[Scene]] | None:
@@ -89,36 +114,41 @@ def _tried(root: Path, source: Source) -> list[Scene]:
 
 def _by_patterns(
     root: Path, source: Source, known: tuple[Source, list[Scene]] | None
-) -> tuple[Source, list[Scene]] | None:
+) -> tuple[Source, list[Scene], list[str]] | None:
     """Returns the settings and the scenes of the best patterns whose files are images and masks indeed.
 
-    Of pairs with nearly as many scenes it is the one whose images have the most bands, then whose masks have the most
-    values, then whose names have the most words in common. None where none has more scenes than the known layout.
+    Of pairs with nearly as many scenes it is the best by `_rank`. None where none has more than the known layout.
     """
     pairs = [pair for pair in pairing.guess(layout.listed(root)) if not known or pair.scenes > len(known[1])]
-    best: tuple[tuple[int, ...], Source, list[Scene]] | None = None
-    alike: dict[str, list[str]] = {}
+    fitting: list[tuple[tuple[int, ...], Pair, Source, list[Scene]]] = []
     most = 0
     for pair in pairs[:_MOST_PAIRS]:
-        if pair.scenes < 0.9 * most:
-            break
         changed = replace(source, images=pair.images, masks=pair.masks, channels=(), bands=("band1",))
-        try:
+        with contextlib.suppress(BadInput):
             scenes = _tried(root, changed)
-        except BadInput:
-            continue
-        if (rank := _rank(scenes, pair)) is None:
-            continue
-        is_image, bands, *_ = rank
-        most = max(most, pair.scenes * is_image)
-        if is_image and bands == 1:
-            alike.setdefault(pair.masks, []).append(pair.images)
-        if best is None or rank > best[0]:
-            best = rank, changed, scenes
-    if best is None:
+            if rank := _rank(scenes, pair):
+                fitting.append((rank, pair, changed, scenes))
+                most = max(most, pair.scenes * rank[0])
+    nearly = [one for one in fitting if one[1].scenes >= 0.9 * most]
+    if not nearly:
         return None
-    _, changed, scenes = best
-    return _joined(root, changed, alike.get(changed.masks, [])) or (changed, scenes)
+    rank, best, changed, scenes = max(nearly, key=lambda one: one[0])
+    single = [pair.images for rank, pair, *_ in nearly if rank[:2] == (1, 1) and pair.masks == best.masks]
+    if joined := _joined(root, changed, single if rank[1] == 1 else []):
+        return *joined, _others(best, [pair for _, pair, *_ in fitting if pair.images not in single])
+    return changed, scenes, _others(best, [pair for _, pair, *_ in fitting])
+
+
+def _others(chosen: Pair, pairs: Sequence[Pair]) -> list[str]:
+    """Returns a sentence on the other images of the masks that were chosen, and on the other masks of the images."""
+    images = [pair for pair in pairs if pair.masks == chosen.masks and pair.images != chosen.images]
+    masks = [pair for pair in pairs if pair.images == chosen.images and pair.masks != chosen.masks]
+    found = []
+    for what, side in (("images", images), ("masks", masks)):
+        if side:
+            named = ", ".join(f"{getattr(pair, what)} ({pair.scenes:,} scenes)" for pair in side[:5])
+            found.append(f"The {what} may also be {named}: change workload.source.{what}.")
+    return found
 
 
 def _joined(root: Path, source: Source, images: Sequence[str]) -> tuple[Source, list[Scene]] | None:
@@ -144,9 +174,11 @@ def bands_in(patterns: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _rank(scenes: Sequence[Scene], pair: Pair) -> tuple[int, ...] | None:
-    """Returns 1 for images that could be no masks, how many bands they have, and values the masks, and words both.
+    """Returns what decides between pairs, the most important first; None where they are no images and masks.
 
-    None where they are no images and masks: each image must have as many bands. Names that tell the masks are believed.
+    It is whether the images could be no masks, how many bands they have, whether the masks' name means no classes of
+    pixels, how many values they have, and how few words the names of one side alone have. Names that tell the masks are
+    believed; each image must have as many bands, and the size of its mask.
     """
     chosen = [scenes[place] for place in sorted(set(np.linspace(0, len(scenes) - 1, _LOOKED_AT).round().astype(int)))]
     values: set[float] = set()
@@ -155,19 +187,32 @@ def _rank(scenes: Sequence[Scene], pair: Pair) -> tuple[int, ...] | None:
     for scene in chosen:
         assert scene.mask
         try:
+            if _size(scene.images[0]) != _size(scene.mask):
+                return None
             counts.add(bands_of(scene.images[0]))
             values |= _values(scene.mask)
             is_image |= len(_values(scene.images[0])) > _FEW_CODES
         except (BadInput, ValueError):
             continue
-    if len(counts) != 1 or not (pair.is_told or (is_image and 1 < len(values) <= _FEW_CODES)):
+    are_classes = 1 < len(values) <= _FEW_CODES
+    if len(counts) != 1 or not (pair.is_told or (is_image and are_classes)):
         return None
-    return (
-        int(is_image),
-        counts.pop(),
-        len(values),
-        len(set(_WORD.findall(pair.images)) & set(_WORD.findall(pair.masks))),
-    )
+    one, other = (_words(text) for text in (pair.images, pair.masks))
+    odd = sum(word.lower() in _NO_CLASSES for word in other)
+    return int(is_image), counts.pop(), int(are_classes), -odd, len(values) * are_classes, -len(one ^ other)
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(re.sub("(?<=[a-z])(?=[A-Z])", "_", text)))
+
+
+def _size(path: Path) -> tuple[int, ...]:
+    """Returns height and width."""
+    if path.suffix == ".npy":
+        shape = rasters.shape_of(path)
+        return shape if len(shape) == 2 else shape[1:] if shape[0] < min(shape[1:]) else shape[:2]
+    with rasters.raster(path) as data:
+        return data.height, data.width
 
 
 def _values(path: Path) -> set[float]:
@@ -212,7 +257,16 @@ def _listing(root: Path) -> str:
     advice = (
         "Say which of them are images and which are masks: workload.source.images, such as FOLDER/*.tif, and masks."
     )
-    return f"{aligned([['folder', 'files', 'the first'], *rows[:20]], left=[0, 2])}\n{advice}"
+    table = aligned([["folder", "files", "the first"], *rows[:20]], left=[0, 2])
+    return f"{table}\n{_stacks(root)}{advice}{_other_formats(root)}"
+
+
+def _stacks(root: Path) -> str:
+    """Returns a line on the first array that holds many patches; "" where there is none."""
+    for name in layout.listed(root):
+        if name.endswith(".npy") and len(shape := rasters.shape_of(root / name)) > 3:
+            return f"{name} has the shape {shape}. Write each patch to a .npy of its own, (height, width, bands).\n"
+    return ""
 
 
 def _other_formats(root: Path) -> str:
@@ -221,9 +275,8 @@ def _other_formats(root: Path) -> str:
     if not counts:
         return ""
     kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in counts.most_common())
-    return (
-        f" There are {kinds}, which are not read: unpack archives, and write arrays as .npy of (height, width, bands)."
-    )
+    ways = "unpack archives, write arrays as .npy of (height, width, bands), and draw outlines into masks"
+    return f" There are {kinds}, which are not read: {ways} (gdal_rasterize)."
 
 
 def unused(root: Path, scenes: Sequence[Scene]) -> str:

@@ -7,9 +7,8 @@ import re
 from collections.abc import Sequence
 
 from lib.errors import BadInput
-from lib.tasks.glacier.survey import Found, groups_of
+from lib.tasks.glacier.survey import MOST_CLASSES, Found, groups_of
 
-_MOST_CLASSES = 60
 _TWO = ("background", "foreground")
 _KNOWN = {(0, 85, 170, 255): ("background", "glacier", "debris", "lake"), (0, 1): _TWO, (0, 255): _TWO}
 _UNKNOWN_CODE = 255  # a usual mark of pixels without a label, beside classes 0, 1, 2, ...
@@ -39,7 +38,8 @@ def configuration(found: Found) -> str:
         f"    codes: [{', '.join(map(str, codes))}]",
     ]
     lines += [f"    ignored_codes: [{', '.join(map(str, ignored))}]"] if ignored else []
-    if layers := max(one.layers for one in found.seen):
+    lines += [f"    mask_band: {found.mask_band}"] if found.mask_band else []
+    if layers := found.layers:
         lines.append(f"    mask_layers: [{', '.join(map(str, range(1, layers + 1)))}]")
     for key in ("images", "masks", "name_pattern"):
         if value := getattr(source, key):
@@ -73,10 +73,10 @@ def _word(value: str) -> str:
 
 def _classes(found: Found) -> tuple[list[str], list[int], list[int], str]:
     """Returns names of classes, their codes, the codes that say that nothing is known, and a comment."""
-    if layers := max(one.layers for one in found.seen):
+    if layers := found.layers:
         return ["background", *(f"layer{n}" for n in range(1, layers + 1))], list(range(layers + 1)), [], ""
     counts = found.codes
-    if not counts or len(counts) > _MOST_CLASSES or any(code % 1 for code in counts):
+    if not counts or len(counts) > MOST_CLASSES or any(code % 1 for code in counts):
         raise BadInput(
             f"The masks hold {len(counts):,} different values, from {min(counts, default=0):g} to "
             f"{max(counts, default=0):g}: these are no classes. Give masks of whole numbers, one for each class."
@@ -104,6 +104,8 @@ def _tile_size(found: Found) -> int:
 
 
 def _split(found: Found) -> str:
+    if found.parts and not any(scene.part for scene in found.scenes):
+        return "{validation: 0.15, test: 0.15}   # add file: groups.csv, which --groups groups.csv writes of the lists"
     parts = {scene.part for scene in found.scenes} - {""}
     if parts:
         return "{validation: 0.15, test: 0.15}   # the folders of the parts go first; shares are for what they lack"
@@ -120,5 +122,7 @@ def groups(found: Found) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["scene", "part", "group"])
-    rows.writerows([scene.name, scene.part, group.get(scene.name, scene.group)] for scene in found.scenes)
+    for scene in found.scenes:
+        part = scene.part or found.parts.get(scene.name, "")
+        rows.writerow([scene.name, part, group.get(scene.name, scene.group)])
     return text.getvalue()

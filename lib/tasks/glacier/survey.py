@@ -10,7 +10,7 @@ import numpy as np
 
 from lib.errors import BadInput, first_ten
 from lib.report.progress import counted
-from lib.tasks.glacier import arrangement
+from lib.tasks.glacier import arrangement, lists
 from lib.tasks.glacier.arrangement import MOST_CODES
 from lib.tasks.glacier.data import layout, lossy, rasters, readers, windows
 from lib.tasks.glacier.data.homes import home
@@ -20,6 +20,7 @@ from lib.tasks.glacier.data.tiles import strange_units
 from lib.tasks.glacier.settings import Source
 from lib.text import aligned
 
+MOST_CLASSES = 60
 _MOST_SCENES = 400  # that are read; evenly out of more
 _WINDOW = 1024  # pixels on a side that are read at once
 
@@ -41,6 +42,9 @@ class Seen:
     is_coloured: bool = False
     is_in_three: bool = False  # bands, so that codes are of colours
     layers: int = 0  # of a mask of several layers
+    planes: list[Counter[float]] = field(
+        default_factory=list
+    )  # of a raster whose bands differ, how often each value is
     nodata: float | None = None  # that the mask's file names
     hashes: np.ndarray | None = None  # where there is no place on the map
 
@@ -69,6 +73,8 @@ class Found:
     lacking: list[str]  # sentences on scenes with something missing
     seen: list[Seen]
     broken: list[str]  # sentences on scenes that cannot be read
+    others: list[str] = field(default_factory=list)  # sentences on files that could be taken in the place of these
+    parts: dict[str, str] = field(default_factory=dict)  # of scenes, by lists of names
 
     @property
     def is_lossy(self) -> bool:
@@ -76,7 +82,28 @@ class Found:
         return any(one.scene.mask and lossy.is_lossy(one.scene.mask) for one in self.seen)
 
     @functools.cached_property
+    def planes(self) -> list[Counter[float]]:
+        """Returns how often each value is in each band of the masks, where a mask's bands differ."""
+        several = [one.planes for one in self.seen if one.planes]
+        return [sum(counts, Counter()) for counts in zip(*several, strict=False)]
+
+    @property
+    def layers(self) -> int:
+        """Returns how many layers a mask has: bands, or channels of an array, with one value beside 0 each."""
+        return 0 if self.mask_band else max(one.layers for one in self.seen)
+
+    @functools.cached_property
+    def mask_band(self) -> int:
+        """Returns the first band of the masks that has classes, where bands differ and are no layers; 0 without."""
+        if all(len(set(counts) - {0}) < 2 for counts in self.planes):
+            return 0
+        fitting = [1 < len(counts) <= MOST_CLASSES and not any(value % 1 for value in counts) for counts in self.planes]
+        return next((number for number, fits in enumerate(fitting, 1) if fits), 1)
+
+    @functools.cached_property
     def codes(self) -> Counter[float]:
+        if self.mask_band:
+            return self.planes[self.mask_band - 1]
         total: Counter[float] = Counter()
         for one in self.seen:
             total += one.codes if self.is_coloured or not one.is_in_three else one.of_grey
@@ -92,10 +119,11 @@ def look(folder: Path) -> Found:
     if not folder.is_dir():
         raise BadInput(f"{folder} is no folder. Give the folder that holds the images and the masks.")
     root = home(folder)
-    source = arrangement.settings(root)
+    source, others = arrangement.settings(root)
     scenes, lacking = layout.find(root, source)
     chosen = scenes[:: max(1, -(-len(scenes) // _MOST_SCENES))]
-    found = Found(root, source, scenes, lacking, [], [])
+    parts, sentences = lists.parts(root, scenes)
+    found = Found(root, source, scenes, lacking, [], [], [*others, *sentences], parts)
     for scene in counted(chosen, "scenes looked at"):
         try:
             found.seen.append(_seen(scene, source))
@@ -169,6 +197,9 @@ def _look_at_mask(seen: Seen, opened: readers.Opened, source: Source) -> None:
                 _count(seen, rasters.coded(planes))
             elif any(not np.array_equal(planes[0], plane, equal_nan=True) for plane in planes[1:]):
                 seen.layers = len(planes)
+                seen.planes = seen.planes or [Counter() for _ in planes]
+                for counts, plane in zip(seen.planes, planes, strict=True):
+                    _add(counts, plane)
             else:
                 _count(seen, planes[0])
 
@@ -189,10 +220,17 @@ def _look_at_layers(seen: Seen, opened: readers.Opened) -> None:
 
 
 def _count(seen: Seen, values: np.ndarray) -> None:
+    found: Counter[float] = Counter()
+    _add(found, values)
     if len(seen.codes) <= MOST_CODES:
+        seen.codes.update(lossy.merged(found) if seen.scene.mask and lossy.is_lossy(seen.scene.mask) else found)
+
+
+def _add(counts: Counter[float], values: np.ndarray) -> None:
+    """Counts values, but no more than tell that they are no classes."""
+    if len(counts) <= MOST_CODES:
         codes, numbers = np.unique(values, return_counts=True, equal_nan=True)
-        counts = {code: n for code, n in zip(codes.tolist(), numbers.tolist(), strict=True) if code == code}
-        seen.codes.update(lossy.merged(counts) if seen.scene.mask and lossy.is_lossy(seen.scene.mask) else counts)
+        counts.update({code: n for code, n in zip(codes.tolist(), numbers.tolist(), strict=True) if code == code})
 
 
 # --- what it says -----------------------------------------------------------------------------------------------------
@@ -207,8 +245,9 @@ def describe(found: Found) -> str:
     if len(found.seen) + len(found.broken) < len(found.scenes):
         lines.append(f"What follows is of {len(found.seen):,} scenes, evenly out of all.")
     lines += [text] if (text := arrangement.unused(found.root, found.scenes)) else []
-    parts = Counter(scene.part for scene in found.scenes if scene.part)
-    if parts:
+    lines += found.others
+    parts = Counter(scene.part or "by the shares" for scene in found.scenes)
+    if set(parts) != {"by the shares"}:
         lines.append(f"Split by folders: {', '.join(f'{part} {number:,}' for part, number in sorted(parts.items()))}.")
     lines += [
         f"Names: {first.scene.name} is {first.scene.images[0]} with {first.scene.mask}.",
@@ -249,7 +288,7 @@ def _bands(seen: Sequence[Seen], source: Source) -> str:
 def _codes(found: Found) -> str:
     """Returns a row for each value of the masks, or for layers that there are some."""
     masks = _counted([one.mask for one in found.seen])
-    if layers := max(one.layers for one in found.seen):
+    if layers := found.layers:
         return f"Masks: {masks}, {layers} layers: the last one that is set is a pixel's class."
     counts = found.codes
     if len(counts) > MOST_CODES:
@@ -261,6 +300,8 @@ def _codes(found: Found) -> str:
         colour = f"  ({shade >> 16}, {shade >> 8 & 255}, {shade & 255})" if found.is_coloured else ""
         rows.append([f"{code:g}" if code % 1 else f"{int(code)}", f"{number:,}", f"{number / total:.3%}{colour}"])
     more = f"\nand {len(counts) - 40:,} more" if len(counts) > 40 else ""
+    if found.mask_band:
+        masks += f", whose bands differ; these are the values of band {found.mask_band} (workload.source.mask_band)"
     more += (
         "\nThe masks are JPEG, which changes values: each pixel is taken for the nearest code."
         if found.is_lossy

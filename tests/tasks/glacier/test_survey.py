@@ -253,3 +253,86 @@ def test_formats_that_are_not_read_are_named(tmp_path):
     (tmp_path / "img" / "image_1.h5").write_bytes(b"")
     with pytest.raises(BadInput, match=r"There are 1 .h5, which are not read: .*write arrays as .npy"):
         SURVEY(tmp_path)
+
+
+def test_of_several_masks_the_one_of_classes_is_taken_and_the_others_are_said(tmp_path):
+    for number in range(6):
+        image, classes = scene(number, (32, 32), bands=3)
+        things = np.arange(1024).reshape(32, 32) // 90
+        for folder, values in (("SegmentationClass", classes), ("SegmentationObject", things)):
+            write_image(tmp_path / folder / f"{number}.png", values.astype(np.uint8))
+        write_image(tmp_path / "JPEGImages" / f"{number}.jpg", image.astype(np.uint8), "JPEG")
+    survey = SURVEY(tmp_path)
+    assert source_of(survey)["masks"] == "SegmentationClass/*.png"
+    assert "The masks may also be SegmentationObject/*.png (6 scenes): change workload.source.masks." in survey.text
+
+
+def test_bands_of_another_size_than_the_mask_are_left_out(tmp_path):
+    for number in range(6):
+        image, classes = scene(number, (32, 32))
+        coarse = image[:, ::2, ::2]
+        for ending, values in (("B02", image[0]), ("B03", image[1]), ("B01", coarse[0]), ("B09", coarse[1])):
+            write_tiff(tmp_path / "S2" / f"P{number}" / f"P{number}_{ending}.tif", values, (number * 10**5, 0))
+        write_tiff(tmp_path / "Maps" / f"P{number}" / f"P{number}_reference_map.tif", classes, (number * 10**5, 0))
+    survey = SURVEY(tmp_path)
+    assert source_of(survey)["bands"] == ["B02", "B03"]
+    assert source_of(survey)["images"] == "S2/*/*_{band}.tif" and "such as P0_B01.tif" in survey.text
+
+
+def test_of_a_mask_whose_bands_are_no_layers_the_first_with_classes_is_read(tmp_path):
+    for number in range(6):
+        image, classes = scene(number, (32, 32))
+        mask = np.stack([image[0], classes, classes > 1, classes * 7]).astype(np.float32)
+        write_tiff(tmp_path / "data" / "images" / f"{number}.tif", image, (number * 10**5, 0))
+        write_tiff(tmp_path / "data" / "masks" / f"{number}.tif", mask, (number * 10**5, 0))
+    survey = SURVEY(tmp_path / "data")
+    assert source_of(survey)["mask_band"] == 2 and source_of(survey)["codes"] == [0, 1, 2, 3]
+    assert "mask_layers" not in source_of(survey) and "these are the values of band 2" in survey.text
+    assert len(written(survey, tmp_path).datasets()["train"])
+
+
+def test_a_scene_without_a_part_beside_train_and_test_is_said(tmp_path):
+    for number, part in enumerate(("train", "train", "train", "test", "extra")):
+        image, classes = scene(number, (32, 32))
+        write_tiff(tmp_path / part / "images" / f"{number}.tif", image, (number * 10**5, 0))
+        write_tiff(tmp_path / part / "targets" / f"{number}_target.tif", classes, (number * 10**5, 0))
+    assert "Split by folders: by the shares 1, test 1, train 3." in SURVEY(tmp_path).text
+
+
+def test_stacks_outlines_and_envi_are_answered_with_what_to_do(tmp_path):
+    (tmp_path / "a").mkdir()
+    np.save(tmp_path / "a" / "trainX.npy", np.zeros((5, 8, 8, 3), np.float32))
+    with pytest.raises(BadInput, match=r"trainX.npy has the shape \(5, 8, 8, 3\). Write each patch to a .npy of its"):
+        SURVEY(tmp_path / "a")
+    write_tiff(tmp_path / "b" / "0.tif", np.zeros((8, 8), np.uint8))
+    (tmp_path / "b" / "0.geojson").write_text("{}")
+    with pytest.raises(BadInput, match=r"There are 1 .geojson, which are not read: .*draw outlines into masks"):
+        SURVEY(tmp_path / "b")
+    for number in range(3):
+        image, classes = scene(number, (32, 32))
+        write_tiff(tmp_path / "c" / "images" / f"{number}.tif", image)
+        write_image(tmp_path / "c" / "masks" / f"{number}.img", classes, "ENVI")
+    with pytest.raises(BadInput, match=r"0.img is an image of ENVI. Convert it: gdal_translate 0.img 0.tif"):
+        SURVEY(tmp_path / "c")
+
+
+def test_lists_of_names_are_a_split_that_groups_writes(tmp_path, capsys):
+    root = tmp_path / "data"
+    for number in range(8):
+        image, classes = scene(number, (32, 32))
+        write_tiff(root / "images" / f"S2_48MYU_{number}.tif", image, (number * 10**5, 0))
+        write_tiff(root / "masks" / f"S2_48MYU_{number}.tif", classes, (number * 10**5, 0))
+    (root / "splits").mkdir()
+    (root / "splits" / "train_X.txt").write_text("48MYU_0\n48MYU_1\n48MYU_2\n48MYU_3\n48MYU_7\n")
+    (root / "splits" / "val_X.csv").write_text("S2_48MYU_4.tif,S2_48MYU_4.tif\nS2_48MYU_7.tif,\n")
+    (root / "splits" / "test_X.txt").write_text("images/S2_48MYU_5.tif\nimages/S2_48MYU_6.tif\n")
+    (root / "readme.txt").write_text("48MYU_0\nScenes of a bay.\nMade by hand.\n")
+    main(["data", str(root), "--yaml", str(tmp_path / "own.yaml"), "--groups", str(tmp_path / "groups.csv")])
+    said = capsys.readouterr().out
+    assert "splits/train_X.txt lists 5 scenes (train)." in said and "splits/test_X.txt lists 2 scenes (test)." in said
+    assert "readme" not in said and "--groups groups.csv writes of the lists" in said
+    rows = [line.split(",")[:2] for line in (tmp_path / "groups.csv").read_text().splitlines()[1:]]
+    assert [part for _, part in rows] == ["train"] * 4 + ["validation", "test", "test", ""]
+    options = {"data.num_workers": 0, "workload.split.file": str(tmp_path / "groups.csv")}
+    parts = load_task(load_config(tmp_path / "own.yaml", options)).datasets()
+    assert {part: len(tiles) for part, tiles in parts.items()}["test"] == 2

@@ -12,12 +12,13 @@ RASTERS = (".tif", ".tiff", ".jp2", ".img", ".png", ".jpg", ".jpeg")  # never .v
 _SPELLINGS = {".tiff": ".tif", ".jpeg": ".jpg"}
 PARTS = {
     "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
-    "dev": "validation", "test": "test", "testing": "test",
+    "dev": "validation", "test": "test", "testing": "test", "hold": "test", "holdout": "test",
 }  # fmt: skip
 _MASK_WORDS = {
-    "label", "labels", "mask", "masks", "annotation", "annotations", "ann", "gt", "truth", "groundtruth", "target",
-    "targets", "seg", "segmentation", "segmentations", "lab", "msk",
+    "label", "labels", "mask", "masks", "annotation", "annotations", "ann", "gt", "gts", "truth", "groundtruth",
+    "target", "targets", "seg", "segmentation", "segmentations", "lab", "msk", "reference", "semantic",
 }  # fmt: skip
+_MASK_ENDINGS = ("mask", "masks", "label", "labels", "truth")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _BOUNDARY = re.compile(r"(?<=[^0-9A-Za-z])(?=[0-9A-Za-z])|(?<=[0-9A-Za-z])(?=[^0-9A-Za-z])|(?<=[a-z])(?=[A-Z0-9])")
 _MOST_NAMES = 2_000  # of a side that are compared
@@ -166,8 +167,9 @@ def _shared(paths: Sequence[str]) -> tuple[list[tuple[str, ...]], list[str], lis
 
 
 def mask_words(path: str) -> set[str]:
-    """Returns the words of a file's name and of its folders' that mean a mask."""
-    return _MASK_WORDS.intersection(word.lower() for word in _WORD.findall(path))
+    """Returns the words of a file's name and of its folders' that mean a mask, or end in one that does."""
+    words = {word.lower() for word in _WORD.findall(path)}
+    return {word for word in words if word in _MASK_WORDS or word.endswith(_MASK_ENDINGS)}
 
 
 def is_mask(path: str, common: Collection[str] = ()) -> bool:

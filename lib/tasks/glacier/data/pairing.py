@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from lib.tasks.glacier.data.naming import Affixes, affixes, is_mask, mask_words, part_of, stripped
+from lib.tasks.glacier.data.naming import affixes, is_mask, mask_words, part_of, stripped
 
 _MOST_KINDS = 40  # of files, under one way to tell them apart
-_FEW = 0.1  # of the files of a folder: an ending that fewer have tells no kind of files
+_FEW = 0.03  # of the files of a folder: an ending that fewer have tells no kind of files
 _TAIL = re.compile(r"[_\-. ](?=[^_\-. ])")
 _HEAD = re.compile(r"[A-Za-z]+")
 _INNER = re.compile(r"(?<=[0-9A-Za-z])(?=([_\-.][0-9A-Za-z]*[A-Za-z][0-9A-Za-z]*[_\-.])[0-9A-Za-z])")
 _MODES = ("", "tail", "two tails", "head", "ends", "whole")  # how kinds of files in one folder are told apart
+_ALONE = 4  # files for each that one scene alone may leave unused
 _NEARLY = 0.4  # of the most that are paired: there may be reasons for the other pairs
 
 
@@ -52,19 +53,19 @@ class _Kind:
         """Returns the names of a starred folder."""
         return sorted({above[number] for above, _ in self.files})
 
-    def names(self, levels: Sequence[tuple[str, str]], cut: "_Cut") -> set[tuple[str, ...]]:
-        """Returns what the stars of a pattern stand for in each file; `levels` is what folders begin and end with."""
+    def names(self, levels: Sequence["_Cut"], cut: "_Cut") -> set[tuple[str, ...]]:
+        """Returns what the stars of a pattern stand for in each file; `levels` are the cuts of its starred folders."""
         found = set()
         for above, stem in self.files:
             if (inner := cut.parts(stem)) is not None:
-                cores = (_core(name, *ends) for name, ends in zip(above, levels, strict=True))
-                found.add((*cores, *inner))
+                outer = [level.parts(name) or () for name, level in zip(above, levels, strict=True)]
+                found.add((*itertools.chain(*outer), *inner))
         return found
 
-    def pattern(self, levels: Sequence[tuple[str, str]], cut: "_Cut") -> str:
+    def pattern(self, levels: Sequence["_Cut"], cut: "_Cut") -> str:
         parts = list(self.folders)
-        for place, (before, after) in zip(self.starred, levels, strict=True):
-            parts[place] = f"{before}*{after}"
+        for place, level in zip(self.starred, levels, strict=True):
+            parts[place] = level.pattern
         return "/".join([*parts, f"{self.head}{cut.pattern}{self.suffix}"])
 
 
@@ -114,6 +115,8 @@ def guess(paths: Sequence[str]) -> list[Pair]:
             if pair := _pair(image, mask, is_told):
                 found.setdefault((pair.images, pair.masks), pair)
                 most = max(most, pair.scenes)
+    if most == 1 < len(paths) // _ALONE:
+        return []
     return sorted((pair for pair in found.values() if pair.scenes >= _NEARLY * most), key=lambda pair: pair.order)
 
 
@@ -185,12 +188,12 @@ def _sign(stem: str, mode: str) -> str:
 
 def _pair(image: _Kind, mask: _Kind, is_told: bool) -> Pair | None:
     """Returns the patterns under which most files of two kinds have the same names; None where none has."""
-    levels: list[Affixes] = []
+    levels: list[tuple[_Cut, _Cut]] = []
     for number in range(len(image.starred)):
-        ends, matched = affixes(image.level(number), mask.level(number))
-        if not matched:
+        names = image.level(number), mask.level(number)
+        if not (ends := _around_parts(*names) or _best(*names)):
             return None
-        levels.append(_around_parts(image.level(number), mask.level(number)) or ends)
+        levels.append(ends)
     one, other = ([ends[side] for ends in levels] for side in (0, 1))
     best: tuple[int, _Cut, _Cut] = (0, _Cut(), _Cut())
     for cut, other_cut in _cuts(image.stems, mask.stems):
@@ -203,13 +206,24 @@ def _pair(image: _Kind, mask: _Kind, is_told: bool) -> Pair | None:
     return Pair(image.pattern(one, cut), mask.pattern(other, other_cut), matched, is_told)
 
 
-def _around_parts(images: Sequence[str], masks: Sequence[str]) -> Affixes:
-    """Returns what stands around the parts in names of folders, such as train_chips and test_chips; else nothing."""
-    if images == masks:
-        for before, after, cores in stripped(images):
-            if part_of(cores) and all(part_of([core]) for core in cores):
-                return [(before, after)] * 2
-    return []
+def _around_parts(images: Sequence[str], masks: Sequence[str]) -> tuple[_Cut, _Cut] | None:
+    """Returns what stands around the parts in names of folders, such as train_chips and test_chips; None without."""
+    if not set(images) & set(masks):
+        return None
+    for before, after, cores in stripped(sorted({*images, *masks})):
+        if part_of(cores) and all(part_of([core]) for core in cores):
+            return _Cut(before, after), _Cut(before, after)
+    return None
+
+
+def _best(images: Sequence[str], masks: Sequence[str]) -> tuple[_Cut, _Cut] | None:
+    """Returns the cuts under which most names of folders are alike; None where none is."""
+    best, most = None, 0
+    for one, other in _cuts(images, masks):
+        shared = {one.parts(name) for name in images} & {other.parts(name) for name in masks}
+        if len(shared) > most:
+            best, most = (one, other), len(shared)
+    return best
 
 
 def _cuts(images: Sequence[str], masks: Sequence[str]) -> Iterator[tuple[_Cut, _Cut]]:

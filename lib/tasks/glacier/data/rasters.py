@@ -71,6 +71,8 @@ def open_raster(path: Path) -> Iterator[Any]:
     driver, name = _DRIVERS.get(path.suffix.lower()), os.fspath(path.absolute())
     if driver is None or not path.is_file() or name.startswith("/vsi"):  # by which GDAL opens archives and addresses
         raise Unusable(f"{path} is no file named {', '.join(_DRIVERS)}. Export it to a GeoTIFF on this disk.")
+    if driver == "HFA" and path.with_suffix(".hdr").is_file():
+        raise Unusable(f"{path} is an image of ENVI. Convert it: gdal_translate {path.name} {path.stem}.tif.")
     with contextlib.ExitStack() as stack:
         with _naming(path, f"cannot be opened as {'a GeoTIFF' if driver == 'GTiff' else path.suffix[1:].upper()}"):
             data = stack.enter_context(import_rasterio().open(name, driver=driver))
