@@ -225,9 +225,8 @@ def _values(path: Path) -> set[float]:
             numbers = rasters.planes_of(data)
             planes = [rasters.read_window(path, data, number, window) for number in numbers[:4]]
         if lossy.is_lossy(path):
-            values, numbers = np.unique(planes[0] if len(planes) < 3 else rasters.coded(planes[:3]), return_counts=True)
-            counts = dict(zip(values.tolist(), numbers.tolist(), strict=True))
-            return set(lossy.merged(counts)) if lossy.is_mask(counts) else set(range(_FEW_CODES + 1))
+            values = planes[0] if len(planes) < 3 else rasters.coded(planes[:3])
+            return set(lossy.counted(values)) if lossy.is_mask(values) else set(range(_FEW_CODES + 1))
         is_colour = len(planes) == 3 and planes[0].dtype == np.uint8
         array = rasters.coded(planes) if is_colour else np.stack(planes)
     array = array[np.isfinite(array)]

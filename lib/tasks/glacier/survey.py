@@ -220,10 +220,10 @@ def _look_at_layers(seen: Seen, opened: readers.Opened) -> None:
 
 
 def _count(seen: Seen, values: np.ndarray) -> None:
-    found: Counter[float] = Counter()
-    _add(found, values)
-    if len(seen.codes) <= MOST_CODES:
-        seen.codes.update(lossy.merged(found) if seen.scene.mask and lossy.is_lossy(seen.scene.mask) else found)
+    if seen.scene.mask and lossy.is_lossy(seen.scene.mask):
+        seen.codes.update(lossy.counted(values))
+    else:
+        _add(seen.codes, values)
 
 
 def _add(counts: Counter[float], values: np.ndarray) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -133,25 +133,34 @@ def _divisions(files: Sequence[tuple[PurePosixPath, bool]]) -> Iterator[list[_Ki
         for place, name in enumerate(path.parts[:-1]):
             levels[place].add(name)
     varying = [place for place, names in sorted(levels.items()) if len(names) > 1]
+    numbered = {place for place in varying if 1 < len(set(map(_without_number, levels[place]))) < len(levels[place])}
     sizes = range(len(varying), -1, -1) if len(varying) < 5 else (len(varying), 1, 0)
     for size in sizes:
         for starred in itertools.combinations(varying, size):
-            groups = _grouped(files, starred)
-            if len(groups) <= _MOST_KINDS:
-                for mode in _MODES:
+            for apart in (set(), numbered & set(starred)):
+                groups = _grouped(files, starred, apart)
+                for mode in _MODES if len(groups) <= _MOST_KINDS else ():
                     kinds = [kind for group in groups for kind in _divided(group, mode)]
                     is_new = not mode or len(kinds) > len(groups)
                     if is_new and len(kinds) <= _MOST_KINDS:
                         yield kinds
 
 
-def _grouped(files: Sequence[tuple[PurePosixPath, bool]], starred: Sequence[int]) -> list[_Kind]:
+def _without_number(name: str) -> str:
+    return name.rstrip("0123456789")
+
+
+def _grouped(
+    files: Sequence[tuple[PurePosixPath, bool]], starred: Sequence[int], apart: Collection[int]
+) -> list[_Kind]:
+    """Returns kinds by their folders; at places of `apart` only those are alike that differ in a number at the end."""
     kinds: dict[tuple, _Kind] = {}
     for path, marked in files:
         folders = path.parts[:-1]
         places = tuple(place for place in starred if place < len(folders))
         key = tuple("*" if place in places else name for place, name in enumerate(folders))
-        kind = kinds.setdefault((key, path.suffix, marked), _Kind(key, places, path.suffix, marked))
+        texts = tuple(_without_number(folders[place]) for place in places if place in apart)
+        kind = kinds.setdefault((key, texts, path.suffix, marked), _Kind(key, places, path.suffix, marked))
         kind.files.append((tuple(folders[place] for place in places), path.stem))
     return list(kinds.values())
 

@@ -77,6 +77,11 @@ UNTOLD = {  # no word says which are the masks: they come both ways
          for n in range(20) for kind in ("", "_cl", "_conf")],
         "patches/*/*.tif", "patches/*/*_cl.tif", 60,
     ),
+    "folders with the kind and a number": (
+        [f"{season}/{kind}_{n}/{season}_{kind}_{n}_p{patch}.tif" for season in ("ROIs1158_spring", "ROIs1868_summer")
+         for n in (1, 37, 44) for patch in (30, 31) for kind in ("s1", "s2", "lc")],
+        "*/s2_*/*_s2_*.tif", "*/lc_*/*_lc_*.tif", 12,
+    ),
     "endings": (
         [f"tiles/m_3807{n:02}_ne_18_1_{kind}.tif" for n in range(7) for kind in ("naip-new", "lc", "nlcd")],
         "tiles/*_naip-new.tif", "tiles/*_lc.tif", 7,
