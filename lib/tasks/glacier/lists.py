@@ -23,7 +23,7 @@ def parts(root: Path, scenes: Sequence[Scene]) -> tuple[dict[str, str], list[str
     found: dict[str, set[str]] = {}
     sentences = []
     paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in (".txt", ".csv") and path.is_file())
-    for path in paths[:_MOST_LISTS]:
+    for path in [path for path in paths if str(path).isprintable()][:_MOST_LISTS]:
         lines = _first_words(path)
         named = [called[word] for word in lines if word in called]
         if len(named) < 2 or len(named) * 2 < len(lines):

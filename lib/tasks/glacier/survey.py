@@ -42,9 +42,7 @@ class Seen:
     is_coloured: bool = False
     is_in_three: bool = False  # bands, so that codes are of colours
     layers: int = 0  # of a mask of several layers
-    planes: list[Counter[float]] = field(
-        default_factory=list
-    )  # of a raster whose bands differ, how often each value is
+    planes: list[Counter[float]] = field(default_factory=list)  # how often each value is in bands that differ
     nodata: float | None = None  # that the mask's file names
     hashes: np.ndarray | None = None  # where there is no place on the map
 

@@ -310,10 +310,25 @@ def test_stacks_outlines_and_envi_are_answered_with_what_to_do(tmp_path):
         SURVEY(tmp_path / "b")
     for number in range(3):
         image, classes = scene(number, (32, 32))
-        write_tiff(tmp_path / "c" / "images" / f"{number}.tif", image)
-        write_image(tmp_path / "c" / "masks" / f"{number}.img", classes, "ENVI")
+        for image_name, mask_name in (("c/images/{}", "c/masks/{}"), ("d/{}_sat", "d/{}_mask")):
+            write_tiff(tmp_path / f"{image_name.format(number)}.tif", image)
+            write_image(tmp_path / f"{mask_name.format(number)}.img", classes, "ENVI")
     with pytest.raises(BadInput, match=r"0.img is an image of ENVI. Convert it: gdal_translate 0.img 0.tif"):
         SURVEY(tmp_path / "c")
+    with pytest.raises(BadInput, match=r"d holds no images in a known layout.*0_mask.img is an image of ENVI"):
+        SURVEY(tmp_path / "d")
+
+
+def test_names_that_would_steer_the_terminal_are_refused_or_passed_over(tmp_path):
+    for number in range(6):
+        image, classes = scene(number, (32, 32))
+        write_tiff(tmp_path / f"{number}_sat.tif", image, (number * 10**5, 0))
+        write_tiff(tmp_path / f"{number}_mask.tif", classes, (number * 10**5, 0))
+    (tmp_path / "train\x1b[2J.txt").write_text("0_sat\n1_sat\n2_sat\n")
+    assert "\x1b" not in SURVEY(tmp_path).text
+    write_tiff(tmp_path / "extra" / "0\x1b[2J.tif", np.zeros((8, 8), np.uint8))
+    with pytest.raises(BadInput, match=r"holds a name with control characters, 'extra/0\\x1b\[2J.tif'"):
+        SURVEY(tmp_path)
 
 
 def test_lists_of_names_are_a_split_that_groups_writes(tmp_path, capsys):

@@ -125,6 +125,8 @@ def listed(root: Path) -> list[str]:
         found += [(above / name).as_posix() for name in sorted(names) if naming.has_pixels(name)]
         if len(found) > _MOST_LISTED:
             break
+    if strange := next((path for path in found if not path.isprintable()), None):
+        raise BadInput(f"{root} holds a name with control characters, {strange!a}. Rename it.")
     return found[:_MOST_LISTED]
 
 

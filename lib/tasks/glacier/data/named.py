@@ -15,10 +15,8 @@ from lib.tasks.glacier.data import naming
 from lib.tasks.glacier.data.scenes import Scene, group_of
 from lib.tasks.glacier.settings import BAND, Source
 
-Files = dict[str, tuple[str, Path]]  # what the * stand for and the path of each file, by the name of its scene
-
-
 _PART = re.compile(rf"(?<![0-9A-Za-z])(?:{'|'.join(naming.PARTS)})(?![0-9A-Za-z])", re.IGNORECASE)
+Files = dict[str, tuple[str, Path]]  # what the * stand for and the path of each file, by the name of its scene
 
 
 class NoSuchFiles(BadInput):
@@ -103,7 +101,7 @@ def _images(root: Path, source: Source, masks: set[Path]) -> tuple[dict[str, tup
 def _left_out(root: Path, scenes: Sequence[Scene], lacking: Mapping[str, Path]) -> dict[str, Path]:
     """Returns the images without a mask that are a mistake, and says how many others there are.
 
-    No mistake are those of a folder without any mask, more than there are scenes, and files called as a scene and more.
+    No mistake are those of a folder without any mask, which can be predicted, and files called as a scene and more.
     """
     labelled = {scene.images[0].parent for scene in scenes}
     stems = {(scene.images[0].parent, scene.images[0].stem) for scene in scenes}
@@ -117,12 +115,6 @@ def _left_out(root: Path, scenes: Sequence[Scene], lacking: Mapping[str, Path]) 
             more.append(path)
         else:
             mistakes[called] = path
-    if len(mistakes) > len(scenes):  # as many as that are no mistakes: a part of a collection is labelled
-        one = next(iter(mistakes.values()))
-        print(
-            f"{root}: {len(mistakes):,} images without a mask are left out, such as {one.name}. They can be predicted."
-        )
-        mistakes = {}
     for folder, number in others.items():
         print(f"{folder}: its {number:,} images have no masks, so they are left out. They can be predicted.")
     if more:

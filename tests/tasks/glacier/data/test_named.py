@@ -63,14 +63,6 @@ def test_images_of_a_folder_without_any_mask_are_left_out_aloud_and_one_among_la
     assert "test/images: its 2 images have no masks, so they are left out" in capsys.readouterr().out
 
 
-def test_more_images_without_a_mask_than_scenes_are_left_out_aloud(tmp_path, capsys):
-    for name in ("images/a", "images/b", "images/c", "gt/a"):
-        write_tiff(tmp_path / f"{name}.tif", np.zeros((8, 8), np.uint8))
-    scenes, problems = layout.find(tmp_path, Source(bands=("a",), images="images/*.tif", masks="gt/*.tif"))
-    assert [one.name for one in scenes] == ["a"] and not problems
-    assert "2 images without a mask are left out, such as b.tif" in capsys.readouterr().out
-
-
 def test_files_called_as_a_scene_and_more_are_left_out_aloud(tmp_path, capsys):
     for name in ("x_0", "x_0_cl", "x_0_conf", "x_1", "x_1_cl", "x_1_conf", "x_2"):
         write_tiff(tmp_path / f"{name}.tif", np.zeros((8, 8), np.uint8))
