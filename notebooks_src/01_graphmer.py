@@ -174,4 +174,4 @@ print(outputs.table(run.output_dir))
 # | a line of the data is refused | The message names file and line. Correct it, or allow a number of bad lines: `OVERRIDES = {"workload.bad_input_limit": 10}`. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
 # | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
-# | "cannot be resumed with this configuration" | The message names what differs. Restore the earlier value, or choose another `run.name` in `OVERRIDES`. |
+# | "cannot be resumed with this configuration", or "was completed with another" | Something was edited since. Restore the earlier value, or write the line that the message gives: it trains the edit as a run of its own. |

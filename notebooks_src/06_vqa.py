@@ -235,4 +235,4 @@ print(outputs.table(run.output_dir))
 # | "The work goes on with ... samples at once" | Do nothing: the beam search went on from there. |
 # | exact stays where rules are | Wait for a third of the run. Then: a lower learning rate, at most 4 questions of a picture together, more pictures in a batch. |
 # | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
-# | "cannot be resumed with this configuration" | The message names what differs. Restore the earlier value, or choose another `run.name` in `OVERRIDES`. |
+# | "cannot be resumed with this configuration", or "was completed with another" | Something was edited since. Restore the earlier value, or write the line that the message gives: it trains the edit as a run of its own. |

@@ -56,6 +56,9 @@ class Run:
     resume_from: str = option(
         "", "A folder or mounted input with an earlier output; empty: wherever one is found.", path=True
     )
+    accept_changes: bool = option(
+        False, "Whether a run that began with other settings, or other code of its task, continues with these."
+    )
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

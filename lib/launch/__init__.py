@@ -130,7 +130,7 @@ def _print_completed(run: Run, earlier: Summary) -> None:
             warning = check_completed(run, earlier)
             print(f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}")
             if warning:
-                print(f"{warning}\nFor a run with these settings choose another run.name.")
+                print(warning)
             if earlier.missing:
                 print(f"It lacks: {', '.join(earlier.missing)}. That is made now.")
             if not earlier.missing.keys() - {"plot"}:

@@ -172,7 +172,7 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
 def find_completed(name: str, output_dir: Path, config: Config | None = None) -> Path | None:
     """Returns the folder of a completed run with its best weights, here or in a mounted earlier output.
 
-    With `config` it raises BadInput for one that was completed with another seed, batch or task.
+    With `config` it raises BadInput for one that other settings or code made.
     """
     places = [output_dir, *inputs.mounted(platform.detect())]
     for folder in (place / name for place in places):

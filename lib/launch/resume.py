@@ -58,7 +58,8 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
         if found:
             now = identity.facts(run.config, run.task)
             try:
-                warning = identity.check(found.state["identity"], now, found.path.parent.parent)
+                began = found.path.parent.parent
+                warning = identity.check(found.state["identity"], now, began, accepted=_accepted(run.config, began))
             except BadInput as refused:
                 raise BadInput("\n".join([*damaged, str(refused)])) from None
             warnings = [warning] if warning else []
@@ -87,7 +88,16 @@ def check_completed(run: Run, summary: Summary) -> str:
     Raises BadInput where resuming would.
     """
     saved = summary.identity or _identity_of_newest(run.folder / "checkpoints")
-    return identity.check(saved, identity.facts(run.config, run.task), run.folder, is_completed=True) if saved else ""
+    now, accepted = identity.facts(run.config, run.task), _accepted(run.config, run.folder)
+    return identity.check(saved, now, run.folder, is_completed=True, accepted=accepted) if saved else ""
+
+
+def _accepted(config: Config, folder: Path) -> str | None:
+    """Returns the beginning of the keys that may differ; after an error in the task's code, that code was corrected."""
+    if config.run.accept_changes:
+        return ""
+    summary = Summary.read(folder)
+    return "code of the task" if summary and (summary.missing or summary.reason == "failed") else None
 
 
 def how_to_continue(summary: Summary) -> str:
@@ -102,10 +112,10 @@ def how_to_continue(summary: Summary) -> str:
 
 
 def check_settings(summary: Summary, config: Config, folder: Path) -> None:
-    """Raises BadInput where a completed run in `folder` had another seed, batch or task; it reads no data for that."""
+    """Raises BadInput where other settings or code made the completed run in `folder`; it reads no data for that."""
     if summary.identity:
         config, _ = profiles.apply(config, memory.device().type != "cpu")  # as the run itself did
-        identity.check_settings(summary.identity, config, folder)
+        identity.check_settings(summary.identity, config, folder, _accepted(config, folder))
 
 
 def _identity_of_newest(folder: Path) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""Whether a checkpoint belongs to a run: what must agree, and what only changes the bits."""
+"""Compares a saved run with what would be trained now: data order, settings, code, machine."""
 
 import functools
 import hashlib
-import inspect
+import itertools
 import platform
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -15,12 +16,14 @@ import torch
 from lib import ranks
 from lib.config import REMOVED, Config, Training
 from lib.config.batches import micro_batch_of, slot_of
-from lib.config.reader import flat
+from lib.config.reader import flat, other_unit
 from lib.errors import BadInput, printable
-from lib.task import Task
+from lib.machine import platform as machine_platform
+from lib.task import Task, find_task
+from lib.task.files import named_files, own_files
 from lib.text import aligned
 
-# What decides which samples a step sees: with another value it would not be the same run.
+# What decides which samples a step sees: with another value it would not be the same run, whatever the user accepts.
 _REFUSED = (
     "task", "data fingerprint", "seed", "training.effective_batch", "training.micro_batch_slots", "data.buckets",
 )  # fmt: skip
@@ -34,6 +37,12 @@ _HARMLESS = (
 
 # Of the machine: it changes bits, and nothing that a person chose.
 _MACHINE = ("version of torch", "version of Python", "device", "CPU threads", "ranks")
+# How a run is computed and how long it is, not what it learns from: a warning. Any other difference is an edit.
+_COMPUTED = (
+    *_MACHINE, "code of lib", "data.evaluation_batch", "memory.", "training.max_steps", "training.micro_batch",
+    "training.gradient_checkpointing", "training.precision", "training.deterministic", "training.cudnn_benchmark",
+    "training.compile", "training.fully_shard", "training.log_every_steps", "training.evaluate_every",
+)  # fmt: skip
 _CODE = ("code of lib", "code of the task")  # none in what an earlier version saved
 _FILES_AND_PARTS = re.compile(r"([0-9a-f]{64}) [0-9a-f]{16}")  # of data, where an earlier version had the files alone
 _TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run
@@ -54,7 +63,7 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "CPU threads": torch.get_num_threads(),
         **({"ranks": ranks.world()} if addends > 2 or training.fully_shard else {}),
-        **_code(type(task)),
+        **_code(type(task), tuple(named_files(config).values())),
     }
 
 
@@ -63,17 +72,16 @@ def _known(config: Config) -> dict[str, Any]:
 
 
 @functools.cache  # the code that this process runs, whatever is done to its files later
-def _code(task: type[Task]) -> dict[str, str]:
-    """Returns a digest of the task's source, its package's where it has one, and of what lib trains with."""
+def _code(task: type[Task], named: tuple[Path, ...]) -> dict[str, str]:
+    """Returns a digest of what lib trains with, and one of the task's source with the files that its settings name."""
     lib = Path(__file__).resolve().parents[1]
     trains = [path for pattern in _TRAINS for path in sorted(lib.glob(pattern))]
-    names = (value.__code__.co_filename for value in vars(task).values() if inspect.isfunction(value))
-    source = Path(next(names, "")).resolve()
+    source = Path(getattr(sys.modules.get(task.__module__), "__file__", None) or "").resolve()
     if not source.is_file():  # a class that was typed into a notebook
         return {"code of lib": _digest(trains)}
     tasks = lib / "tasks"
     package = tasks / source.relative_to(tasks).parts[0] if tasks in source.parents else None
-    files = sorted(package.rglob("*.py")) if package else [source]
+    files = sorted(package.rglob("*.py")) if package else [*own_files(source).files, *named]
     return {"code of lib": _digest(trains), "code of the task": _digest(files)}
 
 
@@ -84,30 +92,48 @@ def _digest(files: Iterable[Path]) -> str:
     return digest.hexdigest()[:12]
 
 
-def check(saved: Mapping[str, Any], now: Mapping[str, Any], where: object, is_completed: bool = False) -> str:
-    """Returns a warning about what differs between a saved run and this one, empty where nothing does.
+def check(
+    saved: Mapping[str, Any], now: Mapping[str, Any], run: Path, is_completed: bool = False, accepted: str | None = None
+) -> str:
+    """Returns a warning about what differs between the run saved in the folder `run` and this one, or "".
 
-    Of a completed run the machine that computed it may differ without a warning. Raises BadInput, with a table, where
-    what differs decides which samples a step sees.
+    Of a completed run the machine that computed it may differ without a warning. Raises BadInput, with a table and the
+    line to write, where settings, code of the task or data differ: the weights would not be those of this run.
+    `accepted` is the beginning of the keys that may differ all the same, in everything but the order of the samples.
     """
     saved = {**{key: value for key, value in _defaults().items() if key in now}, **saved}
     left_out = {*REMOVED, *(_MACHINE if is_completed else ()), *(key for key in _CODE if key not in saved)}
     if _is_of_files_alone(saved, now):
         left_out.add("data fingerprint")
-    saved, now = _named(saved), _named(now)
+    saved, now = _portable(saved), _portable(now)
     keys = [key for key in {**saved, **now} if key not in left_out]
     different = [key for key in keys if saved.get(key) != now.get(key)]
-    refused = [key for key in _REFUSED if key in different]
-    if refused:
+    other_samples = [key for key in _REFUSED if key in different]
+    is_shorter = is_completed and now.get("training.max_steps", 0) < saved.get("training.max_steps", 0)
+    computed = (key for key in _COMPUTED if not (is_shorter and key == "training.max_steps"))
+    allowed = (*computed, *(() if accepted is None else (accepted,)))
+    edited = [key for key in different if not key.startswith(allowed)]
+    if refused := other_samples or edited:
         is_not = "was completed with another" if is_completed else "cannot be resumed with this"
-        raise BadInput(
-            f"The run in {where} {is_not} configuration:\n{_table(refused, saved, now)}\n"
-            "Go back to the saved values, or start a new run under another run.name."
-        )
+        ways = _ways(run, can_accept=not other_samples)
+        raise BadInput(f"The run in {run} {is_not} configuration:\n{_table(refused, saved, now)}\n{ways}")
     if not different:
         return ""
     outcome = "was completed with other settings" if is_completed else "resumes, but not bit for bit"
     return f"The run {outcome}, because these differ:\n{_table(different, saved, now)}"
+
+
+def _ways(run: Path, can_accept: bool) -> str:
+    """Returns the lines that a user writes to train an edited run; `can_accept`: also the one to continue the old."""
+    free = next(name for n in itertools.count(2) if not (run.parent / (name := f"{run.name}-{n}")).exists())
+    in_notebook = machine_platform.in_notebook()
+    line = 'OVERRIDES["{}"] = {!r}' if in_notebook else "--set {}={}"
+    where = "at the end of the Parameters cell" if in_notebook else "on the command line"
+    ways = f"To train this configuration as a run of its own, write {where}:\n  {line.format('run.name', free)}"
+    if can_accept:
+        accept = line.format("run.accept_changes", True if in_notebook else "true")
+        ways += f"\nTo keep the trained weights and continue with the changes:\n  {accept}"
+    return ways
 
 
 def _is_of_files_alone(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -116,10 +142,15 @@ def _is_of_files_alone(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool
     return both is not None and saved.get("data fingerprint") == both[1]
 
 
-def _named(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the facts with a task's own file by its name: elsewhere, and from elsewhere, it has another path."""
+def _portable(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the facts with names for paths: elsewhere, and from elsewhere, task files and folders lie differently."""
     file, colon, name = str(facts.get("task", "")).rpartition(":")
-    return {**facts, "task": f"{Path(file).name}:{name}"} if colon else dict(facts)
+    named = {
+        key: PurePath(value).name
+        for key, value in facts.items()
+        if key.startswith("workload.") and isinstance(value, str) and "/" in value
+    }
+    return {**facts, **named, **({"task": f"{PurePath(file).name}:{name}"} if colon else {})}
 
 
 @functools.cache
@@ -133,10 +164,24 @@ def _defaults() -> dict[str, Any]:
     }
 
 
-def check_settings(saved: Mapping[str, Any], config: Config, where: object) -> None:
-    """Raises BadInput where a completed run had another seed, batch or task; the data is not looked at."""
-    now = {key: value for key, value in _known(config).items() if key in _REFUSED}
-    check({key: saved[key] for key in _REFUSED if key in saved and key in flat(config)}, now, where, is_completed=True)
+def check_settings(saved: Mapping[str, Any], config: Config, run: Path, accepted: str | None = None) -> None:
+    """Does what `check` does for a completed run, without its data: lengths in epochs are not compared."""
+    values = flat(config)
+    in_epochs = {key for key, value in values.items() if key.endswith("epochs") and value}
+    unknown = in_epochs | {_in_steps(key) for key in in_epochs}
+    keys = {key for key in values if not key.startswith(_HARMLESS)} - unknown | set(_CODE)
+    code = _code(find_task(config.task), tuple(named_files(config).values()))
+    now = {key: list(value) if isinstance(value, tuple) else value for key, value in _known(config).items()} | code
+    check(
+        {key: value for key, value in saved.items() if key in keys},
+        {key: value for key, value in now.items() if key in keys},
+        run, is_completed=True, accepted=accepted,
+    )  # fmt: skip
+
+
+def _in_steps(key: str) -> str:
+    section, dot, name = key.rpartition(".")
+    return f"{section}{dot}{other_unit(name)}"
 
 
 def _table(keys: list[str], saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:

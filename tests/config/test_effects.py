@@ -111,6 +111,7 @@ EFFECTS = {
 }  # fmt: skip
 # Keys whose effect this machine cannot show, and the test that does.
 ELSEWHERE = {
+    "run.accept_changes": "lets other settings continue a run: tests/training/test_identity.py",
     "data.pin_memory": "needs a GPU: tests/training/test_data.py, the options of the loader",
     "training.deterministic": "the CPU always is: tests/gpu/test_gpu.py",
     "training.fully_shard": "needs ranks: tests/ranks/test_ranks.py, 'sharded'",

@@ -240,11 +240,11 @@ def test_making_up_for_a_report_leaves_the_settings_of_the_run_as_they_were(toy,
     run = launch.prepare(toy())
     first = failing_once(monkeypatch, run)
     config = (run.folder / launch.CONFIG).read_bytes()
-    mended = launch.train(launch.prepare(toy({"optimizer.lr": 0.5})))
+    mended = launch.train(launch.prepare(toy({"optimizer.lr": 0.5, "run.accept_changes": True})))
     assert mended == dataclasses.replace(first, missing={}, report=mended.report)
     assert (run.folder / launch.CONFIG).read_bytes() == config
     capsys.readouterr()
-    launch.train(launch.prepare(toy({"optimizer.lr": 0.5})))
+    launch.train(launch.prepare(toy({"optimizer.lr": 0.5, "run.accept_changes": True})))
     assert "optimizer.lr" in capsys.readouterr().out
 
 
@@ -315,15 +315,24 @@ def test_a_completed_run_does_not_answer_for_another_one(toy, tmp_path):
             launch.train(toy({key: value}))
 
 
-def test_a_completed_run_says_what_else_differs(toy, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "edit", [{"optimizer.lr": 0.02}, {"workload.dropout": 0.5}, {"training.max_steps": 8}, {"training.ema_decay": 0.9}]
+)
+def test_no_score_of_a_completed_run_is_printed_under_other_settings(toy, capsys, edit):
     launch.train(toy())
+    assert launch.train(toy({"training.micro_batch": 2, "training.log_every_steps": 1})).step == 12
+    assert "rmse" in capsys.readouterr().out
+    key = next(iter(edit))
+    with pytest.raises(BadInput, match=rf"(?s)completed with another configuration.*{key}.*--set run.name=toy-2\n"):
+        launch.train(toy(edit))
+    assert "rmse" not in capsys.readouterr().out
+    assert launch.train(toy({**edit, "run.name": "toy-2"})).reason == "completed"
+    with pytest.raises(BadInput, match="--set run.name=toy-3\n"):
+        launch.train(toy(edit))
     capsys.readouterr()
-    assert launch.train(toy()).step == 12
-    assert "these differ" not in capsys.readouterr().out
-    assert launch.train(toy({"optimizer.lr": 0.02, "workload.dropout": 0.5})).step == 12
+    launch.train(toy({**edit, "run.accept_changes": True}))
     out = capsys.readouterr().out
-    assert "was completed at step 12" in out
-    assert "was completed with other settings" in out and "optimizer.lr" in out and "workload.dropout" in out
+    assert "was completed with other settings, because these differ:\n" in out and key in out
 
 
 def test_a_folder_in_the_place_of_a_file_is_named(toy, tmp_path):

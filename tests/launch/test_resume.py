@@ -84,12 +84,13 @@ def test_a_queue_knows_its_completed_run_with_a_memory_profile_too(toy, tmp_path
     assert find_completed("toy", tmp_path / "runs", toy(overrides)) == tmp_path / "runs" / "toy"
 
 
-def test_a_queue_takes_no_completed_run_of_another_seed_for_its_own(toy, tmp_path):
+def test_a_queue_takes_no_completed_run_of_other_settings_for_its_own(toy, tmp_path):
     launch.train(toy({"training.max_steps": 4}))
     shutil.rmtree(tmp_path / "runs" / "toy" / "checkpoints")
     folder = tmp_path / "runs" / "toy"
-    assert find_completed("toy", tmp_path / "runs", toy({"optimizer.lr": 0.5, "training.max_steps": 4})) == folder
+    same = {"training.micro_batch": 4, "training.max_steps": 4}
+    assert find_completed("toy", tmp_path / "runs", toy(same)) == folder
     assert find_completed("toy", tmp_path / "runs") == folder
-    for key in ("seed", "training.micro_batch_slots"):
+    for key in ("seed", "training.micro_batch_slots", "optimizer.lr", "workload.noise"):
         with pytest.raises(BadInput, match=f"(?s)was completed with another configuration.*{key}"):
             find_completed("toy", tmp_path / "runs", toy({key: 2}))

@@ -6,6 +6,7 @@ import shutil
 
 import nbformat
 import papermill
+import pytest
 
 from lib.__main__ import main
 from tests import own as project
@@ -33,3 +34,9 @@ def test_a_notebook_of_ones_own_runs_from_an_empty_folder(kaggle, tmp_path):  # 
     assert {path.name for path in working.iterdir()} == {"my", "outputs.tar.gz"}
     code = {path.name for path in (working / "my" / "code").glob("*.py")}
     assert code == {"mine.py", "layers.py", "waves.py", "late.py"}
+    # an edit, and "Run all" again: the old score is not shown under it
+    with pytest.raises(papermill.PapermillExecutionError, match=r'optimizer.lr.*\n.*\n  OVERRIDES\["run.name"\]'):
+        edited = {"DATA_DIR": "ada/waves", "OVERRIDES": {"optimizer.lr": 0.5}}
+        papermill.execute_notebook(tmp_path / "my.ipynb", out, edited, **options)
+    printed = "".join(o.get("text", "") for cell in nbformat.read(out, 4).cells for o in cell.get("outputs", []))
+    assert "Override: optimizer.lr = 0.5" in printed and "rmse" not in printed

@@ -1,5 +1,8 @@
 """What decides whether a checkpoint belongs to a run."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from lib import launch
@@ -18,33 +21,84 @@ def test_another_order_or_other_data_is_not_resumed(toy):
             launch.train(toy({key: value, "training.max_steps": 20}))
 
 
-def test_what_differs_without_harm_is_a_table_of_warnings(toy, cut, capsys):
+def test_another_way_to_compute_is_a_table_of_warnings(toy, cut, capsys):
     cut(5)
     launch.train(toy())
     cut(None)
-    launch.train(toy({"optimizer.lr": 0.02, "data.num_workers": 1}))
+    launch.train(toy({"training.micro_batch": 2, "data.num_workers": 1, "training.max_steps": 20}))
     out = capsys.readouterr().out
-    assert "resumes, but not bit for bit" in out and "optimizer.lr  0.01   0.02" in out and "num_workers" not in out
+    assert "resumes, but not bit for bit" in out and "num_workers" not in out
+    assert re.search(r"training.max_steps +12 +20\n", out) and re.search(r"training.micro_batch +0 +2\n", out)
 
 
-def test_changed_code_of_the_task_is_named_and_not_refused(toy, tmp_path, cut, capsys):
-    task = tmp_path / "mine.py"
-    task.write_text((ROOT / "tests" / "toy.py").read_text())
-    config = {"task": f"{task}:Toy"}
+def test_edited_settings_are_not_trained_in_silence(toy, tmp_path, cut, capsys):
     cut(5)
-    launch.train(toy(config))
+    launch.train(toy())
+    before = (tmp_path / "runs" / "toy" / "summary.json").read_bytes()
+    with pytest.raises(BadInput, match=r"(?s)cannot be resumed with.*optimizer.lr +0.01 +0.02\n.*run.name=toy-2\n"):
+        launch.train(toy({"optimizer.lr": 0.02}))
+    assert (tmp_path / "runs" / "toy" / "summary.json").read_bytes() == before
     cut(3)
-    launch.train(toy(config))
-    assert "these differ" not in capsys.readouterr().out
-    task.write_text(task.read_text().replace(".sin()", ".cos()"))
+    launch.train(toy({"optimizer.lr": 0.02, "run.accept_changes": True}))
+    assert "optimizer.lr  0.01   0.02" in capsys.readouterr().out
     cut(None)
-    assert launch.train(toy(config)).reason == "completed"
-    out = capsys.readouterr().out
-    assert "resumes, but not bit for bit" in out and "code of the task" in out and "code of lib" not in out
-    task.write_text(task.read_text() + "\n")
-    launch.train(toy(config))  # a completed one
-    out = capsys.readouterr().out
-    assert "was completed with other settings" in out and "code of the task" in out
+    assert launch.train(toy({"optimizer.lr": 0.02})).reason == "completed"  # what was accepted is that of the run
+
+
+def test_a_notebook_gets_the_line_for_its_parameters_cell(toy, cut, monkeypatch):
+    cut(5)
+    launch.train(toy())
+    monkeypatch.setattr(identity.machine_platform, "in_notebook", lambda: True)
+    with pytest.raises(BadInput, match=r'\n  OVERRIDES\["run.name"\] = \'toy-2\'\n(.|\n)*accept_changes"\] = True'):
+        launch.train(toy({"workload.dropout": 0.5}))
+
+
+@pytest.fixture
+def own(toy, tmp_path):
+    """Returns a configuration of a task in a file of its own, with a helper beside it."""
+    (tmp_path / "waves.py").write_text("def wave(x):\n    return x.sin()\n")
+    code = (ROOT / "tests" / "toy.py").read_text().replace("(ids * k).sin()", "wave(ids * k)")
+    (tmp_path / "mine.py").write_text("from waves import wave\n" + code)
+    return lambda **more: toy({"task": f"{tmp_path / 'mine.py'}:Toy", **more})
+
+
+@pytest.mark.parametrize("file", ["mine.py", "waves.py"])
+def test_edited_code_of_the_task_is_not_trained_in_silence(own, tmp_path, cut, capsys, file):
+    cut(5)
+    launch.train(own())
+    cut(3)
+    launch.train(own())
+    assert "these differ" not in capsys.readouterr().out
+    (tmp_path / file).write_text((tmp_path / file).read_text() + "\n")
+    identity._code.cache_clear()  # a new process
+    with pytest.raises(BadInput, match=r"cannot be resumed with this configuration:\n +saved +now\n +code of "):
+        launch.train(own())
+    cut(None)
+    assert launch.train(own(**{"run.accept_changes": True})).reason == "completed"
+    assert "code of lib" not in capsys.readouterr().out
+    (tmp_path / file).write_text((tmp_path / file).read_text() + "\n")
+    identity._code.cache_clear()
+    with pytest.raises(BadInput, match="was completed with another configuration"):
+        launch.train(own())
+
+
+def test_code_that_failed_is_corrected_without_a_question(own, tmp_path, capsys):
+    right = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(right.replace('{"rmse": 1.0}', '{"rmse": 1 / 0}'))
+    assert launch.train(own()).missing
+    (tmp_path / "mine.py").write_text(right)
+    identity._code.cache_clear()
+    with pytest.raises(BadInput, match="optimizer.lr"):
+        launch.train(own(**{"optimizer.lr": 0.5}))
+    assert not launch.train(own()).missing
+    assert "code of the task" in capsys.readouterr().out
+
+
+def test_a_folder_that_a_setting_names_may_lie_elsewhere():
+    saved = {"workload.base": "/kaggle/input/minilm/base", "training.max_steps": 4}
+    assert not identity.check(saved, {**saved, "workload.base": "models/base"}, Path("toy"))
+    with pytest.raises(BadInput, match=r"workload.base +base +large"):
+        identity.check(saved, {**saved, "workload.base": "models/large"}, Path("toy"))
 
 
 def test_what_an_earlier_version_did_not_save_is_no_difference(toy):
@@ -52,6 +106,6 @@ def test_what_an_earlier_version_did_not_save_is_no_difference(toy):
     now = identity.facts(run.config, run.task)
     earlier = {key: value for key, value in now.items() if not key.startswith("code of")}
     assert len(earlier) == len(now) - 2
-    assert identity.check(earlier, now, "somewhere") == ""
-    assert "code of lib" in identity.check({**now, "code of lib": "other"}, now, "somewhere")
-    assert identity.check({**now, "device": "Tesla T4"}, now, "somewhere", is_completed=True) == ""
+    assert identity.check(earlier, now, Path("somewhere")) == ""
+    assert "code of lib" in identity.check({**now, "code of lib": "other"}, now, Path("somewhere"))
+    assert identity.check({**now, "device": "Tesla T4"}, now, Path("somewhere"), is_completed=True) == ""

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -286,13 +287,13 @@ def test_epochs_are_those_of_the_order(toy):
 
 
 def test_a_run_is_not_resumed_with_other_buckets_and_one_of_an_earlier_version_is(toy):
-    facts = identity.facts(toy(), Sorted(toy()))
-    assert "data.buckets" not in facts and not identity.check(facts, facts, "x")  # as earlier versions saved
-    now = identity.facts(toy({"data.buckets": 2}), Sorted(toy()))
+    facts = identity.facts(toy(SORTED), Sorted(toy(SORTED)))
+    assert "data.buckets" not in facts and not identity.check(facts, facts, Path("x"))  # as earlier versions saved
+    now = identity.facts(toy({**SORTED, "data.buckets": 2}), Sorted(toy(SORTED)))
     for saved, other in ((facts, now), (now, facts)):
         with pytest.raises(BadInput, match="data.buckets"):
-            identity.check(saved, other, "x")
-    identity.check_settings(facts, toy(), "x")
-    for saved, config in ((facts, toy({"data.buckets": 2})), (now, toy())):
+            identity.check(saved, other, Path("x"))
+    identity.check_settings(facts, toy(SORTED), Path("x"))
+    for saved, config in ((facts, toy({**SORTED, "data.buckets": 2})), (now, toy(SORTED))):
         with pytest.raises(BadInput, match="data.buckets"):
-            identity.check_settings(saved, config, "x")
+            identity.check_settings(saved, config, Path("x"))
