@@ -133,9 +133,8 @@ class Advice:
             advice = (
                 f"Raise data.num_workers from {self.workers} to {most}, the most that this process may have."
                 if self.workers < most
-                else f"It has all the loader workers that CPUs and shared memory allow (data.num_workers "
-                f"{self.workers}): raise data.prefetch_factor against stretches of slow samples, or prepare samples "
-                "beforehand."
+                else f"It has all the loader workers that the CPUs allow (data.num_workers {self.workers}): raise "
+                "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
             )
             sentences["wait"] = f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}"
         if row.get("ram_share", 0.0) > RAM_LIMIT:

@@ -1,7 +1,7 @@
 """Random draws of a person's code from the generators that a process has anyway: torch's, NumPy's and Python's.
 
-torchvision, albumentations and most transforms draw from these. Seeded for each slot of each step, and put back, they
-have no history: a resumed run sees the samples that it would have seen. So it is for each micro-batch of a step and
+torchvision, albumentations and most transforms draw from these. Seeded for each slot of each step, they have no
+history: a resumed run sees the samples that it would have seen. So it is for each micro-batch of a step and
 each batch of an evaluation, where the device's generator is seeded too.
 """
 
@@ -16,7 +16,7 @@ import torch
 
 from lib.training.order import DRAWS, mix, seed_generators
 
-_alone = threading.RLock()  # the generators are the process's: of two threads that load one waits
+alone = threading.RLock()  # the generators are the process's: of two threads that load one waits
 
 
 def seed_draws(seed: int) -> None:
@@ -74,9 +74,9 @@ def _set_states(states: tuple[Any, Any, Any]) -> None:
 def put_back() -> Iterator[None]:
     """Leaves the three generators after the block as they were before it.
 
-    NumPy takes most of its 200 microseconds, so the training process does it once a step and a loader worker never.
+    NumPy takes most of its 200 microseconds, so neither a step nor a loader worker does it: both seed and leave it so.
     """
-    with _alone:
+    with alone:
         former = _states()
         try:
             yield

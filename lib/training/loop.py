@@ -61,7 +61,7 @@ def train(
     datasets = learned.take(task, resume, progress.note).datasets()
     train_set = data.subset(datasets["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)
-    loading, fewer = data.limit_workers(task, train_set, order.slot_size, config.data)
+    loading, fewer = data.limit_workers(task, train_set, config.data)
     if fewer:
         progress.note(fewer)
     state = first_state(task, config, resume, progress.note, most)
@@ -69,7 +69,7 @@ def train(
     saver = _saver(folder, config, session, state)
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
-    advice = Advice(loading.num_workers, partial(data.most_workers, task, train_set, order.slot_size, config.data))
+    advice = Advice(loading.num_workers, partial(data.most_workers, task, train_set))
     steps = range(state.step, state.step if state.has_stopped else training.max_steps)
     reason: Reason = "completed"
     row, saved_at = {}, time.monotonic()
@@ -78,11 +78,12 @@ def train(
         session.catching_signals(),
         MetricsLog(folder / METRICS if ranks.is_first() else None, state.step, state.rows) as metrics,
         Sampler() as sampler,
-        data.naming_killed_workers(lambda: state.step, loading.num_workers),
         saver,
         memory_for_next_launch(state),
     ):
-        batches = _naming_stages(data.train_batches(task, train_set, order, steps, loading), task, progress)
+        must_stop = session.stop_reason if ranks.world() == 1 else lambda: None  # several ranks decide together
+        batches = data.train_batches(task, train_set, order, steps, loading, must_stop, progress.note)
+        batches = _naming_stages(batches, task, progress)
         for step, slots in meter.waiting(batches):
             with session.measured("step"):
                 rates = set_rates(state, task, config, step)
@@ -113,13 +114,16 @@ def train(
             evaluates_next = _due(state.step + 1, training.evaluate_every_steps)
             stop, save = session.decide(evaluates_next, _save_due(state.step, saved_at, config), last)
             if last or stop or save:
-                with meter.saving():
-                    state.pending, state.rows = meter.pending(), metrics.flush()
-                    save_state(state, task, config, saver)
-                    saved_at = time.monotonic()
+                _save(state, task, config, saver, meter, metrics)
+                saved_at = time.monotonic()
             if stop or state.has_stopped:
                 reason = stop or reason
                 break
+        else:
+            if state.step < steps.stop:  # a batch was late
+                reason = session.stop_reason() or "interrupted"
+                if state.step > steps.start:
+                    _save(state, task, config, saver, meter, metrics)
         saver.finish()
 
     progress.close()
@@ -133,6 +137,12 @@ def _saver(folder: Path, config: Config, session: Session, state: State) -> Save
     if state.resumed_from:
         saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
     return saver
+
+
+def _save(state: State, task: Task, config: Config, saver: Saver, meter: Meter, metrics: MetricsLog) -> None:
+    with meter.saving():
+        state.pending, state.rows = meter.pending(), metrics.flush()
+        save_state(state, task, config, saver)
 
 
 def _due(step: int, every: int) -> bool:
