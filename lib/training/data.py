@@ -58,7 +58,8 @@ def train_batches(
     """Yields each step of `steps` with the batches of this rank's slots, on the CPU.
 
     What data set and `collate` draw from the generators of torch, NumPy and Python follows from (seed, step, slot) too.
-    These are left as the last slot left them: each micro-batch of a step seeds them anew. Ends early if `must_stop` says so while a batch is late.
+    These are left as the last slot left them: each micro-batch of a step seeds them anew. Ends early if `must_stop`
+    says so while a batch is late.
     """
     mine = order.share(ranks.rank(), ranks.world())
     batches = _SlotBatches(task, dataset, order, steps.start, mine)
@@ -178,7 +179,8 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]
     On `meta` (see lib/planner) a batch is there at once.
     """
     if device.type == "cpu":
-        yield from (to_device(batch, device) for batch in batches)
+        for batch in batches:
+            yield to_device(batch, device)
         return
     stream = _copy_stream(device) if device.type == "cuda" else None
     ahead = None
@@ -209,7 +211,7 @@ def _arrived(batch: Batch, copied: torch.cuda.Event | None) -> Batch:
 
 def size_of(batch: Batch) -> int:
     """Returns the number of samples in a batch."""
-    return len(next(iter(batch.values())))
+    return next(iter(batch.values())).shape[0]
 
 
 def check_samples(batch: Batch) -> None:
@@ -217,6 +219,9 @@ def check_samples(batch: Batch) -> None:
 
     The batch's size is the one that most of its tensors agree on, and of equally many the first.
     """
+    known = {value.shape[0] if type(value) is Tensor and value.dim() else -1 for value in batch.values()}
+    if len(known) == 1 and -1 not in known:
+        return  # the usual case
     sizes = Counter(len(value) for value in batch.values() if isinstance(value, Tensor) and value.dim())
     if len(sizes) == 1 and sizes.total() == len(batch):
         return

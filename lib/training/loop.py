@@ -73,7 +73,6 @@ def train(
     steps = range(state.step, state.step if state.has_stopped else training.max_steps)
     reason: Reason = "completed"
     row, saved_at = {}, time.monotonic()
-
     with (
         session.catching_signals(),
         MetricsLog(folder / METRICS if ranks.is_first() else None, state.step, state.rows) as metrics,
@@ -81,30 +80,29 @@ def train(
         saver,
         memory_for_next_launch(state),
     ):
-        must_stop = session.stop_reason if ranks.world() == 1 else lambda: None  # several ranks decide together
-        batches = data.train_batches(task, train_set, order, steps, loading, must_stop, progress.note)
-        batches = _naming_stages(batches, task, progress)
-        for step, slots in meter.waiting(batches):
-            with session.measured("step"):
-                rates = set_rates(state, task, config, step)
-                meter.add(optimizer_step(state, task, config, slots, step, order, meter))
-                state.step = step + 1
+        batches = data.train_batches(task, train_set, order, steps, loading, session.stop_alone, progress.note)
+        for step, slots in _naming_stages(meter.waiting(batches), task, progress):
+            begin = time.perf_counter()
+            rates = set_rates(state, task, config, step)
+            meter.add(optimizer_step(state, task, config, slots, step, order, meter))
+            state.step = step + 1
+            session.record("step", time.perf_counter() - begin)
             if step == steps.start:
                 ranks.keep_pace()
                 prepare_saving(state, config, saver)
-            last, where = state.step == training.max_steps, {"epoch": order.epoch(state.step), **_stage(task, step)}
+            last = state.step == training.max_steps
 
             if last or _due(state.step, training.log_every_steps):
-                row = {**_worst(meter.row(training.effective_batch)), **rates, "micro_batch": state.micro_batch}
+                row = {**_worst(meter.row(training.effective_batch)), **rates(), "micro_batch": state.micro_batch}
                 row |= sampler.row()
-                metrics.append({"step": state.step, "split": "train", **where, **row})
+                metrics.append({"step": state.step, "split": "train", **_where(order, task, step), **row})
                 for sentence in advice.lines(row):
                     progress.note(sentence)
 
             if last or _due(state.step, training.evaluate_every_steps):
                 with session.measured("evaluate"), meter.paused():
                     scores = _validate(state, task, config, datasets["validation"], progress)
-                    metrics.append({"step": state.step, "split": "validation", **where, **scores})
+                    metrics.append({"step": state.step, "split": "validation", **_where(order, task, step), **scores})
                     progress.note(_validation_line(state.step, scores, task))
                     observe(state, task, config, scores)
                     save_best(state, config, saver, task, scores)
@@ -119,11 +117,9 @@ def train(
             if stop or state.has_stopped:
                 reason = stop or reason
                 break
-        else:
-            if state.step < steps.stop:  # a batch was late
-                reason = session.stop_reason() or "interrupted"
-                if state.step > steps.start:
-                    _save(state, task, config, saver, meter, metrics)
+        if state.step < steps.stop and reason == "completed" and not state.has_stopped:  # a batch was late
+            reason = session.stop_alone() or "interrupted"
+            _save(state, task, config, saver, meter, metrics)
         saver.finish()
 
     progress.close()
@@ -177,10 +173,10 @@ def _naming_stages(batches: Iterable[tuple[int, Any]], task: Task, progress: Pro
         yield step, slots
 
 
-def _stage(task: Task, step: int) -> dict[str, str]:
-    """Returns the column of metrics.csv with the stage of a step, which a task without stages does not have."""
+def _where(order: Order, task: Task, step: int) -> dict[str, Any]:
+    """Returns the columns of metrics.csv on the place of a step: epoch, and the stage if the task has stages."""
     name = task.stage_name(step)
-    return {"stage": name} if name else {}
+    return {"epoch": order.epoch(step + 1), **({"stage": name} if name else {})}
 
 
 def _line(row: Mapping[str, Any], state: State, task: Task, config: Config, order: Order, meter: Meter) -> str:
