@@ -23,7 +23,7 @@ from lib.machine import hardware
 from lib.task import Batch, Task
 from lib.training import workers
 from lib.training.draws import alone, seed_draws
-from lib.training.order import COLLATE, SUBSET, Order, mix, permutation
+from lib.training.order import COLLATE, SUBSET, Order, begun, mix, permutation
 
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
 
@@ -37,7 +37,7 @@ class _SlotBatches(Dataset):
     def __getitem__(self, number: int) -> Batch:
         steps, place = divmod(number, len(self.slots))
         step, slot = self.first_step + steps, self.slots[place]
-        seed = mix(COLLATE, self.order.seed, step, slot)
+        seed = mix(step, slot, start=begun(COLLATE, self.order.seed))
         seed_draws(seed)
         samples = [self.dataset[i] for i in self.order.indices(step, slot)]
         batch = self.task.collate(samples, torch.Generator().manual_seed(seed))

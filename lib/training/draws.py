@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.training.order import DRAWS, mix, seed_generators
+from lib.training.order import DRAWS, begun, mix, seed_generators
 
+_DRAWS = begun(DRAWS)
 alone = threading.RLock()  # the generators are the process's: of two threads that load one waits
 
 
@@ -25,7 +26,7 @@ def seed_draws(seed: int) -> None:
     Each gets other bits of the seed, because the same 32 give torch and NumPy the same numbers. None of them are the
     bits of the generator that `collate` is handed.
     """
-    mixed = mix(DRAWS, seed)
+    mixed = mix(seed, start=_DRAWS)
     torch.default_generator.manual_seed(mixed & 0xFFFFFFFF)  # its Mersenne twister takes no more
     np.random.seed(mixed >> 31)
     random.seed(seed)
@@ -34,7 +35,7 @@ def seed_draws(seed: int) -> None:
 def seed_all(seed: int, device: torch.device) -> None:
     """Seeds the three generators and the device's, for what a model or a loss draws; it takes 15 microseconds."""
     seed_generators(seed, device)
-    np.random.seed(mix(DRAWS, seed) >> 31)
+    np.random.seed(mix(seed, start=_DRAWS) >> 31)
     random.seed(seed)
 
 

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ from lib.text import listed
 from lib.training import data, groups
 from lib.training.draws import seed_all
 from lib.training.optimization import make_moments
-from lib.training.order import DROPOUT, Order, mix
+from lib.training.order import DROPOUT, Order, begun, mix
 from lib.training.precision import autocast, scaler_of
 from lib.training.state import State
 
@@ -39,8 +38,7 @@ class _Turn(NamedTuple):
     idle: set[str]  # terms of players at rest
 
 
-@dataclass(frozen=True)
-class _Ready:
+class _Ready(NamedTuple):
     """All that the update of the weights needs; the parameters hold their gradients, unscaled and clipped."""
 
     means: dict[str, Tensor]
@@ -135,10 +133,7 @@ def _prepare_update(state: State, clip_norm: float) -> bool:
     """Unscales and clips the gradients, and makes the optimizer's states; returns whether the gradient is finite."""
     state.scaler.unscale_(state.optimizer)
     parts = groups.clipped(state.groups, state.parameters, clip_norm)
-    norms = [
-        sharding.whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
-        for parameters, _ in parts
-    ]
+    norms = [_norm([p.grad for p in parameters if p.grad is not None], state.sharded) for parameters, _ in parts]
     lengths = [norm.item() for norm in norms]  # the one wait for the device in a step
     if not all(map(math.isfinite, lengths)):
         return False
@@ -147,6 +142,12 @@ def _prepare_update(state: State, clip_norm: float) -> bool:
             nn.utils.clip_grads_with_norm_(parameters, most, norm)
     make_moments(state.optimizer)
     return True
+
+
+def _norm(gradients: list[Tensor], sharded: bool) -> Tensor:
+    if sharded or not gradients:
+        return sharding.whole(nn.utils.get_total_norm(gradients))
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # the same in half the time
 
 
 def _gradients(
@@ -163,7 +164,7 @@ def _gradients(
     for micro in data.on_device(micro_batches, state.device):
         # Dropout is a function of (seed, step, position of the micro-batch): a resumed step draws the same masks, and
         # so does a repeated one in micro-batches of the same size. Others draw other masks. So does a person's loss.
-        seed_all(mix(DROPOUT, config.seed, step, position), state.device)
+        seed_all(mix(step, position, start=begun(DROPOUT, config.seed)), state.device)
         size = data.size_of(micro)
         position += size
         with autocast(state.precision, state.device):
