@@ -80,7 +80,7 @@ def optimizer_step(
         _halve_micro_batch(state, step, tried)
     if ready.finite:
         state.skipped_in_a_row = 0
-        state.scaler.step(state.optimizer)
+        _update(state)
         if state.ema:
             state.ema.update(step, groups.out_of_turn(state.groups, player))
         meter.log(ready.logged)
@@ -133,7 +133,7 @@ def _prepare_update(state: State, clip_norm: float) -> bool:
     """Unscales and clips the gradients, and makes the optimizer's states; returns whether the gradient is finite."""
     state.scaler.unscale_(state.optimizer)
     parts = groups.clipped(state.groups, state.parameters, clip_norm)
-    norms = [_norm([p.grad for p in parameters if p.grad is not None], state.sharded) for parameters, _ in parts]
+    norms = [total_norm([p.grad for p in parameters if p.grad is not None]) for parameters, _ in parts]
     lengths = [norm.item() for norm in norms]  # the one wait for the device in a step
     if not all(map(math.isfinite, lengths)):
         return False
@@ -144,10 +144,19 @@ def _prepare_update(state: State, clip_norm: float) -> bool:
     return True
 
 
-def _norm(gradients: list[Tensor], sharded: bool) -> Tensor:
-    if sharded or not gradients:
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """Computes the norm of all gradients as torch's `get_total_norm` does, in half the time."""
+    if not gradients or sharding.is_shard(gradients[0]):
         return sharding.whole(nn.utils.get_total_norm(gradients))
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # the same in half the time
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+
+
+def _update(state: State) -> None:
+    step = state.optimizer.step
+    if state.scaler.is_enabled() or not (bare := getattr(step, "__wrapped__", None)):
+        state.scaler.step(state.optimizer)
+    else:
+        bare(state.optimizer)  # without torch's mark for its profiler, 20 microseconds
 
 
 def _gradients(
