@@ -48,6 +48,7 @@ check: .venv/ready
 	$(PY) build_notebooks.py --check
 	$(PY) -m docs.tables --check
 	$(PY) -m docs.house --check
+	$(PY) -m tests.bench.record
 
 docs: .venv/ready
 	$(PY) -m docs.tables

@@ -13,7 +13,6 @@ from typing import Any
 from lib import ranks
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine.disk import whole
-from lib.training.data import WorkerKilled
 
 # Errors that say nothing but that another rank is gone or does not answer.
 _LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed out", re.DOTALL)
@@ -49,7 +48,7 @@ def error_of(words: Mapping[str, Any]) -> Exception:
     """Returns the exception that a rank left."""
     if words["kind"] == "OutOfMemory":
         return OutOfMemory(words["text"], words["micro_batch"], before=words["before"])
-    kinds = {"BadInput": BadInput, "TrainingFailed": TrainingFailed, "WorkerKilled": WorkerKilled}
+    kinds = {"BadInput": BadInput, "TrainingFailed": TrainingFailed}
     if kind := kinds.get(words["kind"]):
         return kind(words["text"])
     return RankFailed(f"Rank {words['rank']} failed:\n{words['traceback']}")

@@ -35,7 +35,6 @@ from lib.machine import hardware, memory
 from lib.ranks import boot
 from lib.report.metrics import EVENTS, EventLog
 from lib.report.progress import MARK, Progress, choose_progress
-from lib.training.data import WorkerKilled
 from lib.training.session import handed_down, handling_signals
 
 LAUNCHES = 3  # in a row without a new checkpoint
@@ -153,9 +152,9 @@ def train(
 ) -> None:
     """Trains in `count` processes until they end cleanly; the run's summary says how, and holds `summary` too.
 
-    When a rank or a loader worker of one dies or hangs, all are started again and resume from the newest checkpoint.
+    When a rank dies or hangs, all are started again and resume from the newest checkpoint.
     Raises what a rank raised: BadInput and TrainingFailed as they are, others as RankFailed; TrainingFailed after
-    LAUNCHES deaths without a new checkpoint, or two of a loader worker; KeyboardInterrupt when a second signal came.
+    LAUNCHES deaths without a new checkpoint; KeyboardInterrupt when a second signal came.
     """
     progress = progress or choose_progress()
     events = EventLog(folder / EVENTS, progress.note)
@@ -170,13 +169,10 @@ def train(
         if isinstance(failure, OutOfMemory) and failure.micro_batch:
             _note_smaller(config, folder, failure, events)
             continue
-        if not isinstance(failure, _Died | WorkerKilled):
+        if not isinstance(failure, _Died):
             raise failure
         now = checkpoint.newest_step(folder / "checkpoints")
         left, reached = (LAUNCHES if now > reached else left) - 1, max(now, reached)
-        left -= isinstance(failure, WorkerKilled)  # memory that is full will be full again: one more launch, not two
-        if left <= 0 and isinstance(failure, WorkerKilled):
-            raise failure
         if not left:
             raise TrainingFailed(
                 f"{failure} This happened {LAUNCHES} times without a new checkpoint in between, so it is not tried "

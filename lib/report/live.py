@@ -72,7 +72,8 @@ class Batch(Plain):
     def close(self) -> None:
         super().close()
         if self._newest:
-            self._handle = display(self.figure, *self._newest, self._handle)
+            with self._guard:
+                self._handle = display(self.figure, *self._newest, self._handle)
 
 
 def progress_of(watched: Watched) -> Progress:

@@ -1,4 +1,4 @@
-"""Printing that ends no run: on a full disk, into a closed pipe, or letters that a terminal does not have."""
+"""Keeps what only informs from ending a run: prints on full disks and closed pipes, displays, advice, trackers."""
 
 import contextlib
 import io
@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
+
+from lib.report.trackers import without_keys
 
 
 @contextlib.contextmanager
@@ -30,6 +32,25 @@ def _opened(stream: TextIO | None, number: int) -> TextIO:
         os.dup2(handle, number)
         os.close(handle)
     return os.fdopen(number, "w", encoding="utf-8", closefd=False)
+
+
+class Informing:
+    """Lets no error of its blocks end a run; prints the first of them."""
+
+    def __init__(self, name: str, then: str = "Training continues."):
+        self.name, self.then, self.failed = name, then, False
+
+    def __enter__(self) -> "Informing":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if not self.failed:
+            why = without_keys(" ".join(f"{type(error).__name__}: {error}".split()))
+            print(f"Warning: {self.name} does not work: {why}. {self.then}", flush=True)
+        self.failed = True
+        return True
 
 
 class _Safe:

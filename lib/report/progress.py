@@ -1,6 +1,7 @@
 """Shows progress: a bar in a terminal, one updating line in a notebook, plain lines in a batch run."""
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 from lib.config import environment
 from lib.machine import platform
+from lib.report.printing import Informing
 from lib.text import duration
 
 Item = TypeVar("Item")
@@ -37,7 +39,7 @@ class Progress:
         now, ended = time.monotonic(), bool(total) and done == total
         if now - self._last >= self.interval or (ended and not self._ended):
             self._last, self._pending = now, None
-            self._write(done, total, text() if callable(text) else text)
+            self._try(done, total, text)
         else:
             self._pending = (done, total, text)
         self._ended = ended
@@ -49,9 +51,16 @@ class Progress:
     def close(self) -> None:
         """Ends the updating line, which keeps its last text."""
         if self._pending:
-            done, total, text = self._pending
-            self._write(done, total, text() if callable(text) else text)
+            self._try(*self._pending)
         self._pending = None
+
+    @functools.cached_property
+    def _guard(self) -> Informing:
+        return Informing("the display of progress")
+
+    def _try(self, done: int, total: int, text: Text) -> None:
+        with self._guard:
+            self._write(done, total, text() if callable(text) else text)
 
     def _write(self, done: int, total: int, text: str) -> None:
         self._show(f"{done:,}/{total:,} ({done / total:.0%})  {text}" if total else text, done / max(total, 1))
@@ -146,7 +155,7 @@ class Terminal(Progress):
         self._bar.refresh()
 
     def note(self, text: str) -> None:
-        if self._bar is None:
+        if self._bar is None or self._guard.failed:
             super().note(text)
         else:
             self._bar.write(text, file=sys.stdout)
@@ -154,7 +163,8 @@ class Terminal(Progress):
 
     def close(self) -> None:
         super().close()
-        self.close_bar()
+        with self._guard:
+            self.close_bar()
 
     def close_bar(self) -> None:
         """Leaves the bar as it is and goes on below it."""

@@ -1,6 +1,5 @@
 """Samples what the machine does while it trains: a thread reads GPU and RAM every second for rows of metrics.csv."""
 
-import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import torch
 
 from lib import ranks
 from lib.machine import hardware
+from lib.report.printing import Informing
 
 SECONDS = 1.0  # a reading takes 0.15 ms of CPU, so a seven-thousandth of one core
 WAIT_LIMIT = 0.2  # share of the time that waiting for data may take
@@ -60,6 +60,7 @@ class Sampler:
     """
 
     def __init__(self, probe: Callable[[], Sample] | None = None, wait: Callable[[float], bool] | None = None):
+        self._guard = Informing("reading GPU and RAM")
         self._probe = probe or Probe()
         self._ended = threading.Event()
         self._wait = wait or self._ended.wait
@@ -77,7 +78,7 @@ class Sampler:
         self._thread.join(timeout=2.0)  # a driver that hangs must not hold the run
 
     def _run(self) -> None:
-        with contextlib.suppress(Exception):  # a machine that cannot be read costs columns, never the run
+        with self._guard:
             while not self._ended.is_set() and not self._wait(SECONDS):
                 self.sample()
 
@@ -92,7 +93,7 @@ class Sampler:
 
         If no second has passed since then, it returns the last values again.
         """
-        with contextlib.suppress(Exception):
+        with self._guard:
             if self._last is None and not self._samples:
                 self.sample()  # the first row may come before the first second has passed
         with self._lock:
@@ -117,6 +118,7 @@ class Advice:
 
     def __init__(self, workers: int, most: Callable[[], int] | None = None):
         self.workers = workers
+        self._guard = Informing("the advice")
         self._most = most or (lambda: hardware.cpus_per_process(ranks.local_world()))
         self._waiting_rows = 0
         self._first = True
@@ -124,6 +126,11 @@ class Advice:
 
     def lines(self, row: dict[str, float]) -> list[str]:
         """Returns new sentences about a row. The first row has the start of the workers in it and is left out."""
+        with self._guard:
+            return self._lines(row)
+        return []
+
+    def _lines(self, row: dict[str, float]) -> list[str]:
         waits = row.get("data_wait_share", 0.0) > WAIT_LIMIT and not self._first
         self._waiting_rows = self._waiting_rows + 1 if waits else 0
         self._first = False
@@ -133,9 +140,8 @@ class Advice:
             advice = (
                 f"Raise data.num_workers from {self.workers} to {most}, the most that this process may have."
                 if self.workers < most
-                else f"It has all the loader workers that CPUs and shared memory allow (data.num_workers "
-                f"{self.workers}): raise data.prefetch_factor against stretches of slow samples, or prepare samples "
-                "beforehand."
+                else f"It has all the loader workers that the CPUs allow (data.num_workers {self.workers}): raise "
+                "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
             )
             sentences["wait"] = f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}"
         if row.get("ram_share", 0.0) > RAM_LIMIT:

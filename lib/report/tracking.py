@@ -18,6 +18,7 @@ from lib.config import Tracking
 from lib.machine import disk
 from lib.report import trackers
 from lib.report.metrics import LAST_COLUMNS, MACHINE_COLUMNS, Row, Tail
+from lib.report.printing import Informing
 from lib.report.trackers import Place, Tracker
 
 FOLDER = "tracking"  # in a run's folder
@@ -104,14 +105,14 @@ class Tracked:
             self.folder, self._options.project, self._name, self._options.online, str(earlier.get("id", "")),
             self._settings,
         )  # fmt: skip
-        try:
+        with Informing(name, "Nothing is sent there; training continues."):
             self.folder.mkdir(parents=True, exist_ok=True)
             sent = {str(split): int(step) for split, step in dict(earlier.get("sent", {})).items()}
-            self._open.append(_Open(name, make(place), sent))
-        except ImportError as error:
-            self._warn(name, f"its package is missing ({error}); install {name}", "Nothing is sent there")
-        except Exception as error:  # of any client
-            self._warn(name, f"{type(error).__name__}: {error}", "Nothing is sent there")
+            try:
+                tracker = make(place)
+            except ImportError as error:
+                raise ImportError(f"its package is missing ({error}); install {name}") from error
+            self._open.append(_Open(name, tracker, sent))
 
     def _run(self) -> None:
         while not self._ended.wait(SECONDS):
@@ -127,11 +128,10 @@ class Tracked:
                 self._remember({})
 
     def _trying(self, one: _Open, action: Callable[[], None]) -> None:
-        try:
+        with Informing(one.name, "The next session sends the rest; training continues.") as guard:
             action()
-        except Exception as error:  # of any client
+        if guard.failed:
             self._open.remove(one)
-            self._warn(one.name, f"{type(error).__name__}: {error}", "The next session sends the rest")
 
     def _remember(self, earlier: Mapping[str, Any]) -> None:
         """Writes the ids of the runs, and how far they are, for the next session; what else is there stays."""
@@ -141,10 +141,6 @@ class Tracked:
             known |= {one.name: {"id": one.tracker.id, "sent": one.sent} for one in self._open}
             with disk.whole(path, cache=True) as aside:
                 aside.write_text(json.dumps(known), "utf-8")
-
-    def _warn(self, name: str, why: str, then: str) -> None:
-        text = trackers.without_keys(" ".join(why.split()))
-        print(f"Warning: {name} does not work: {text}. {then}; training continues.", flush=True)
 
 
 def _hand_on(one: _Open, rows: Sequence[Row]) -> None:

@@ -7,182 +7,143 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import re
-import shutil
-import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, Subset
+from torch.utils.data import DataLoader, Dataset, Subset, default_convert
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from lib import ranks
 from lib.config import Data
-from lib.errors import BadInput, TrainingFailed
+from lib.errors import BadInput
 from lib.machine import hardware
 from lib.task import Batch, Task
 from lib.training import workers
-from lib.training.draws import put_back, seed_draws
-from lib.training.order import COLLATE, SUBSET, Order, mix, permutation
+from lib.training.draws import alone, seed_draws
+from lib.training.order import COLLATE, SUBSET, Order, begun, mix, permutation
 
-_MIB = 2**20
-
-
-class _SlotKeys(Sampler[tuple[int, int]]):
-    def __init__(self, steps: range, slots: range):
-        self.steps, self.slots = steps, slots
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return ((step, slot) for step in self.steps for slot in self.slots)
-
-    def __len__(self) -> int:
-        return len(self.steps) * len(self.slots)
+_SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
 
 
 class _SlotBatches(Dataset):
-    """A data set whose items are the collated batches of (step, slot): a worker has no state to resume."""
+    """Collates the batch of (step, slot) for each number of a range: a worker has no state to resume."""
 
-    def __init__(self, task: Task, dataset: Any, order: Order):
-        self.task, self.dataset, self.order = task, dataset, order
+    def __init__(self, task: Task, dataset: Any, order: Order, first_step: int, slots: range):
+        self.task, self.dataset, self.order, self.first_step, self.slots = task, dataset, order, first_step, slots
 
-    def __getitem__(self, key: tuple[int, int]) -> Batch:
-        step, slot = key
-        seed = mix(COLLATE, self.order.seed, step, slot)
+    def __getitem__(self, number: int) -> Batch:
+        steps, place = divmod(number, len(self.slots))
+        step, slot = self.first_step + steps, self.slots[place]
+        seed = mix(step, slot, start=begun(COLLATE, self.order.seed))
         seed_draws(seed)
         samples = [self.dataset[i] for i in self.order.indices(step, slot)]
-        return self.task.collate(samples, torch.Generator().manual_seed(seed))
+        batch = self.task.collate(samples, torch.Generator().manual_seed(seed))
+        if type(batch) is dict and all(type(value) is Tensor for value in batch.values()):
+            return batch  # the usual case, in a tenth of the time
+        return default_convert(batch)
 
 
 def train_batches(
-    task: Task, dataset: Any, order: Order, steps: range, options: Data
+    task: Task,
+    dataset: Any,
+    order: Order,
+    steps: range,
+    options: Data,
+    must_stop: Callable[[], object] = lambda: None,
+    note: Callable[[str], None] = print,
 ) -> Iterator[tuple[int, list[Batch]]]:
     """Yields each step of `steps` with the batches of this rank's slots, on the CPU.
 
     What data set and `collate` draw from the generators of torch, NumPy and Python follows from (seed, step, slot) too.
-    To the caller these are as before.
+    These are left as the last slot left them: each micro-batch of a step seeds them anew. Ends early if `must_stop`
+    says so while a batch is late.
     """
     mine = order.share(ranks.rank(), ranks.world())
-    count = options.num_workers
-    batches = _SlotBatches(task, dataset, order)
-    if count:
-        workers.start_server()
-    loader = DataLoader(
-        workers.Sent(batches, task.config.task) if count else batches,
-        batch_size=None,
-        sampler=_SlotKeys(steps, mine),
-        num_workers=count,
-        prefetch_factor=options.prefetch_factor if count else None,
-        pin_memory=options.pin_memory and torch.cuda.is_available(),
-        multiprocessing_context=workers.context if count else None,
-        worker_init_fn=workers.end_with_parent,
-        generator=torch.Generator(),  # for the workers' own seeds; without it torch's default one is drawn from
-    )
-    slots = iter(loader)
+    batches = _SlotBatches(task, dataset, order, steps.start, mine)
+    loaded = _loaded(batches, len(steps) * len(mine), options, must_stop, note)
     for step in steps:
-        with workers.naming_signals(slots), contextlib.nullcontext() if count else put_back():
-            batch = [next(slots) for _ in mine]
+        batch = list(itertools.islice(loaded, len(mine)))
+        if len(batch) < len(mine):
+            return
         yield step, batch
 
 
-_SHARED = Path("/dev/shm")
+def _loaded(
+    batches: _SlotBatches, count: int, options: Data, must_stop: Callable[[], object], note: Callable[[str], None]
+) -> Iterator[Batch]:
+    """Yields the first `count` batches. When a worker is lost, half as many load from that batch on."""
+    done, pins = 0, options.pin_memory and torch.cuda.is_available()
+    sent = workers.Sent(batches, batches.task.config.task) if options.num_workers else None
+    while sent and options.num_workers and done < count:
+        slots: Any = ()
+        try:
+            slots = iter(_loader(sent, range(done, count), options, pins))
+            for batch in workers.waiting(slots, must_stop, note):
+                yield batch
+                done += 1
+            return
+        except (RuntimeError, OSError, EOFError) as error:
+            loss = workers.loss_of(slots, error)
+        options = dataclasses.replace(options, num_workers=options.num_workers // 2)
+        note(
+            f"A process that loads data {loss}. From here on data.num_workers is {options.num_workers} (0 loads in the "
+            "training process). No result changes. Lower it for the next run."
+        )
+    for number in range(done, count):
+        with alone:
+            batch = batches[number]
+        yield pin_memory(batch) if pins else batch
 
 
-def limit_workers(task: Task, dataset: Any, slot_size: int, options: Data) -> tuple[Data, str]:
-    """Caps `num_workers` at what CPUs and /dev/shm allow; returns the options and a sentence, empty where they fit.
+def _loader(sent: workers.Sent, numbers: range, options: Data, pins: bool) -> DataLoader:
+    workers.start_server()
+    return DataLoader(
+        sent,  # type: ignore[arg-type]
+        batch_size=None,
+        sampler=numbers,
+        num_workers=options.num_workers,
+        prefetch_factor=options.prefetch_factor,
+        pin_memory=pins,
+        timeout=_SLICE,
+        collate_fn=workers.share,
+        multiprocessing_context=workers.context,
+        worker_init_fn=workers.end_with_parent,
+        generator=torch.Generator(),  # for the workers' own seeds; without it torch's default one is drawn from
+    )
+
+
+def limit_workers(task: Task, dataset: Any, options: Data) -> tuple[Data, str]:
+    """Caps `num_workers` at this process's share of the CPUs; returns the options and a sentence, empty if they fit.
 
     There are no workers where task or data set cannot be sent to them.
     """
     if not options.num_workers:
         return options, ""
-    if what := workers.unsendable(task, "the task") or workers.unsendable(dataset, "the data set"):
+    if what := _unsendable(task, dataset):
         return dataclasses.replace(options, num_workers=0), (
             f"data.num_workers is {options.num_workers}, but what loads the data cannot be sent to another process: "
             f"{what}. The training process loads the data. No result changes. To use workers, open or make such a "
             "thing where it is first used, and leave it out in __getstate__."
         )
     workers.start_server()
-    most, why = _most_workers(task, slot_size, options)
+    most = hardware.cpus_per_process(ranks.local_world())
     if most >= options.num_workers:
         return options, ""
+    why = f"{hardware.cpus():g} CPUs serve {ranks.local_world()} process(es)"
     sentence = f"data.num_workers is {options.num_workers}, but {why}: {most} load data. No result changes."
     return dataclasses.replace(options, num_workers=most), sentence
 
 
-def most_workers(task: Task, dataset: Any, slot_size: int, options: Data) -> int:
-    """Returns the most loader workers that `limit_workers` lets a process have; draws nothing that training draws."""
-    if workers.unsendable(task, "the task") or workers.unsendable(dataset, "the data set"):
-        return 0
-    with torch.random.fork_rng(devices=[]):
-        return _most_workers(task, slot_size, options)[0]
+def most_workers(task: Task, dataset: Any) -> int:
+    """Returns the most loader workers that `limit_workers` lets a process have."""
+    return 0 if _unsendable(task, dataset) else hardware.cpus_per_process(ranks.local_world())
 
 
-def _most_workers(task: Task, slot_size: int, options: Data) -> tuple[int, str]:
-    """Returns how many workers CPUs and /dev/shm allow, and which of them is the limit.
-
-    Workers hand batches over in /dev/shm. Where that is full the system kills one with a bus error, in mid-run.
-    """
-    most = hardware.cpus_per_process(ranks.local_world())
-    why = f"{hardware.cpus():g} CPUs serve {ranks.local_world()} process(es)"
-    if _SHARED.is_dir():
-        batch = task.example_batch(slot_size, torch.device("cpu"))
-        held = sum(value.nbytes for value in batch.values()) * options.prefetch_factor  # by one worker
-        free = shutil.disk_usage(_SHARED).free
-        fitting = free // max(1, held * ranks.local_world())
-        if fitting < most:
-            most = fitting
-            why = (
-                f"{_SHARED} has {free / _MIB:,.0f} MiB free, and a worker keeps up to {held / _MIB:,.0f} MiB of "
-                "batches in it (a container gets more by --shm-size; a lower data.prefetch_factor needs less)"
-            )
-    return most, why
-
-
-class WorkerKilled(TrainingFailed):
-    """The system killed a process that loads data; a fresh launch may get through."""
-
-
-@contextlib.contextmanager
-def naming_killed_workers(step: Callable[[], int], count: int) -> Iterator[None]:
-    """Turns torch's error about a loader worker that the system killed into one about the host's memory.
-
-    Raises WorkerKilled.
-    """
-    try:
-        try:
-            yield
-        except (ConnectionError, EOFError) as error:
-            # The connection to a worker that ended while it still owed half a batch; not one of the data set's own.
-            frames = traceback.extract_tb(error.__traceback__)
-            in_loader = any(Path(frame.filename).match("torch/utils/data/dataloader.py") for frame in frames)
-            if in_loader and "in DataLoader worker process" not in str(error):
-                time.sleep(1.0)  # the handler's own error may still be on its way, and must not come up elsewhere
-                raise RuntimeError("DataLoader worker (pid unknown) exited unexpectedly") from error
-            raise
-    except Exception as error:
-        chain: list[BaseException] = [
-            error
-        ]  # raised in the middle of a library's own work, one may follow from another
-        while chain[-1].__context__ is not None:
-            chain.append(chain[-1].__context__)
-        message = next((str(link) for link in chain if _KILLED_WORKER.search(str(link))), None)
-        if message is None:
-            raise
-        where = "/dev/shm, the memory that workers share, is" if "Bus error" in message else "the machine's RAM was"
-        raise WorkerKilled(
-            f"At step {step()} the system killed a process that loads data: most likely {where} full. Lower "
-            f"data.num_workers (now {count}; 0 loads in the training process) or data.prefetch_factor, so that fewer "
-            "batches are in flight, take a smaller training.effective_batch or more training.micro_batch_slots, or a "
-            f"part of the data by data.subset_ratio. The loader said: {message.splitlines()[0]}"
-        ) from error
-
-
-_KILLED_WORKER = re.compile(
-    r"DataLoader worker \(pid\(?s?\)?.*\) (exited unexpectedly|is killed by signal: (Killed|Bus error))"
-)
+def _unsendable(task: Task, dataset: Any) -> str:
+    return workers.unsendable(task, "the task") or workers.unsendable(dataset, "the data set")
 
 
 STAGES = {"quick": 0.05, "validate": 0.2, "full": 1.0}
@@ -218,7 +179,8 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]
     On `meta` (see lib/planner) a batch is there at once.
     """
     if device.type == "cpu":
-        yield from (to_device(batch, device) for batch in batches)
+        for batch in batches:
+            yield to_device(batch, device)
         return
     stream = _copy_stream(device) if device.type == "cuda" else None
     ahead = None
@@ -249,7 +211,7 @@ def _arrived(batch: Batch, copied: torch.cuda.Event | None) -> Batch:
 
 def size_of(batch: Batch) -> int:
     """Returns the number of samples in a batch."""
-    return len(next(iter(batch.values())))
+    return next(iter(batch.values())).shape[0]
 
 
 def check_samples(batch: Batch) -> None:
@@ -257,6 +219,9 @@ def check_samples(batch: Batch) -> None:
 
     The batch's size is the one that most of its tensors agree on, and of equally many the first.
     """
+    known = {value.shape[0] if type(value) is Tensor and value.dim() else -1 for value in batch.values()}
+    if len(known) == 1 and -1 not in known:
+        return  # the usual case
     sizes = Counter(len(value) for value in batch.values() if isinstance(value, Tensor) and value.dim())
     if len(sizes) == 1 and sizes.total() == len(batch):
         return

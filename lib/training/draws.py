@@ -1,7 +1,7 @@
 """Random draws of a person's code from the generators that a process has anyway: torch's, NumPy's and Python's.
 
-torchvision, albumentations and most transforms draw from these. Seeded for each slot of each step, and put back, they
-have no history: a resumed run sees the samples that it would have seen. So it is for each micro-batch of a step and
+torchvision, albumentations and most transforms draw from these. Seeded for each slot of each step, they have no
+history: a resumed run sees the samples that it would have seen. So it is for each micro-batch of a step and
 each batch of an evaluation, where the device's generator is seeded too.
 """
 
@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.training.order import DRAWS, mix, seed_generators
+from lib.training.order import DRAWS, begun, mix, seed_generators
 
-_alone = threading.RLock()  # the generators are the process's: of two threads that load one waits
+_DRAWS = begun(DRAWS)
+alone = threading.RLock()  # the generators are the process's: of two threads that load one waits
 
 
 def seed_draws(seed: int) -> None:
@@ -25,19 +26,17 @@ def seed_draws(seed: int) -> None:
     Each gets other bits of the seed, because the same 32 give torch and NumPy the same numbers. None of them are the
     bits of the generator that `collate` is handed.
     """
-    torch.default_generator.manual_seed(mix(DRAWS, seed) & 0xFFFFFFFF)  # its Mersenne twister takes no more
-    _seed_others(seed)
-
-
-def _seed_others(seed: int) -> None:
-    np.random.seed(mix(DRAWS, seed) >> 31)
+    mixed = mix(seed, start=_DRAWS)
+    torch.default_generator.manual_seed(mixed & 0xFFFFFFFF)  # its Mersenne twister takes no more
+    np.random.seed(mixed >> 31)
     random.seed(seed)
 
 
 def seed_all(seed: int, device: torch.device) -> None:
     """Seeds the three generators and the device's, for what a model or a loss draws; it takes 15 microseconds."""
     seed_generators(seed, device)
-    _seed_others(seed)
+    np.random.seed(mix(seed, start=_DRAWS) >> 31)
+    random.seed(seed)
 
 
 @contextlib.contextmanager
@@ -74,9 +73,9 @@ def _set_states(states: tuple[Any, Any, Any]) -> None:
 def put_back() -> Iterator[None]:
     """Leaves the three generators after the block as they were before it.
 
-    NumPy takes most of its 200 microseconds, so the training process does it once a step and a loader worker never.
+    NumPy takes most of its 200 microseconds, so neither a step nor a loader worker does it: both seed and leave it so.
     """
-    with _alone:
+    with alone:
         former = _states()
         try:
             yield

@@ -30,6 +30,7 @@ class FirstGradients:
     """
 
     groups: dict[str, _Reached] = field(default_factory=dict)  # by label
+    is_done: bool = False
 
     def observe(self, groups: Sequence[Group], task: Task, step: int, player: str | None, events: EventLog) -> None:
         """Looks at the gradients of a step, and records what is without; a later loss term may reach it yet."""
@@ -50,6 +51,7 @@ class FirstGradients:
             if reached.is_done:
                 trained += group.parameters
                 without += reached.without
+        self.is_done = len(self.groups) == len(groups) and all(reached.is_done for reached in self.groups.values())
         if without:
             _record(events, step, trained, without)
 

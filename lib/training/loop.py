@@ -61,7 +61,7 @@ def train(
     datasets = learned.take(task, resume, progress.note).datasets()
     train_set = data.subset(datasets["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)
-    loading, fewer = data.limit_workers(task, train_set, order.slot_size, config.data)
+    loading, fewer = data.limit_workers(task, train_set, config.data)
     if fewer:
         progress.note(fewer)
     state = first_state(task, config, resume, progress.note, most)
@@ -69,41 +69,40 @@ def train(
     saver = _saver(folder, config, session, state)
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
-    advice = Advice(loading.num_workers, partial(data.most_workers, task, train_set, order.slot_size, config.data))
+    advice = Advice(loading.num_workers, partial(data.most_workers, task, train_set))
     steps = range(state.step, state.step if state.has_stopped else training.max_steps)
     reason: Reason = "completed"
     row, saved_at = {}, time.monotonic()
-
     with (
         session.catching_signals(),
         MetricsLog(folder / METRICS if ranks.is_first() else None, state.step, state.rows) as metrics,
         Sampler() as sampler,
-        data.naming_killed_workers(lambda: state.step, loading.num_workers),
         saver,
         memory_for_next_launch(state),
     ):
-        batches = _naming_stages(data.train_batches(task, train_set, order, steps, loading), task, progress)
-        for step, slots in meter.waiting(batches):
-            with session.measured("step"):
-                rates = set_rates(state, task, config, step)
-                meter.add(optimizer_step(state, task, config, slots, step, order, meter))
-                state.step = step + 1
+        batches = data.train_batches(task, train_set, order, steps, loading, session.stop_alone, progress.note)
+        for step, slots in _naming_stages(meter.waiting(batches), task, progress):
+            begin = time.perf_counter()
+            rates = set_rates(state, task, config, step)
+            meter.add(optimizer_step(state, task, config, slots, step, order, meter))
+            state.step = step + 1
+            session.record("step", time.perf_counter() - begin)
             if step == steps.start:
                 ranks.keep_pace()
                 prepare_saving(state, config, saver)
-            last, where = state.step == training.max_steps, {"epoch": order.epoch(state.step), **_stage(task, step)}
+            last = state.step == training.max_steps
 
             if last or _due(state.step, training.log_every_steps):
-                row = {**_worst(meter.row(training.effective_batch)), **rates, "micro_batch": state.micro_batch}
+                row = {**_worst(meter.row(training.effective_batch)), **rates(), "micro_batch": state.micro_batch}
                 row |= sampler.row()
-                metrics.append({"step": state.step, "split": "train", **where, **row})
+                metrics.append({"step": state.step, "split": "train", **_where(order, task, step), **row})
                 for sentence in advice.lines(row):
                     progress.note(sentence)
 
             if last or _due(state.step, training.evaluate_every_steps):
                 with session.measured("evaluate"), meter.paused():
                     scores = _validate(state, task, config, datasets["validation"], progress)
-                    metrics.append({"step": state.step, "split": "validation", **where, **scores})
+                    metrics.append({"step": state.step, "split": "validation", **_where(order, task, step), **scores})
                     progress.note(_validation_line(state.step, scores, task))
                     observe(state, task, config, scores)
                     save_best(state, config, saver, task, scores)
@@ -113,13 +112,14 @@ def train(
             evaluates_next = _due(state.step + 1, training.evaluate_every_steps)
             stop, save = session.decide(evaluates_next, _save_due(state.step, saved_at, config), last)
             if last or stop or save:
-                with meter.saving():
-                    state.pending, state.rows = meter.pending(), metrics.flush()
-                    save_state(state, task, config, saver)
-                    saved_at = time.monotonic()
+                _save(state, task, config, saver, meter, metrics)
+                saved_at = time.monotonic()
             if stop or state.has_stopped:
                 reason = stop or reason
                 break
+        if state.step < steps.stop and reason == "completed" and not state.has_stopped:  # a batch was late
+            reason = session.stop_alone() or "interrupted"
+            _save(state, task, config, saver, meter, metrics)
         saver.finish()
 
     progress.close()
@@ -133,6 +133,12 @@ def _saver(folder: Path, config: Config, session: Session, state: State) -> Save
     if state.resumed_from:
         saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
     return saver
+
+
+def _save(state: State, task: Task, config: Config, saver: Saver, meter: Meter, metrics: MetricsLog) -> None:
+    with meter.saving():
+        state.pending, state.rows = meter.pending(), metrics.flush()
+        save_state(state, task, config, saver)
 
 
 def _due(step: int, every: int) -> bool:
@@ -167,10 +173,10 @@ def _naming_stages(batches: Iterable[tuple[int, Any]], task: Task, progress: Pro
         yield step, slots
 
 
-def _stage(task: Task, step: int) -> dict[str, str]:
-    """Returns the column of metrics.csv with the stage of a step, which a task without stages does not have."""
+def _where(order: Order, task: Task, step: int) -> dict[str, Any]:
+    """Returns the columns of metrics.csv on the place of a step: epoch, and the stage if the task has stages."""
     name = task.stage_name(step)
-    return {"stage": name} if name else {}
+    return {"epoch": order.epoch(step + 1), **({"stage": name} if name else {})}
 
 
 def _line(row: Mapping[str, Any], state: State, task: Task, config: Config, order: Order, meter: Meter) -> str:

@@ -88,7 +88,7 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
 
     They have the bits of torch's own. Each parameter has all of its states or none.
     """
-    if len(optimizer.state) == sum(len(group["params"]) for group in optimizer.param_groups):
+    if len(optimizer.state) == sum([len(group["params"]) for group in optimizer.param_groups]):
         return
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -196,7 +196,7 @@ def rate_of(task: Task, config: Config, step: int, plateau: Plateau | None = Non
     Raises BadInput for a factor that is none.
     """
     factor = task.learning_rate(step, config.training.max_steps)
-    return _rate(task, config, step, None if isinstance(factor, Mapping) else factor, plateau)
+    return _rate(task, config, step, None if factor is None or isinstance(factor, Mapping) else factor, plateau)
 
 
 def own_rates(
@@ -207,7 +207,7 @@ def own_rates(
     A name is that of a player, or what metrics.csv calls a group, which counts before its player.
     """
     factors = task.learning_rate(step, config.training.max_steps)
-    if not isinstance(factors, Mapping):
+    if factors is None or not isinstance(factors, Mapping):
         return {}
     known = {name: None for group in groups for name in (group.player, group.label) if name}
     if unknown := [name for name in factors if name not in known]:

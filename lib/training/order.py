@@ -24,15 +24,24 @@ _MIX1, _MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 ORDER, COLLATE, DROPOUT, EVALUATE, SUBSET, INITIALISE, WEIGHTS, DRAWS, BUCKETS = range(9)
 
 
-def mix(*values: int) -> int:
+def mix(*values: int, start: int = _GOLDEN) -> int:
     """Hashes integers to 63 bits: the same on every machine and in every version of Python, NumPy and torch."""
-    state = _GOLDEN
+    return _state(start, values) >> 1  # torch's seeds are signed 64-bit numbers
+
+
+@functools.lru_cache
+def begun(*values: int) -> int:
+    """Returns a `start` of `mix` that has these values in it: those of all steps are hashed once."""
+    return _state(_GOLDEN, values)
+
+
+def _state(state: int, values: Sequence[int]) -> int:
     for value in values:
         state = ((state ^ (value & _MASK)) + _GOLDEN) & _MASK
         state = ((state ^ (state >> 30)) * _MIX1) & _MASK
         state = ((state ^ (state >> 27)) * _MIX2) & _MASK
         state ^= state >> 31
-    return state >> 1  # torch's seeds are signed 64-bit numbers
+    return state
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
@@ -243,6 +252,9 @@ class Order:
 
     def indices(self, step: int, slot: int) -> list[int]:
         first = step * self.effective_batch + slot * self.slot_size
+        number, place = divmod(first, self.samples)
+        if place + self.slot_size <= self.samples:  # the usual case, in a tenth of the time
+            return self._epoch(number)[place : place + self.slot_size].tolist()
         positions = range(first, first + self.slot_size)
         epochs = {number: self._epoch(number) for number in {p // self.samples for p in positions}}
         return [int(epochs[p // self.samples][p % self.samples]) for p in positions]

@@ -53,7 +53,7 @@ class Session:
         self.deadline = start + 60 * minutes if minutes else float("inf")
         self.margin_seconds = margin_seconds
         self._seconds: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
-        self._longest = dict.fromkeys(_FACTOR, 0.0)
+        self._reserves = dict(_CONSTANT_SECONDS)
         self._signal: str | None = None
         self._signalled_at = 0.0
         self._process = os.getpid()
@@ -72,11 +72,11 @@ class Session:
     def record(self, name: str, seconds: float) -> None:
         """Notes how long a "save" took that went on in the background."""
         self._seconds[name].append(seconds)
-        self._longest[name] = max(self._seconds[name])
+        self._reserves[name] = _FACTOR[name] * max(self._seconds[name]) + _CONSTANT_SECONDS[name]
 
     def reserve(self, name: str) -> float:
         """Seconds to keep free for the next `name`, from the longest of the last eight."""
-        return _FACTOR[name] * self._longest[name] + _CONSTANT_SECONDS[name]
+        return self._reserves[name]
 
     def stop_reason(self, evaluates_next: bool = False) -> Reason | None:
         """Returns why the run must stop now: a signal came, or a further step leaves no time for saving and packing.
@@ -85,9 +85,14 @@ class Session:
         """
         if self._signal:
             return "interrupted"
-        next_ones = ("step", "save", "package", *(("evaluate",) if evaluates_next else ()))
-        needed = self.margin_seconds + sum(self.reserve(name) for name in next_ones)
+        reserves = self._reserves
+        needed = self.margin_seconds + reserves["step"] + reserves["save"] + reserves["package"]
+        needed += reserves["evaluate"] if evaluates_next else 0.0
         return "deadline" if self.remaining() < needed else None
+
+    def stop_alone(self) -> Reason | None:
+        """Returns why to stop in the middle of a step; several ranks decide together, at its end."""
+        return self.stop_reason() if ranks.world() == 1 else None
 
     def decide(self, evaluates_next: bool, save: bool, last: bool) -> tuple[Reason | None, bool]:
         """Returns why to stop after this step (None: it continues) and whether to save, for all ranks alike.

@@ -248,13 +248,14 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         saver.save("checkpoints", state.step, tensors, facts, keep)
 
 
-def set_rates(state: State, task: Task, config: Config, step: int) -> dict[str, float]:
-    """Gives the optimizer the rates of a step; returns the columns of metrics.csv on them."""
+def set_rates(state: State, task: Task, config: Config, step: int) -> Callable[[], dict[str, float]]:
+    """Gives the optimizer the rates of a step; returns what makes the columns of metrics.csv on them."""
     lr = optimization.rate_of(task, config, step, state.plateau)
     optimization.set_learning_rate(state.optimizer, lr)
     own = optimization.own_rates(task, config, state.groups, step, state.plateau)
-    optimization.set_own_rates(state.optimizer, own)
-    return groups.rates(state.groups, lr, step, groups.player_of(task, state.groups, step), own)
+    if own:
+        optimization.set_own_rates(state.optimizer, own)
+    return lambda: groups.rates(state.groups, lr, step, groups.player_of(task, state.groups, step), own)
 
 
 def _keep_frozen(state: State, saver: Saver) -> None:

@@ -14,13 +14,14 @@ import multiprocessing.connection
 import multiprocessing.util
 import os
 import pickle
+import re
 import signal
 import sys
 import tempfile
 import threading
 import traceback
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import forkserver, reduction
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ from lib.training import fork_server
 _LIBRARY = Path(__file__).resolve().parents[2]
 _LARGE = 2**16  # bytes from which an array is mapped and not copied
 _ALIGNMENT = 64  # bytes; where a large array begins in the file
-_IN_WORKER = "in DataLoader worker process"  # of torch's message for an error of the data set itself
+# of torch's message for an error of the data set itself, or of the card
+_OF_DATA = re.compile("^Caught .* in (DataLoader worker process|pin memory thread)")
 _LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")  # bytes; 107 are the most of a socket's path on Linux
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 _BASE: Any = multiprocessing.get_context(_METHOD)
@@ -181,22 +183,73 @@ def end_with_parent(worker: int) -> None:
     threading.Thread(target=wait, name="end with parent", daemon=True).start()
 
 
-@contextlib.contextmanager
-def naming_signals(batches: Any) -> Iterator[None]:
-    """Says by which signal a worker ended, where torch only says that one did: this process is not its parent."""
+# --- receiving --------------------------------------------------------------------------------------------------------
+
+
+def share(batch: Any) -> Any:
+    """Moves a batch to shared memory, or pickles it where that is full. Runs in a worker.
+
+    torch would do so in a thread whose error loses the batch, so that training waits for it for ever.
+    """
     try:
-        yield
-    except (RuntimeError, ConnectionError, EOFError) as error:
-        processes = getattr(batches, "_workers", ())
-        if _IN_WORKER in str(error) or not processes:
-            raise
-        multiprocessing.connection.wait([process.sentinel for process in processes], timeout=1.0)
-        gone = {process.pid: process.exitcode for process in processes if process.exitcode}
-        if not gone:
-            raise
-        pid, code = next(iter(gone.items()))
+        for value in batch.values():
+            value.share_memory_()
+        return batch
+    except Exception:
+        return pickle.dumps(batch)
+
+
+def waiting(batches: Any, must_stop: Callable[[], object], note: Callable[[str], None]) -> Iterator[Any]:
+    """Yields a loader's batches, with a note if /dev/shm is full. Ends if `must_stop` says so while one is late."""
+    is_noted = False
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader timed out"):
+                raise
+            if must_stop():
+                return
+            continue
+        if isinstance(batch, bytes):
+            batch = pickle.loads(batch)
+            if not is_noted:
+                is_noted = True
+                note(
+                    "/dev/shm is full, so batches of the loader workers come through a pipe, which is slower. Give the "
+                    "container more (docker run --shm-size=2g), or lower data.prefetch_factor. No result changes."
+                )
+        yield batch
+
+
+# By the exit code of a worker. 255 stands for every worker whose server is gone.
+_LOSSES = {
+    -signal.SIGKILL: "was killed, most likely because the machine's RAM was full",
+    -signal.SIGBUS: "was killed because /dev/shm was full",
+    -signal.SIGTERM: "was asked to end by the system",
+    255: "lost the server that starts it",
+}
+
+
+def loss_of(batches: Any, error: Exception) -> str:
+    """Returns how the system took a worker away. Raises the error itself if the data set's own code is to blame.
+
+    This process is not the workers' parent, so torch only says that one ended.
+    """
+    processes = getattr(batches, "_workers", ())
+    if _OF_DATA.search(str(error)) or not processes:
+        raise error
+    multiprocessing.connection.wait([process.sentinel for process in processes], timeout=1.0)
+    codes = {process.pid: process.exitcode for process in processes if process.exitcode}
+    if not codes:
+        raise error
+    pid, code = next(iter(codes.items()))
+    if code not in _LOSSES:
         how = f"is killed by signal: {signal.strsignal(-code)}" if code < 0 else f"exited with code {code}"
         raise RuntimeError(f"DataLoader worker (pid {pid}) {how}.") from error
+    return _LOSSES[code]
 
 
 # --- pickling ---------------------------------------------------------------------------------------------------------

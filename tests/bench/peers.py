@@ -11,11 +11,11 @@ import importlib.metadata
 import importlib.util
 import io
 import logging
-import operator
 import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from lib.config import Config
 from lib.task import Task
-from lib.training import data, optimization
+from lib.training import optimization
 from lib.training.order import Order
 from lib.training.state import new_state
 
@@ -35,7 +35,7 @@ def accelerate_loop(task: Task, config: Config) -> None:
 
     accelerator = Accelerator(cpu=True)
     state = new_state(task, config)
-    model, optimizer, loader = accelerator.prepare(state.model.train(), state.optimizer, _loader(task, config))
+    model, optimizer, loader = accelerator.prepare(state.model.train(), state.optimizer, loader_of(task, config))
     for step, batch in enumerate(loader):
         optimization.set_learning_rate(optimizer, optimization.learning_rate(config, step))
         loss = _mean_loss(task, config, model, batch)
@@ -52,7 +52,7 @@ def transformers_loop(task: Task, config: Config) -> None:
 
     class Timed(Trainer):
         def get_train_dataloader(self):
-            return _loader(task, config)
+            return loader_of(task, config)
 
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             return _mean_loss(task, config, model, inputs)
@@ -109,7 +109,7 @@ def lightning_loop(task: Task, config: Config) -> None:
             enable_progress_bar=False,
             enable_model_summary=False,
             use_distributed_sampler=False,
-        ).fit(Timed(), _loader(task, config))
+        ).fit(Timed(), loader_of(task, config))
 
 
 def ignite_loop(task: Task, config: Config) -> None:
@@ -132,18 +132,18 @@ def ignite_loop(task: Task, config: Config) -> None:
 
     engine = Engine(update)
     engine.add_event_handler(Events.ITERATION_COMPLETED(every=config.training.log_every_steps), log)
-    engine.run(_loader(task, config), max_epochs=1)
+    engine.run(loader_of(task, config), max_epochs=1)
 
 
 @dataclass(frozen=True)
 class Peer:
     package: str
-    module: str
+    modules: tuple[str, ...]
     loop: Loop
 
     @property
     def is_installed(self) -> bool:
-        return importlib.util.find_spec(self.module) is not None
+        return all(importlib.util.find_spec(module) for module in self.modules)
 
     @property
     def version(self) -> str:
@@ -157,19 +157,19 @@ class Peer:
 
 
 PEERS = {
-    "Accelerate": Peer("accelerate", "accelerate", accelerate_loop),
-    "Hugging Face Trainer": Peer("transformers", "transformers", transformers_loop),
-    "Lightning": Peer("lightning", "lightning", lightning_loop),
-    "Ignite": Peer("pytorch-ignite", "ignite", ignite_loop),
+    "Accelerate": Peer("accelerate", ("accelerate",), accelerate_loop),
+    "Hugging Face Trainer": Peer("transformers", ("transformers", "accelerate"), transformers_loop),
+    "Lightning": Peer("lightning", ("lightning",), lightning_loop),
+    "Ignite": Peer("pytorch-ignite", ("ignite",), ignite_loop),
 }
 
 
-def _loader(task: Task, config: Config) -> DataLoader:
-    """The batches of `data.train_batches`, made by the same code, in the form that every tool takes."""
-    order = Order(1024, config.seed, config.training.effective_batch, 1)
-    batches = data._SlotBatches(task, task.datasets()["train"], order)
-    keys = [[(step, 0)] for step in range(config.training.max_steps)]
-    return DataLoader(batches, batch_sampler=keys, collate_fn=operator.itemgetter(0))
+def loader_of(task: Task, config: Config) -> DataLoader:
+    """Returns torch's own loader with the samples of `data.train_batches` in their order."""
+    train_set, size = task.datasets()["train"], config.training.effective_batch
+    order = Order(len(train_set), config.seed, size, 1)
+    samples = [index for step in range(config.training.max_steps) for index in order.indices(step, 0)]
+    return DataLoader(train_set, size, sampler=samples, collate_fn=partial(task.collate, generator=None))
 
 
 def _mean_loss(task: Task, config: Config, model: nn.Module, batch: dict):

@@ -1,19 +1,50 @@
-"""How every record under tests/bench/records begins, and how it is written."""
+"""How every record under tests/bench/records begins, and how it is written.
+
+    python -m tests.bench.record    lists the records that are older than what they measure
+"""
 
 import datetime
 import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 RECORDS = Path(__file__).parent / "records"
 
+# What each record measures
+MEASURED = {
+    "buckets": "lib/training/order.py",
+    "examples": "lib/supervised lib/launch",
+    "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
+    "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
+    "glacier": "lib/tasks/glacier",
+    "glacier_scores": "lib/tasks/glacier",
+    "graph": "lib/tasks/graphmer/code",
+    "graphmer": "lib/tasks/graphmer configs/graphmer_small.yaml",
+    "kaggle_image": "tests/notebooks/kaggle-image.txt",
+    "legal": "lib/tasks/legal",
+    "legal_counting": "lib/tasks/legal",
+    "live": "lib/report/live.py lib/report/chart.py",
+    "nodes": "lib/ranks lib/training/step.py",
+    "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
+    "overhead": "lib/training lib/report",
+    "planner": "lib/planner",
+    "ranks": "lib/ranks lib/launch",
+    "readings": "lib/planner",
+    "resume": "lib/checkpoint lib/launch/resume.py",
+    "save": "lib/checkpoint",
+    "session": "lib/training/session.py",
+    "vqa": "lib/tasks/vqa",
+    "workers": "lib/training/workers.py lib/training/data.py",
+}
+
 
 def head(*packages: str, **machine: object) -> dict:
-    """Returns date, machine and versions; `packages` beside Python's own, `machine` what else tells it from others."""
+    """Returns date, machine, versions and commit; `packages` beside Python's own, `machine` tells it from others."""
     versions = {name: importlib.metadata.version(name) for name in packages}
     return {
         "date": datetime.date.today().isoformat(),
@@ -21,7 +52,29 @@ def head(*packages: str, **machine: object) -> dict:
             "cpus": os.cpu_count(), "processor": platform.machine(), "platform": platform.system(), **machine,
         },
         "versions": {"python": platform.python_version(), **versions},
+        "commit": git("rev-parse", "HEAD") + (" and changes" if git("status", "--porcelain", "-uno") else ""),
     }  # fmt: skip
+
+
+def git(*arguments: str) -> str:
+    """Returns what git prints about this checkout; nothing outside of one."""
+    try:
+        command = ["git", "-C", str(RECORDS), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def outdated() -> list[str]:
+    """Returns a sentence for each record that is older than what it measures."""
+    sentences = []
+    for path in sorted(RECORDS.glob("*.json")):
+        commit = json.loads(path.read_text("utf-8")).get("commit", "")
+        written = commit or git("log", "-1", "--format=%H", "--", str(path))
+        measured = [str(RECORDS.parents[2] / name) for name in MEASURED[path.stem].split()]
+        if written and (later := git("log", "--format=%h", f"{written.split()[0]}..HEAD", "--", *measured).split()):
+            sentences.append(f"{path.name} is older than {MEASURED[path.stem]}: {len(later)} commits since.")
+    return sentences
 
 
 def write(path: Path, record: dict) -> None:
@@ -45,3 +98,8 @@ def add_run(path: Path, name: str, run: Mapping[str, Any], summed_up: Callable[.
         text = text.replace(f"{json.dumps(one)}: null", f"{json.dumps(one)}: {json.dumps(own)}")
     path.write_text(text + "\n", "utf-8")
     return tables
+
+
+if __name__ == "__main__":
+    for sentence in outdated():
+        print(f"Warning: {sentence} Measure it again before you cite it.")

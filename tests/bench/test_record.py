@@ -6,7 +6,9 @@ import platform
 
 import pytest
 
-from tests.bench.record import RECORDS, head
+from tests.bench import record as records
+from tests.bench.peers import Peer
+from tests.bench.record import MEASURED, RECORDS, head, outdated
 
 
 @pytest.mark.parametrize("path", sorted(RECORDS.glob("*.json")), ids=lambda path: path.stem)
@@ -20,3 +22,34 @@ def test_the_head_of_a_record_has_pythons_version_and_those_asked_for():
     found = head("torch", device="none")
     assert found["versions"].keys() == {"python", "torch"} and found["versions"]["python"] == platform.python_version()
     assert found["machine"]["device"] == "none" and found["machine"]["cpus"] >= 1
+
+
+def test_every_record_has_something_that_it_measures():
+    assert MEASURED.keys() == {path.stem for path in RECORDS.glob("*.json")}
+    assert all((RECORDS.parents[2] / name).exists() for names in MEASURED.values() for name in names.split())
+
+
+def test_a_record_that_is_older_than_what_it_measures_is_listed(tmp_path, monkeypatch):
+    folder = tmp_path / "tests" / "bench" / "records"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(records, "RECORDS", folder)
+    name = ["-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm"]
+
+    def commit(text):
+        (tmp_path / "lib").mkdir(exist_ok=True)
+        (tmp_path / "lib" / "report").write_text(text)
+        records.git("add", "-A", str(tmp_path)), records.git(*name, text)
+
+    records.git("init", "-q", str(tmp_path))
+    commit("first")
+    (folder / "overhead.json").write_text(json.dumps(head()))
+    assert len(head()["commit"]) == 40 and outdated() == []
+    commit("second")
+    assert outdated() == ["overhead.json is older than lib/training lib/report: 1 commits since."]
+    (tmp_path / "lib" / "report").write_text("third")
+    assert head()["commit"].endswith(" and changes")
+
+
+def test_a_peer_that_lacks_a_package_of_another_is_not_installed():
+    assert Peer("torch", ("torch",), None).is_installed
+    assert not Peer("torch", ("torch", "no_such_package"), None).is_installed

@@ -188,28 +188,16 @@ def stopped_start(base: Path, fast: bool) -> dict:
 
 
 def killed_worker(base: Path, fast: bool) -> dict:
-    """Kills a loader worker of a rank: one fresh launch; twice without a checkpoint in between: the sentence on RAM."""
+    """Kills a loader worker of a rank: the rank loads its data itself from there on, and says why."""
     run = Run(base / "killed_worker", steps=60, **{"data.num_workers": 1})
     run.next_save()
     run.worker(1).kill()  # type: ignore[union-attr]
     begin = time.perf_counter()
     wait(lambda: "RAM was full" in run.log(), 120, run)
     found = time.perf_counter() - begin
-    run.next_save()
     run.end()
     run.check_bytes()
-    again = Run(base / "killed_again", steps=2000, **{"data.num_workers": 1, "checkpoint.every_steps": 0})
-    for _ in range(2):
-        wait(lambda: again.ranks() and again.worker(1), 120, again)
-        victim = again.worker(1)
-        assert victim
-        victim.kill()
-        launches = again.log().count("RAM was full")
-        wait(lambda: again.log().count("RAM was full") > launches, 120, again)  # noqa: B023
-    again.end(1)
-    assert again.log().count("Starting again from step 0") == 1 and again.log().count("RAM was full") == 2
-    return {"found after seconds": round(found, 1), "relaunched and completed": True,
-            "killed twice without a checkpoint": "ended with the sentence about RAM after 2 launches"}  # fmt: skip
+    return {"found after seconds": round(found, 1), "relaunched": False, "completed": True}
 
 
 def orphans(base: Path, fast: bool) -> dict:

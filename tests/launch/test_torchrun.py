@@ -17,7 +17,6 @@ from lib.launch import endings, starting, torchrun
 from lib.ranks import boot
 from lib.report.progress import Plain
 from lib.report.summary import Summary
-from lib.training import data
 from tests import several
 from tests.conftest import ROOT, TOY
 
@@ -347,27 +346,6 @@ def test_deaths_without_progress_end_after_three_launches(toy, tmp_path, monkeyp
     assert len(launches) == 3
     summary = json.loads((tmp_path / "runs" / "toy" / "summary.json").read_text())
     assert summary["reason"] == "failed" and "Rank 1 was killed" in summary["error"]
-
-
-def test_a_killed_loader_worker_of_a_rank_is_answered_by_one_fresh_launch(toy, tmp_path, monkeypatch, capsys):
-    launches = []
-    full = endings.error_of({"kind": "WorkerKilled", "text": "The machine's RAM was full.", "rank": 1})
-
-    class Full(torchrun._Launch):
-        def run(self):
-            launches.append(self.config)
-            if len(launches) == 2:  # it came further in between
-                state = {"identity": {}}
-                checkpoint.save(tmp_path / "runs" / "toy" / "checkpoints", 3, {"model": {"w": torch.ones(1)}}, state)
-            return full
-
-    monkeypatch.setattr(torchrun, "_Launch", Full)
-    (tmp_path / "runs" / "toy").mkdir(parents=True)
-    with pytest.raises(data.WorkerKilled, match="RAM was full"):
-        torchrun.train(toy(), tmp_path / "runs" / "toy", 2, 1, {})
-    assert len(launches) == 3
-    rows = (tmp_path / "runs" / "toy" / "events.csv").read_text()
-    assert rows.count("relaunch") == 2 and "RAM was full. Starting again from step 3" in rows
 
 
 def test_memory_that_runs_out_under_shards_starts_again_with_half_the_micro_batch(toy, tmp_path, monkeypatch):

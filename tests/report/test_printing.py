@@ -5,6 +5,11 @@ import sys
 
 import pytest
 
+from lib.report import live
+from lib.report.live import Batch, Live, Watched
+from lib.report.printing import Informing
+from lib.report.progress import Plain
+from lib.report.sampler import Advice, Sampler
 from tests.conftest import ROOT
 
 PROGRAM = """
@@ -34,3 +39,38 @@ def run(folder, redirection, **environment):
     command = f'"{sys.executable}" -S -c "$PROGRAM" "{folder}/reached" {redirection}'
     variables = {"PROGRAM": PROGRAM, "PYTHONPATH": str(ROOT), **environment}
     return subprocess.run(["sh", "-c", command], cwd=folder, env=variables, capture_output=True, text=True)
+
+
+def fail(*arguments, **options):
+    raise ValueError("it is broken")
+
+
+def updated(shown):
+    for done in range(4):
+        shown._last = float("-inf")
+        shown.update(done, 3, "text")
+    shown.close()
+
+
+@pytest.mark.parametrize(
+    "inform",
+    [
+        lambda watched: updated(Plain()),
+        lambda watched: updated(Live(watched)),
+        lambda watched: updated(Batch(watched)),
+        lambda watched: [*map(Advice(1, fail).lines, [{"data_wait_share": 0.9}] * 9)],
+        lambda watched: [sampler := Sampler(fail), sampler.row(), sampler.row()],
+    ],
+    ids=["progress", "live figure", "figure of a batch run", "advice", "sampler"],
+)
+def test_what_only_informs_ends_no_run_and_says_once_that_it_failed(tmp_path, monkeypatch, capsys, inform):
+    monkeypatch.setattr(Plain, "_show", fail)
+    monkeypatch.setattr(live, "display", fail)
+    inform(Watched(tmp_path / "metrics.csv", "toy", 3))
+    out = capsys.readouterr().out
+    assert out.count("does not work: ValueError: it is broken. Training continues.") == 1
+
+
+def test_an_interrupt_passes_what_only_informs():
+    with pytest.raises(KeyboardInterrupt), Informing("this"):
+        raise KeyboardInterrupt

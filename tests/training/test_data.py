@@ -2,18 +2,20 @@
 
 import dataclasses
 import os
-import re
 import signal
+import sys
+import time
 
 import pytest
 import torch
 
 from lib import launch, ranks
-from lib.errors import TrainingFailed
 from lib.machine import hardware
 from lib.task import load_task
 from lib.training import data
 from lib.training.order import Order
+from lib.training.session import Session
+from tests.training.test_loop import fit, newest
 from tests.training.test_step import run_in
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -73,28 +75,11 @@ def test_a_data_set_can_choose_its_own_subset():
 # --- weighted sampling ------------------------------------------------------------------------------------------------
 
 
-class Usage:
-    free = 3 * 2**20
-
-
-def test_shared_memory_that_is_too_small_means_fewer_workers_and_a_sentence(toy, monkeypatch):
-    config = toy({"data.num_workers": 2, "data.prefetch_factor": 2})
-    task = load_task(config)
-    monkeypatch.setattr(hardware, "cpus", lambda: 8.0)
-    assert data.limit_workers(task, None, 8, config.data) == (config.data, "")
-    monkeypatch.setattr(data.shutil, "disk_usage", lambda _: Usage)
-    slot = 40_000  # samples of 28 bytes, two slots: 2.1 MiB
-    fitting, said = data.limit_workers(task, None, slot, config.data)
-    assert fitting.num_workers == 1 and "/dev/shm has 3 MiB free, and a worker keeps up to 2 MiB" in said
-    fitting, said = data.limit_workers(task, None, 10 * slot, config.data)
-    assert fitting.num_workers == 0 and ": 0 load data" in said
-
-
 def test_workers_beyond_the_cpus_are_left_out(toy, monkeypatch):
     config = toy({"data.num_workers": 8})
     monkeypatch.setattr(hardware, "cpus", lambda: 4.0)
     monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))
-    fitting, said = data.limit_workers(load_task(config), None, 8, config.data)
+    fitting, said = data.limit_workers(load_task(config), None, config.data)
     assert fitting.num_workers == 2 and "4 CPUs serve 2 process(es): 2 load data" in said
 
 
@@ -103,24 +88,25 @@ def test_what_concerns_the_loader_reaches_it(toy, monkeypatch):
 
     def loader(dataset, **options):
         asked.update(options)
-        return []
+        return [{}]
 
     monkeypatch.setattr(data, "DataLoader", loader)
+    monkeypatch.setattr(data, "pin_memory", lambda batch: asked.update(pin_memory="here") or batch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
     def options(**changes):
         config = toy({f"data.{key}": value for key, value in changes.items()})
-        list(data.train_batches(load_task(config), range(8), Order(8, 0, 8, 1), range(0), config.data))
+        list(data.train_batches(load_task(config), range(8), Order(8, 0, 8, 1), range(1), config.data))
         return asked["pin_memory"], asked["prefetch_factor"]
 
     assert options(num_workers=2, prefetch_factor=3) == (True, 3)
     assert options(num_workers=2, pin_memory=False) == (False, 2)
-    assert options(num_workers=0) == (True, None)
+    assert options(num_workers=0)[0] == "here"
 
 
 def test_a_containers_quota_limits_the_workers(small_container, toy):
     config = toy({"data.num_workers": 8})
-    limited, notice = data.limit_workers(load_task(config), None, 8, config.data)
+    limited, notice = data.limit_workers(load_task(config), None, config.data)
     assert limited.num_workers == 1 and "1.5 CPUs serve 1 process(es): 1 load data" in notice
 
 
@@ -128,7 +114,7 @@ def test_without_affinity_as_on_macos_the_default_number_of_workers_is_kept(toy,
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     config = toy({"data.num_workers": 2})
-    assert data.limit_workers(load_task(config), None, 8, config.data) == (config.data, "")
+    assert data.limit_workers(load_task(config), None, config.data) == (config.data, "")
 
 
 class Samples(list):
@@ -142,13 +128,36 @@ class Samples(list):
         return super().__getitem__(index)
 
 
-def test_a_loader_worker_that_the_system_kills_is_reported_as_host_memory(toy, tmp_path, monkeypatch):
-    samples = Samples(range(37))
-    samples.do = lambda: os.kill(os.getpid(), signal.SIGKILL)
+@pytest.mark.parametrize("number, why", [(signal.SIGKILL, "RAM"), (signal.SIGBUS, "shm"), (signal.SIGTERM, "asked")])
+def test_what_a_lost_worker_owed_is_made_by_fewer_workers_with_the_same_bits(toy, number, why):
+    samples, said = Samples(range(37)), []
+    samples.do = lambda: os.kill(os.getpid(), number)
+    order, task = Order(37, 0, 8, 2), load_task(toy())
+    options = dataclasses.replace(toy().data, num_workers=2)
+    loaded = data.train_batches(task, samples, order, range(9), options, note=said.append)
+    alone = data.train_batches(task, range(37), order, range(9), toy().data)
+    for (_, ours), (_, theirs) in zip(loaded, alone, strict=True):
+        assert all(torch.equal(a["x"], b["x"]) for a, b in zip(ours, theirs, strict=True))
+    assert len(said) == 2 and all(why in line for line in said)
+    assert "data.num_workers is 1" in said[0] and "data.num_workers is 0" in said[1]
+
+
+def test_a_batch_that_never_comes_does_not_hold_the_deadline(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "_SLICE", 0.1)
+    config = toy({"data.num_workers": 1, "checkpoint.every_steps": 0})
+    samples, late = Samples(range(37)), []
+    samples.do = lambda: time.sleep(600)
     sets = {"train": samples, "validation": range(5), "test": range(5)}
-    config = toy({"data.num_workers": 1})
-    with pytest.raises(TrainingFailed, match=r"At step \d+ the system killed.*RAM.*data.num_workers \(now 1"):
-        run_in(tmp_path / "run", config, monkeypatch, datasets=lambda self: sets)
+    monkeypatch.setattr(type(load_task(config)), "datasets", lambda self: sets)
+
+    class Late(Session):
+        def stop_reason(self, evaluates_next=False):
+            late.append(sys._getframe(1).f_code.co_name)
+            return "deadline" if late[-1] != "decide" and "decide" in late else None
+
+    outcome = fit(config, tmp_path / "run", Late(None, 0, 0))
+    assert (outcome.reason, outcome.state.step) == ("deadline", newest(tmp_path / "run").step)
+    assert 0 < outcome.state.step < config.training.max_steps
 
 
 def test_an_error_inside_a_loader_worker_is_raised_as_it_is(toy, tmp_path, monkeypatch):
@@ -157,57 +166,6 @@ def test_an_error_inside_a_loader_worker_is_raised_as_it_is(toy, tmp_path, monke
     sets = {"train": samples, "validation": range(5), "test": range(5)}
     with pytest.raises(ZeroDivisionError):
         run_in(tmp_path / "run", toy({"data.num_workers": 1}), monkeypatch, datasets=lambda self: sets)
-
-
-@pytest.mark.parametrize(
-    "sentence, words",
-    [
-        ("DataLoader worker (pid(s) 12, 13) exited unexpectedly", "RAM was full"),
-        ("DataLoader worker (pid 12) is killed by signal: Killed. ", "RAM was full"),
-        ("DataLoader worker (pid 12) is killed by signal: Bus error. It is possible that", "/dev/shm.* is full"),
-    ],
-)
-def test_every_sentence_of_torch_about_killed_workers_is_known(sentence, words):
-    with pytest.raises(TrainingFailed, match=words), data.naming_killed_workers(lambda: 7, 2):
-        raise RuntimeError(sentence)
-
-
-def test_a_killed_worker_is_named_also_where_its_error_broke_something_else():
-    """torch raises from a signal handler: inside Thread.start, say, which then trips over its own bookkeeping."""
-    with pytest.raises(TrainingFailed, match="RAM was full"), data.naming_killed_workers(lambda: 7, 2):
-        try:
-            raise RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed. ")
-        except RuntimeError:
-            raise KeyError("a thread")  # noqa: B904  as threading does
-
-
-@pytest.mark.parametrize("sentence", ["anything", "DataLoader worker (pid 1) is killed by signal: Segmentation fault."])
-def test_a_crash_in_a_worker_is_not_taken_for_memory(sentence):
-    with pytest.raises(RuntimeError, match=re.escape(sentence)) as caught, data.naming_killed_workers(lambda: 7, 2):
-        raise RuntimeError(sentence)
-    assert not isinstance(caught.value, TrainingFailed)
-
-
-def lost_connection(message=""):
-    """A connection that breaks inside torch's loader."""
-    code = compile(f"raise ConnectionResetError({message!r})", "site-packages/torch/utils/data/dataloader.py", "exec")
-    exec(code)
-
-
-def test_a_batch_that_a_dead_worker_still_owed_is_reported_as_host_memory(monkeypatch):
-    waited = []
-    monkeypatch.setattr(data.time, "sleep", waited.append)
-    with pytest.raises(TrainingFailed, match="RAM was full"), data.naming_killed_workers(lambda: 7, 2):
-        lost_connection()
-    assert waited == [1.0]  # for torch's signal handler, whose error would come up elsewhere
-
-
-@pytest.mark.parametrize("message", ["", "Caught ConnectionResetError in DataLoader worker process 0."])
-def test_a_connection_that_the_data_set_lost_is_raised_as_it_is(message):
-    with pytest.raises(ConnectionResetError), data.naming_killed_workers(lambda: 7, 2):
-        if message:
-            lost_connection(message)
-        raise ConnectionResetError
 
 
 def test_prefetch_reaches_the_loader(toy, monkeypatch):

@@ -13,7 +13,7 @@ from lib.errors import BadInput
 from lib.planner import find_card
 from lib.planner.trace import predict_task
 from lib.task import Task, load_task
-from lib.training import optimization
+from lib.training import optimization, step
 from lib.training.groups import groups_of
 from lib.training.state import first_state, new_state
 from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
@@ -160,8 +160,8 @@ def test_a_figure_with_the_name_of_a_groups_rate_is_refused(toy, tmp_path, group
 def test_the_norm_that_clips_is_that_of_what_is_trained(toy, tmp_path, grouped, monkeypatch):
     grouped({"names": "blocks.0.*", "from_step": 99})
     norms = []
-    real = nn.utils.get_total_norm
-    monkeypatch.setattr(nn.utils, "get_total_norm", lambda grads: norms.append(len(grads)) or real(grads))
+    real = step.total_norm
+    monkeypatch.setattr(step, "total_norm", lambda grads: norms.append(len(grads)) or real(grads))
     fit(toy({"training.max_steps": 2}), tmp_path)
     assert norms == [2, 2]  # weight and bias of the last layer
 
@@ -170,7 +170,7 @@ def test_memory_that_runs_out_repeats_a_step_with_the_same_groups(toy, tmp_path,
     grouped(BODY)
     config = toy({"training.max_steps": 6})
     fit(config, tmp_path / "whole")
-    real, calls = nn.utils.get_total_norm, []
+    real, calls = step.total_norm, []
 
     def full_once(grads):
         calls.append(len(grads))
@@ -178,7 +178,7 @@ def test_memory_that_runs_out_repeats_a_step_with_the_same_groups(toy, tmp_path,
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
         return real(grads)
 
-    monkeypatch.setattr(nn.utils, "get_total_norm", full_once)
+    monkeypatch.setattr(step, "total_norm", full_once)
     outcome = fit(config, tmp_path / "full")
     assert calls == [2, 2, 2, 2, 4, 4, 4] and outcome.state.micro_batch == 4
     whole, full = newest(tmp_path / "whole").tensors["model"], newest(tmp_path / "full").tensors["model"]

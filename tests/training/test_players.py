@@ -14,6 +14,7 @@ from lib.planner import find_card
 from lib.planner.trace import _traced_steps, predict_task
 from lib.task import load_task
 from lib.training import contract, data, optimization
+from lib.training import step as steps
 from lib.training.order import Order
 from lib.training.sizes import saved_bytes
 from lib.training.state import new_state
@@ -143,8 +144,8 @@ def test_a_term_of_the_other_player_may_be_computed_or_left_out(gan, tmp_path):
 
 
 def test_gradients_are_clipped_by_the_norm_of_the_one_that_plays(gan, tmp_path, monkeypatch):
-    norms, real = [], nn.utils.get_total_norm
-    monkeypatch.setattr(nn.utils, "get_total_norm", lambda grads: norms.append([g.shape for g in grads]) or real(grads))
+    norms, real = [], steps.total_norm
+    monkeypatch.setattr(steps, "total_norm", lambda grads: norms.append([g.shape for g in grads]) or real(grads))
     fit(gan({"training.max_steps": 3}), tmp_path)
     discriminator, generator = [(4, 3), (4,), (1, 4), (1,)], [(4, 2), (4,), (3, 4), (3,)]
     assert norms == [discriminator, generator, discriminator]

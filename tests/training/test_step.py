@@ -239,7 +239,7 @@ def test_a_step_that_ran_out_after_unscaling_starts_with_a_fresh_scaler(toy, mon
         state = new_state(task, config)
         state.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         if disturbed:
-            fail_once(monkeypatch, nn.utils, "get_total_norm")
+            fail_once(monkeypatch, step, "total_norm")
         step.optimizer_step(state, task, config, [batch], 0, None, Meter({}, state.device))
         ends.append(torch.cat([value.detach().flatten() for value in state.parameters]))
     assert state.micro_batch == 4 and state.scaler.state_dict()["_growth_tracker"] == 1
@@ -279,7 +279,7 @@ def test_running_out_between_two_sums_over_ranks_ends_the_launch_because_others_
     monkeypatch.setattr(sums, "gathered", lambda value: [value])
     monkeypatch.setattr(ranks, "highest", lambda *values: [*values])
     monkeypatch.setattr(sums, "add_up", lambda tensors: None)
-    fail_once(monkeypatch, nn.utils, "get_total_norm")
+    fail_once(monkeypatch, step, "total_norm")
     waiting = pytest.raises(OutOfMemory, match="the other ranks wait for this one")
     with waiting as raised, step.memory_for_next_launch(state):
         step.optimizer_step(state, task, config, [batch], 0, None, Meter({}, state.device))

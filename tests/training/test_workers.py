@@ -132,6 +132,25 @@ def test_a_data_set_that_cannot_be_sent_is_named_and_loaded_here(toy, capsys):
     assert (locked.metrics, locked.test_loss) == (alone.metrics, alone.test_loss)
 
 
+def test_a_batch_comes_also_where_dev_shm_is_full(toy, monkeypatch, capsys):
+    def look(self):
+        def full(storage):
+            raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
+
+        torch.UntypedStorage._share_fd_cpu_ = full
+        return {"x": torch.arange(9.0), "half": torch.ones(2, dtype=torch.bfloat16)}
+
+    batch = seen_by_a_worker(toy, Given(look), monkeypatch)
+    assert batch["x"].tolist() == [*range(9)] and batch["half"].dtype is torch.bfloat16
+    said = capsys.readouterr().out
+    assert said.count("/dev/shm is full") == 1 and "RAM" not in said
+
+
+def test_a_batch_that_cannot_be_sent_is_an_error_and_no_wait(toy, monkeypatch):
+    with pytest.raises(Exception, match="pickle"):
+        seen_by_a_worker(toy, Given(lambda self: {"x": (n for n in "ab")}), monkeypatch)
+
+
 class Refusing:
     """Cannot be made again in another process."""
 
