@@ -14,6 +14,7 @@ from lib.tasks.legal.generated import judgments
 from lib.tasks.legal.settings import Generator
 from lib.tasks.vqa import generated as drawn
 from tests.conftest import ROOT
+from tests.markup import page_of, unbalanced
 from tests.tasks.glacier.files import write_scenes
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -184,6 +185,7 @@ def execute(
     notebook = nbformat.read(out, 4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert bool(code[-1].execution_count) != ends_early, "whether the last cell ran"
+    assert not unbalanced(page_of(notebook)), "the page of a version on Kaggle"
     text = "".join(o.get("text", "") for cell in code for o in cell.outputs if o.output_type == "stream")
     return notebook, text
 
