@@ -12,7 +12,7 @@ import torch
 
 from lib import launch, planner
 from lib.config import Config
-from lib.errors import BadInput, printable
+from lib.errors import BadInput, TrainingFailed, printable
 from lib.launch import queue
 from lib.machine import disk, platform
 from lib.planner import file
@@ -147,6 +147,9 @@ def plan(run: launch.Run) -> planner.Plan | None:
         kaggle_plan = planner.plan(run.config, "t4")
     except BadInput as error:
         print(f"There is no GPU here to plan for. On Kaggle's T4s: {error}")
+        return None
+    except TrainingFailed as error:
+        print(f"Warning: nothing is planned. {str(error).splitlines()[-1]}")
         return None
     print("There is no GPU here to plan for. On Kaggle's T4s this run would be:\n")
     return kaggle_plan

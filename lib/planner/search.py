@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from lib.config import Config, profiles, with_changes
 from lib.config.batches import micro_batch_of, slot_of
@@ -19,8 +18,9 @@ from lib.machine.memory import GIB
 from lib.planner import host
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
 from lib.planner.host import Host
+from lib.planner.limits import NotTraceable, model_on_meta
 from lib.planner.prediction import Prediction
-from lib.planner.trace import NotTraceable, predict_evaluation, predict_task
+from lib.planner.trace import predict_evaluation, predict_task
 from lib.task import Task, check_together, checked_blocks, find_task
 from lib.text import amount
 from lib.training import data, optimization
@@ -218,8 +218,7 @@ class _Search:
         self.task, self.config, self.target, self.count = task, config, target, count
         self.slot = slot_of(config.training)
         self.slots_each = config.training.micro_batch_slots // count
-        with torch.device("meta"):
-            model = task.model()
+        model = model_on_meta(task)
         blocks = recomputable(model, checked_blocks(task, model))
         self.layers, self.least = len(blocks), recomputed_layers(config.training.gradient_checkpointing, blocks)
         self.precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)

@@ -8,7 +8,7 @@ import PIL.Image
 import pytest
 import torch
 
-from lib import notebook
+from lib import launch, notebook
 from lib.errors import BadInput
 from lib.report.summary import Summary
 from tests.conftest import ROOT
@@ -113,3 +113,15 @@ def test_a_page_is_shown_in_a_frame_that_its_styles_do_not_leave(tmp_path):
     (tmp_path / "page.html").write_text('<style>body { color: red }</style><p title="a">b</p>')
     shown = notebook.page(tmp_path / "page.html").data
     assert "<style>" not in shown and "&lt;style&gt;" in shown and 'srcdoc="' in shown and "&quot;a&quot;" in shown
+
+
+def test_a_plan_that_fails_in_a_users_code_is_a_warning_with_its_line(toy, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "from tests import toy\n\n\nclass Mine(toy.Toy):\n"
+        "    def example_batch(self, size, device):\n        raise ValueError('no batch')\n"
+    )
+    run = launch.prepare(toy({"task": f"{tmp_path}/mine.py:Mine"}))
+    assert notebook.plan(run) is None
+    said = capsys.readouterr().out
+    assert "Warning: nothing is planned." in said and "no batch (mine.py:6: raise ValueError" in said
+    assert len(said.splitlines()) == 1
