@@ -44,7 +44,7 @@ def model_on_meta(task: Task) -> nn.Module:
             raise
         raise NotTraceable(
             f"{type(task).__name__}.model() calls from_pretrained ({place_of(error)}), which loads weights where "
-            "shapes alone are needed. Write self.pretrained(FOLDER_OR_NAME, AutoModel) there, with the class that you use."
+            "shapes alone are needed. Write self.pretrained(FOLDER_OR_NAME, AutoModel) there, with your own class."
         ) from None
 
 

@@ -89,6 +89,7 @@ def train_batches(
 
 
 _SHARED = Path("/dev/shm")
+_WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers on two CPUs (tests/bench/bench_loader.py)
 
 
 def limit_workers(task: Task, dataset: Any, slot_size: int, options: Data) -> tuple[Data, str]:
@@ -118,6 +119,15 @@ def most_workers(task: Task, dataset: Any, slot_size: int, options: Data) -> int
         return 0
     with torch.random.fork_rng(devices=[]):
         return _most_workers(task, slot_size, options)[0]
+
+
+def is_cheap(task: Task, dataset: Any, slot_size: int) -> bool:
+    """Says whether this process makes a slot faster than a worker hands it over; draws nothing that training draws."""
+    with put_back(), contextlib.suppress(Exception):  # an advice ends no run
+        begin = time.perf_counter()
+        task.collate([dataset[i] for i in range(min(slot_size, len(dataset)))], torch.Generator())
+        return time.perf_counter() - begin < _WAY_SECONDS
+    return False
 
 
 def _most_workers(task: Task, slot_size: int, options: Data) -> tuple[int, str]:
