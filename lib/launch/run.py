@@ -18,7 +18,7 @@ from lib.planner.limits import NotTraceable
 from lib.planner.search import Option
 from lib.planner.table import of_evaluation
 from lib.report.progress import working
-from lib.task import Task, checked_datasets, load_task
+from lib.task import Task, checked_datasets, load_task, with_slots
 from lib.training import data
 from lib.training.order import Order
 from lib.training.precision import choose_precision
@@ -58,14 +58,28 @@ def prepare(config: Config) -> Run:
     """
     hardware.refuse_tpu()
     ranks.start(config.device)
+    config, changes = as_run(config)
     count = torchrun.processes(config)  # what cannot be dealt is refused here
-    config, changes = profiles.apply(config, memory.device().type != "cpu")
     choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
     task = load_task(config)
     kept.take(task, config)
     task, config, lengths = resolved(config, task)
     return Run(config, task, platform.output_dir(config) / config.run.name, [*changes, *planned, *lengths], plan)
+
+
+def as_run(config: Config) -> tuple[Config, list[str]]:
+    """Returns the configuration with its memory profile and its slots, and a line for each change of the profile.
+
+    Without `training.micro_batch_slots` a run that resumes keeps its own, and a new one has one for each card.
+    """
+    config, changes = profiles.apply(config, memory.device().type != "cpu")
+    if not config.training.micro_batch_slots:
+        cards = config.device.processes or len(ranks.cards(config.device))
+        slots = ranks.from_first(kept.slots(config) if ranks.is_first() else 0)
+        changed = {"training.micro_batch_slots": slots} if slots else {}
+        config = with_slots(with_changes(config, changed), ranks.world() if ranks.world() > 1 else cards)
+    return config, changes
 
 
 def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, list[str]]:

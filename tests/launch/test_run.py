@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lib import launch
+from lib import checkpoint, launch
 from lib.errors import TrainingFailed
 from lib.launch import run as prepared
 from lib.machine import platform
@@ -34,3 +34,24 @@ def test_a_plan_that_fails_in_a_users_code_is_an_error_on_the_command_line_alone
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
     _, plan, (said,) = prepared.apply_plan(toy(), 1)
     assert plan is None and said.startswith("Warning: The step raises ValueError (mine.py:6). So nothing is planned")
+
+
+@pytest.mark.parametrize("cards, batch, slots", [(0, 8, 1), (1, 8, 1), (2, 8, 2), (2, 9, 1), (4, 6, 3)])
+def test_without_slots_a_run_has_one_for_each_card_that_the_batch_divides(toy, monkeypatch, cards, batch, slots):
+    monkeypatch.setattr(prepared.ranks, "cards", lambda device: list(range(cards)))
+    assert prepared.as_run(toy({"training.effective_batch": batch}))[0].training.micro_batch_slots == slots
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_run_that_resumes_without_the_key_keeps_its_slots(toy, monkeypatch, slots, tmp_path, cut):
+    given = {"training.micro_batch_slots": slots}
+    cut(None)
+    launch.train(toy({**given, "run.name": "whole"}))
+    cut(5)
+    launch.train(toy(given))
+    cut(None)
+    monkeypatch.setattr(prepared.ranks, "cards", lambda device: [0, 1] if slots == 1 else [])
+    assert prepared.as_run(toy({"run.name": "new"}))[0].training.micro_batch_slots == 3 - slots
+    assert launch.train(toy()).step == 12
+    weights = [checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0].tensors for name in ("toy", "whole")]
+    assert all(torch.equal(weights[0]["model"][key], value) for key, value in weights[1]["model"].items())

@@ -86,7 +86,8 @@ def tall(tmp_path):
 
     def make(overrides=None, kind="Tall"):
         path = tmp_path / "tall.yaml"
-        path.write_text(f"task: {tmp_path}/tall.py:{kind}\ntraining: {{max_steps: 1000, effective_batch: 16}}\n")
+        training = "{max_steps: 1000, effective_batch: 16, micro_batch_slots: 1}"
+        path.write_text(f"task: {tmp_path}/tall.py:{kind}\ntraining: {training}\n")
         return load_config(path, {"training.precision": "fp32", **(overrides or {})})
 
     return make
@@ -223,6 +224,12 @@ def test_a_plan_is_the_same_every_time_whatever_the_example_is_drawn_from(toy, t
     state = random.getstate()
     assert make(config, find_card("t4")) == first
     assert random.getstate() == state, "planning draws nothing from the generators of training"
+
+
+def test_without_slots_each_card_has_one(tall):
+    config = tall({"training.micro_batch_slots": 0})
+    plans = made(config, "t4"), made(config, "t4", 1), made(config, "l4"), made(config, "l4", 4)
+    assert [(plan.cards, plan.slots) for plan in plans] == [(2, 2), (1, 1), (1, 1), (4, 4)]
 
 
 def test_states_that_are_divided_are_not_planned_but_counted(tall):
