@@ -167,14 +167,14 @@ def small_judgments(folder: Path) -> None:
 
 
 def execute(
-    name: str, folder: Path, parameters: dict, ends_early: bool = False
+    name: str, folder: Path, parameters: dict, source: Path | None = None, ends_early: bool = False
 ) -> tuple[nbformat.NotebookNode, str]:
-    """Runs a notebook in `folder`; returns it with all its text output."""
+    """Runs a notebook, or an edited `source`, in `folder`; returns it with all its text output."""
     known = known_parameters(ROOT / "notebooks_src" / f"{name}.py")
     assert set(parameters) <= set(known), "papermill injects a misspelt parameter without a word"
     out = folder.parent / "executed.ipynb"
     papermill.execute_notebook(
-        ROOT / "notebooks" / f"{name}.ipynb",
+        source or ROOT / "notebooks" / f"{name}.ipynb",
         out,
         parameters,
         kernel_name="python3",
@@ -239,7 +239,7 @@ def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_bu
     small_graph(kaggle / "input" / LAYOUTS["new layout"])
     notebook, text = execute("00_memory", kaggle / "working", PARAMETERS["00_memory"])
     assert re.search(r"ok +platform +kaggle \(batch run\)", text)
-    assert re.search(r"graphmer_small: [\d.,]+( M)? parameters on 1 card \(T4\), fp16", text)
+    assert re.search(r"graphmer_small: [\d.,]+( M)? parameters on 2 cards \(T4\), fp16", text)
     assert "At the peak, GiB: weights" in text and "A week's 30 GPU hours give about" in text
     assert 'OVERRIDES = {' in text
     assert re.search(r"graphmer_small +1 x RTX 3050", text) and "There is no card 'abacus'" in text
@@ -265,7 +265,18 @@ def test_the_class_in_the_cell_is_the_example_that_new_writes():
     cells = nbformat.read(ROOT / "notebooks" / "07_your_model.ipynb", 4).cells
     task = next(cell.source for cell in cells if "task" in cell.metadata.get("tags", []))
     example = (ROOT / "lib" / "supervised" / "new" / "examples" / "images.py").read_text("utf-8")
-    assert task.rpartition("\nnotebook.save_cell(")[0].rstrip() == example.rstrip()
+    assert task.rstrip() == example.rstrip()
+
+
+def test_a_renamed_class_trains_in_the_same_notebook(kaggle, tmp_path):
+    made.images(kaggle / "input" / LAYOUTS["new layout"], number=30, size=16)
+    text = (ROOT / "notebooks" / "07_your_model.ipynb").read_text("utf-8")
+    for name in ("class Images(", "my_task.py:Images"):
+        assert text.count(name) == 1
+        text = text.replace(name, name.replace("Images", "Pets"))
+    (tmp_path / "pets.ipynb").write_text(text, "utf-8")
+    _, text = execute("07_your_model", kaggle / "working", PARAMETERS["07_your_model"], tmp_path / "pets.ipynb")
+    assert "The cell of Pets is now the file" in text and "completed at step 6 of 6" in text
 
 
 def test_every_notebook_has_test_parameters():
