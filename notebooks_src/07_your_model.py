@@ -99,6 +99,7 @@ class Images(Supervised):
         flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training
         return {"x": torch.where(flips, x.flip(3), x), "labels": torch.tensor([label for _, label in samples])}
 
+
 # %% [markdown]
 # ## Its configuration
 # How it is trained. A misspelt key is named with its line.

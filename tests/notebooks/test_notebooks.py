@@ -245,7 +245,7 @@ def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_bu
     assert re.search(r"graphmer_small +1 x RTX 3050", text) and "There is no card 'abacus'" in text
     assert re.search(r"peak: +[\d.]+ GiB allocated", text), "one's own model"
     data = [o.data for cell in notebook.cells for o in cell.get("outputs", []) if "data" in o]
-    assert [d for d in data if "graphmer_small fits on T4" in d.get("text/html", "")], "the bar"
+    assert [d for d in data if "graphmer_small fits on 2 x T4" in d.get("text/html", "")], "the bar"
     assert not [d for d in data if any("widget" in kind for kind in d)], "a widget would be blank"
     assert not list((kaggle / "working").iterdir()), "it leaves nothing that nobody asked for"
 
