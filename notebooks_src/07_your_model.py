@@ -36,8 +36,8 @@ print(dependencies.ensure())
 
 # %% [markdown]
 # ## Your model
-# The cell after the next is saved to a file by its last line, because the processes that train and load data import it from there.
-# Run it again after a change.
+# The cell of the configuration saves this one to a file, because the processes that train and load data import it from there.
+# Run both again after a change, and write the name of another class behind `task: my_task.py:`.
 #
 # - `model` returns a fresh model on the CPU.
 # - `read` lists the samples, the target last in each; `split` deals them to training, validation and test.
@@ -100,8 +100,6 @@ class Images(Supervised):
         return {"x": torch.where(flips, x.flip(3), x), "labels": torch.tensor([label for _, label in samples])}
 
 
-notebook.save_cell(PROJECT / "configs" / "my_task.py")
-
 # %% [markdown]
 # ## Its configuration
 # How it is trained. A misspelt key is named with its line.
@@ -126,8 +124,7 @@ workload:
   classes: [circle, square, triangle]  # the names of the class folders, in the order of the model's outputs
   size: 64  # pixels: images are scaled to this height and width
 """
-(PROJECT / "configs" / "my.yaml").write_text(CONFIGURATION)
-print(f"This is now the file {PROJECT / 'configs' / 'my.yaml'}.")
+notebook.save_cells(CONFIGURATION, PROJECT / "configs" / "my.yaml")
 
 # %% [markdown]
 # ## Parameters
@@ -152,9 +149,11 @@ from lib.machine import memory
 from lib.notebook import widgets
 from lib.report import outputs
 from lib.supervised.new import made
-from lib.task import locate_data
+from lib.task import find_task, load_config, locate_data
 
-if not DATA_DIR and locate_data("", Images.sentinels) is None:
+mine = load_config(PROJECT / "configs" / "my.yaml", OVERRIDES)
+is_example = getattr(mine.workload, "classes", ()) == made.SHAPES and not (DATA_DIR or mine.data.dir)
+if is_example and locate_data("", find_task(mine.task).sentinels) is None:
     DATA_DIR = str(made.images(PROJECT / "shapes", number=240))
     print("No images are mounted. So that the notebook runs as it is, 240 drawn shapes are the data.")
 config = notebook.configure("my", PROJECT, globals())

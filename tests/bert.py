@@ -39,3 +39,20 @@ class Peft(Bert):
         from peft import LoraConfig, get_peft_model
 
         return get_peft_model(super().model(), LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"]))
+
+
+class Loaded(Bert):
+    def model(self):
+        return AutoModelForSequenceClassification.from_pretrained(self.config.workload.published, num_labels=1)
+
+
+class Nf4(Bert):
+    def model(self):
+        from transformers import BitsAndBytesConfig
+
+        kind = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+        options = {"quantization_config": kind, "device_map": {"": 0}, "low_cpu_mem_usage": True}
+        name = self.config.workload.published
+        model = self.pretrained(name, AutoModelForSequenceClassification, num_labels=1, **options)
+        model.bert.requires_grad_(False)
+        return model

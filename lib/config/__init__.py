@@ -120,7 +120,7 @@ class Training:
     )
     micro_batch: int = option(0, "Samples on a card at once; 0: planned from the memory there is.", minimum=0)
     micro_batch_slots: int = option(
-        1, "Equal parts of the effective batch that are dealt to the ranks.", minimum=1, limit=4096
+        0, "Equal parts of the effective batch, dealt to the cards; 0: one for each card.", minimum=0, limit=4096
     )
     precision: Literal["auto", "fp32", "fp16", "bf16"] = option("auto", "Number format of the forward pass.")
     frozen_precision: Literal["", "fp16", "bf16"] = option(
@@ -149,7 +149,7 @@ class Training:
         if values["max_steps"] == 0 and values["epochs"] == 0:
             yield "", "The run has no length. Give training.max_steps or training.epochs."
         batch, slots = values["effective_batch"], values["micro_batch_slots"]
-        if batch is not BAD and slots is not BAD and batch % slots:
+        if BAD not in (batch, slots) and slots and batch % slots:
             advice = f"Write {max(1, batch // slots) * slots}, or another number of slots."
             sentence = f"training.effective_batch {batch} cannot be dealt into {slots} equal parts"
             yield "effective_batch", f"{sentence} (training.micro_batch_slots). {advice}"

@@ -21,7 +21,7 @@ from lib.kaggle.carried import Training
 from lib.launch.queue import Entry
 from lib.launch.run import resolved
 from lib.machine.facts import CARDS, FACTS
-from lib.task import Task, find_task
+from lib.task import Task, find_task, with_slots
 from lib.text import amount
 from lib.training.sizes import saved_bytes
 
@@ -151,7 +151,8 @@ def _configuration(
 
 def _options(config: Config, on_kaggle: Mapping[str, Any]) -> list[Finding]:
     """Checks the keys of a configuration on which the use of a session depends: GPUs, precision, checkpoints."""
-    cards, slots = int(FACTS["kaggle_gpus"].value), config.training.micro_batch_slots
+    cards = int(FACTS["kaggle_gpus"].value)
+    slots = with_slots(config, cards).training.micro_batch_slots
     gpu = Finding("GPU", f"T4 x{cards} is chosen, and {slots} slots keep {cards} cards busy")
     if not on_kaggle.get("isGpuEnabled"):
         advice = "Write `gpu: true` into the header of its source."

@@ -17,6 +17,7 @@ from lib.errors import BadInput, printable
 from lib.launch import code, kept
 from lib.launch.archive import unpack
 from lib.machine import disk, memory
+from lib.planner.limits import model_on_meta
 from lib.report.progress import working
 from lib.report.summary import Summary, with_all
 from lib.task import Task, find_task, load_config, load_task
@@ -203,8 +204,7 @@ def _check_size(task: Task, saved: Checkpoint, run: Path) -> None:
     """
     left_out = saved.state.get("frozen", {}).keys() - saved.tensors["model"].keys()
     task.published = saved.state.get("published", {})
-    with torch.device("meta"):
-        model = task.model()
+    model = model_on_meta(task)
     made = sum(value.numel() for name, value in frozen.parameters(model).items() if name in left_out)
     described = sum(value.numel() for value in model.state_dict().values()) - made
     if described > 2 * sum(value.numel() for value in saved.tensors["model"].values()) + _ROOM:

@@ -20,6 +20,7 @@ from lib.text import amount
 
 _MANIFEST = "manifest.json"
 _MOST_BYTES = 2**20  # of a manifest
+_STATE_BYTES = 2**24  # of a state.json
 _CHUNK = 2**20
 
 
@@ -31,6 +32,28 @@ def earlier(config: Config) -> list[Path]:
         inner = sorted(path.parent for path in base.glob(f"*/{glob.escape(name)}/checkpoints"))
         return [base, base / name, *inner]
     return [output_dir(config) / name, *inputs.earlier_runs(name, here)]
+
+
+def identity(folder: Path) -> dict[str, Any]:
+    """Returns what the newest readable checkpoint in a folder of checkpoints is recognised by; empty without one."""
+    for step in reversed(checkpoint.steps(folder)):
+        try:
+            state = read_bytes(checkpoint.path_of(folder, step) / "state.json", _STATE_BYTES)
+            return dict(json.loads(state)["identity"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return {}
+
+
+def slots(config: Config) -> int:
+    """Returns the slots of the run that is resumed, where they divide the batch; 0 for a new run."""
+    try:
+        folders = earlier(config)
+    except BadInput:  # of run.resume_from, which the search for a checkpoint says
+        return 0
+    saved = next(filter(None, (identity(folder / "checkpoints") for folder in folders)), {})
+    number = saved.get("training.micro_batch_slots")
+    return number if type(number) is int and number > 0 and config.training.effective_batch % number == 0 else 0
 
 
 def take(task: Task, config: Config) -> None:

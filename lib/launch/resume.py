@@ -1,19 +1,16 @@
 """Finds the checkpoint that a run resumes from."""
 
 import contextlib
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from lib import checkpoint
 from lib.checkpoint import contents, frozen
-from lib.config import Config, profiles
-from lib.config.files import read_bytes
+from lib.config import Config
 from lib.errors import BadInput
 from lib.launch import kept
-from lib.launch.run import Run
-from lib.machine import disk, memory, platform
+from lib.launch.run import Run, as_run
+from lib.machine import disk, platform
 from lib.report.metrics import EVENTS, METRICS
 from lib.report.summary import Summary
 from lib.report.tracking import FOLDER as TRACKING
@@ -79,15 +76,12 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
     return None, []
 
 
-_MOST_BYTES = 2**24  # of a state.json
-
-
 def check_completed(run: Run, summary: Summary) -> str:
     """Returns a warning about what differs between a completed run and this configuration, empty where nothing does.
 
     Raises BadInput where resuming would.
     """
-    saved = summary.identity or _identity_of_newest(run.folder / "checkpoints")
+    saved = summary.identity or kept.identity(run.folder / "checkpoints")
     now, accepted = identity.facts(run.config, run.task), _accepted(run.config, run.folder)
     return identity.check(saved, now, run.folder, is_completed=True, accepted=accepted) if saved else ""
 
@@ -114,20 +108,8 @@ def how_to_continue(summary: Summary) -> str:
 def check_settings(summary: Summary, config: Config, folder: Path) -> None:
     """Raises BadInput where other settings or code made the completed run in `folder`; it reads no data for that."""
     if summary.identity:
-        config, _ = profiles.apply(config, memory.device().type != "cpu")  # as the run itself did
+        config, _ = as_run(config)
         identity.check_settings(summary.identity, config, folder, _accepted(config, folder))
-
-
-def _identity_of_newest(folder: Path) -> dict[str, Any]:
-    """Returns what the newest checkpoint is recognised by, for a summary of an earlier version, which has none."""
-    for step in reversed(checkpoint.steps(folder)):
-        try:
-            return dict(
-                json.loads(read_bytes(checkpoint.path_of(folder, step) / "state.json", _MOST_BYTES))["identity"]
-            )
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue
-    return {}
 
 
 def resume_folders(run: Run) -> list[Path]:

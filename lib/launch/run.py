@@ -8,20 +8,22 @@ import torch
 from lib import ranks
 from lib.config import Config, profiles, with_changes
 from lib.config.lengths import resolve_lengths
+from lib.errors import TrainingFailed
 from lib.launch import kept, torchrun
-from lib.machine import hardware, memory
+from lib.machine import hardware, memory, platform
 from lib.machine.memory import GIB
-from lib.machine.platform import output_dir
 from lib.planner import Plan, measured, process
 from lib.planner.card import card_of_gpu
+from lib.planner.limits import NotTraceable
 from lib.planner.search import Option
 from lib.planner.table import of_evaluation
-from lib.planner.trace import NotTraceable
 from lib.report.progress import working
-from lib.task import Task, checked_datasets, load_task
+from lib.task import Task, checked_datasets, load_task, with_slots
 from lib.training import data
 from lib.training.order import Order
 from lib.training.precision import choose_precision
+
+_UNPLANNED = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,28 @@ def prepare(config: Config) -> Run:
     """
     hardware.refuse_tpu()
     ranks.start(config.device)
+    config, changes = as_run(config)
     count = torchrun.processes(config)  # what cannot be dealt is refused here
-    config, changes = profiles.apply(config, memory.device().type != "cpu")
     choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
     task = load_task(config)
     kept.take(task, config)
     task, config, lengths = resolved(config, task)
-    return Run(config, task, output_dir(config) / config.run.name, [*changes, *planned, *lengths], plan)
+    return Run(config, task, platform.output_dir(config) / config.run.name, [*changes, *planned, *lengths], plan)
+
+
+def as_run(config: Config) -> tuple[Config, list[str]]:
+    """Returns the configuration with its memory profile and its slots, and a line for each change of the profile.
+
+    Without `training.micro_batch_slots` a run that resumes keeps its own, and a new one has one for each card.
+    """
+    config, changes = profiles.apply(config, memory.device().type != "cpu")
+    if not config.training.micro_batch_slots:
+        cards = config.device.processes or len(ranks.cards(config.device))
+        slots = ranks.from_first(kept.slots(config) if ranks.is_first() else 0)
+        changed = {"training.micro_batch_slots": slots} if slots else {}
+        config = with_slots(with_changes(config, changed), ranks.world() if ranks.world() > 1 else cards)
+    return config, changes
 
 
 def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, list[str]]:
@@ -85,7 +101,8 @@ def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[st
     """Plans for this machine's GPU; returns the configuration with the planned micro-batch, the plan, lines to print.
 
     `count` GPUs share the work. Without a GPU there is no plan, and a slot is one micro-batch. A rank follows the plan
-    of the process that launched it. Raises BadInput where the card cannot hold even one sample.
+    of the process that launched it. Raises BadInput where the card cannot hold even one sample; outside of a notebook,
+    TrainingFailed where the task's own code fails.
     """
     if not torch.cuda.is_available() or torchrun.is_watched():
         return config, None, []
@@ -93,8 +110,11 @@ def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[st
         card = card_of_gpu(ranks.cards(config.device)[0])
         plan = process.plan(config, measured.corrected(card, config), count)
     except NotTraceable as error:
-        advice = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
-        return config, None, [f"{error} {advice}"]
+        return config, None, [f"{error} {_UNPLANNED}"]
+    except TrainingFailed as error:
+        if not platform.in_notebook():
+            raise
+        return config, None, [f"Warning: {str(error).splitlines()[-1]} {_UNPLANNED}"]
     too_large = plan.evaluation and plan.evaluation.fitting < plan.evaluation.samples
     said = [of_evaluation(plan)] if too_large else []
     if config.training.micro_batch:

@@ -2,6 +2,7 @@
 
 import html
 import io
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ import torch
 
 from lib import launch, planner
 from lib.config import Config
-from lib.errors import BadInput, printable
+from lib.errors import BadInput, TrainingFailed, printable
 from lib.launch import queue
 from lib.machine import disk, platform
 from lib.planner import file
@@ -53,20 +54,26 @@ def end_if(smoke_only: bool) -> None:
     raise Ended(text)
 
 
-def save_cell(path: Path) -> None:
-    """Writes the cell that ends with this call into a Python file, without the call, and prints where it is.
+def save_cells(configuration: str, path: Path) -> None:
+    """Writes a configuration, and beside it the newest cell that defines the class that its `task:` names.
 
     What a cell defines is known to this process alone; ranks and loader workers import it from the file. Raises
-    BadInput where the cell does not end with the call, or where there is no cell.
+    BadInput where no cell that was run defines the class.
     """
     cells = vars(sys.modules["__main__"]).get("In") or [""]
-    code, call, rest = cells[-1].rstrip().rpartition("\nnotebook.save_cell(")
-    if not call or "\n" in rest:
-        raise BadInput("save_cell writes the cell of a notebook that it ends. Make it the last line of that cell.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with disk.whole(path) as aside:
-        aside.write_text(code.rstrip() + "\n", "utf-8")
-    print(f"This cell is now the file {path}.")
+    defined = {name: cell for cell in cells for name in re.findall(r"^class (\w+)", cell, re.M)}
+    task = re.search(r"^task: *([\w-]+\.py):(\w+)", configuration, re.M)
+    if not task or task[2] not in defined:
+        wanted = f"the class {task[2]}, which `task:` names" if task else "a class for `task: my_task.py:CLASS`"
+        raise BadInput(
+            f"No cell that was run defines {wanted} in the configuration. Classes of cells: "
+            f"{', '.join(defined) or 'none'}. Run the cell of yours, and write its name behind `task: my_task.py:`."
+        )
+    disk.make_folders(path.parent)
+    for place, text in ((path.with_name(task[1]), defined[task[2]]), (path, configuration)):
+        with disk.whole(place) as aside:
+            aside.write_text(text.strip() + "\n", "utf-8")
+    print(f"The cell of {task[2]} is now the file {path.with_name(task[1])}, and its configuration {path}.")
 
 
 def configure(workload: str, home: Path, parameters: Parameters) -> Config:
@@ -147,6 +154,9 @@ def plan(run: launch.Run) -> planner.Plan | None:
         kaggle_plan = planner.plan(run.config, "t4")
     except BadInput as error:
         print(f"There is no GPU here to plan for. On Kaggle's T4s: {error}")
+        return None
+    except TrainingFailed as error:
+        print(f"Warning: nothing is planned. {str(error).splitlines()[-1]}")
         return None
     print("There is no GPU here to plan for. On Kaggle's T4s this run would be:\n")
     return kaggle_plan

@@ -20,7 +20,7 @@ from lib.machine.facts import FACTS
 from lib.notebook import carrier
 from lib.notebook.source import Source, build, has_tag, libraries, read_source
 from lib.task import Task, find_task, load_config
-from lib.task.files import file_of, imports, named_files, own_files, own_places
+from lib.task.files import file_of, imports, is_part, named_paths, own_files, own_places
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -89,7 +89,14 @@ def _of_own_place(file: Path, line: int) -> str:
 def _named(path: Path, config: Config, home: Path, root: Path) -> tuple[dict[str, str], list[str]]:
     """Returns the texts of files that settings name, by their names in the notebook, and what it cannot carry."""
     files, lacking, written = {}, [], path.read_text("utf-8")
-    for key, file in named_files(config).items():
+    for key, file in named_paths(config).items():
+        if not is_part(file):
+            what = "a folder" if file.is_dir() else "a large file"
+            lacking.append(
+                f"{key} is {what}, {printable(file)}, which the notebook does not carry: mount it as a data set and "
+                f'write its name: OVERRIDES = {{"{key}": "OWNER/NAME"}}.'
+            )
+            continue
         place = _absolute(file)
         try:
             if not place.is_relative_to(home) or (file.is_absolute() and str(file) in written):

@@ -26,6 +26,7 @@ from lib.notebook import widgets
 from lib.planner import Plan, file
 from lib.planner.card import card_of_gpu, find_card
 from lib.planner.html import computing, framed, gauge, of_plan, refusal
+from lib.planner.limits import model_on_meta
 from lib.planner.measured import corrected
 from lib.planner.process import Cancelled
 from lib.task import find_task, load_config
@@ -343,9 +344,8 @@ def _name(key: str) -> str:
 
 def _recomputations(config: Config) -> list[tuple[str, int | str]]:
     """Returns the choices of recomputation, as label and value; a plan takes at least as many layers."""
-    with torch.device("meta"):
-        task = find_task(config.task)(config)
-        layers = len(task.blocks(task.model()))
+    task = find_task(config.task)(config)
+    layers = len(task.blocks(model_on_meta(task)))
     own = config.training.gradient_checkpointing
     counts = {n for n in (layers // 2, own) if isinstance(n, int) and n > 0}
     some = [(f"at least {n} of {layers} layers", n) for n in sorted(counts)]

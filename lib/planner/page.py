@@ -42,6 +42,7 @@ MACROS = """
       {% set share, sessions = quota(plan.max_steps) %}
       {{ figure(share, "of a week's quota"|safe, sessions ~ ", of " ~ week ~ " GPU hours") }}
     {% endif %}
+  </div>
   {% endif %}
 </div>
 {{ table_of_options(plan) if plan.options|length > 1 }}

@@ -13,9 +13,11 @@ import lib
 from lib.config import Config, profiles, to_yaml
 from lib.errors import BadInput, TrainingFailed
 from lib.planner.card import Target, find_card
+from lib.planner.limits import NotTraceable
 from lib.planner.search import Plan, make
-from lib.planner.trace import NotTraceable
 from lib.task import load_config
+from lib.task.place import place_of
+from lib.training.contract.sentences import explained
 
 _REFUSALS = {2: BadInput, 3: NotTraceable}
 _LOOK_SECONDS = 0.1  # between two looks at whether a plan is still wanted
@@ -30,8 +32,8 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0, cancelled: t
     """Plans a run for `count` cards of a kind (0: as many as a session has). Reads no data and needs no GPU.
 
     Raises BadInput for an unknown card and where not even one sample fits; NotTraceable where the shapes of a step
-    depend on values; TrainingFailed, with the traceback, where the task's own code fails; Cancelled soon after the
-    event `cancelled` is set.
+    depend on values; TrainingFailed, with the line, where the task's own code fails; Cancelled soon after the event
+    `cancelled` is set.
     """
     target = find_card(card) if isinstance(card, str) else card
     config, changed = profiles.apply(config, has_gpu=True)  # the child does not know what was given as override
@@ -70,12 +72,20 @@ def _wait(child: subprocess.Popen, cancelled: threading.Event | None) -> str:
 
 
 def write_plan(request: str, answer: str) -> int:
-    """Writes the plan and returns 0; prints a sentence and returns 2 for bad input, 3 for a step without a trace."""
+    """Writes the plan and returns 0; prints a sentence and returns 2 for bad input, 3 for a step without a trace.
+
+    It returns 1 where the task's own code fails: the sentence names the line.
+    """
     path, target, count = pickle.loads(Path(request).read_bytes())
     try:
         plan = make(load_config(path), target, count)
     except BadInput as error:
         print(error, file=sys.stderr)
         return 3 if isinstance(error, NotTraceable) else 2
+    except Exception as error:
+        if not place_of(error):
+            raise
+        print(explained("The step that is planned", error), file=sys.stderr)
+        return 1
     Path(answer).write_bytes(pickle.dumps(plan))
     return 0

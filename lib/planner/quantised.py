@@ -70,7 +70,8 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        return grad @ grad.new_empty(ctx.shape), None, None, None, None
+        bias = grad.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
+        return grad @ grad.new_empty(ctx.shape), None, bias, None, None
 
 
 class Adam8bit(torch.optim.Optimizer):
@@ -115,6 +116,15 @@ def quantise(model: nn.Module, kind: str, dtype: torch.dtype, without: Iterable[
         raise BadInput(f"There are no weights of the kind {kind!r}. Write {', '.join(KINDS)}.")
     spared = {id(layer) for layer in without}
     return _replaced(model, lambda _, layer: Quantised(layer, kind, dtype) if _is_linear(layer, spared) else None)
+
+
+def as_loaded(model: nn.Module) -> nn.Module:
+    """Replaces the layers that `Task.pretrained` loads quantised."""
+
+    def loaded(_: str, layer: nn.Module) -> nn.Module | None:
+        return Quantised(layer, *layer.loaded_as) if hasattr(layer, "loaded_as") else None
+
+    return _replaced(model, loaded)
 
 
 def adapt(model: nn.Module, rank: int, targets: Iterable[str], dropout: float = 0.0) -> nn.Module:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from lib.config import Config, profiles, with_changes
 from lib.config.batches import micro_batch_of, slot_of
@@ -19,9 +18,10 @@ from lib.machine.memory import GIB
 from lib.planner import host
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
 from lib.planner.host import Host
+from lib.planner.limits import NotTraceable, model_on_meta
 from lib.planner.prediction import Prediction
-from lib.planner.trace import NotTraceable, predict_evaluation, predict_task
-from lib.task import Task, check_together, checked_blocks, find_task
+from lib.planner.trace import predict_evaluation, predict_task
+from lib.task import Task, check_together, checked_blocks, find_task, with_slots
 from lib.text import amount
 from lib.training import data, optimization
 from lib.training.draws import put_back
@@ -170,7 +170,7 @@ def write_snapshot(config: Config, target: Target, count: int, option: Option, p
 
 def as_configured(config: Config, target: Target, count: int = 1) -> Option:
     """Predicts a run as its memory profile and its own keys say, without a search for better ones. Raises as `make`."""
-    config, _ = _configured(config, 0)
+    config = with_slots(_configured(config, 0)[0], count)
     search = _Search(find_task(config.task)(config), config, target, count)
     return search._option(micro_batch_of(config.training), search.least)
 
@@ -178,7 +178,9 @@ def as_configured(config: Config, target: Target, count: int = 1) -> Option:
 def _begun(config: Config, target: Target, count: int, samples: int) -> tuple["_Search", list[str]]:
     """Returns a search that has not traced anything, and a line for each change of the configuration."""
     config, changed = _configured(config, samples)
-    count = _card_count(config, target, count)
+    in_session = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
+    config = with_slots(config, count or in_session)
+    count = _card_count(config, count, in_session)
     libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
     target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
     check_room(target)
@@ -194,12 +196,11 @@ def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
     return config, changed
 
 
-def _card_count(config: Config, target: Target, count: int) -> int:
+def _card_count(config: Config, count: int, in_session: int) -> int:
     """Returns the number of cards: `count`, or both of a Kaggle session's T4s; never more than there are slots."""
     slots = config.training.micro_batch_slots
     if count < 0:
         raise BadInput(f"A run cannot be planned for {count} cards. Give 1 or more, or 0 for as many as a session has.")
-    in_session = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
     if count > slots or (count and slots % count):
         raise BadInput(
             f"{count} cards were chosen, and training.micro_batch_slots is {slots}. Each card takes whole slots: "
@@ -218,8 +219,7 @@ class _Search:
         self.task, self.config, self.target, self.count = task, config, target, count
         self.slot = slot_of(config.training)
         self.slots_each = config.training.micro_batch_slots // count
-        with torch.device("meta"):
-            model = task.model()
+        model = model_on_meta(task)
         blocks = recomputable(model, checked_blocks(task, model))
         self.layers, self.least = len(blocks), recomputed_layers(config.training.gradient_checkpointing, blocks)
         self.precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)

@@ -26,6 +26,7 @@ from lib.planner.limits import NotTraceable
 from lib.planner.log import CATEGORIES
 from lib.planner.plain import META, PASSES, STEPS
 from lib.planner.prediction import Prediction
+from lib.planner.quantised import as_loaded
 from lib.planner.snapshot import write as write_snapshot
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
@@ -178,7 +179,7 @@ def _followed(
     tracker = Tracker(target, target.usable_bytes)
     precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
     on_meta = copy.copy(task)
-    on_meta.model = lambda: tied(task.model())
+    on_meta.model = lambda: as_loaded(tied(task.model()))
     allowed = _tf32_as_trained(precision, target)
     with put_back(), allowed, simulated_cuda(target, tracker.allocator) as semantics, _OwnTraceback():
         with META:

@@ -114,11 +114,15 @@ class Advice:
     """Says what to do about rows that look bad; each sentence once a session.
 
     `most` returns how many loader workers this process may have; by default as many as its share of the CPUs.
+    `is_cheap` returns whether this process makes a batch faster than a worker hands it over.
     """
 
-    def __init__(self, workers: int, most: Callable[[], int] | None = None):
+    def __init__(
+        self, workers: int, most: Callable[[], int] | None = None, is_cheap: Callable[[], bool] = lambda: False
+    ):
         self.workers = workers
         self._guard = Informing("the advice")
+        self._is_cheap = is_cheap
         self._most = most or (lambda: hardware.cpus_per_process(ranks.local_world()))
         self._waiting_rows = 0
         self._first = True
@@ -138,7 +142,9 @@ class Advice:
         if self._waiting_rows >= WAIT_ROWS:
             most = self._most()
             advice = (
-                f"Raise data.num_workers from {self.workers} to {most}, the most that this process may have."
+                f"A batch is made faster than a worker hands it over: set data.num_workers to 0 (now {self.workers})."
+                if self.workers and self._is_cheap()
+                else f"Raise data.num_workers from {self.workers} to {most}, the most that this process may have."
                 if self.workers < most
                 else f"It has all the loader workers that the CPUs allow (data.num_workers {self.workers}): raise "
                 "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."

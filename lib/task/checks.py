@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from lib.config import Config
+from lib.config.batches import slots_of
 from lib.errors import BadInput, printable
 from lib.task.contract import Task
 
@@ -54,7 +55,7 @@ def check_together(task: Task, config: Config) -> None:
     name, together, training = type(task).__name__, task.together, config.training
     if type(together) is not int or together < 1:
         raise BadInput(f"{name}.together is {printable(repr(together))}. Write a whole number of samples, 1 or more.")
-    slots = training.micro_batch_slots
+    slots = slots_of(training)
     each = slots * together
     if training.effective_batch % each:
         less = training.effective_batch // each * each

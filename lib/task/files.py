@@ -138,10 +138,17 @@ def _named_module(call: ast.Call) -> str:
 
 
 def named_files(config: Config) -> dict[str, Path]:
-    """Returns the files that settings of a configuration's own task name (`path=True`), by their dotted keys.
+    """Returns the files among `named_paths` that go with the task: those of at most 1 MiB."""
+    return {key: path for key, path in named_paths(config).items() if is_part(path)}
 
-    Folders, and files of more than 1 MiB, such as weights, are left out: data of that size is no part of a task.
-    """
+
+def is_part(path: Path) -> bool:
+    """Says whether a path is small enough for a part of a task: no folder, and no large file, such as weights."""
+    return path.is_file() and path.stat().st_size <= _MOST_NAMED_BYTES
+
+
+def named_paths(config: Config) -> dict[str, Path]:
+    """Returns the files and folders that settings of a configuration's own task name (`path=True`), by their keys."""
     found: dict[str, Path] = {}
     waiting = [("workload", config.workload)] if file_of(config) else []
     while waiting:
@@ -151,10 +158,8 @@ def named_files(config: Config) -> dict[str, Path]:
             key = f"{prefix}.{field.name}"
             if dataclasses.is_dataclass(hints[field.name]):
                 waiting.append((key, getattr(section, field.name)))
-            elif field.metadata.get("path") and (value := getattr(section, field.name)):
-                path = Path(value)
-                if path.is_file() and path.stat().st_size <= _MOST_NAMED_BYTES:
-                    found[key] = path
+            elif field.metadata.get("path") and (value := getattr(section, field.name)) and Path(value).exists():
+                found[key] = Path(value)
     return dict(sorted(found.items()))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from lib.config import Config, read_config
+from lib.config import Config, read_config, with_changes
 from lib.config.files import size_of
 from lib.errors import BadInput, printable
 from lib.machine import inputs, platform
@@ -198,6 +198,17 @@ def _settings(cls: type[Task]) -> type:
     if why:
         raise BadInput(f"{cls.__name__}.Settings cannot be filled ({why}). See lib/tasks/graphmer/settings.py.")
     return cls.Settings
+
+
+def with_slots(config: Config, cards: int) -> Config:
+    """Gives a configuration without `training.micro_batch_slots` one for each card, as far as the batch divides."""
+    batch = config.training.effective_batch
+    if config.training.micro_batch_slots:
+        return config
+    together = find_task(config.task)(config).together if cards > 1 else 1
+    groups = batch // together if type(together) is int and together > 0 and batch % together == 0 else 1
+    slots = max((n for n in range(1, cards + 1) if groups % n == 0), default=1)
+    return with_changes(config, {"training.micro_batch_slots": slots})
 
 
 def load_task(config: Config) -> Task:

@@ -19,6 +19,11 @@ _MOST_BYTES = 2**24  # of a state.json
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _TAKEN_FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _PICKLES = ["pytorch_model*.bin"]  # where there are no safetensors; read by torch's reader that runs no code
+_OF_LOADING = {  # options of from_pretrained that mean nothing to a model without weights
+    "quantization_config", "device_map", "max_memory", "offload_folder", "offload_buffers", "offload_state_dict",
+    "low_cpu_mem_usage", "ignore_mismatched_sizes", "key_mapping", "output_loading_info", "state_dict", "weights_only",
+    "subfolder", "variant", "revision", "token", "cache_dir", "force_download", "proxies",
+}  # fmt: skip
 
 
 def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn.Module:
@@ -35,9 +40,31 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         task.published = {**task.published, name: {**taken, **known}}
     if folder is None or _on_meta():
         make = getattr(cls, "from_config", None) or cls._from_config
-        return make(config, dtype=dtype, **rest)
+        model = make(config, dtype=dtype, **{key: value for key, value in rest.items() if key not in _OF_LOADING})
+        _mark(model, options.get("quantization_config") or getattr(config, "quantization_config", None))
+        return model
     here = as_safetensors(folder)
     return cls.from_pretrained(here, config=config, dtype=dtype, use_safetensors=True, local_files_only=True, **rest)
+
+
+def _mark(model: Any, quantization: Any) -> None:
+    """Sets `loaded_as`, kind and type of computation, on layers that loading makes nf4 or int8: a plan counts them so.
+
+    `quantization` is a BitsAndBytesConfig or its values; transformers spares the last layer.
+    """
+    values = quantization.to_dict() if hasattr(quantization, "to_dict") else dict(quantization or {})
+    bits = 8 if values.get("load_in_8bit") else 4 if values.get("load_in_4bit") else 0
+    if not bits:
+        return
+    kind = "int8" if bits == 8 else "nf4-dq" if values.get("bnb_4bit_use_double_quant") else "nf4"
+    dtype = "float16" if bits == 8 else str(values.get("bnb_4bit_compute_dtype") or "float32").removeprefix("torch.")
+    last = model.get_submodule(next(reversed(dict(model.named_parameters()))).rpartition(".")[0])
+    skipped = values.get("llm_int8_skip_modules") or ()
+    for name, layer in model.named_modules():
+        is_spared = layer in (last, model.get_output_embeddings()) or any(part in name for part in skipped)
+        if isinstance(layer, nn.Linear) and not is_spared:
+            layer.loaded_as = kind, getattr(torch, dtype)
+    setattr(model, f"is_loaded_in_{bits}bit", True)  # peft asks
 
 
 def _on_meta() -> bool:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -22,7 +23,7 @@ from lib.errors import BadInput
 from lib.machine import hardware
 from lib.task import Batch, Task
 from lib.training import workers
-from lib.training.draws import alone, seed_draws
+from lib.training.draws import alone, put_back, seed_draws
 from lib.training.order import COLLATE, SUBSET, Order, begun, mix, permutation
 
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
@@ -144,6 +145,17 @@ def most_workers(task: Task, dataset: Any) -> int:
 
 def _unsendable(task: Task, dataset: Any) -> str:
     return workers.unsendable(task, "the task") or workers.unsendable(dataset, "the data set")
+
+
+_WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers on two CPUs (tests/bench/bench_loader.py)
+
+
+def is_cheap(task: Task, dataset: Any, slot_size: int) -> bool:
+    """Says whether this process makes a slot faster than a worker hands it over; draws nothing that training draws."""
+    with put_back():
+        begin = time.perf_counter()
+        task.collate([dataset[i] for i in range(min(slot_size, len(dataset)))], torch.Generator())
+        return time.perf_counter() - begin < _WAY_SECONDS
 
 
 STAGES = {"quick": 0.05, "validate": 0.2, "full": 1.0}

@@ -15,7 +15,7 @@ import torch
 
 from lib import ranks
 from lib.config import REMOVED, Config, Training
-from lib.config.batches import micro_batch_of, slot_of
+from lib.config.batches import micro_batch_of, slot_of, slots_of
 from lib.config.reader import flat, other_unit
 from lib.errors import BadInput, printable
 from lib.machine import platform as machine_platform
@@ -53,7 +53,7 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
     training = config.training
     # Micro-batches of a step. Two gradients add up to the same bits in either order, more do not; then the number of
     # ranks changes bits. So it does under FSDP2, where the gradient's norm is summed in pieces.
-    addends = training.micro_batch_slots * -(-slot_of(training) // micro_batch_of(training))
+    addends = slots_of(training) * -(-slot_of(training) // micro_batch_of(training))
     telling = {key: value for key, value in _known(config).items() if not key.startswith(_HARMLESS)}
     return {
         **{key: list(value) if isinstance(value, tuple) else value for key, value in telling.items()},
@@ -68,7 +68,8 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
 
 
 def _known(config: Config) -> dict[str, Any]:
-    return {key: value for key, value in flat(config).items() if value or key not in _LATER}
+    values = flat(config) | {"training.micro_batch_slots": slots_of(config.training)}
+    return {key: value for key, value in values.items() if value or key not in _LATER}
 
 
 @functools.cache  # the code that this process runs, whatever is done to its files later

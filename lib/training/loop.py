@@ -69,7 +69,7 @@ def train(
     saver = _saver(folder, config, session, state)
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
-    advice = Advice(loading.num_workers, partial(data.most_workers, task, train_set))
+    advice = _advice(task, train_set, order, loading.num_workers)
     steps = range(state.step, state.step if state.has_stopped else training.max_steps)
     reason: Reason = "completed"
     row, saved_at = {}, time.monotonic()
@@ -126,6 +126,11 @@ def train(
     seen = ranks.gathered((state.step - steps.start) * len(order.share(ranks.rank(), ranks.world())) * order.slot_size)
     peak = max(ranks.gathered(meter.peak_bytes()))
     return Outcome(reason, state, meter.steps_per_second(), peak, meter.allocated, seen)
+
+
+def _advice(task: Task, train_set: Any, order: Order, workers: int) -> Advice:
+    is_cheap = partial(data.is_cheap, task, train_set, order.slot_size)
+    return Advice(workers, partial(data.most_workers, task, train_set), is_cheap)
 
 
 def _saver(folder: Path, config: Config, session: Session, state: State) -> Saver:

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import Subset
 
 from lib.config import Config
+from lib.config.batches import slots_of
 from lib.errors import BadInput
 
 _MASK = (1 << 64) - 1
@@ -222,7 +223,7 @@ class Order:
         """
         training, epochs = config.training, _epochs(dataset, config)
         size = epochs.length if isinstance(epochs, _Own) else len(dataset)
-        return cls(size, config.seed, training.effective_batch, training.micro_batch_slots, weights_of(dataset), epochs)
+        return cls(size, config.seed, training.effective_batch, slots_of(training), weights_of(dataset), epochs)
 
     @property
     def left_out(self) -> str:

@@ -4,7 +4,7 @@ Each example is written by the command, trained to its end, and trained again wh
 until it has ended: weights, table, scores and answers must have the same bytes. Its run is planned, its notebook is
 pushed to an imitated Kaggle, and its archive predicts in a folder where nothing else is. Every step is a process of its
 own, started by the command that a person types. The whole of it takes some minutes; figures go to
-tests/bench/records/examples.json. The language model needs peft, and is named as skipped without it.
+tests/bench/records/examples.json.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 from lib import checkpoint
@@ -27,7 +26,6 @@ from tests.conftest import ROOT, VOLATILE_COLUMNS
 from tests.kaggle import stub
 
 RECORD = RECORDS / "examples.json"
-NEEDS = {"lm": "peft"}
 KILLS = 3
 SET = (
     "--set=checkpoint.every_steps=2",  # a kill at any moment loses little and falls into a save now and then
@@ -173,11 +171,8 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=list(new.KINDS), metavar="KIND", help=", ".join(new.KINDS))
     record = head("torch", "transformers")
     for kind in parser.parse_args().kinds:
-        if kind in NEEDS and not find_spec(NEEDS[kind]):
-            record[kind] = f"skipped: {NEEDS[kind]} is not installed"
-        else:
-            with tempfile.TemporaryDirectory() as temporary:
-                record[kind] = tried(Path(temporary), kind)
+        with tempfile.TemporaryDirectory() as temporary:
+            record[kind] = tried(Path(temporary), kind)
         print(json.dumps({kind: record[kind]}), flush=True)
     write(RECORD, record)
 

@@ -1,6 +1,12 @@
 """A configuration with its data: lengths in steps."""
 
-from lib import launch
+import pytest
+import torch
+
+from lib import checkpoint, launch
+from lib.errors import TrainingFailed
+from lib.launch import run as prepared
+from lib.machine import platform
 
 
 def test_epochs_become_steps_and_are_printed(toy):
@@ -12,3 +18,40 @@ def test_epochs_become_steps_and_are_printed(toy):
 def test_a_subset_of_the_data_is_what_epochs_and_training_count(toy):
     run = launch.prepare(toy({"training.epochs": 2, "data.subset_ratio": 0.25}))
     assert run.config.training.max_steps == 3  # 2 * 9 / 8, rounded up
+
+
+def test_a_plan_that_fails_in_a_users_code_is_an_error_on_the_command_line_alone(toy, monkeypatch):
+    def fails(*_):
+        raise TrainingFailed("Planning toy failed:\nThe step raises ValueError (mine.py:6).")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(prepared, "card_of_gpu", lambda number: None)
+    monkeypatch.setattr(prepared.measured, "corrected", lambda card, config: card)
+    monkeypatch.setattr(prepared.process, "plan", fails)
+    monkeypatch.setattr(prepared.ranks, "cards", lambda device: [0])
+    with pytest.raises(TrainingFailed):
+        prepared.apply_plan(toy(), 1)
+    monkeypatch.setattr(platform, "in_notebook", lambda: True)
+    _, plan, (said,) = prepared.apply_plan(toy(), 1)
+    assert plan is None and said.startswith("Warning: The step raises ValueError (mine.py:6). So nothing is planned")
+
+
+@pytest.mark.parametrize("cards, batch, slots", [(0, 8, 1), (1, 8, 1), (2, 8, 2), (2, 9, 1), (4, 6, 3)])
+def test_without_slots_a_run_has_one_for_each_card_that_the_batch_divides(toy, monkeypatch, cards, batch, slots):
+    monkeypatch.setattr(prepared.ranks, "cards", lambda device: list(range(cards)))
+    assert prepared.as_run(toy({"training.effective_batch": batch}))[0].training.micro_batch_slots == slots
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_run_that_resumes_without_the_key_keeps_its_slots(toy, monkeypatch, slots, tmp_path, cut):
+    given = {"training.micro_batch_slots": slots}
+    cut(None)
+    launch.train(toy({**given, "run.name": "whole"}))
+    cut(5)
+    launch.train(toy(given))
+    cut(None)
+    monkeypatch.setattr(prepared.ranks, "cards", lambda device: [0, 1] if slots == 1 else [])
+    assert prepared.as_run(toy({"run.name": "new"}))[0].training.micro_batch_slots == 3 - slots
+    assert launch.train(toy()).step == 12
+    weights = [checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0].tensors for name in ("toy", "whole")]
+    assert all(torch.equal(weights[0]["model"][key], value) for key, value in weights[1]["model"].items())

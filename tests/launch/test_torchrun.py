@@ -35,10 +35,10 @@ def test_more_processes_than_gpus_are_refused(two_gpus, toy):
 def test_every_gpu_is_used_that_the_slots_can_be_dealt_to(two_gpus, toy, capsys):
     assert torchrun.processes(toy({"training.micro_batch_slots": 4})) == 2
     assert torchrun.processes(toy({"training.micro_batch_slots": 4, "device.gpu_ids": [1]})) == 1
-    assert torchrun.processes(toy()) == 1
+    assert torchrun.processes(toy({"training.micro_batch_slots": 1})) == 1
     assert "Until then 1 of 2 GPUs are used" in capsys.readouterr().out
     with pytest.raises(BadInput, match="cannot be dealt to 2 processes"):
-        torchrun.processes(toy({"device.processes": 2}))
+        torchrun.processes(toy({"device.processes": 2, "training.micro_batch_slots": 1}))
 
 
 def test_threads_are_the_containers_cpus_divided_among_the_ranks(toy, small_container, monkeypatch, tmp_path):

@@ -8,7 +8,7 @@ import PIL.Image
 import pytest
 import torch
 
-from lib import notebook
+from lib import launch, notebook
 from lib.errors import BadInput
 from lib.report.summary import Summary
 from tests.conftest import ROOT
@@ -93,23 +93,39 @@ def test_a_picture_is_shown_small_and_its_file_stays(tmp_path, size, form):
     assert (tmp_path / "tiles.png").read_bytes() == whole
 
 
-def test_a_cell_becomes_a_file_without_the_line_that_saves_it(tmp_path, monkeypatch, capsys):
-    main = types.SimpleNamespace(In=["", "x = 1\n\n\nclass A:\n    y = x\n\n\nnotebook.save_cell(HOME / 'a.py')\n"])
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    notebook.save_cell(tmp_path / "configs" / "a.py")
-    assert (tmp_path / "configs" / "a.py").read_text() == "x = 1\n\n\nclass A:\n    y = x\n"
-    assert str(tmp_path / "configs" / "a.py") in capsys.readouterr().out
+def test_the_newest_cell_of_the_class_becomes_the_file_that_the_configuration_names(tmp_path, monkeypatch, capsys):
+    cells = ["", "class A:\n    x = 1\n", "class A:\n    x = 2\n", "class B:\n    pass"]
+    monkeypatch.setitem(sys.modules, "__main__", types.SimpleNamespace(In=cells))
+    notebook.save_cells("\ntask: mine.py:A\nseed: 3\n", tmp_path / "configs" / "my.yaml")
+    assert (tmp_path / "configs" / "mine.py").read_text() == "class A:\n    x = 2\n"
+    assert (tmp_path / "configs" / "my.yaml").read_text() == "task: mine.py:A\nseed: 3\n"
+    assert str(tmp_path / "configs" / "mine.py") in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("cell", ["x = 1\nnotebook.save_cell(HOME / 'a.py')\ny = 2", "x = 1", None])
-def test_a_cell_that_does_not_end_with_the_call_is_not_saved(tmp_path, monkeypatch, cell):
-    monkeypatch.setitem(sys.modules, "__main__", types.SimpleNamespace(**({"In": [cell]} if cell else {})))
-    with pytest.raises(BadInput, match="last line"):
-        notebook.save_cell(tmp_path / "a.py")
-    assert not (tmp_path / "a.py").exists()
+@pytest.mark.parametrize(
+    "configuration, sentence",
+    [("task: mine.py:Images", "the class Images.* Classes of cells: Pets. Run the"), ("seed: 3", "defines a class")],
+)
+def test_a_class_of_no_cell_is_named_with_those_that_there_are(tmp_path, monkeypatch, configuration, sentence):
+    monkeypatch.setitem(sys.modules, "__main__", types.SimpleNamespace(In=["class Pets(Supervised): pass"]))
+    with pytest.raises(BadInput, match=sentence):
+        notebook.save_cells(configuration, tmp_path / "configs" / "my.yaml")
+    assert not (tmp_path / "configs").exists()
 
 
 def test_a_page_is_shown_in_a_frame_that_its_styles_do_not_leave(tmp_path):
     (tmp_path / "page.html").write_text('<style>body { color: red }</style><p title="a">b</p>')
     shown = notebook.page(tmp_path / "page.html").data
     assert "<style>" not in shown and "&lt;style&gt;" in shown and 'srcdoc="' in shown and "&quot;a&quot;" in shown
+
+
+def test_a_plan_that_fails_in_a_users_code_is_a_warning_with_its_line(toy, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "from tests import toy\n\n\nclass Mine(toy.Toy):\n"
+        "    def example_batch(self, size, device):\n        raise ValueError('no batch')\n"
+    )
+    run = launch.prepare(toy({"task": f"{tmp_path}/mine.py:Mine"}))
+    assert notebook.plan(run) is None
+    said = capsys.readouterr().out
+    assert "Warning: nothing is planned." in said and "no batch (mine.py:6: raise ValueError" in said
+    assert len(said.splitlines()) == 1

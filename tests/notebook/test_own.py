@@ -3,6 +3,7 @@
 import importlib
 import json
 import random
+import re
 import sys
 
 import pytest
@@ -81,6 +82,14 @@ def test_a_text_that_a_setting_names_goes_along_and_what_does_not_is_said(tmp_pa
     assert main(["notebook", str(config)]) == 0 and read.said[1] in capsys.readouterr().out
     config.write_text(config.read_text().replace("deep/more.bin", str(config.parent / "words.txt")))
     assert "its path does not lead from the configuration's folder" in own.read(config).said[-1]
+
+
+def test_a_folder_that_a_setting_names_is_to_be_mounted(tmp_path, capsys):
+    config = named(tmp_path / "project")
+    config.write_text(config.read_text().replace("deep/more.bin", "deep"))
+    assert main(["notebook", str(config)]) == 0
+    sentence = "workload.more is a folder, .*deep, which the notebook does not carry: mount it as a data set and write "
+    assert re.search(f"{sentence}its name: OVERRIDES = {{\"workload.more\": \"OWNER/NAME\"}}", capsys.readouterr().out)
 
 
 def test_the_same_files_give_the_same_bytes_and_a_changed_one_others(config, tmp_path, capsys):

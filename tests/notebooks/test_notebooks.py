@@ -14,6 +14,7 @@ from lib.tasks.legal.generated import judgments
 from lib.tasks.legal.settings import Generator
 from lib.tasks.vqa import generated as drawn
 from tests.conftest import ROOT
+from tests.markup import page_of, unbalanced
 from tests.tasks.glacier.files import write_scenes
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -166,14 +167,14 @@ def small_judgments(folder: Path) -> None:
 
 
 def execute(
-    name: str, folder: Path, parameters: dict, ends_early: bool = False
+    name: str, folder: Path, parameters: dict, source: Path | None = None, ends_early: bool = False
 ) -> tuple[nbformat.NotebookNode, str]:
-    """Runs a notebook in `folder`; returns it with all its text output."""
+    """Runs a notebook, or an edited `source`, in `folder`; returns it with all its text output."""
     known = known_parameters(ROOT / "notebooks_src" / f"{name}.py")
     assert set(parameters) <= set(known), "papermill injects a misspelt parameter without a word"
     out = folder.parent / "executed.ipynb"
     papermill.execute_notebook(
-        ROOT / "notebooks" / f"{name}.ipynb",
+        source or ROOT / "notebooks" / f"{name}.ipynb",
         out,
         parameters,
         kernel_name="python3",
@@ -184,6 +185,7 @@ def execute(
     notebook = nbformat.read(out, 4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert bool(code[-1].execution_count) != ends_early, "whether the last cell ran"
+    assert not unbalanced(page_of(notebook)), "the page of a version on Kaggle"
     text = "".join(o.get("text", "") for cell in code for o in cell.outputs if o.output_type == "stream")
     return notebook, text
 
@@ -237,13 +239,13 @@ def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_bu
     small_graph(kaggle / "input" / LAYOUTS["new layout"])
     notebook, text = execute("00_memory", kaggle / "working", PARAMETERS["00_memory"])
     assert re.search(r"ok +platform +kaggle \(batch run\)", text)
-    assert re.search(r"graphmer_small: [\d.,]+( M)? parameters on 1 card \(T4\), fp16", text)
+    assert re.search(r"graphmer_small: [\d.,]+( M)? parameters on 2 cards \(T4\), fp16", text)
     assert "At the peak, GiB: weights" in text and "A week's 30 GPU hours give about" in text
     assert 'OVERRIDES = {' in text
     assert re.search(r"graphmer_small +1 x RTX 3050", text) and "There is no card 'abacus'" in text
     assert re.search(r"peak: +[\d.]+ GiB allocated", text), "one's own model"
     data = [o.data for cell in notebook.cells for o in cell.get("outputs", []) if "data" in o]
-    assert [d for d in data if "graphmer_small fits on T4" in d.get("text/html", "")], "the bar"
+    assert [d for d in data if "graphmer_small fits on 2 x T4" in d.get("text/html", "")], "the bar"
     assert not [d for d in data if any("widget" in kind for kind in d)], "a widget would be blank"
     assert not list((kaggle / "working").iterdir()), "it leaves nothing that nobody asked for"
 
@@ -263,7 +265,18 @@ def test_the_class_in_the_cell_is_the_example_that_new_writes():
     cells = nbformat.read(ROOT / "notebooks" / "07_your_model.ipynb", 4).cells
     task = next(cell.source for cell in cells if "task" in cell.metadata.get("tags", []))
     example = (ROOT / "lib" / "supervised" / "new" / "examples" / "images.py").read_text("utf-8")
-    assert task.rpartition("\nnotebook.save_cell(")[0].rstrip() == example.rstrip()
+    assert task.rstrip() == example.rstrip()
+
+
+def test_a_renamed_class_trains_in_the_same_notebook(kaggle, tmp_path):
+    made.images(kaggle / "input" / LAYOUTS["new layout"], number=30, size=16)
+    text = (ROOT / "notebooks" / "07_your_model.ipynb").read_text("utf-8")
+    for name in ("class Images(", "my_task.py:Images"):
+        assert text.count(name) == 1
+        text = text.replace(name, name.replace("Images", "Pets"))
+    (tmp_path / "pets.ipynb").write_text(text, "utf-8")
+    _, text = execute("07_your_model", kaggle / "working", PARAMETERS["07_your_model"], tmp_path / "pets.ipynb")
+    assert "The cell of Pets is now the file" in text and "completed at step 6 of 6" in text
 
 
 def test_every_notebook_has_test_parameters():

@@ -159,6 +159,16 @@ def test_where_all_processors_load_already_prefetching_is_named():
     assert len(said) == 1 and "data.prefetch_factor" in said[0] and "Raise data.num_workers" not in said[0]
 
 
+@pytest.mark.parametrize("way, advice", [(1e9, "set data.num_workers to 0 (now 2)"), (0.0, "data.prefetch_factor")])
+def test_where_a_batch_costs_less_than_its_way_no_worker_is_the_advice(toy, monkeypatch, way, advice):
+    monkeypatch.setattr(data, "_WAY_SECONDS", way)
+    task = load_task(toy())
+    asked = Advice(2, lambda: 2, lambda: data.is_cheap(task, task.datasets()["train"], 8))
+    before = torch.random.get_rng_state()
+    (sentence,) = [line for _ in range(9) for line in asked.lines({"data_wait_share": 0.4})]
+    assert advice in sentence and torch.equal(before, torch.random.get_rng_state())
+
+
 def test_ram_that_is_nearly_full_is_said_once():
     advice = Advice(workers=2)
     assert advice.lines({"ram_share": 0.8}) == []

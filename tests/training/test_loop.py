@@ -9,6 +9,7 @@ import torch
 
 from lib import checkpoint, launch
 from lib.config import with_changes
+from lib.config.batches import slots_of
 from lib.errors import TrainingFailed
 from lib.machine import disk
 from lib.machine.disk import Disk
@@ -53,7 +54,7 @@ def gradient(config, micro_batch):
     config = with_changes(config, {"training.micro_batch": micro_batch})
     task = load_task(config)
     state = new_state(task, config)
-    slots = config.training.micro_batch_slots
+    slots = slots_of(config.training)
     order = Order(config.workload.samples, config.seed, config.training.effective_batch, slots)
     _, batches = next(data.train_batches(task, task.datasets()["train"], order, range(1), config.data))
     turn = _Turn(0, None, add_counts(map(task.count, batches)), task.term_weights(0), set())

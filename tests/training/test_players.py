@@ -47,7 +47,7 @@ def by_hand(config):
         group["weight_decay"] = config.optimizer.weight_decay
         optimizer.add_param_group({**group, "params": vectors, "weight_decay": 0.0})
     options, turns = config.training, config.workload.turns
-    order = Order(config.workload.samples, config.seed, options.effective_batch, options.micro_batch_slots)
+    order = Order(config.workload.samples, config.seed, options.effective_batch, 1)
     batches = data.train_batches(task, task.datasets()["train"], order, range(options.max_steps), config.data)
     for step, (batch,) in batches:
         name = "generator" if step % (turns + 1) == turns else "discriminator"

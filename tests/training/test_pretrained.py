@@ -14,6 +14,7 @@ from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.planner import make
 from lib.planner.card import find_card
+from lib.planner.limits import NotTraceable
 from lib.task import find_task
 from tests.conftest import ROOT
 
@@ -135,6 +136,28 @@ def test_pickled_weights_are_taken_from_a_named_folder(bert, tmp_path):
     torch.save(tensors, tmp_path / "model" / "pytorch_model.bin")
     task = find_task(bert().task)(bert())
     assert torch.equal(task.model().state_dict()["bert.pooler.dense.weight"], tensors["pooler.dense.weight"])
+
+
+def test_a_model_that_loads_its_own_weights_is_told_what_a_plan_can_follow(bert, tmp_path):
+    config = bert(task="bert.py:Loaded")
+    sentence = r"Loaded.model\(\) calls from_pretrained \(.*bert.py:\d+: .*self.pretrained\("
+    with pytest.raises(NotTraceable, match=sentence):
+        make(config, find_card("t4"))
+    assert launch.train(config).reason == "completed"
+    with pytest.raises(BadInput, match="self.pretrained"):
+        ensemble.load(tmp_path / "runs" / "toy", config.task)
+
+
+def test_what_loading_alone_knows_is_no_part_of_a_plan_and_nf4_is_counted_as_fits_counts_it(bert, tmp_path):
+    def weights(task):
+        return make(bert({"workload.frozen": True}, task), find_card("t4")).chosen.prediction.by_category["weights"]
+
+    bert()
+    wide = transformers.BertConfig.from_pretrained(tmp_path / "model", hidden_size=256, intermediate_size=1024)
+    transformers.BertModel(wide).save_pretrained(tmp_path / "model")
+    linear = 2 * (4 * 256 * 256 + 2 * 256 * 1024) + 256 * 256  # of two layers, and the pooler
+    saved = linear * (4 - 0.5 - 1 / 64 - 4 / 64 / 256)
+    assert weights("bert.py:Bert") - weights("bert.py:Nf4") == pytest.approx(saved, rel=0.01)
 
 
 @pytest.mark.skipif("TRAINBOOK_MINILM" not in os.environ, reason="TRAINBOOK_MINILM names no folder of all-MiniLM-L6-v2")

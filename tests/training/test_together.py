@@ -177,7 +177,7 @@ def test_a_checkpoint_of_a_size_that_parts_groups_resumes_in_whole_ones(contrast
 
 
 def test_a_plan_has_micro_batches_of_whole_groups_alone(contrastive):
-    config = contrastive("Large", **{"training.effective_batch": 64})
+    config = contrastive("Large", **{"training.effective_batch": 64, "training.micro_batch_slots": 1})
     roomy = make(config, find_card("t4"))
     assert roomy.chosen.micro_batch == 64
     part = 200 * 2**20 + 0.6 * roomy.chosen.prediction.peak_bytes / FITS

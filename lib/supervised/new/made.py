@@ -9,13 +9,14 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 WORDS = {"facts": "the car was on the road", "argument": "he says that we claim", "ruling": "the court orders costs"}
+SHAPES = ("circle", "square", "triangle")
 
 
 def images(folder: Path, number: int = 180, size: int = 64) -> Path:
     """Writes PNG files of a drawn shape into a folder for each class."""
     draw = np.random.default_rng(0)
     for index in range(number):
-        name = ("circle", "square", "triangle")[index % 3]
+        name = SHAPES[index % 3]
         picture = Image.new("RGB", (size, size), tuple(draw.integers(0, 100, 3).tolist()))
         x, y = draw.integers(0, size // 2, 2).tolist()
         w = int(draw.integers(size // 4, size // 2))

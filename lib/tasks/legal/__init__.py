@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lib.config.batches import slot_of
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 from lib.task import Batch, Task
@@ -85,7 +86,7 @@ class Legal(Task):
         batch, pool = training.effective_batch, self.config.data.buckets
         order = buckets(train.lengths, seed, 0, batch, pool) if pool else permutation(seed, 0, len(train))
         window = self.settings.head.read_together or 1
-        return padding(train.lengths[order], batch // training.micro_batch_slots, int(train.filled.sum()), window)
+        return padding(train.lengths[order], slot_of(training), int(train.filled.sum()), window)
 
     def batch_share(self) -> float:
         """Returns how large a training batch is on average, as a share of the largest that can be."""

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 EXAMPLES = ROOT / "lib" / "supervised" / "new" / "examples"
 TASKS = {"images": "Images", "text": "Text", "lm": "Answers", "tabular": "Tabular"}
-MOST_LINES = {"images": 35, "text": 35, "lm": 50, "tabular": 35}
+MOST_LINES = {"images": 35, "text": 35, "lm": 55, "tabular": 35}
 SMALL = {
     "images": {"workload.size": 16, "workload.width": 2},
     "text": {"workload.hidden": 8, "workload.length": 8, "workload.words": 64},
@@ -43,8 +43,6 @@ def example(tmp_path):
     """example(name, **overrides) -> the configuration of an example in small, its data made."""
 
     def make(name, **overrides):
-        if name == "lm":
-            pytest.importorskip("peft")
         for ending in ("py", "yaml"):
             shutil.copyfile(EXAMPLES / f"{name}.{ending}", tmp_path / f"{name}.{ending}")
         if not (tmp_path / name).is_dir():
@@ -139,3 +137,16 @@ def test_an_example_is_planned_where_there_is_no_data(example, name, tmp_path):
     shutil.rmtree(tmp_path / name)
     plan = planner.make(config, planner.find_card("t4"), 2)
     assert plan.chosen.prediction.fits and plan.chosen.prediction.peak_bytes > 0
+
+
+def test_the_language_model_is_planned_on_a_folder_and_trained_from_it(example, tmp_path, capsys):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    tiny = transformers.LlamaConfig(vocab_size=259, eos_token_id=1, pad_token_id=0, bos_token_id=None, **sizes)
+    transformers.LlamaForCausalLM(tiny).save_pretrained(tmp_path / "base")
+    config = example("lm", **{"workload.base": str(tmp_path / "base")})
+    assert main(["plan", "lm.yaml", "--set", "workload.base=base"]) == 0
+    assert "lm:" in capsys.readouterr().out
+    assert launch.train(config).reason == "completed"
+    saved = checkpoint.load(checkpoint.path_of(Path("runs", "lm", "checkpoints"), 5))
+    assert saved.tensors["model"] and all(".up." in name or ".down." in name for name in saved.tensors["model"])

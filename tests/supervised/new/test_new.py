@@ -17,7 +17,6 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.usefixtures("quick")
 
 pytest.importorskip("PIL", reason="it draws the images; matplotlib brings it")
-NEEDS = {"lm": "peft"}
 SIZES = {"training.max_steps": 3, "training.effective_batch": 8, "scheduler.warmup_steps": 1}
 QUICK = {**SIZES, "training.evaluate_every_steps": 0, "data.num_workers": 0}
 FEW = [f"--set={key}={value}" for key, value in QUICK.items()]
@@ -29,8 +28,6 @@ def written(monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def write(kind):
-        if kind in NEEDS and not find_spec(NEEDS[kind]):
-            pytest.skip(f"the example needs {NEEDS[kind]}, which is not installed")
         assert __main__.main(["new", "my", "--like", kind]) == 0
         return capsys.readouterr().out
 
@@ -65,9 +62,8 @@ def test_every_key_of_a_configuration_has_its_reason_and_is_known(kind):
     lines = (ROOT / "lib" / "supervised" / "new" / "examples" / f"{kind}.yaml").read_text().splitlines()
     keys = [line for line in lines if not line.startswith("#") and not line.endswith(":")]
     assert 10 <= len(keys) <= 14 and all("  # " in line for line in keys[1:])
-    if kind not in NEEDS or find_spec(NEEDS[kind]):
-        config = load_config(ROOT / "lib" / "supervised" / "new" / "examples" / f"{kind}.yaml")
-        assert config.training.micro_batch_slots == 2 and "workload" not in flat(config)
+    config = load_config(ROOT / "lib" / "supervised" / "new" / "examples" / f"{kind}.yaml")
+    assert config.training.micro_batch_slots == 2 and "workload" not in flat(config)
 
 
 @pytest.mark.parametrize("name", ["my_task.py", "my.yaml", "test_my_task.py", "my_data"])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from peft import LoraConfig, get_peft_model
+from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lib.config import option
@@ -14,10 +14,23 @@ END, SEPARATOR, FIRST = 1, 2, 3  # a token for each byte begins at FIRST; 0 fill
 
 @dataclass(frozen=True)
 class Settings:
-    base: str = option("", "A folder with pretrained weights of 259 tokens; empty: a tiny random Llama.")
+    base: str = option("", "A folder with pretrained weights of 259 tokens; empty: a tiny random Llama.", path=True)
     length: int = option(48, "The tokens of a prompt with its answer.", minimum=8)
     answer: int = option(12, "The tokens of an answer that are generated at most.", minimum=1)
     rank: int = option(4, "The rank of the adapters.", minimum=1)
+
+
+class LoRA(nn.Module):
+    """A frozen linear layer with a low-rank addition, which alone is trained and starts at zero."""
+
+    def __init__(self, layer, rank):
+        super().__init__()
+        self.layer, self.down = layer, nn.Linear(layer.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, layer.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x):
+        return self.layer(x) + 2 * self.up(self.down(x))
 
 
 class Answers(Supervised):
@@ -26,9 +39,12 @@ class Answers(Supervised):
     def model(self):
         sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
         tiny = LlamaConfig(vocab_size=FIRST + 256, eos_token_id=END, pad_token_id=0, bos_token_id=None, **sizes)
-        load, base = AutoModelForCausalLM.from_pretrained, self.settings.base
-        adapters = LoraConfig(r=self.settings.rank, target_modules="all-linear", task_type="CAUSAL_LM")
-        return get_peft_model(load(base) if base else LlamaForCausalLM(tiny), adapters)
+        base = self.settings.base
+        model = self.pretrained(base, AutoModelForCausalLM) if base else LlamaForCausalLM(tiny)
+        for path, layer in list(model.requires_grad_(False).named_modules()):
+            if isinstance(layer, nn.Linear) and layer is not model.get_output_embeddings():
+                model.set_submodule(path, LoRA(layer, self.settings.rank))
+        return model
 
     def read(self, source):
         return split((row["prompt"], row.get("answer")) for row in records(source, "*.jsonl"))
