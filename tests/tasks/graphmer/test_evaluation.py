@@ -36,7 +36,7 @@ def moved(task, seed=0):
 def test_before_the_first_step_the_model_ranks_as_the_counts_do(graphmer):
     task = graphmer()
     evaluated(task, task.model())
-    counted, encoded = task.evaluator.by_counting(task.datasets()["test"])[COMBINED], task._answers[ENCODER]
+    counted, encoded = task.evaluator.counted[COMBINED], task._answers[ENCODER]
     for name in ("triple", "condition"):
         assert np.array_equal(getattr(counted, name), getattr(encoded, name))
     assert np.array_equal(counted.by_range, encoded.by_range) and np.array_equal(
