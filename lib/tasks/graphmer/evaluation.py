@@ -18,7 +18,7 @@ from lib.tasks.graphmer.counts import Questions
 from lib.tasks.graphmer.data import Data
 from lib.tasks.graphmer.ranking import Answers, Candidates
 from lib.tasks.graphmer.settings import CONDITIONS
-from lib.tasks.graphmer.tables import COMBINED, ENCODER, FREQUENCY, RULE, TRIVIAL
+from lib.tasks.graphmer.tables import COMBINED, CUE, ENCODER, FREQUENCY, RULE
 from lib.training.order import mix, permutation
 
 OPEN = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -110,7 +110,7 @@ class Evaluator:
         asked, among = scores.asked, scores.among
         by_method = {
             FREQUENCY: self.baselines.frequency(asked, among),
-            TRIVIAL: self.baselines.trivial(asked, among),
+            CUE: self.baselines.cue(asked, among),
             RULE: self.baselines.rule(asked, among),
             COMBINED: scores.counted(),
         }

@@ -175,8 +175,8 @@ def as_text(rows: list[Mapping[str, Any]]) -> str:
         "Predictions about the test's files, of which known facts were hidden. References: which entity of the name "
         "is meant, or none that the graph has; of an object: as in `x.get()`, where the text does not say what x is, "
         f"which most unresolved ones are. Sure: given {SURE:g} or more. Missing facts: results of functions, of which "
-        f"half of the known ones are hidden.\n{aligned(turned, left=(0,))}\nProbabilities of {ENCODER}, and how many of these answers are right; "
-        f"predictions.csv has the same of all groups and methods.\n{_bins_as_text(rows)}"
+        f"half of the known ones are hidden.\n{aligned(turned, left=(0,))}\nProbabilities of {ENCODER}, and how many "
+        f"of these answers are right; predictions.csv has the same of all groups and methods.\n{_bins_as_text(rows)}"
     )
 
 
