@@ -31,7 +31,7 @@ def test_the_deadline_exits_with_75_and_running_again_completes_with_0(tmp_path,
         (["train", "toy.yaml", "--set", "training.max_steps"], "--set takes key=value"),
         (["train", "toy.yaml", "--set", "task=nothing"], "There is no task 'nothing'. Known tasks: "),
         (["train", "toy.yaml", "--set", "data.dir=/nowhere"], "There is no input /nowhere"),
-        (["train", "toy.yaml", "--set", "training.precision=fp16"], "there is no GPU"),
+        (["train", "toy.yaml", "--set", "training.precision=fp8"], "must be one of auto, fp32, fp16, bf16"),
     ],
 )
 def test_bad_input_exits_with_2_a_sentence_and_nothing_written(tmp_path, arguments, sentence, capsys, monkeypatch):

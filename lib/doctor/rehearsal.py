@@ -23,7 +23,7 @@ from lib.report.summary import Summary
 from lib.task import checked_blocks
 from lib.text import amount
 from lib.training import contract
-from lib.training.precision import choose_precision
+from lib.training.precision import about_precision, choose_precision
 from lib.training.recomputation import recomputable, recomputed_layers
 from lib.training.state import State, new_state, restore_state, save_state, state_tensors
 
@@ -77,7 +77,9 @@ def check_precision(config: Config) -> Finding:
     except BadInput as refused:
         return Finding("precision", "refused", "bad", str(refused))
     where = str(hardware.gpus()[0]) if device.type == "cuda" else "the CPU"
-    return Finding("precision", f"{chosen} on {where}; training.precision is {setting}")
+    slow = about_precision(chosen, device)
+    value = f"{chosen} on {where}; training.precision is {setting}"
+    return Finding("precision", value, "warning" if slow else "ok", *slow)
 
 
 def check_accumulation(config: Config) -> Finding:

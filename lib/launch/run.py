@@ -21,7 +21,7 @@ from lib.report.progress import working
 from lib.task import Task, checked_datasets, load_task, with_slots
 from lib.training import data
 from lib.training.order import Order
-from lib.training.precision import choose_precision
+from lib.training.precision import about_precision, choose_precision
 
 _UNPLANNED = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
 
@@ -60,12 +60,13 @@ def prepare(config: Config) -> Run:
     ranks.start(config.device)
     config, changes = as_run(config)
     count = torchrun.processes(config)  # what cannot be dealt is refused here
-    choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
+    precision = choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
     task = load_task(config)
     kept.take(task, config)
     task, config, lengths = resolved(config, task)
-    return Run(config, task, platform.output_dir(config) / config.run.name, [*changes, *planned, *lengths], plan)
+    lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths]
+    return Run(config, task, platform.output_dir(config) / config.run.name, lines, plan)
 
 
 def as_run(config: Config) -> tuple[Config, list[str]]:

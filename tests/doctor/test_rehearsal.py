@@ -37,8 +37,8 @@ def test_what_a_run_downloads_is_asked_for_its_size_and_not_downloaded(toy, addr
 
 def test_what_takes_no_time_is_checked_before_data_is_read(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "prepare", lambda config: pytest.fail("the data was read"))
-    found = by_name(rehearsal.check_run(toy({"training.precision": "fp16"})))
-    assert found["precision"].verdict == "bad" and "there is no GPU" in found["precision"].advice
+    found = rehearsal.check_precision(toy({"training.precision": "fp16"}))
+    assert found.verdict == "warning" and "10 to 20 times as long" in found.advice
     (tmp_path / "file").touch()
     found = by_name(rehearsal.check_run(toy({"output_dir": str(tmp_path / "file")})))
     assert found["output path"].verdict == "bad" and found["data"].advice == "Correct that first."

@@ -3,16 +3,31 @@
 import pytest
 import torch
 
+from lib import checkpoint, launch
 from lib.config import Training
 from lib.errors import BadInput
-from lib.training.precision import allow_tf32, choose_precision, set_determinism
+from lib.training.precision import about_precision, allow_tf32, choose_precision, set_determinism
 
 
 def test_precision_on_a_cpu():
     cpu = torch.device("cpu")
-    assert choose_precision("auto", cpu) == "fp32" and choose_precision("bf16", cpu) == "bf16"
-    with pytest.raises(BadInput, match="fp16, but there is no GPU"):
-        choose_precision("fp16", cpu)
+    for asked, precision in {"auto": "fp32", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}.items():
+        assert choose_precision(asked, cpu) == precision
+        assert bool(about_precision(precision, cpu)) == (asked == "fp16")
+
+
+def test_a_cpu_trains_and_resumes_in_fp16_with_a_loss_scale(toy, quick, cut):
+    half = {"training.precision": "fp16"}
+    run = launch.prepare(toy(half))
+    assert any("10 to 20 times as long" in line for line in run.lengths)
+    cut(5)
+    assert launch.train(toy({**half, "run.name": "resumed"})).reason == "deadline"
+    cut(None)
+    resumed, whole = launch.train(toy({**half, "run.name": "resumed"})), launch.train(run)
+    assert whole.precision == "fp16" and resumed.metrics == whole.metrics
+    assert whole.metrics != launch.train(toy({"run.name": "wide"})).metrics
+    saved = checkpoint.load_newest(run.folder / "checkpoints")[0]
+    assert saved.state["scaler"]["scale"] == 2.0 ** (16 - whole.skipped_steps) >= 2**14
 
 
 @pytest.mark.parametrize("capability, best", [((7, 5), "fp16"), ((6, 0), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")])

@@ -236,7 +236,7 @@ class Graphmer(Task):
 
     def baseline(self) -> dict[str, float]:
         """Returns what the counts combined reach, without an encoder."""
-        return self.evaluator.headline(self.evaluator.by_counting(self.datasets()["test"])["counts combined"])
+        return self.evaluator.headline(self.evaluator.counted["counts combined"])
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes evaluation.csv, examples.csv and predictions.csv; returns what was asked and what the encoder adds.
@@ -245,8 +245,8 @@ class Graphmer(Task):
         """
         if self._answers is None:
             raise RuntimeError("There are no ranks to report. Call `evaluate` on the test set before `report`.")
-        counted = self.evaluator.by_counting(self.datasets()["test"])
-        return "\n".join([self.evaluator.report({**counted, **self._answers}, folder), self._predictions(folder)])
+        methods = {**self.evaluator.counted, **self._answers}
+        return "\n".join([self.evaluator.report(methods, folder), self._predictions(folder)])
 
     def _predictions(self, folder: Path) -> str:
         """Writes predictions.csv, and returns it as text, where there is something to predict."""

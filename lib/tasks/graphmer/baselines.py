@@ -1,4 +1,4 @@
-"""What is trivial: the frequency of tails, for each condition the strongest simple method, and a rule for namesakes."""
+"""Simple methods: the frequency of tails, for each condition the strongest simple method, and a rule for namesakes."""
 
 from functools import cached_property
 
@@ -19,7 +19,7 @@ class Baselines:
     def frequency(self, asked: Questions, among: CandidateSet) -> np.ndarray:
         return self.counts.count(asked, among, leave_out=False).astype(float)
 
-    def trivial(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+    def cue(self, asked: Questions, among: CandidateSet) -> np.ndarray:
         """Text match with the full text, naive Bayes over context words where names are hidden, else head names."""
         condition = int(asked.condition[0])
         if condition == FULL_TEXT:

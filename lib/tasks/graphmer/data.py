@@ -43,6 +43,11 @@ class Data:
 
     def __init__(self, given: Sequence[Path], sentinels: tuple[str, ...], settings: Settings):
         self.given, self.settings = tuple(given), settings
+        if single := next((path for path in given if path.suffix == ".py" and path.is_file()), None):
+            raise BadInput(
+                f"{single} is one Python file, and training takes a tree of them. Give a folder: "
+                f"data.dir={single.parent}."
+            )
         graphs = [path for path in given if path.is_file() or any(next(path.glob(p), None) for p in sentinels)]
         if graphs and len(graphs) < len(self.given):
             others = ", ".join(str(path) for path in given if path not in graphs)

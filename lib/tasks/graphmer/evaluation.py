@@ -18,7 +18,7 @@ from lib.tasks.graphmer.counts import Questions
 from lib.tasks.graphmer.data import Data
 from lib.tasks.graphmer.ranking import Answers, Candidates
 from lib.tasks.graphmer.settings import CONDITIONS
-from lib.tasks.graphmer.tables import COMBINED, ENCODER, FREQUENCY, RULE, TRIVIAL
+from lib.tasks.graphmer.tables import COMBINED, CUE, ENCODER, FREQUENCY, RULE
 from lib.training.order import mix, permutation
 
 OPEN = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -34,7 +34,6 @@ class Evaluator:
     def __init__(self, data: Data):
         self.data, self.corpus, self.structural = data, data.corpus, data.structural
         self.candidates = Candidates(data.corpus, data.scorer)
-        self._counted: tuple[Any, dict[str, Answers]] | None = None
         self.examples: list[dict[str, Any]] = []
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -49,7 +48,6 @@ class Evaluator:
         gates = GATES if chooses_gate else (None,)
         parts: dict[Any, list[Answers]] = {gate: [] for gate in gates}
         likelihoods: dict[Any, list[np.ndarray]] = {gate: [] for gate in gates}
-        counted: list[dict[str, Answers]] = []  # of the same questions, whose features are there
         for batch in loader:
             read = Read(model, batch)
             triples = batch["triple"].cpu().numpy()
@@ -63,11 +61,8 @@ class Evaluator:
                     parts[gate].append(self.candidates.rank(triples[chosen], asked, found))
                     if chooses_gate:
                         likelihoods[gate].append(self.candidates.log_likelihood(triples[chosen], asked, found))
-                if not chooses_gate:
-                    counted.append(self._counts_of(triples[chosen], scores))
         answers = {gate: Answers.joined(found) for gate, found in parts.items()}
         if not chooses_gate:
-            self._keep_counted(loader.dataset, counted)  # type: ignore[attr-defined]
             return {ENCODER: answers[None]}
         return {ENCODER: self._opened(answering.gate, answers, likelihoods)}
 
@@ -98,34 +93,28 @@ class Evaluator:
                 chosen = of_kind[first : first + _AT_ONCE]
                 yield Questions.of_facts(self.corpus, triples[chosen], conditions[chosen]), chosen
 
-    def by_counting(self, queries: Queries) -> dict[str, Answers]:
-        """Returns the answers of every method without a model; the last ones are kept."""
-        key = (queries.split, len(queries))
-        if self._counted is None or self._counted[0] != key:
-            triples = np.array([query.triple for query in queries.queries])
-            conditions = np.array([CONDITIONS.index(query.condition) for query in queries.queries])
-            parts = []
-            for asked, chosen in self._alike(triples, conditions):
-                among, _ = self.candidates.of(int(asked.relation[0]))
-                parts.append(self._counts_of(triples[chosen], Scores(self.data, asked, among)))
-            self._keep_counted(queries, parts)
-        assert self._counted
-        return self._counted[1]
+    @cached_property
+    def counted(self) -> dict[str, Answers]:
+        """The answers of every method without a model to the test set."""
+        queries = self.data.datasets()["test"].queries
+        triples = np.array([query.triple for query in queries])
+        conditions = np.array([CONDITIONS.index(query.condition) for query in queries])
+        parts = []
+        for asked, chosen in self._alike(triples, conditions):
+            among, _ = self.candidates.of(int(asked.relation[0]))
+            parts.append(self._counts_of(triples[chosen], Scores(self.data, asked, among)))
+        return {name: Answers.joined([part[name] for part in parts]) for name in parts[0]}
 
     def _counts_of(self, triples: np.ndarray, scores: Scores) -> dict[str, Answers]:
         """Returns the answers of every method without a model to Q questions of one relation."""
         asked, among = scores.asked, scores.among
         by_method = {
             FREQUENCY: self.baselines.frequency(asked, among),
-            TRIVIAL: self.baselines.trivial(asked, among),
+            CUE: self.baselines.cue(asked, among),
             RULE: self.baselines.rule(asked, among),
             COMBINED: scores.counted(),
         }
         return {name: self.candidates.rank(triples, asked, values) for name, values in by_method.items()}
-
-    def _keep_counted(self, queries: Queries, parts: list[dict[str, Answers]]) -> None:
-        answers = {name: Answers.joined([part[name] for part in parts]) for name in parts[0]}
-        self._counted = (queries.split, len(queries)), answers
 
     @cached_property
     def baselines(self) -> Baselines:

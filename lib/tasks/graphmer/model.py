@@ -317,7 +317,8 @@ class Ranker(nn.Module):
         vectors, origins = self.entities(first["pieces"], first["kind"], first["vector"]).unbind(1)
         places = batch["places"] + self.places(leaves, roots, batch)
         meant = self.named(roots, origins, first["kind"], batch["near"])
-        trusting = trusting + pointed(places, meant, batch, first["name"], first["name_owner"])
+        with torch.autocast(roots.device.type, enabled=False):
+            trusting = trusting + pointed(places, meant, batch, first["name"], first["name_owner"])
         alike = self.queries(leaves, batch) @ vectors.T
         of_file = self._of(self.own_file, batch)[..., None] * torch.log1p(batch["own"])
         of_file = of_file + _weighted(batch["features"], first["kind"], *_parted(self.trust_beside_file(leaves)))
@@ -343,14 +344,15 @@ def pointed(places: Tensor, meant: Tensor, batch: Batch, name: Tensor, owner: Te
     """places (B, G, L), name and owner (C) of candidates -> (B, G, C) log(1 + sum of exp over the name's places).
 
     `meant` (B, L, C) is added to a place for a candidate. A place after `owner.` of the candidate's owner, or after
-    `self.` of its class, counts more.
+    `self.` of its class, counts more. The gradient of `total` is up to exp(15) where no place names a candidate, so
+    the caller switches off autocast: fp16 ends at 65,504, and that times 0 is NaN.
     """
     named = batch["word"][:, :, None] == name  # (B, L, C)
     owned = named & (batch["owner"][:, :, None] == owner)
     factor = meant.float().clamp(-MOST_MEANT, MOST_MEANT).exp()
     named, owned = factor * named, factor * owned
     places = places.float().clamp(max=15.0)
-    most = places.detach().amax(-1, keepdim=True).clamp(min=0)  # sums of what is left are small enough for fp16
+    most = places.detach().amax(-1, keepdim=True).clamp(min=0)
     weight = (places - most).exp()
     after_self = weight * (batch["is_self"] == 1)[:, None]
     total = weight @ named + batch["boost"][..., None] * (weight @ owned)

@@ -19,8 +19,8 @@ class Rows:
 
     `ids` are pieces, `within` the place of a piece in its word. `word` is the word that begins there in the text and is
     shown, `hidden` the one that is not; `owner` the word before a dot before it, `previous` the kind of the word before
-    it, `is_self` and `is_call` whether `self.` stands before it and a bracket behind. `name_length` (B) is the number
-    of roots of the head's last name.
+    it, `is_self`, `is_super` and `is_call` whether `self.` or `super().` stands before it and a bracket behind.
+    `name_length` (B) is the number of roots of the head's last name.
     """
 
     ids: np.ndarray
@@ -30,6 +30,7 @@ class Rows:
     owner: np.ndarray
     previous: np.ndarray
     is_self: np.ndarray
+    is_super: np.ndarray
     is_call: np.ndarray
     name_length: np.ndarray
 
@@ -156,10 +157,15 @@ class Layout:
             return np.where(np.roll(row, -offset) == row, np.roll(shown, -offset), -1)
 
         before = near(-1)
-        owner = np.where(before == corpus.word_index("."), near(-2), -1)
+        dot, bracket, called = map(corpus.word_index, (".", "(", "super"))
+        owner = np.where(before == dot, near(-2), -1)
+        # No text has closing brackets: super ( . m, and super ( Name self . m
+        is_super = (owner == bracket) & (near(-3) == called)
+        is_super |= (owner >= 0) & (near(-3) != dot) & (near(-4) == bracket) & (near(-5) == called)
         return {
             "owner": owner,
             "previous": np.where(before >= 0, self.kind_before[np.maximum(before, 0)], 0),
             "is_self": np.isin(owner, [corpus.word_index("self"), corpus.word_index("cls")]).astype(np.int64),
-            "is_call": (near(1) == corpus.word_index("(")).astype(np.int64),
+            "is_super": is_super.astype(np.int64),
+            "is_call": (near(1) == bracket).astype(np.int64),
         }

@@ -13,10 +13,10 @@ from lib.tasks.graphmer.ranking import Answers, by_file, figures, interval, reso
 from lib.tasks.graphmer.settings import CONDITIONS
 from lib.text import aligned
 
-FREQUENCY, TRIVIAL, RULE, COMBINED, ENCODER = "frequency", "trivial", "rule", "counts combined", "counts + encoder"
+FREQUENCY, CUE, RULE, COMBINED, ENCODER = "frequency", "single cue", "rule", "counts combined", "counts + encoder"
 RANGE, TRAINED, NAMESAKES = "by range", "of training", "of its name"
-_TRIVIAL_NAMES = {"full_text": "text match", "masked": "context words", "name_only": "head name"}
-_GAINS = (COMBINED, TRIVIAL)  # over which the encoder's gain is given
+_CUES = {"full_text": "text match", "masked": "context words", "name_only": "head name"}
+_GAINS = (COMBINED, CUE)  # over which the encoder's gain is given
 
 
 def rows(methods: Mapping[str, Answers], corpus: Corpus, structural: np.ndarray) -> list[dict[str, Any]]:
@@ -25,13 +25,12 @@ def rows(methods: Mapping[str, Answers], corpus: Corpus, structural: np.ndarray)
     The methods have answered the same questions. `structural` (relations) is True for relations that a rule on names
     answers. `low` and `high` bound the MRR; gains are paired, question by question, and bounded in the same way.
     """
-    first = methods[FREQUENCY]
     ordered = {name: answers[np.lexsort((answers.triple, answers.condition))] for name, answers in methods.items()}
     first = ordered[FREQUENCY]
     files = by_file(corpus, first)
     found = []
     for place, chosen in _groups(first, corpus, structural):
-        for candidates, name in itertools.product((RANGE, TRAINED), (FREQUENCY, TRIVIAL, COMBINED, ENCODER)):
+        for candidates, name in itertools.product((RANGE, TRAINED), (FREQUENCY, CUE, COMBINED, ENCODER)):
             if name not in ordered:
                 continue
             ranks = {n: _ranks(a, candidates)[chosen] for n, a in ordered.items()}
@@ -100,28 +99,27 @@ def write(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def headline_text(found: Sequence[Mapping[str, Any]]) -> str:
-    """Returns sentences on the rows: what was asked, what is trivial, and what the encoder adds, with intervals."""
+    """Returns sentences on the rows: what was asked, what the methods are, what the encoder adds, with intervals."""
     headline = [row for row in found if (row["relations"], row["tails"]) == ("non-structural", "all")]
     asked = next(row["triples"] for row in headline if row["candidates"] == RANGE)
-    trivial = ", ".join(f"{_TRIVIAL_NAMES[condition]} in {condition}" for condition in CONDITIONS)
-    lines = [
-        ["condition", "candidates", *(name for name in (FREQUENCY, TRIVIAL, COMBINED, ENCODER)), "gain, 95 % by file"]
-    ]
+    cues = ", ".join(f"{_CUES[condition]} in {condition}" for condition in CONDITIONS)
+    lines = [["condition", "candidates", *(name for name in (FREQUENCY, CUE, COMBINED, ENCODER)), "gain, 95 % by file"]]
     for condition, candidates in [*itertools.product(CONDITIONS, (RANGE, TRAINED)), (CONDITIONS[0], NAMESAKES)]:
         of = {r["method"]: r for r in headline if (r["condition"], r["candidates"]) == (condition, candidates)}
         if ENCODER in of:
             key = "hits1" if candidates == NAMESAKES else "mrr"
             gain = of[ENCODER]
             bounds = f"[{gain[f'gain over {COMBINED}, low']:+.3f}, {gain[f'gain over {COMBINED}, high']:+.3f}]"
-            values = [f"{of[name][key]:.3f}" for name in (FREQUENCY, TRIVIAL, COMBINED, ENCODER)]
+            values = [f"{of[name][key]:.3f}" for name in (FREQUENCY, CUE, COMBINED, ENCODER)]
             lines.append([condition, candidates, *values, f"{gain[f'gain over {COMBINED}']:+.3f} {bounds}"])
     return (
-        f"Filtered tail prediction on {asked:,} triples of held-out files, non-structural relations. Trivial is "
-        f"{trivial}. Counts combined is the baseline: the gain is what the encoder adds to it, with the interval of a "
+        f"Filtered tail prediction on {asked:,} triples of held-out files, non-structural relations. The single cue is "
+        f"{cues}. Counts combined is the baseline: the gain is what the encoder adds to it, with the interval of a "
         "paired bootstrap over files. Full text is mostly copying: the tail's name stands in the text. Candidates by "
         "range are all entities that the ontology allows; of training, the tails that training has, and an unseen tail "
-        "is last; of its name, the share of right ones among the entities of the right name. evaluation.csv has every "
-        f"table.\n{aligned(lines)}"
+        "is last; of its name, the share of right ones among the entities of the right name. `mrr` alone, by which "
+        "weights are selected, is the mean of the six MRRs of the table: three conditions by range and of training. "
+        f"evaluation.csv has every table.\n{aligned(lines)}"
     )
 
 

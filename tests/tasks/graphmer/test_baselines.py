@@ -31,7 +31,7 @@ def test_a_tail_whose_name_stands_in_the_text_comes_first(graphmer):
     task = graphmer()
     corpus = task.data.corpus
     triple, asked, among = asked_in(task, FULL_TEXT)
-    scores = Baselines(task.data.scorer.counts).trivial(asked, among)[0]
+    scores = Baselines(task.data.scorer.counts).cue(asked, among)[0]
     text = corpus.window_text(corpus.window_of[triple])
     assert corpus.name[scores.argmax()] in text
     assert (np.isin(corpus.name, text) == (scores >= 1e9)).all()
@@ -53,7 +53,7 @@ def test_context_words_are_a_naive_bayes_over_training_facts(graphmer):
         share = number.sum() / total.sum()
         want = want + np.log((number + 0.3 * (share + 1e-6)) / (total + 0.3))
     assert len(wanted) > 2
-    got = Baselines(counts).trivial(asked, among)[0]
+    got = Baselines(counts).cue(asked, among)[0]
     assert np.allclose(got - got[0], want - want[0], atol=1e-4) and np.ptp(got) > 1
 
 
@@ -61,7 +61,7 @@ def test_tails_of_heads_of_the_same_name_come_first_without_text(graphmer):
     task = graphmer()
     corpus = task.data.corpus
     triple, asked, among = asked_in(task, NAME_ONLY)
-    scores = Baselines(task.data.scorer.counts).trivial(asked, among)[0]
+    scores = Baselines(task.data.scorer.counts).cue(asked, among)[0]
     train = corpus.triples_of("train")
     name = corpus.name[corpus.head[corpus.window_of[triple]]]
     same = train[

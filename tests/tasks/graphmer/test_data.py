@@ -61,8 +61,14 @@ def test_the_corpus_is_mapped_and_workers_get_its_place_alone(graphmer):
 
 @pytest.mark.skipif(not (SAMPLES / "graphmer_kg").is_dir(), reason="the sample graph is not there")
 def test_the_given_sample_graph_is_read_and_trained_on(graphmer):
-    task = graphmer({"data.dir": str(SAMPLES / "graphmer_kg"), "workload.chain.vocabulary": 2000,
-                     "workload.split.validation": 0.05, "workload.split.test": 0.1})
+    task = graphmer(
+        {
+            "data.dir": str(SAMPLES / "graphmer_kg"),
+            "workload.chain.vocabulary": 2000,
+            "workload.split.validation": 0.05,
+            "workload.split.test": 0.1,
+        }
+    )
     assert len(task.data.corpus.relation) == 24_559
     batch = task.collate([task.datasets()["train"][i] for i in range(4)], generator())
     sums, _ = task.loss(task.model(), batch)
@@ -117,3 +123,10 @@ def test_a_cache_that_cannot_be_written_is_said_and_ends_nothing(graphmer, tmp_p
     assert graphmer().data.corpus.fingerprint() == want
     out = capsys.readouterr().out
     assert "The graph is not kept for the next run" in out and "The corpus is not kept for the next run" in out
+
+
+def test_a_single_python_file_is_no_graph_and_the_advice_is_its_folder(graphmer, tmp_path):
+    file = tmp_path / "tree" / "house0.py"
+    for given in (str(file), [str(tmp_path / "tree"), str(file)]):
+        with pytest.raises(BadInput, match=rf"one Python file.*data.dir={tmp_path / 'tree'}\."):
+            graphmer({"data.dir": given}).data  # noqa: B018

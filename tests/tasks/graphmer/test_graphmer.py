@@ -12,6 +12,7 @@ from lib.errors import BadInput
 from lib.report.progress import Plain
 from lib.task import find_task, load_config
 from lib.training import contract, loop
+from lib.training.evaluation import evaluate
 from lib.training.session import Session
 from tests.conftest import ROOT
 from tests.tasks.graphmer.conftest import CONFIG, generator
@@ -121,3 +122,18 @@ def test_a_plan_of_the_memory_imports_neither_data_nor_evaluation():
     code = "import sys, lib.tasks.graphmer; print(*(m for m in sys.modules if m.startswith('lib.tasks.graphmer.')))"
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {name.rpartition(".")[2] for name in out.split()} == {"model", "settings", "tokens"}
+
+
+def test_fp16_trains_without_lowering_the_loss_scale_and_evaluates_as_fp32_does(graphmer, tmp_path):
+    """A candidate that no place names has a gradient of up to exp(15) times 0 on its way, which fp16 cannot hold."""
+    steps = {"training.max_steps": 60, "training.evaluate_every_steps": 60, "training.effective_batch": 8}
+    fitted = {"optimizer.lr": 5e-3, "workload.model.hidden": 16, "workload.objective.fitting_steps": 60}
+    task = graphmer({**steps, **fitted, "training.precision": "fp16"})
+    outcome = train(task, tmp_path)
+    assert outcome.state.scaler.get_scale() >= 4096 and outcome.state.skipped_steps <= 4
+    in_half = evaluate(outcome.state, task, task.config, task.datasets()["test"])
+    outcome.state.precision = "fp32"
+    wide = evaluate(outcome.state, task, task.config, task.datasets()["test"])
+    assert in_half["mrr"] == pytest.approx(wide["mrr"], abs=0.01)
+    answers = task.predict([outcome.state.model], tmp_path / "tree", None)
+    assert answers and all(0 < row["probability"] <= 1 for row in answers.values())

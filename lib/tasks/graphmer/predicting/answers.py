@@ -136,16 +136,19 @@ class _Predicting:
         self.by_key = {triple.key: triple for triple in graph.triples}
 
     def check(self) -> dict[str, dict[str, float]]:
-        """Returns how well known facts of the tree are answered when they are hidden, by the first model."""
+        """Returns how well known facts of the tree are answered when they are hidden, by the first model.
+
+        References are those of an object, as nearly all unresolved ones are; where there are none, all.
+        """
         found = self.calibration.hidden(self.joined.windows, self.answering[0], _CHECKED)
         checked = {}
         for kind, hidden in found.items():
             if not self.can(kind):
                 continue
-            weights = weights_of(self.models[0], kind)[1]
-            checked[kind] = judged(hidden.choices, weights)
-            if hidden.of_object.any():
-                checked[kind]["right of an object's"] = judged(hidden.choices[hidden.of_object], weights)["right"]
+            weights, choices = weights_of(self.models[0], kind)[1], hidden.choices
+            every = judged(choices, weights)
+            asked = judged(choices[hidden.of_object], weights) if hidden.of_object.any() else every
+            checked[kind] = {**asked, "number of all": every["number"], "right of all": every["right"]}
         return checked
 
     def can(self, kind: str) -> bool:
@@ -170,7 +173,7 @@ class _Predicting:
     def gaps(self) -> list[Answer]:
         """Returns the facts that are missing with some probability, the most probable first."""
         filling, corpus = self.calibration.filling, self.corpus
-        asked = filling.questions(self.joined.windows)
+        asked = filling.open(filling.questions(self.joined.windows))
         found: dict[tuple[str, str, str], Answer] = {}
         batches = zip(*(filling.ask(asked, answering) for answering in self.answering), strict=True)
         for parts in _shown(batches, len(filling.batches(asked)), "batches of questions for missing facts answered"):

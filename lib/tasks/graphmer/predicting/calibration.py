@@ -74,7 +74,7 @@ class Calibration:
             known = known[_some(len(known), most)]
             asked = list(self.asking.ask(known, answering))
             gaps = self.filling.questions(windows)
-            gaps = self.filling.hiding(gaps[_some(len(gaps), most)])
+            gaps = self.filling.open(self.filling.hiding(gaps[_some(len(gaps), most)]))
             filled = list(self.filling.ask(gaps, answering))
         found = {}
         if asked:
@@ -174,9 +174,9 @@ def as_text(rows: list[Mapping[str, Any]]) -> str:
     return (
         "Predictions about the test's files, of which known facts were hidden. References: which entity of the name "
         "is meant, or none that the graph has; of an object: as in `x.get()`, where the text does not say what x is, "
-        f"which most unresolved ones are. Sure: given {SURE:g} or more. Missing facts: half of the questions have one "
-        f"hidden.\n{aligned(turned, left=(0,))}\nProbabilities of {ENCODER}, and how many of these answers are right; "
-        f"predictions.csv has the same of all groups and methods.\n{_bins_as_text(rows)}"
+        f"which most unresolved ones are. Sure: given {SURE:g} or more. Missing facts: results of functions, of which "
+        f"half of the known ones are hidden.\n{aligned(turned, left=(0,))}\nProbabilities of {ENCODER}, and how many "
+        f"of these answers are right; predictions.csv has the same of all groups and methods.\n{_bins_as_text(rows)}"
     )
 
 

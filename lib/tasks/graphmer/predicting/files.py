@@ -157,15 +157,21 @@ class Found:
         found = self.checked.get(kind)
         if not found:
             return ""
-        what, hidden = "known references of this tree, each hidden in its turn", ""
+        right = f"{found['right']:.1%}"
+        sure = f", and {found['right of the sure']:.1%} of those given {SURE:g} or more" if found["sure"] else ""
         if kind == GAPS:
-            what, hidden = "questions for missing facts of this tree", ", half of them with a known one hidden"
-        parts = [f"{found['right']:.1%} are answered rightly"]
-        if found["sure"]:
-            parts.append(f"of the {found['sure']:.0%} given {SURE:g} or more {found['right of the sure']:.1%}")
-        if (of_object := found.get("right of an object's")) is not None:
-            parts.append(f"of those like x.get(), as most unresolved ones are, {of_object:.1%}")
-        return f"Checked on {found['number']:,} {what}{hidden}: {', '.join(parts)}."
+            return (
+                f"Checked on {found['number']:,} functions of this tree without a known result, or with theirs hidden: "
+                f"{right} are answered rightly{sure}. Expect fewer of the missing facts: no more than half were right "
+                "in packages that were read."
+            )
+        every, alike = found["number of all"], ""
+        if found["number"] < every:
+            alike = f" like x.get(), as most unresolved ones are; of all {every:,} it is {found['right of all']:.1%}"
+        return (
+            f"Expect {right} of the unresolved references to be answered rightly{sure}: so many are of "
+            f"{found['number']:,} known references of this tree{alike}. Each was hidden in its turn."
+        )
 
     def _examples(self, answers: Sequence[Answer]) -> list[list[str]]:
         """Returns rows of some answers, evenly from all that are likely."""

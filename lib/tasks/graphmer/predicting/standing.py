@@ -17,7 +17,8 @@ class Stands:
     """Features of (N) answers and of none (Q), and (Q) which references are of an object that no answer belongs to.
 
     The features are those of settings.OF_REFERENCES from "dotted function" on. `visible` (N) is False where a bare name
-    cannot mean an answer: a method, or what another function defines within itself.
+    cannot mean an answer (a method, or what another function defines within itself), and after `super().` one of the
+    own class.
     """
 
     answer: np.ndarray
@@ -70,8 +71,11 @@ class Standing:
         ]
         many = np.log1p(np.bincount(question, minlength=len(window)))
         none = [np.ones(len(window)), of_object, after_self.any(1), is_bare, many]
-        is_method = self.is_method[entity] & (corpus.parent[entity] != head[question])
-        hidden = is_bare[question] & (is_method | (self.is_local[entity] & ~within))
+        is_method, parent = self.is_method[entity], corpus.parent[entity]
+        is_local = self.is_local[entity] & ~within
+        hidden = is_bare[question] & ((is_method & (parent != head[question])) | is_local)
+        of_super = is_dotted & (~dotted | (rows.is_super == 1)).all(1)
+        hidden |= of_super[question] & is_method & (parent == corpus.parent[head][question])
         return Stands(np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden)
 
     def _is_of_class(self) -> np.ndarray:

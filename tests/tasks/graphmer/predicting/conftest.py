@@ -28,7 +28,7 @@ class Gate:
 
 def outer():
     def hidden():
-        return 1
+        return Gate()
     return hidden
 ''',
     "shop/main.py": '''
@@ -48,6 +48,7 @@ def visit(thing, other):
 def local(make):
     hidden = make()
     hidden()
+    return hidden or shut.Gate()
 
 
 class Room(Unknown):

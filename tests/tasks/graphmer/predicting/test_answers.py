@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -61,7 +62,8 @@ def test_an_archive_predicts_in_an_empty_folder_on_another_machine(run, elsewher
     assert main(["predict", str(tmp_path / "empty" / "outputs.tar.gz"), str(elsewhere), str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     assert "facts of 3 files" in said and "6 of them are references that could not be followed" in said
-    assert "known references of this tree, each hidden in its turn" in said and "missing facts" in said
+    assert re.search(r"Expect [\d.]+% of the unresolved references to be answered rightly", said)
+    assert "Each was hidden in its turn." in said and "missing facts" in said
     assert not (tmp_path / "cache").exists(), "nothing was built of this machine's library"
     found = {(row["head"], row["asked"]): row for row in rows_of(tmp_path / "out")}
     row = found["shop.main.visit", "name::open_slowly"]
@@ -103,7 +105,7 @@ class Sure:
             for name in ("of_references", "of_gaps"):
                 buffer = model.get_buffer(name)
                 buffer.copy_(torch.zeros_like(buffer))
-                buffer[:, 0] = 0.1
+                buffer[:, 0] = 1.0
                 buffer[:, -1 if name == "of_gaps" else -5] = -20.0
 
 
@@ -116,7 +118,7 @@ def test_the_completed_graph_has_what_is_likely_marked_with_its_probability(run,
     answers = {(row["head"], row["relation"], row["tail"]): row["probability"] for row in found.values() if row["tail"]}
     assert {key for key, p in answers.items() if p > 0.5} <= keys <= {key for key, p in answers.items() if p >= 0.5}
     assert ("shop.main.visit", "calls", "shop.doors.Door.open_slowly") in keys
-    assert {line["relation"] for line in predicted} & {"raises", "returns"}, "missing facts too"
+    assert {line["relation"] for line in predicted} & {"returns"}, "missing facts too"
     graph = networkx.read_graphml(tmp_path / "out" / "graph.graphml", force_multigraph=True)
     marked = [data for _, _, data in graph.edges(data=True) if data["predicted"]]
     assert len(marked) == len(predicted) and all(0.5 <= data["probability"] <= 1 for data in marked)

@@ -58,7 +58,8 @@ def test_the_test_says_how_predictions_do_beside_the_counts(fitted):
     task, model = fitted
     with torch.inference_mode():
         measured = task.calibration.measured(model)
-        hidden = task.calibration.hidden(task.data.corpus.windows_of("test"), Answering(task.data, model))[REFERENCES]
+        of_kind = task.calibration.hidden(task.data.corpus.windows_of("test"), Answering(task.data, model))
+    hidden = of_kind[REFERENCES]
     rows = {(r["questions"], r["group"], r["method"], r["figure"]): r["value"] for r in measured}
     for method, weights in zip((COMBINED, ENCODER), weights_of(model, REFERENCES), strict=True):
         for name, value in judged(hidden.choices, weights).items():
@@ -68,9 +69,8 @@ def test_the_test_says_how_predictions_do_beside_the_counts(fitted):
     text = calibration.as_text(measured)
     assert "calibration error" in text and "precision at 10" in text
     bins = [row for row in measured if row["figure"].startswith("predicted ") and row["group"] == "all"]
-    assert sum(row["answers"] for row in bins if (row["questions"], row["method"]) == (GAPS, ENCODER)) == len(
-        task.calibration.filling.questions(task.data.corpus.windows_of("test"))
-    )
+    answers = [row["answers"] for row in bins if (row["questions"], row["method"]) == (GAPS, ENCODER)]
+    assert sum(answers) == len(of_kind[GAPS].choices)
     assert f"{bins[-1]['predicted']:.3f}" in text and f"{bins[-1]['value']:.3f}" in text
 
 
@@ -89,5 +89,5 @@ def test_no_more_questions_are_asked_than_wanted_and_the_same_ones(fitted):
     windows = task.data.corpus.windows_of("train")
     with torch.inference_mode():
         first, again = (task.calibration.hidden(windows, Answering(task.data, model), 7) for _ in range(2))
-    assert len(first[REFERENCES].file) == len(first[GAPS].file) == 7
+    assert len(first[REFERENCES].file) == 7 >= len(first[GAPS].file) > 0
     assert np.array_equal(first[REFERENCES].choices.features, again[REFERENCES].choices.features)

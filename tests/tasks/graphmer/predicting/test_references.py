@@ -8,6 +8,7 @@ from lib.tasks.graphmer.answering import Answering
 from lib.tasks.graphmer.predicting import references
 from lib.tasks.graphmer.predicting.references import Asking
 from lib.tasks.graphmer.settings import OF_REFERENCES
+from tests.tasks.graphmer.predicting.conftest import joined_with, tree_of
 
 
 def asked(asking, wanted, answering=None):
@@ -27,6 +28,10 @@ def asked(asking, wanted, answering=None):
 
 @pytest.fixture
 def answers(joined):
+    return answers_of(joined)
+
+
+def answers_of(joined):
     """What competes for the names that could not be followed."""
     asking, corpus = Asking(joined.data, leave_out=True), joined.data.corpus
     triples = joined.triples[corpus.entity_type[corpus.tail[joined.triples]] == asking.unresolved_kind]
@@ -52,6 +57,29 @@ def test_features_say_how_the_name_stands_and_what_the_file_imports(answers):
     bare = answers["local", "make"][None]
     assert bare["none of a bare name"] == 1 and bare["none of an object's"] == 0
     assert of_door["counts"] != 0 and of_door["counts of an object's"] == of_door["counts"]
+
+
+SUPER = """
+class Room(Unknown):
+    def paint(self):
+        return super().paint()
+
+    def greet(self):
+        return super(Room, self).greet()
+
+    def call(self, other):
+        other.call(super().call())
+"""
+
+
+def test_what_follows_super_is_not_the_own_classs(fitted, tmp_path):
+    (tmp_path / "house").mkdir()
+    (tmp_path / "house" / "room.py").write_text(SUPER)
+    joined = joined_with(fitted[0], tree_of(fitted[0], tmp_path / "house"))
+    found = answers_of(joined)
+    names = {word: set(entities) - {None} for (_, word), entities in found.items()}
+    assert names["paint"] == names["greet"] == set()
+    assert names["call"] == {"room.Room.call"}, "of another object it may be"
 
 
 def known(joined, head):

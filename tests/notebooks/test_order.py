@@ -1,0 +1,68 @@
+"""What the cells of a notebook print and leave, in their order, are the figures of an evaluation by itself."""
+
+import csv
+import dataclasses
+
+import pytest
+
+from lib import launch, notebook
+from lib.launch import resume, smoke, watching
+from lib.report.summary import Summary
+from lib.task import load_config
+from tests.supervised.conftest import CONFIG as SUPERVISED
+from tests.tasks.glacier.conftest import TINY
+from tests.tasks.glacier.files import write_scenes
+from tests.tasks.graphmer.conftest import CONFIG as GRAPHMER
+from tests.tasks.graphmer.conftest import write_tree
+from tests.tasks.legal.conftest import CONFIG as LEGAL
+from tests.tasks.vqa.conftest import CONFIG as VQA
+
+WORKLOADS = {"graphmer": GRAPHMER, "glacier": TINY, "legal": LEGAL, "vqa": VQA, "own": SUPERVISED}
+SMALL = {"training.max_steps": 2, "training.evaluate_every_steps": 1, "training.smoke_steps": 1}
+
+
+def configured(name, home):
+    """The configuration of a workload on tiny data, of more than two batches."""
+    (home / f"{name}.yaml").write_text(WORKLOADS[name].replace("NAME", "Heights"))
+    places = {"graphmer": home / "tree", "glacier": home / "scenes"}
+    if name == "graphmer":
+        write_tree(home)
+    if name == "glacier":
+        write_scenes(places[name], 8)
+    given = {"data.dir": str(places[name])} if name in places else {}
+    return load_config(home / f"{name}.yaml", {**SMALL, **given, "output_dir": str(home / "runs")})
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_smoke_test_before_training_changes_no_figure(name, tmp_path):
+    run = launch.prepare(configured(name, tmp_path))
+    smoke.test(run)
+    resume.announce(run)
+    drawn = watching.watched(run).baseline
+    summary = launch.train(run)
+    table = run.folder / "evaluation.csv"
+    printed, written = notebook.compare(summary), table.read_bytes() if table.exists() else b""
+    if name == "graphmer":
+        _check_table(summary, table)
+    # A task of its own evaluates the same weights, for a run whose test failed
+    table.unlink(missing_ok=True)
+    untested = dataclasses.replace(summary, metrics={}, baseline={}, report="", missing={"test": "it failed"})
+    untested.write(run.folder)
+    alone = launch.train(launch.prepare(run.config))
+    assert drawn == summary.baseline == alone.baseline
+    assert summary.metrics == alone.metrics == Summary.read(run.folder).metrics
+    assert printed == notebook.compare(alone)
+    assert written == (table.read_bytes() if table.exists() else b"")
+
+
+def _check_table(summary, table):
+    """Holds the figures of a summary to graphmer's table of the same test."""
+    with table.open() as file:
+        whole = [r for r in csv.DictReader(file) if (r["tails"], r["relations"]) == ("all", "non-structural")]
+    by_place = {(row["condition"], row["candidates"], row["method"]): row for row in whole}
+    for figures, method in ((summary.baseline, "counts combined"), (summary.metrics, "counts + encoder")):
+        assert figures["resolved"] == pytest.approx(float(by_place["full_text", "of its name", method]["hits1"]))
+        for condition in ("full_text", "masked", "name_only"):
+            for key, candidates in (("", "by range"), ("trained_", "of training")):
+                row = by_place[condition, candidates, method]
+                assert figures[f"mrr_{key}{condition}"] == pytest.approx(float(row["mrr"]))
