@@ -56,9 +56,7 @@ def above(measure: Callable[..., np.ndarray], counts: np.ndarray, reference: np.
     return measure(counts, known) - measure(reference, known)
 
 
-def paired(
-    measure: Callable[..., np.ndarray], counts: np.ndarray, reference: np.ndarray, draws: int
-) -> list[Interval]:
+def paired(measure: Callable[..., np.ndarray], counts: np.ndarray, reference: np.ndarray, draws: int) -> list[Interval]:
     """(units, classes, classes) counts of two methods -> what `above` returns, with intervals over the same draws."""
     value = above(measure, counts.sum(0), reference.sum(0))
     if len(counts) < 2:

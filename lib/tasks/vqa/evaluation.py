@@ -9,13 +9,12 @@ import numpy as np
 from lib.report.result import write_table
 from lib.scores import Interval
 from lib.tasks.vqa import scoring
-from lib.tasks.vqa.records.record import Record
+from lib.tasks.vqa.records.record import OTHER, Record
 from lib.tasks.vqa.rules import Rules
 from lib.text import aligned
 
 METRICS = ("exact", "token_f1", "rouge_l", "valid")
 MODEL = "the model"
-OTHER = "other types"
 _MANY, _FEWEST = 20, 20  # of more types than these, those of fewer questions share a row
 _DRAWS = 2000
 _AT_ONCE = 100  # draws

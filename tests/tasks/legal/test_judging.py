@@ -75,7 +75,7 @@ def test_a_gain_is_paired_by_document_so_that_what_is_equal_everywhere_has_no_wi
 
 
 def test_a_gain_counts_one_set_of_roles_for_both_methods():
-    """A draw without the last document has role 2 in the predictions of one method alone: wrong or right, both count it."""
+    """Without the last document one method alone predicts role 2: both count it."""
     truth = [np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), np.array([2, 2])]
     sure = [np.array([0, 0, 1, 0]), np.array([0, 0, 1, 0]), np.array([2, 2])]
     guess = [np.array([0, 0, 1, 2]), np.array([0, 0, 1, 2]), np.array([2, 2])]
