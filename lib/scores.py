@@ -45,6 +45,17 @@ def intervals(values: np.ndarray, draws: np.ndarray) -> list[Interval]:
     return [Interval(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
 
 
+def concluded(name: str, best: str, measure: str, gain: Interval, units: int, unit: str) -> str:
+    """Returns a sentence on whether a method is above the strongest baseline, as far as draws of the units can tell."""
+    side = "above" if gain.value > 0 else "below" if gain.value < 0 else "level with"
+    beside = f"{name} is {side} the strongest baseline by {measure}, {best}: {gain.signed}"
+    if math.isnan(gain.low):
+        return f"{beside}. There is one {unit} alone, so nothing says how far chance goes."
+    if gain.low <= 0 <= gain.high:
+        return f"{beside}. The interval, over draws of {units:,} {unit}s, holds 0: this test does not tell them apart."
+    return f"{beside}. The interval is over draws of {units:,} {unit}s, paired."
+
+
 def present(counts: np.ndarray) -> np.ndarray:
     """(..., classes, classes) counts -> (..., classes) whether a class is there or predicted."""
     return counts.sum(-1) + counts.sum(-2) > 0

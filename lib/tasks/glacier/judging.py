@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.scores import IGNORE, Interval, mcc, paired, per_class, present, scores_of
+from lib.scores import IGNORE, Interval, concluded, mcc, paired, per_class, present, scores_of
 from lib.text import aligned
 
 MEASURES = ("mcc", "mean_iou")
@@ -104,6 +104,7 @@ class Judged:
             return []
         units = [self.units[number] for number in self.numbers]
         found = {name: gains(self.counts[self.numbers], counts, units) for name, counts in self.baselines.items()}
+        best = strongest(self.baselines)
         rows = [[f"{self.name} less {name}", *(one.signed for one in gain.values())] for name, gain in found.items()]
         some = len(self.numbers) < len(self.counts)
         where = f"{len(self.numbers):,} of {len(self.counts):,} tiles of the test" if some else "The test"
@@ -111,7 +112,7 @@ class Judged:
         return [
             f"{where}, {len(set(units)):,} scenes or squares that the split keeps together:\n"
             f"{aligned(self._methods(digits=4), left=[0])}",
-            f"{table}\n{_concluded(self.name, strongest(self.baselines), found, len(set(units)))}",
+            f"{table}\n{concluded(f'The {self.name}', best, 'MCC', found[best]['mcc'], len(set(units)), 'scene')}",
         ]
 
     def _scenes(self) -> list[list[str]]:
@@ -134,18 +135,6 @@ class Judged:
         head, *rows = self._scenes()
         more = f" of {len(rows):,}; scenes.csv has all" if len(rows) > _WORST else ""
         return f"The worst scenes by mean IoU{more}:\n{aligned([head, *rows[:_WORST]], left=[0])}"
-
-
-def _concluded(name: str, best: str, found: Mapping[str, Mapping[str, Interval]], units: int) -> str:
-    """Returns a sentence on whether the network is above the strongest baseline, as far as the scenes can tell."""
-    gain = found[best][MEASURES[0]]
-    side = "above" if gain.value > 0 else "not above"
-    beside = f"The {name} is {side} the strongest baseline by MCC, {best}: {gain.signed}"
-    if math.isnan(gain.low):
-        return f"{beside}. There is one scene alone, so nothing says how far chance goes."
-    if gain.low <= 0 <= gain.high:
-        return f"{beside}. The interval, over draws of {units:,} scenes, holds 0: this test does not tell them apart."
-    return f"{beside}. The interval is over draws of {units:,} scenes, paired."
 
 
 def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:

@@ -86,7 +86,9 @@ def test_the_strongest_baseline_is_named_and_whether_the_network_is_above_it():
     assert "The network is above the strongest baseline by MCC, strong: +0.300 [" in text
     assert "holds 0" not in text and "draws of 2 scenes, paired" in text
     text = judged(right([0.8, 0.8, 0.7, 0.7]), {"strong": strong}).text()
-    assert "not above the strongest baseline" in text and "this test does not tell them apart" in text
+    assert "The network is level with the strongest baseline" in text and "this test does not tell them apart" in text
+    text = judged(right([0.6] * 4), {"strong": strong}).text()
+    assert "The network is below the strongest baseline" in text and "holds 0" not in text
     alone = Judged(("land", "ice"), strong, {"weak": right([0.6] * 4)}, np.arange(4), ["s"] * 4, ["s"] * 4)
     assert "one scene alone" in alone.text() and "[" not in alone.text().split("\n\n")[1]
 
