@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from lib.errors import BadInput
+from lib.errors import BadInput, first_ten, printable
 from lib.tasks.glacier.survey import MOST_CLASSES, Found, groups_of
 
 _TWO = ("background", "foreground")
@@ -49,10 +49,13 @@ def configuration(found: Found) -> str:
     lines.append(f"  split: {_split(found)}")
     lines.append("  # The small network, for a CPU; without this line it is the U-Net with a ResNet-34.")
     lines.append("  model: {widths: [16, 16, 32, 64, 128], depths: [1, 1, 1, 1], decoder: [64, 32, 16, 16, 16]}")
-    empty = sum(not one.pixels[1] or _is_bare(one.codes, codes) for one in found.seen)
-    unusable = len(found.lacking) + len(found.broken) + empty
-    if unusable:
-        lines.append(f"  bad_input_limit: {unusable}   # scenes that cannot be used, named above")
+    empty = {one.scene.name: "no pixel has data" for one in found.seen if not one.pixels[1]}
+    bare = {one.scene.name: "the mask labels no pixel" for one in found.seen if _is_bare(one.codes, codes)}
+    read = [*found.broken, *(f"{name}: {why}" for name, why in {**bare, **empty}.items())]
+    if unusable := len(found.lacking) + len(read):
+        lines.append(f"  bad_input_limit: {unusable}   # scenes that cannot be used:")
+        named = [*first_ten(found.lacking).splitlines(), *(f"  {printable(one)}" for one in read)]
+        lines += [f"  # {line}" for line in named]
     return "\n".join(lines)
 
 
