@@ -48,7 +48,7 @@ def deal(
     names = [document.name for document in documents]
     order = sorted(range(len(documents)), key=names.__getitem__)  # the parts hang on names, not on the order of files
     ordered = [documents[place] for place in order]
-    own, notes = of_files(ordered) if given and by == "document" else ([""] * len(ordered), [])
+    own, notes = of_files(ordered, fold) if given and by == "document" else ([""] * len(ordered), [])
     held_out, validating = (np.array([part == name for part in own]) for name in ("test", "validation"))
     if by == "category":
         held_out, notes = _by_category(ordered, fold)
@@ -57,15 +57,9 @@ def deal(
     elif not held_out.any():
         rest = np.flatnonzero(~validating)
         held_out[rest] = _by_document([ordered[place] for place in rest], folds, fold, seed)
-    elif fold:
-        raise BadInput(
-            f"workload.split.fold is {fold}, and the files' own test has no folds. Set workload.split.given: false to "
-            "deal all documents."
-        )
     if validation and not validating.any():
         rest = np.flatnonzero(~held_out)
-        shares = [1 - validation, validation]
-        validating[rest[_dealt([ordered[place] for place in rest], shares, seed) == 1]] = True
+        validating[rest[_dealt([ordered[place] for place in rest], [1 - validation, validation], seed) == 1]] = True
     parts = {"train": ~held_out & ~validating, "validation": validating, "test": held_out}
     by_name = {name: [order[place] for place in np.flatnonzero(part)] for name, part in parts.items()}
     chosen = {name: tuple(sorted(part)) for name, part in by_name.items()}
@@ -74,10 +68,15 @@ def deal(
     return Parts(**{**chosen, "train": _subset(by_name["train"], subset_ratio, seed)}, notes=tuple(notes))
 
 
-def of_files(documents: Sequence[Document]) -> tuple[list[str], list[str]]:
+def of_files(documents: Sequence[Document], fold: int = 0) -> tuple[list[str], list[str]]:
     """Returns the part of each document by its file's name, "" where these make no split, and a sentence on it."""
     parts = [part_of(Path(document.file)) for document in documents]
     if makes_a_split(parts):
+        if fold and "test" in parts:
+            raise BadInput(
+                f"workload.split.fold is {fold}, and the files' own test has no folds. Set workload.split.given: false "
+                "to deal all documents."
+            )
         return parts, ["The split is that of the files' names; workload.split.given: false deals the documents anew."]
     names = ", ".join(sorted({*parts}))
     lacks = f"Files are named for {names} and none is named for train, so the documents are dealt anew."

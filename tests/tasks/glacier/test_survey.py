@@ -54,7 +54,7 @@ def test_floods_by_two_sensors_and_a_label_load_with_the_printed_settings(tmp_pa
     assert "other units" not in survey.text, "a chip without data has no units"
     assert survey.configuration.endswith(
         "bad_input_limit: 2   # scenes that cannot be used:\n"
-        "  #   Ghana_1: the mask labels no pixel\n  #   Ghana_0: no pixel has data"
+        "  #   Ghana_0: no pixel has data\n  #   Ghana_1: the mask labels no pixel"
     )
     parts = written(survey, tmp_path).datasets()  # the two dead chips are left out, and no more
     assert len(parts["train"].store.names) == 6 and all(len(part) for part in parts.values())
