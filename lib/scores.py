@@ -25,7 +25,7 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return f"{self.value:.3f}" + ("" if math.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]")
 
     @property
     def signed(self) -> str:
@@ -39,9 +39,9 @@ def resampled(counts: np.ndarray, draws: int) -> np.ndarray:
     return (weights.astype(np.float64) @ counts.reshape(units, -1)).reshape(draws, *counts.shape[1:])
 
 
-def intervals(values: np.ndarray, draws: np.ndarray) -> list[Interval]:
-    """(M) values and (draws, M) the same of each draw -> M intervals."""
-    low, high = np.percentile(draws, _BOUNDS, axis=0)
+def intervals(values: np.ndarray, draws: np.ndarray, units: int) -> list[Interval]:
+    """(M) values and (draws, M) the same of each draw -> M intervals; of one unit nothing can be drawn."""
+    low, high = np.percentile(draws, _BOUNDS, axis=0) if units > 1 else np.full((2, len(values)), math.nan)
     return [Interval(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
 
 
@@ -69,10 +69,8 @@ def above(measure: Callable[..., np.ndarray], counts: np.ndarray, reference: np.
 
 def paired(measure: Callable[..., np.ndarray], counts: np.ndarray, reference: np.ndarray, draws: int) -> list[Interval]:
     """(units, classes, classes) counts of two methods -> what `above` returns, with intervals over the same draws."""
-    value = above(measure, counts.sum(0), reference.sum(0))
-    if len(counts) < 2:
-        return [Interval(float(one), math.nan, math.nan) for one in value]
-    return intervals(value, above(measure, resampled(counts, draws), resampled(reference, draws)))
+    drawn = above(measure, resampled(counts, draws), resampled(reference, draws))
+    return intervals(above(measure, counts.sum(0), reference.sum(0)), drawn, len(counts))
 
 
 class Confusion:

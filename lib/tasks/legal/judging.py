@@ -40,7 +40,7 @@ def scores(counts: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
 
 def judge(counts: np.ndarray, draws: int = DRAWS) -> dict[str, Interval]:
     """(documents, classes, classes) -> each of METRICS with its interval by document."""
-    return _named(intervals(scores(counts.sum(0)), scores(resampled(counts, draws))))
+    return _named(intervals(scores(counts.sum(0)), scores(resampled(counts, draws)), len(counts)))
 
 
 def gain(counts: np.ndarray, reference: np.ndarray, draws: int = DRAWS) -> dict[str, Interval]:

@@ -41,7 +41,7 @@ def judge(values: np.ndarray, records: Sequence[Record]) -> list[Interval]:
     for _ in range(_DRAWS // _AT_ONCE):
         totals = draw.multinomial(pictures, np.full(pictures, 1 / pictures), _AT_ONCE) @ sums
         means.append(totals[:, :-1] / totals[:, -1:])
-    return intervals(values.mean(0), np.concatenate(means))
+    return intervals(values.mean(0), np.concatenate(means), pictures)
 
 
 def metrics(

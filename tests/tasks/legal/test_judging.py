@@ -86,6 +86,11 @@ def test_a_gain_counts_one_set_of_roles_for_both_methods():
     assert judging.gain(counts, reference)["macro_f1"].low > -0.12
 
 
+def test_one_document_has_no_interval():
+    counts = judging.confusions(*drawn_roles(documents=1), 4)
+    assert "[" not in str(judging.judge(counts)["accuracy"]) + judging.gain(counts, counts)["accuracy"].signed
+
+
 def test_predictions_of_another_length_are_refused():
     with pytest.raises(ValueError, match="3 roles and 2 predictions"):
         judging.confusions([np.zeros(3, int)], [np.zeros(2, int)], 2)
