@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from torch import Tensor
 
 IGNORE = 255  # the label of what counts nowhere: no data, no label
 ABSENT = math.nan  # the score of a class that there is nothing to say about; never 1.0, which would flatter a mean
+_SEED = 1  # of the draws: two methods on the same units meet the same ones
+_BOUNDS = (2.5, 97.5)  # per cent
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,52 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return f"{self.value:.3f}" + ("" if math.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]")
 
     @property
     def signed(self) -> str:
         return f"{self.value:+.3f}" + ("" if math.isnan(self.low) else f" [{self.low:+.3f}, {self.high:+.3f}]")
+
+
+def resampled(counts: np.ndarray, draws: int) -> np.ndarray:
+    """(units, ...) counts -> (draws, ...) sums over as many units, drawn with replacement."""
+    units = len(counts)
+    weights = np.random.default_rng(_SEED).multinomial(units, np.full(units, 1 / units), draws)
+    return (weights.astype(np.float64) @ counts.reshape(units, -1)).reshape(draws, *counts.shape[1:])
+
+
+def intervals(values: np.ndarray, draws: np.ndarray, units: int) -> list[Interval]:
+    """(M) values and (draws, M) the same of each draw -> M intervals; of one unit nothing can be drawn."""
+    low, high = np.percentile(draws, _BOUNDS, axis=0) if units > 1 else np.full((2, len(values)), math.nan)
+    return [Interval(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
+
+
+def concluded(name: str, best: str, measure: str, gain: Interval, units: int, unit: str) -> str:
+    """Returns a sentence on whether a method is above the strongest baseline, as far as draws of the units can tell."""
+    side = "above" if gain.value > 0 else "below" if gain.value < 0 else "level with"
+    beside = f"{name} is {side} the strongest baseline by {measure}, {best}: {gain.signed}"
+    if math.isnan(gain.low):
+        return f"{beside}. There is one {unit} alone, so nothing says how far chance goes."
+    if gain.low <= 0 <= gain.high:
+        return f"{beside}. The interval, over draws of {units:,} {unit}s, holds 0: this test does not tell them apart."
+    return f"{beside}. The interval is over draws of {units:,} {unit}s, paired."
+
+
+def present(counts: np.ndarray) -> np.ndarray:
+    """(..., classes, classes) counts -> (..., classes) whether a class is there or predicted."""
+    return counts.sum(-1) + counts.sum(-2) > 0
+
+
+def above(measure: Callable[..., np.ndarray], counts: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Returns by how much `measure(counts, classes)` is above that of a reference, over the classes of either."""
+    known = present(counts) | present(reference)
+    return measure(counts, known) - measure(reference, known)
+
+
+def paired(measure: Callable[..., np.ndarray], counts: np.ndarray, reference: np.ndarray, draws: int) -> list[Interval]:
+    """(units, classes, classes) counts of two methods -> what `above` returns, with intervals over the same draws."""
+    drawn = above(measure, resampled(counts, draws), resampled(reference, draws))
+    return intervals(above(measure, counts.sum(0), reference.sum(0)), drawn, len(counts))
 
 
 class Confusion:

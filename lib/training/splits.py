@@ -2,12 +2,16 @@
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 
 import numpy as np
 
 from lib.errors import BadInput
 
+_PARTS = {"train": "train", "test": "test", "val": "validation", "dev": "validation", "eval": "validation"}
+_PART = re.compile(rf"(?<![a-z])({'|'.join(_PARTS)})(?:ing|uation|idation|idate|id|set|qa|s)?(?![a-z])")
 _TRIES = 64  # random orders of the groups; the split that is nearest to the shares is taken
 
 
@@ -47,6 +51,20 @@ def by_hash(name: str, shares: Sequence[float]) -> int:
     """
     position = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
     return (1 + sum(position >= bound for bound in itertools.accumulate(shares))) % (len(shares) + 1)
+
+
+def part_of(path: PurePath) -> str:
+    """Returns the part that a file is named for, else the nearest folder above it; "" where none is."""
+    for name in (path.stem, *reversed(path.parent.parts)):
+        if match := _PART.search(name.casefold()):
+            return _PARTS[match[1]]
+    return ""
+
+
+def makes_a_split(parts: Iterable[str]) -> bool:
+    """Says whether every sample's file is named for a part, and there is one to train on and one to hold out."""
+    names = set(parts)
+    return "" not in names and "train" in names and len(names) > 1
 
 
 def refuse_leaks(groups: np.ndarray, parts: Mapping[str, np.ndarray]) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lib.scores import above, resampled
 from lib.tasks.legal import judging
 from lib.tasks.legal.documents import class_names, read
 from lib.tasks.legal.evaluation import STRONGEST
@@ -127,8 +128,9 @@ def mean_of(seeds: list[list[dict]]) -> dict[str, object]:
     for method in whole[0][0]["confusions"]:
         pairs = [(counts_of(own, method), counts_of(own, STRONGEST)) for own in whole]
         value = np.mean([judging.scores(one.sum(0)) for one, _ in pairs], 0)
-        gains = [judging.scores(one.sum(0)) - judging.scores(other.sum(0)) for one, other in pairs]
-        draws = np.mean([judging.drawn(one) - judging.drawn(other) for one, other in pairs], 0)
+        gains = [above(judging.scores, one.sum(0), other.sum(0)) for one, other in pairs]
+        drawn = [[resampled(own, judging.DRAWS) for own in pair] for pair in pairs]
+        draws = np.mean([above(judging.scores, *pair) for pair in drawn], 0)
         ends = zip(judging.METRICS, np.mean(gains, 0), *np.percentile(draws, (2.5, 97.5), axis=0), strict=True)
         gain = {f"gain in {name}": f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]" for name, mean, low, high in ends}
         table[method] = {**dict(zip(judging.METRICS, value.round(4).tolist(), strict=True)), **gain}

@@ -14,6 +14,7 @@ teacher's answers (`hard`), or its probabilities too (`soft`).
 """
 
 import argparse
+import csv
 import json
 import os
 import shutil
@@ -155,11 +156,13 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     begin = time.perf_counter()
     folder = trained(row, seed, scratch)
     summary = json.loads((folder / "summary.json").read_text())
+    with (folder / "evaluation.csv").open(encoding="utf-8") as file:
+        gain = next(float(row["gain_low"]) for row in csv.DictReader(file) if row["method"] == evaluation.MODEL)
     found = {
         **head("torch", "transformers"),
         "seconds": round(time.perf_counter() - begin, 1),
         "steps_per_second": summary["steps_per_second"],
-        "metrics": {name: round(value, 4) for name, value in summary["metrics"].items()},
+        "metrics": {name: round(value, 4) for name, value in {**summary["metrics"], "gain_low": gain}.items()},
         "baseline": {name: round(value, 4) for name, value in summary["baseline"].items()},
     }
     return found | (unseen(folder, EASY if row == "easy" else None, scratch) if row in ("easy", "drawn") else {})
@@ -219,7 +222,7 @@ def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     tables: dict[str, Any] = {}
     for row, own in by_row.items():
         values = [run["metrics"]["exact"] for run in own.values()]
-        lows = [run["metrics"]["gain_low"] for run in own.values() if "gain_low" in run["metrics"]]
+        lows = [run["metrics"]["gain_low"] for run in own.values()]
         types = [value for run in own.values() for key, value in run["metrics"].items() if is_type(key)]
         tables[row] = {
             "seeds": len(own), "exact, mean": round(float(np.mean(values)), 4), "exact, least": min(values),

@@ -15,14 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.scores import IGNORE, Interval, mcc, per_class, scores_of
+from lib.scores import IGNORE, Interval, concluded, mcc, paired, per_class, present, scores_of
 from lib.text import aligned
 
 MEASURES = ("mcc", "mean_iou")
 NETWORK = "network"
 _DRAWS = 2_000
-_SEED = 1  # of the draws
-_BOUNDS = (2.5, 97.5)  # per cent
 _WORST = 5  # scenes that the report names
 
 
@@ -35,8 +33,11 @@ def tile_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
     return counts.view(-1, cells + 1)[:, :cells].reshape(-1, classes, classes)
 
 
-def measured(counts: np.ndarray) -> np.ndarray:
-    """(..., classes, classes) counts -> (..., 2): MCC and mean IoU, as `lib.scores` has them; 0 without any pixel."""
+def measured(counts: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
+    """(..., classes, classes) counts -> (..., 2): MCC and mean IoU, as `lib.scores` has them; 0 without any pixel.
+
+    The mean is over the `known` classes (..., classes): by default those that are there or predicted.
+    """
     counts = counts.astype(np.float64)
     right, true, predicted = np.diagonal(counts, axis1=-2, axis2=-1), counts.sum(-1), counts.sum(-2)
     total, hits = true.sum(-1), right.sum(-1)
@@ -45,7 +46,8 @@ def measured(counts: np.ndarray) -> np.ndarray:
     correlation = np.divide(covariance, np.sqrt(spread), out=np.zeros_like(total), where=spread > 0)
     union = true + predicted - right
     iou = np.divide(right, union, out=np.zeros_like(union), where=union > 0)
-    return np.stack([correlation, iou.sum(-1) / np.maximum((union > 0).sum(-1), 1)], -1)
+    classes = np.maximum((present(counts) if known is None else known).sum(-1), 1)
+    return np.stack([correlation, iou.sum(-1) / classes], -1)
 
 
 def gains(counts: np.ndarray, reference: np.ndarray, units: Sequence[Any]) -> dict[str, Interval]:
@@ -54,16 +56,9 @@ def gains(counts: np.ndarray, reference: np.ndarray, units: Sequence[Any]) -> di
     `units` (tiles) says what each tile belongs to; of these so many are drawn with replacement as there are.
     """
     names, unit = np.unique(np.asarray(units), return_inverse=True)
-    both = np.zeros((len(names), 2, *counts.shape[1:]))
-    np.add.at(both, unit, np.stack([counts, reference], 1))
-    value = -np.diff(measured(both.sum(0)), axis=0)[0]
-    low, high = np.full((2, len(MEASURES)), np.nan)
-    if len(names) > 1:
-        drawn = np.random.default_rng(_SEED).multinomial(len(names), np.full(len(names), 1 / len(names)), _DRAWS)
-        pooled = measured((drawn.astype(np.float64) @ both.reshape(len(names), -1)).reshape(_DRAWS, *both.shape[1:]))
-        low, high = np.percentile(pooled[:, 0] - pooled[:, 1], _BOUNDS, axis=0)
-    columns = zip(MEASURES, value.tolist(), low.tolist(), high.tolist(), strict=True)
-    return {name: Interval(*bounds) for name, *bounds in columns}
+    both = np.zeros((2, len(names), *counts.shape[1:]))
+    np.add.at(both, (slice(None), unit), np.stack([counts, reference]))
+    return dict(zip(MEASURES, paired(measured, *both, _DRAWS), strict=True))
 
 
 def strongest(baselines: Mapping[str, np.ndarray]) -> str:
@@ -109,6 +104,7 @@ class Judged:
             return []
         units = [self.units[number] for number in self.numbers]
         found = {name: gains(self.counts[self.numbers], counts, units) for name, counts in self.baselines.items()}
+        best = strongest(self.baselines)
         rows = [[f"{self.name} less {name}", *(one.signed for one in gain.values())] for name, gain in found.items()]
         some = len(self.numbers) < len(self.counts)
         where = f"{len(self.numbers):,} of {len(self.counts):,} tiles of the test" if some else "The test"
@@ -116,7 +112,7 @@ class Judged:
         return [
             f"{where}, {len(set(units)):,} scenes or squares that the split keeps together:\n"
             f"{aligned(self._methods(digits=4), left=[0])}",
-            f"{table}\n{_concluded(self.name, strongest(self.baselines), found, len(set(units)))}",
+            f"{table}\n{concluded(f'The {self.name}', best, 'MCC', found[best]['mcc'], len(set(units)), 'scene')}",
         ]
 
     def _scenes(self) -> list[list[str]]:
@@ -139,18 +135,6 @@ class Judged:
         head, *rows = self._scenes()
         more = f" of {len(rows):,}; scenes.csv has all" if len(rows) > _WORST else ""
         return f"The worst scenes by mean IoU{more}:\n{aligned([head, *rows[:_WORST]], left=[0])}"
-
-
-def _concluded(name: str, best: str, found: Mapping[str, Mapping[str, Interval]], units: int) -> str:
-    """Returns a sentence on whether the network is above the strongest baseline, as far as the scenes can tell."""
-    gain = found[best][MEASURES[0]]
-    side = "above" if gain.value > 0 else "not above"
-    beside = f"The {name} is {side} the strongest baseline by MCC, {best}: {gain.signed}"
-    if math.isnan(gain.low):
-        return f"{beside}. There is one scene alone, so nothing says how far chance goes."
-    if gain.low <= 0 <= gain.high:
-        return f"{beside}. The interval, over draws of {units:,} scenes, holds 0: this test does not tell them apart."
-    return f"{beside}. The interval is over draws of {units:,} scenes, paired."
 
 
 def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:

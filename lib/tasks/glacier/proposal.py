@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from lib.errors import BadInput
+from lib.errors import BadInput, first_ten, printable
 from lib.tasks.glacier.survey import MOST_CLASSES, Found, groups_of
 
 _TWO = ("background", "foreground")
@@ -49,16 +49,19 @@ def configuration(found: Found) -> str:
     lines.append(f"  split: {_split(found)}")
     lines.append("  # The small network, for a CPU; without this line it is the U-Net with a ResNet-34.")
     lines.append("  model: {widths: [16, 16, 32, 64, 128], depths: [1, 1, 1, 1], decoder: [64, 32, 16, 16, 16]}")
-    empty = sum(not one.pixels[1] or _is_bare(one.codes, codes) for one in found.seen)
-    unusable = len(found.lacking) + len(found.broken) + empty
-    if unusable:
-        lines.append(f"  bad_input_limit: {unusable}   # scenes that cannot be used, named above")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_limit(found, codes)])
 
 
-def _is_bare(counts: dict[float, int], codes: Sequence[int]) -> bool:
-    """Says whether a mask labels nothing."""
-    return bool(counts) and not any(code in counts for code in codes)
+def _limit(found: Found, codes: Sequence[int]) -> list[str]:
+    """Returns the limit of bad inputs with the scenes that cannot be used as comments; nothing where all can."""
+    bare = [one for one in found.seen if one.pixels[1] and one.codes and not {*codes} & {*one.codes}]
+    read = [*found.broken, *(f"{one.scene.name}: no pixel has data" for one in found.seen if not one.pixels[1])]
+    read += [f"{one.scene.name}: the mask labels no pixel" for one in bare]
+    if not found.lacking and not read:
+        return []
+    head = f"  bad_input_limit: {len(found.lacking) + len(read)}   # scenes that cannot be used:"
+    named = [*first_ten(found.lacking).splitlines(), *(f"  {printable(one)}" for one in read)]
+    return [head, *(f"  # {line}" for line in named)]
 
 
 def _text(value: str) -> str:

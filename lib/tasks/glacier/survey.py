@@ -22,6 +22,7 @@ from lib.text import aligned
 
 MOST_CLASSES = 60
 _MOST_SCENES = 400  # that are read; evenly out of more
+_NO_DATA = (-999, -9999, -32767, -32768, -99999)  # usual marks of pixels without data
 _WINDOW = 1024  # pixels on a side that are read at once
 
 
@@ -280,7 +281,12 @@ def _bands(seen: Sequence[Seen], source: Source) -> str:
     deviation = np.sqrt(np.maximum(squares - total**2, 0))
     columns = zip(source.bands, total, deviation, least, most, strict=True)
     rows = [[name, *(f"{value:.4g}" for value in values)] for name, *values in columns]
-    return aligned([["band", "mean", "deviation", "least", "most"], *rows], left=[0])
+    table = aligned([["band", "mean", "deviation", "least", "most"], *rows], left=[0])
+    marks = [(name, f"{value:g}") for name, value in zip(source.bands, least, strict=True) if value in _NO_DATA]
+    hints = [
+        f"{name} has {mark}: if that says no data, write workload.source.nodata: [{mark}]." for name, mark in marks
+    ]
+    return "\n".join([table, *hints])
 
 
 def _codes(found: Found) -> str:

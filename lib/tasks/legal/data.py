@@ -67,7 +67,7 @@ class Data:
         """The numbers of the documents of each part; a share is of the training alone. Raises BadInput."""
         own = self.settings.split
         return splits.deal(
-            self.documents, own.folds, own.fold, own.by, own.partition, own.validation, subset_ratio=self.share
+            self.documents, own.folds, own.fold, own.by, own.partition, own.validation, self.share, own.given
         )
 
     @cached_property
@@ -77,7 +77,9 @@ class Data:
 
     def fingerprint(self) -> str:
         """Hashes what the judgments say, and how they are divided."""
-        return hashlib.sha256(f"{self.settings.split} {_content(self.documents)}".encode()).hexdigest()
+        own = self.settings.split
+        parts, _ = splits.of_files(self.documents) if own.given else ([], [])
+        return hashlib.sha256(f"{own} {_content(self.documents)}{''.join(parts)}".encode()).hexdigest()
 
     @cached_property
     def found_classes(self) -> list[str]:
@@ -205,7 +207,8 @@ class Data:
         )
         names = ", ".join(printable(name, most=40) for name in self.classes)
         notes = "".join(f"\n{note}" for note in self.dealt.notes)
-        return f"{where}. {sizes}.{notes}\nRoles: {names}."
+        hint = " These are numbers: a file labels.txt beside the documents, with a line `0 NAME` for each, names them."
+        return f"{where}. {sizes}.{notes}\nRoles: {names}.{hint if all(map(str.isdecimal, self.classes)) else ''}"
 
     def about_lengths(self, padded: float) -> str:
         """Returns a sentence on the tokens of training inputs, those that are cut, and the padding of their batches."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from lib.report import figure
 from lib.report.result import write_table
-from lib.scores import Interval
+from lib.scores import Interval, concluded
 from lib.tasks.legal import figures, judging
 from lib.tasks.legal.counting.linear import log_softmax
 from lib.tasks.legal.data import Data
@@ -151,11 +151,14 @@ class Evaluator:
             judged = judging.judge(own)
             above = "" if name == STRONGEST else judging.gain(own, counts[STRONGEST])["macro_f1"].signed
             table.append([name, *(str(judged[metric]) for metric in judging.METRICS), above])
+        gain = judging.gain(counts[BOTH], counts[STRONGEST])["macro_f1"]
         roles = aligned(judging.report(counts[BOTH].sum(0), self.classes), left={0})
         return (
             f"{aligned(table, left={0})}\n"
             f"In brackets: 95 % of {judging.DRAWS:,} draws of the {documents} test documents; gains are paired. The "
-            f"network counts {weight:g} (0 to 1) beside the counts.\n\nRoles by {BOTH!r}:\n{roles}"
+            f"network counts {weight:g} (0 to 1) beside the counts.\n"
+            f"{concluded(repr(BOTH), STRONGEST, 'macro F1', gain, documents, 'document')}\n\n"
+            f"Roles by {BOTH!r}:\n{roles}"
         )
 
     def _csv(self, counts: Mapping[str, np.ndarray]) -> list[list[object]]:

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lib.scores import Interval, per_class
+from lib.scores import Interval, intervals, paired, per_class, present, resampled
 
 METRICS = ("macro_f1", "weighted_f1", "accuracy")
 DRAWS = 4000
-_SEED = 1  # of the draws: two methods on the same documents meet the same ones
-_BOUNDS = (2.5, 97.5)  # per cent
 
 
 def confusions(truth: Sequence[np.ndarray], predicted: Sequence[np.ndarray], classes: int) -> np.ndarray:
@@ -26,44 +24,37 @@ def confusions(truth: Sequence[np.ndarray], predicted: Sequence[np.ndarray], cla
     return found.reshape(len(truth), classes, classes)
 
 
-def scores(counts: np.ndarray) -> np.ndarray:
+def scores(counts: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
     """(..., classes, classes) -> (..., 3) macro F1, weighted F1, accuracy, as scikit-learn has them.
 
-    The macro F1 is the mean over the classes that are there or predicted. Without any sentence all are 0.
+    The macro F1 is the mean over the `known` classes (..., classes): by default those that are there or predicted.
+    Without any sentence all are 0.
     """
     right = np.diagonal(counts, axis1=-2, axis2=-1)
     true, predicted = counts.sum(-1), counts.sum(-2)
     f1 = 2 * right / np.maximum(true + predicted, 1)
     total = np.maximum(true.sum(-1), 1)
-    known = np.maximum((true + predicted > 0).sum(-1), 1)
-    return np.stack([f1.sum(-1) / known, (f1 * true).sum(-1) / total, right.sum(-1) / total], -1)
-
-
-def drawn(counts: np.ndarray, draws: int = DRAWS) -> np.ndarray:
-    """(documents, classes, classes) -> (draws, 3) scores of documents that are drawn with replacement."""
-    documents, classes = counts.shape[:2]
-    weights = np.random.default_rng(_SEED).multinomial(documents, np.full(documents, 1 / documents), draws)
-    pooled = weights.astype(np.float64) @ counts.reshape(documents, -1)
-    return scores(pooled.reshape(draws, classes, classes))
+    roles = np.maximum((present(counts) if known is None else known).sum(-1), 1)
+    return np.stack([f1.sum(-1) / roles, (f1 * true).sum(-1) / total, right.sum(-1) / total], -1)
 
 
 def judge(counts: np.ndarray, draws: int = DRAWS) -> dict[str, Interval]:
     """(documents, classes, classes) -> each of METRICS with its interval by document."""
-    return _judged(scores(counts.sum(0)), drawn(counts, draws))
+    return _named(intervals(scores(counts.sum(0)), scores(resampled(counts, draws)), len(counts)))
 
 
 def gain(counts: np.ndarray, reference: np.ndarray, draws: int = DRAWS) -> dict[str, Interval]:
-    """Returns by how much each of METRICS is above that of a reference, paired by document: both on the same draws."""
+    """Returns by how much each of METRICS is above that of a reference, paired by document.
+
+    Both meet the same draws, and their macro F1 is over the roles that are there or predicted by either.
+    """
     if counts.shape != reference.shape:
         raise ValueError(f"Counts of {counts.shape} are no pair of counts of {reference.shape}.")
-    value = scores(counts.sum(0)) - scores(reference.sum(0))
-    return _judged(value, drawn(counts, draws) - drawn(reference, draws))
+    return _named(paired(scores, counts, reference, draws))
 
 
-def _judged(values: np.ndarray, draws: np.ndarray) -> dict[str, Interval]:
-    low, high = np.percentile(draws, _BOUNDS, axis=0)
-    columns = zip(METRICS, values.tolist(), low.tolist(), high.tolist(), strict=True)
-    return {name: Interval(value, least, most) for name, value, least, most in columns}
+def _named(judged: Sequence[Interval]) -> dict[str, Interval]:
+    return dict(zip(METRICS, judged, strict=True))
 
 
 def report(counts: np.ndarray, names: Sequence[str]) -> list[list[str]]:

@@ -1,5 +1,6 @@
 """The settings of legal, one class for each part of the `workload:` section."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -105,6 +106,11 @@ class Split:
     fold: int = option(0, "Which of them is the test; a category by the alphabet.", minimum=0)
     partition: int = option(0, "Which division into folds.", minimum=0)
     validation: float = option(0.15, "Share of the other documents that validates.", above=0, below=0.5)
+    given: bool = dataclasses.field(
+        default=True,
+        repr=False,  # of which fingerprints are made
+        metadata={"help": "Whether parts count that files or folders are named for, such as train and test."},
+    )
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

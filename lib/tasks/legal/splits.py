@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from lib.errors import BadInput, printable
 from lib.tasks.legal.document import Document
-from lib.training.splits import stratify
+from lib.training.splits import makes_a_split, part_of, stratify
 
 LONG = 5  # words; shorter sentences ("Appeal dismissed") stand in many judgments and give nothing away
 _SAME = 0.5  # share of a document's long sentences in another one that makes both the same judgment
@@ -36,31 +37,50 @@ def deal(
     seed: int = 0,
     validation: float = 0.15,
     subset_ratio: float = 1.0,
+    given: bool = True,
 ) -> Parts:
     """Deals documents: one fold of `folds` is the test, and a share of the others validates. Raises BadInput.
 
-    By "category" each category is a fold, in alphabetical order. A subset is one of the training documents, and a
+    By "category" each category is a fold, in alphabetical order. Otherwise parts that files are `given` names for
+    count, and what they lack is dealt from the training documents. A subset is one of the training documents, and a
     smaller one is part of a larger one.
     """
     names = [document.name for document in documents]
     order = sorted(range(len(documents)), key=names.__getitem__)  # the parts hang on names, not on the order of files
-    given = [documents[place] for place in order]
+    ordered = [documents[place] for place in order]
+    own, notes = of_files(ordered, fold) if given and by == "document" else ([""] * len(ordered), [])
+    held_out, validating = (np.array([part == name for part in own]) for name in ("test", "validation"))
     if by == "category":
-        held_out, notes = _by_category(given, fold)
-    elif by == "document":
-        held_out, notes = _by_document(given, folds, fold, seed), []
-    else:
+        held_out, notes = _by_category(ordered, fold)
+    elif by != "document":
         raise BadInput(f"workload.split.by is {printable(repr(by))}; it is document or category.")
-    rest = np.flatnonzero(~held_out)
-    validating = np.zeros(len(given), bool)
-    if validation:
-        validating[rest[_dealt([given[place] for place in rest], [1 - validation, validation], seed) == 1]] = True
+    elif not held_out.any():
+        rest = np.flatnonzero(~validating)
+        held_out[rest] = _by_document([ordered[place] for place in rest], folds, fold, seed)
+    if validation and not validating.any():
+        rest = np.flatnonzero(~held_out)
+        validating[rest[_dealt([ordered[place] for place in rest], [1 - validation, validation], seed) == 1]] = True
     parts = {"train": ~held_out & ~validating, "validation": validating, "test": held_out}
     by_name = {name: [order[place] for place in np.flatnonzero(part)] for name, part in parts.items()}
     chosen = {name: tuple(sorted(part)) for name, part in by_name.items()}
     _refuse_empty(chosen, bool(validation))
     notes += check_leaks(documents, chosen)
     return Parts(**{**chosen, "train": _subset(by_name["train"], subset_ratio, seed)}, notes=tuple(notes))
+
+
+def of_files(documents: Sequence[Document], fold: int = 0) -> tuple[list[str], list[str]]:
+    """Returns the part of each document by its file's name, "" where these make no split, and a sentence on it."""
+    parts = [part_of(Path(document.file)) for document in documents]
+    if makes_a_split(parts):
+        if fold and "test" in parts:
+            raise BadInput(
+                f"workload.split.fold is {fold}, and the files' own test has no folds. Set workload.split.given: false "
+                "to deal all documents."
+            )
+        return parts, ["The split is that of the files' names; workload.split.given: false deals the documents anew."]
+    names = ", ".join(sorted({*parts}))
+    lacks = f"Files are named for {names} and none is named for train, so the documents are dealt anew."
+    return [""] * len(parts), [lacks] if len({*parts} - {"train"}) > 1 and "" not in parts else []
 
 
 def _by_document(documents: Sequence[Document], folds: int, fold: int, seed: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 from lib.errors import BadInput
 from lib.tasks.vqa.records.record import Record
 from lib.tasks.vqa.records.settings import Split
-from lib.training.splits import refuse_leaks, stratify
+from lib.training.splits import makes_a_split, refuse_leaks, stratify
 
 PARTS = ("train", "validation", "test")
 
@@ -18,8 +18,7 @@ def split(records: Sequence[Record], settings: Split, seed: int) -> dict[str, li
     Every part has its share of each question type. The parts of the files count where every record is in one and there
     is one to train on and one to hold out; what is missing of three is dealt from the training pictures.
     """
-    given = {record.part for record in records}
-    counts_given = settings.given and "" not in given and "train" in given and len(given) > 1
+    counts_given = settings.given and makes_a_split(record.part for record in records)
     kept = {name: [one for one in records if one.part == name] for name in PARTS if counts_given}
     rest = kept.get("train", list(records))
     shares = {name: getattr(settings, name) for name in PARTS[1:] if not kept.get(name)}

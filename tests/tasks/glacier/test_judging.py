@@ -53,6 +53,14 @@ def test_a_gain_that_every_scene_has_is_beyond_its_interval_and_one_of_one_scene
     assert gain.low == 0 < gain.value < gain.high, "a third of the draws lack that scene"
 
 
+def test_a_gain_counts_one_set_of_classes_for_both_methods():
+    """One method alone predicts a class that is not there: the other one's mean is over that class too."""
+    exact, strange = np.diag([10, 10, 0]), np.diag([10, 9, 0])
+    strange[1, 2] = 1
+    gain = gains(np.stack([strange] * 2), np.stack([exact] * 2), list("ab"))["mean_iou"]
+    assert gain.value == gain.low == gain.high == pytest.approx((1 + 0.9) / 3 - 2 / 3)
+
+
 def test_methods_are_paired_by_scene_and_tiles_of_a_scene_are_one_draw():
     """Scenes differ far more than methods do: unpaired, or by tile, the interval would be another one."""
     hard = right([0.55, 0.6, 0.9, 0.95])
@@ -78,7 +86,9 @@ def test_the_strongest_baseline_is_named_and_whether_the_network_is_above_it():
     assert "The network is above the strongest baseline by MCC, strong: +0.300 [" in text
     assert "holds 0" not in text and "draws of 2 scenes, paired" in text
     text = judged(right([0.8, 0.8, 0.7, 0.7]), {"strong": strong}).text()
-    assert "not above the strongest baseline" in text and "this test does not tell them apart" in text
+    assert "The network is level with the strongest baseline" in text and "this test does not tell them apart" in text
+    text = judged(right([0.6] * 4), {"strong": strong}).text()
+    assert "The network is below the strongest baseline" in text and "holds 0" not in text
     alone = Judged(("land", "ice"), strong, {"weak": right([0.6] * 4)}, np.arange(4), ["s"] * 4, ["s"] * 4)
     assert "one scene alone" in alone.text() and "[" not in alone.text().split("\n\n")[1]
 

@@ -52,8 +52,23 @@ def test_floods_by_two_sensors_and_a_label_load_with_the_printed_settings(tmp_pa
     for words in ("Types: float32 (8)", "EPSG:32643 (8)", "12.50% of the pixels", "1 scenes hold none at all", "int16"):
         assert words in survey.text, words
     assert "other units" not in survey.text, "a chip without data has no units"
+    assert survey.configuration.endswith(
+        "bad_input_limit: 2   # scenes that cannot be used:\n"
+        "  #   Ghana_0: no pixel has data\n  #   Ghana_1: the mask labels no pixel"
+    )
     parts = written(survey, tmp_path).datasets()  # the two dead chips are left out, and no more
     assert len(parts["train"].store.names) == 6 and all(len(part) for part in parts.values())
+
+
+def test_a_usual_mark_of_no_data_among_a_bands_values_comes_with_the_setting_that_hides_it(tmp_path):
+    for number in range(8):
+        image, classes = scene(number, (32, 32))
+        image[1, :4] = -9999
+        write_tiff(tmp_path / "data" / "images" / f"{number}.tif", image, (number * 10**5, 0))
+        write_tiff(tmp_path / "data" / "masks" / f"{number}.tif", classes, (number * 10**5, 0))
+    text = SURVEY(tmp_path / "data").text
+    assert "band2 has -9999" in text and "workload.source.nodata: [-9999]" in text and "band1 has" not in text
+    assert "nodata: [" not in SURVEY(floods(tmp_path / "floods")).text
 
 
 def chips(root, parts=("train", "test"), count=6):

@@ -146,5 +146,6 @@ def test_a_report_has_a_row_for_each_method_with_intervals_and_its_figures(legal
     assert float(row["macro_f1_low"]) <= float(row["macro_f1"]) <= float(row["macro_f1_high"])
     assert float(row["gain_macro_f1"]) == pytest.approx(float(row["macro_f1"]) - float(rows[STRONGEST]["macro_f1"]))
     assert float(rows[STRONGEST]["gain_macro_f1_high"]) == 0
+    assert f"{BOTH!r} is above the strongest baseline by macro F1, {STRONGEST}: +" in text
     assert "Roles by" in text and "Padding" in text and "Ruling by Lower Court" in text
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {"confusion.png", "classes.png", "lengths.png"}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
+from lib import scores
 from lib.tasks.legal import judging
 
 
@@ -48,7 +49,7 @@ def test_the_report_has_the_columns_of_scikit_learns():
 def test_an_interval_is_that_of_a_plain_loop_over_drawn_documents():
     truth, guess = drawn_roles()
     counts = judging.confusions(truth, guess, 4)
-    draw = np.random.default_rng(judging._SEED)
+    draw = np.random.default_rng(scores._SEED)
     weights = draw.multinomial(len(truth), np.full(len(truth), 1 / len(truth)), 50)
     accuracies = []
     for row in weights:
@@ -71,6 +72,23 @@ def test_a_gain_is_paired_by_document_so_that_what_is_equal_everywhere_has_no_wi
     assert not any(one.low > 0 for one in judging.gain(counts, right).values())
     with pytest.raises(ValueError, match="no pair"):
         judging.gain(counts, counts[:3])
+
+
+def test_a_gain_counts_one_set_of_roles_for_both_methods():
+    """Without the last document one method alone predicts role 2: both count it."""
+    truth = [np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), np.array([2, 2])]
+    sure = [np.array([0, 0, 1, 0]), np.array([0, 0, 1, 0]), np.array([2, 2])]
+    guess = [np.array([0, 0, 1, 2]), np.array([0, 0, 1, 2]), np.array([2, 2])]
+    counts, reference = (judging.confusions(truth, one, 3) for one in (guess, sure))
+    gain = judging.gain(counts[:2], reference[:2])["macro_f1"]
+    assert gain.value == pytest.approx((1 + 2 / 3) / 3 - (4 / 5 + 2 / 3) / 3), "0.8 of two roles would be a loss"
+    assert gain.low == pytest.approx(gain.high) == pytest.approx(gain.value)
+    assert judging.gain(counts, reference)["macro_f1"].low > -0.12
+
+
+def test_one_document_has_no_interval():
+    counts = judging.confusions(*drawn_roles(documents=1), 4)
+    assert "[" not in str(judging.judge(counts)["accuracy"]) + judging.gain(counts, counts)["accuracy"].signed
 
 
 def test_predictions_of_another_length_are_refused():

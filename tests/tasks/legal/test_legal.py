@@ -153,6 +153,16 @@ def test_the_data_is_described_with_its_lengths_and_the_padding(legal):
     assert "12 generated judgments" in text and "Padding:" in text and "Roles: Argument, Facts" in text
 
 
+def test_roles_that_are_numbers_come_with_what_names_them(tmp_path, legal):
+    assert "labels.txt" not in legal().describe_data()
+    source = tmp_path / "data"
+    source.mkdir()
+    for number in range(6):
+        (source / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
+    text = load(tmp_path, {"data.dir": str(source)}).data.describe()
+    assert "Roles: 0, 1. These are numbers" in text and text.count("labels.txt") == 1
+
+
 def test_an_evaluation_meets_sentences_of_a_length_together_and_answers_in_their_order(legal):
     task = legal()
     validation = task.datasets()["validation"]

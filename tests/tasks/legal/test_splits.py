@@ -60,6 +60,42 @@ def test_without_categories_every_fold_gets_its_share_of_a_rare_role():
         assert sum(documents[place].roles.count("Rare") for place in parts.test) == 1
 
 
+def in_files(documents, *files):
+    return [replace(one, file=files[number % len(files)]) for number, one in enumerate(documents)]
+
+
+def names_of(documents, places):
+    return {documents[place].file for place in places}
+
+
+def test_parts_that_files_are_named_for_are_the_split_and_that_is_said():
+    documents = in_files(judgments(12), "set/train.json", "valid.json", "test/a.json")
+    parts = splits.deal(documents)
+    found = [names_of(documents, part) for part in parts.by_name().values()]
+    assert found == [{"set/train.json"}, {"valid.json"}, {"test/a.json"}]
+    assert "The split is that of the files" in parts.notes[0] and "workload.split.given: false" in parts.notes[0]
+    assert len(names_of(documents, splits.deal(documents, given=False).test)) > 1
+    with pytest.raises(BadInput, match=r"fold is 1, and the files' own test .* workload.split.given: false"):
+        splits.deal(documents, fold=1)
+
+
+@pytest.mark.parametrize(
+    ("file", "held", "dealt"), [("dev.csv", "validation", "test"), ("test.csv", "test", "validation")]
+)
+def test_what_the_files_lack_of_three_parts_is_dealt_from_the_training_documents(file, held, dealt):
+    documents = in_files(judgments(20), "train.csv", "train.csv", "train.csv", file)
+    parts = splits.deal(documents).by_name()
+    assert names_of(documents, parts[held]) == {file} and len(parts[held]) == 5
+    assert names_of(documents, parts[dealt]) == names_of(documents, parts["train"]) == {"train.csv"}
+
+
+def test_files_without_any_to_train_on_are_dealt_anew_and_that_is_said():
+    documents = in_files(judgments(12), "valid.json", "test.json")
+    parts = splits.deal(documents)
+    assert len(names_of(documents, parts.train)) == 2 and "none is named for train" in parts.notes[0]
+    assert not splits.deal(in_files(judgments(12), "train.json", "test.json", "more.json")).notes
+
+
 def test_a_subset_is_one_of_training_documents_and_a_smaller_one_is_part_of_a_larger_one():
     documents = judgments(40, GROUPS)
     whole, half, tenth = (splits.deal(documents, subset_ratio=ratio) for ratio in (1.0, 0.5, 0.1))

@@ -1,11 +1,13 @@
 """Metrics with intervals over pictures, beside rules; tables, files and the picture of samples."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from lib.report.summary import comparison
 from lib.tasks.vqa import evaluation, figures
 from lib.tasks.vqa.rules import BY_TYPE, Rules
 from tests.tasks.vqa.files import record
@@ -31,7 +33,7 @@ def test_types_of_few_questions_are_together():
     records = [record(n, kind="MANY" if n < 30 else f"K{n}") for n in range(50)]
     found = evaluation.metrics(records, ["red"] * 50, [True] * 50)
     named = {key.removeprefix("exact_") for key in found if key.startswith("exact_")}
-    assert named == {"low", "high", "MANY", "other types"}
+    assert named == {"MANY", "other types"}
 
 
 def test_the_interval_is_over_pictures_and_not_over_questions():
@@ -44,14 +46,25 @@ def test_the_interval_is_over_pictures_and_not_over_questions():
     assert whole.high - whole.low == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 20), rel=0.15)
 
 
-def test_the_gain_is_over_the_strongest_rule_and_paired_by_picture():
+def test_the_gain_is_over_the_strongest_rule_and_paired_by_picture(tmp_path):
+    rules, valid = Rules(TRAIN), [True] * 60
+    text = evaluation.report(TEST, RIGHT, valid, rules, tmp_path)
+    assert re.search(
+        r"The model is above the strongest baseline by exact match, .*: \+0.500 \[\+0.[23]\d\d, \+0.[67]", text
+    )
+    assert "over draws of 20 pictures, paired" in text
+    same = evaluation.report(TEST, rules.answers(TEST)[BY_TYPE], valid, rules, tmp_path)
+    assert "level with" in same and "+0.000 [+0.000, +0.000]" in same and "does not tell them apart" in same
+    assert "The model is below" in evaluation.report(TEST, ["no"] * 60, valid, rules, tmp_path)
+    assert evaluation.baseline(TEST, rules)["exact"] == 0.5
+
+
+def test_metrics_are_one_table_beside_the_baseline():
     rules = Rules(TRAIN)
-    found = evaluation.metrics(TEST, RIGHT, [True] * 60, rules)
-    assert found["gain"] == 0.5 and 0.25 < found["gain_low"] < 0.5 < found["gain_high"] < 0.75
-    same = evaluation.metrics(TEST, rules.answers(TEST)[BY_TYPE], [True] * 60, rules)
-    assert same["gain"] == same["gain_low"] == same["gain_high"] == 0
-    base = evaluation.baseline(TEST, rules)
-    assert base["exact"] == 0.5 and base["gain"] == 0 and base.keys() == found.keys()
+    table = comparison(evaluation.metrics(TEST, RIGHT, [True] * 60, rules), evaluation.baseline(TEST, rules))
+    assert [line.split()[0] for line in table.splitlines()] == [
+        "metric", "exact", "token_f1", "rouge_l", "valid", "exact_COLOR",
+    ]  # fmt: skip
 
 
 def test_the_strongest_rule_is_that_with_most_right_answers_to_these_records():

@@ -101,7 +101,7 @@ def test_the_loss_of_an_evaluation_means_the_same_in_every_stage_and_with_smooth
         with torch.inference_mode():
             found.append(task.evaluate(model, loader))
     assert found[0] == found[1] == found[2]
-    assert {*METRICS, "loss", "gain"} <= found[0].keys()
+    assert {*METRICS, "loss"} <= found[0].keys()
 
 
 def test_an_evaluation_answers_in_the_order_of_pictures_and_judges_each_record(vqa, monkeypatch):

@@ -39,7 +39,7 @@ def _hashes(plane: np.ndarray) -> np.ndarray:
     corner = pixels[: 1 - SIDE, : 1 - SIDE] + _ODD * pixels[1 : 2 - SIDE, 2 : 3 - SIDE]  # what chooses a window
     rows, columns = np.nonzero(_mixed(corner) % np.uint64(_ONE_IN) == 0)
     inside = np.lib.stride_tricks.sliding_window_view
-    values = np.sort(inside(plane, (SIDE, SIDE))[rows, columns].reshape(len(rows), -1), 1)  # NaN last
+    values = np.sort(inside(plane, (SIDE, SIDE))[rows, columns].reshape(-1, SIDE**2), 1)  # NaN last
     rich = ((values[:, 1:] != values[:, :-1]).sum(1) + 1 >= _VALUES) & ~np.isnan(values[:, -1])
     weights = _mixed(np.arange(1, SIDE**2 + 1, dtype=np.uint64)) | np.uint64(1)
     chosen = inside(pixels, (SIDE, SIDE))[rows[rich], columns[rich]].reshape(-1, SIDE**2)

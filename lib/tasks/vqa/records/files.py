@@ -12,12 +12,11 @@ from typing import Any
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
+from lib.training.splits import part_of
 
 FORMS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt")
 _ABOUT = re.compile(r"(readme|licen[sc]e).*|sources?|requirements|citation|dataset-metadata")
 _MOST_BYTES = 2**30  # of a file
-_PARTS = {"train": "train", "test": "test", "val": "validation", "dev": "validation", "eval": "validation"}
-_PART = re.compile(rf"(?<![a-z])({'|'.join(_PARTS)})(?:ing|uation|idation|idate|id|set|qa|s)?(?![a-z])")
 _FILE_NAMES = ("file_name", "filename", "image_name", "img_name", "name", "path", "image")
 _IDS = ("id", "image_id", "img_id")
 _IDS_OF_QUESTIONS = ("question_id", "qid")  # of an object that has the answers and not the question
@@ -76,14 +75,6 @@ def tables(source: Path, asked: Collection[str], answered: Collection[str]) -> l
         if table.rows or (table.problems and suffix != ".txt"):
             found.append(table)
     return found
-
-
-def part_of(path: Path) -> str:
-    """Returns the part that a file is named for, else the nearest folder above it; "" where none is."""
-    for name in (path.stem, *reversed(path.parent.parts)):
-        if found := _PART.search(name.casefold()):
-            return _PARTS[found[1]]
-    return ""
 
 
 def _text(path: Path, shown: str) -> str:

@@ -1,6 +1,5 @@
 """Reads records: tables as files have them, questions joined with annotations, pictures found and looked at."""
 
-import difflib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,14 +13,14 @@ from lib.tasks.vqa import pictures
 from lib.tasks.vqa.records import fields
 from lib.tasks.vqa.records.files import FORMS, Table, plain, tables
 from lib.tasks.vqa.records.folders import PictureFiles
-from lib.tasks.vqa.records.record import Collection, Record
+from lib.tasks.vqa.records.record import OTHER, Collection, Record
 from lib.tasks.vqa.records.settings import Source
 from lib.tasks.vqa.scoring import normal
 
 _SNIFFED = 2**14  # bytes in which a file of records has a question
 _MOST_FILES = 200  # of a folder that are looked into
-_SLIP, _NEAR = 20, 0.85  # how often as common a type is, and how alike, of which another one is a slip
-_MOST_KINDS = 60  # more are no question types
+_VIVQA = "ViVQA's CSV"
+_RARE = 0.01  # of the records: slips, several types in one, ids
 
 
 def read(folder: Path, source: Source, limit_pixels: int, limit: int) -> Collection:
@@ -29,7 +28,6 @@ def read(folder: Path, source: Source, limit_pixels: int, limit: int) -> Collect
     reader = _Reader(folder, source)
     for table in reader.asked():
         reader.add(table)
-    reader.leave_out_mistyped()
     found = reader.with_pictures(limit_pixels)
     check_limit("What cannot be used of the records", reader.problems, limit)
     if reader.problems:
@@ -184,35 +182,23 @@ class _Reader:
             self.missing.append(f"{place}: {shown}")
         return str(found[0]) if found else ""
 
-    def leave_out_mistyped(self) -> None:
-        """Leaves out records whose question type looks like a slip of a type that is far more common."""
-        counts = Counter(record.kind for _, record in self.drafts if " " not in record.kind)
-        slips = {}
-        for kind, count in counts.items():
-            common = {other.casefold(): other for other in counts if counts[other] >= _SLIP * count and other != kind}
-            near = difflib.get_close_matches(kind.casefold(), common, 1, _NEAR)
-            if near and not self.source.kinds:
-                slips[kind] = f"{common[near[0]]} ({counts[common[near[0]]]:,} records)"
-        for place, record in self.drafts:
-            if record.kind in slips:
-                self.problems.append(
-                    f"{place}: The question type {record.kind} may be {slips[record.kind]}. Correct it, or list all "
-                    "types in workload.source.kinds."
-                )
-        self.drafts = [draft for draft in self.drafts if draft[1].kind not in slips]
-
     # --- records --------------------------------------------------------------------------------------------------
 
     def with_pictures(self, limit_pixels: int) -> list[Record]:
         """Returns the records whose pictures are there and can be decoded. Raises BadInput for too many without."""
         total, limit = len(self.drafts) + len(self.missing), self.source.missing_limit
-        if len(self.missing) > limit:
+        if len(self.missing) > limit or (self.missing and not self.drafts):
             where = ", ".join(printable(root) for root in self.pictures.roots[:3])
+            what, more = f"None of {total:,} records has its picture", ""
+            if self.drafts:
+                what = f"{len(self.missing):,} of {total:,} records have no picture"
+                more = f" Or leave them out by workload.source.missing_limit: {len(self.missing)} (it is {limit:,})."
+            elif _VIVQA in self.layouts:
+                more = " ViVQA's ids are those of COCO's pictures: 123 is COCO_train2014_000000000123.jpg."
             raise BadInput(
-                f"{len(self.missing):,} of {total:,} records have no picture ({self.pictures.count:,} pictures lie "
-                f"below {where}); workload.source.missing_limit allows {limit:,}. Name the pictures' folder in "
-                "workload.source.images, or the column that names them in workload.source.image, or leave the records "
-                f"out by workload.source.missing_limit: {len(self.missing)}.\n{first_ten(self.missing)}"
+                f"{what}; {self.pictures.count:,} pictures lie below {where}. Name the pictures' folder in "
+                "workload.source.images, or the column that names them in workload.source.image."
+                f"{more}\n{first_ten(self.missing)}"
             )
         if self.missing:
             self.notes.append(f"Records without their picture, which are left out: {len(self.missing):,} of {total:,}.")
@@ -245,14 +231,19 @@ class _Reader:
         return list(best.values())
 
     def with_kinds(self, records: list[Record]) -> list[Record]:
-        """Returns the records, without their question types where these are as many as ids."""
-        kinds = {one.kind for one in records}
-        if len(kinds) <= _MOST_KINDS or self.source.kind:
+        """Returns the records with one question type in the place of all rare ones; with none where all are rare."""
+        counts = Counter(one.kind for one in records if one.kind)
+        rare = {kind for kind, count in counts.items() if count < _RARE * len(records)}
+        if self.source.kinds or not rare:
             return records
+        common = OTHER if len(rare) < len(counts) else ""
+        shown = printable(str(sorted(rare)[:5])[1:-1], most=200)
         self.notes.append(
-            f"There are {len(kinds):,} question types, which are none. Name their column in workload.source.kind."
+            f"{len(rare):,} question types, such as {shown}, have fewer than {_RARE:.0%} of the records each and "
+            f"{f'are taken together as {OTHER!r}' if common else 'do not count'}. List all types in "
+            "workload.source.kinds to keep them, or name another column in workload.source.kind."
         )
-        return [replace(one, kind="") for one in records]
+        return [replace(one, kind=common) if one.kind in rare else one for one in records]
 
     def with_parts(self, records: list[Record]) -> list[Record]:
         """Returns the records, without the parts of their files where these show the same pictures."""
@@ -271,7 +262,7 @@ class _Reader:
 def _layout(table: Table, is_vivqa: bool) -> str:
     columns = {*table.columns}
     if is_vivqa:
-        return "ViVQA's CSV"
+        return _VIVQA
     if "teacher_answer" in columns:
         return "a teacher's records"
     if not table.is_named:

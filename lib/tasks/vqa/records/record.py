@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+OTHER = "other types"  # in the place of question types that are rare
+
 
 @dataclass(frozen=True)
 class Record:

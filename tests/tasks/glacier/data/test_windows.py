@@ -38,6 +38,12 @@ def test_gaps_flat_water_and_rounded_values_are_no_ground():
     assert windows.pairs({n: windows.sketch(chip) for n, chip in enumerate(chips)}) == []
 
 
+def test_a_band_of_one_value_has_no_windows_to_compare():
+    chip = ground(1, 128)
+    chip[1] = 7
+    assert np.array_equal(windows.sketch(chip), windows.sketch(chip[:1]))
+
+
 def test_a_sketch_grows_with_neither_the_scene_nor_its_pieces():
     whole = windows.sketch(ground(3, 512))
     assert len(whole) == 512 and np.array_equal(windows.unpacked(windows.packed(whole)), whole)
