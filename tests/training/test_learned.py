@@ -111,9 +111,9 @@ def test_a_prediction_takes_it_before_the_model_is_made(run, tmp_path):
 
 
 def test_runs_that_learned_different_things_do_not_predict_together(run, tmp_path, monkeypatch):
-    run()
+    run(None, {"run.name": "own-seed1", "queue.seeds": [1, 2]})
     monkeypatch.setattr(find_task("own.py:Own"), "facts", {"labels": ["yes", "no"]})
-    run(None, {"run.name": "other"})
+    run(None, {"run.name": "own-seed2", "queue.seeds": [1, 2]})
     with pytest.raises(BadInput, match="cannot vote together.*or what they learned from data"):
         ensemble.load(tmp_path / "runs", "own.py:Own")
 
