@@ -149,12 +149,12 @@ def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
     for name in (METRICS, EVENTS):
         with disk.needed(run.folder / name, f"Nothing is lost: {origin} stays as it is."):
             (run.folder / name).unlink(missing_ok=True)  # of a start that was killed
-            if (origin / name).is_file():
+            if (origin / name).is_file() and not (origin / name).is_symlink():
                 shutil.copyfile(origin / name, run.folder / name)
-    if (origin / TRACKING).is_dir():
+    if (origin / TRACKING).is_dir() and not (origin / TRACKING).is_symlink():
         shutil.rmtree(run.folder / TRACKING, ignore_errors=True)
         try:
-            shutil.copytree(origin / TRACKING, run.folder / TRACKING, symlinks=True)
+            shutil.copytree(origin / TRACKING, run.folder / TRACKING, ignore=_irregular)
         except OSError as error:
             print(f"Warning: {origin / TRACKING} could not be copied ({error}): trackers begin new runs.")
     for kind in ("best", frozen.FOLDER):
@@ -170,3 +170,9 @@ def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
                             f"could go on from this one. {error} Nothing was trained, and {origin} stays as it is."
                         ) from error
     return Summary.read(origin)
+
+
+def _irregular(folder: str, names: list[str]) -> list[str]:
+    """Returns the links, pipes and devices of a folder, which no run brings along."""
+    paths = [Path(folder, name) for name in names]
+    return [path.name for path in paths if path.is_symlink() or not (path.is_file() or path.is_dir())]

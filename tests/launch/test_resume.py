@@ -1,5 +1,6 @@
 """The checkpoint that a run resumes from: damaged ones are set aside, and a run never starts from 0 in silence."""
 
+import os
 import shutil
 
 import pytest
@@ -69,6 +70,28 @@ def test_metrics_and_events_come_along_from_elsewhere_and_replace_those_of_a_kil
     launch.train(toy({**config, "run.resume_from": str(tmp_path / "earlier")}))
     assert (whole / "toy" / "events.csv").read_bytes().count(b"plateau") > 2
     assert (tmp_path / "runs" / "toy" / "events.csv").read_bytes() == (whole / "toy" / "events.csv").read_bytes()
+
+
+def test_links_and_pipes_do_not_come_along_from_elsewhere(toy, tmp_path, cut):
+    """TensorBoard would write its files through them."""
+    cut(3)
+    launch.train(toy())
+    earlier, outside = tmp_path / "earlier" / "toy", tmp_path / "outside"
+    (tmp_path / "runs").rename(tmp_path / "earlier")
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    (earlier / "tracking" / "deep").mkdir(parents=True)
+    (earlier / "tracking" / "deep" / "ids").write_text("plain")
+    (earlier / "tracking" / "tensorboard").symlink_to(outside)
+    (earlier / "tracking" / "log").symlink_to(outside / "secret")
+    os.mkfifo(earlier / "tracking" / "pipe")
+    (earlier / "events.csv").unlink(missing_ok=True)
+    (earlier / "events.csv").symlink_to(outside / "secret")
+    cut(None)
+    launch.train(toy({"run.resume_from": str(tmp_path / "earlier")}))
+    here = tmp_path / "runs" / "toy"
+    assert [path.name for path in sorted((here / "tracking").rglob("*"))] == ["deep", "ids"]
+    assert not (here / "events.csv").exists()
 
 
 def test_a_folder_name_that_no_disk_takes_is_bad_input(toy, tmp_path):

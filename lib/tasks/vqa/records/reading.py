@@ -187,9 +187,9 @@ class _Reader:
     def leave_out_mistyped(self) -> None:
         """Leaves out records whose question type looks like a slip of a type that is far more common."""
         counts = Counter(record.kind for _, record in self.drafts if " " not in record.kind)
-        slips = {}
-        for kind, count in counts.items():
-            common = {other.casefold(): other for other in counts if counts[other] >= _SLIP * count and other != kind}
+        usual, slips = [kind for kind in counts if counts[kind] >= _SLIP], {}
+        for kind, count in counts.items() if len(usual) <= _MOST_KINDS else ():
+            common = {other.casefold(): other for other in usual if counts[other] >= _SLIP * count}
             near = difflib.get_close_matches(kind.casefold(), common, 1, _NEAR)
             if near and not self.source.kinds:
                 slips[kind] = f"{common[near[0]]} ({counts[common[near[0]]]:,} records)"
