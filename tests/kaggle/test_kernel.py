@@ -283,6 +283,14 @@ def unsafe_members():
     return [outside, link, device]
 
 
+def test_an_archive_with_a_name_that_no_disk_takes_is_a_sentence(tmp_path):
+    nul = tarfile.TarInfo("x")
+    nul.pax_headers = {"path": "a\0b"}
+    (tmp_path / "bad.tar.gz").write_bytes(archive_with(nul))
+    with pytest.raises(BadInput, match="cannot be unpacked"):
+        kernel.unpack(tmp_path / "bad.tar.gz", tmp_path / "inside")
+
+
 @pytest.mark.parametrize("member", unsafe_members(), ids=lambda member: member.name)
 def test_an_archive_that_would_write_elsewhere_is_not_unpacked(tmp_path, member):
     (tmp_path / "bad.tar.gz").write_bytes(archive_with(member))

@@ -72,6 +72,26 @@ def test_metrics_and_events_come_along_from_elsewhere_and_replace_those_of_a_kil
     assert (tmp_path / "runs" / "toy" / "events.csv").read_bytes() == (whole / "toy" / "events.csv").read_bytes()
 
 
+def test_sessions_are_counted_though_killed_ones_leave_no_summary(toy, tmp_path, cut, monkeypatch):
+    """On Kaggle each begins in an empty folder, with the output of the one before mounted."""
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    more = {}
+    for number in range(1, 4):
+        cut(2)
+        more["output_dir"] = str(tmp_path / f"output{number}")
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(launch, "_write_failure", lambda *_: None)
+            patched.setattr(launch, "_end", kill)
+            launch.train(toy(more))
+        more["run.resume_from"] = more["output_dir"]
+    cut(None)
+    assert launch.train(toy({**more, "output_dir": str(tmp_path / "output4")})).session == 4
+    assert not (tmp_path / "output4" / "toy" / "session").exists()
+
+
 def test_links_and_pipes_do_not_come_along_from_elsewhere(toy, tmp_path, cut):
     """TensorBoard would write its files through them."""
     cut(3)
