@@ -93,17 +93,23 @@ def _parser() -> argparse.ArgumentParser:
     runs.add_argument("--table", action="store_true", help="only show how far each run is")
     runs.set_defaults(run=_queue)
     predict = commands.add_parser("predict", help="apply the trained models of an archive to new data")
-    predict.add_argument("archive", help="outputs.tar.gz, the folder of a run, or a folder of runs: several vote")
+    _add_archive(predict)
     predict.add_argument("data", help="the folder to predict, or one file where the task takes one")
     predict.add_argument("out", help="the folder that results are written to")
-    predict.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
-    predict.add_argument("--task", default="", metavar="FILE:CLASS", help="your own task; an archive cannot name one")
-    predict.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
     predict.set_defaults(run=_predict)
     _add_data(commands)
     _add_solution(commands)
     _add_uncarried(commands)
     return parser
+
+
+def _add_archive(command: argparse.ArgumentParser) -> None:
+    """Adds the archive with trained models, and what its models are read with."""
+    command.add_argument("archive", help="outputs.tar.gz, the folder of a run, or a folder of runs")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    command.add_argument("--task", default="", metavar="FILE:CLASS", help="your own task; an archive cannot name one")
+    command.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
+    command.add_argument("--run", default="", dest="name", metavar="NAME", help="one of several runs, or of queues")
 
 
 def _add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -156,11 +162,8 @@ def _add_fits(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 def _add_solution(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     solution = commands.add_parser("solution", help="write a program that predicts by itself, with its weights")
-    solution.add_argument("archive", help="outputs.tar.gz, the folder of a run, or a folder of runs: several vote")
+    _add_archive(solution)
     solution.add_argument("folder", help="where the program is written")
-    solution.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
-    solution.add_argument("--task", default="", metavar="FILE:CLASS", help="your own task; an archive cannot name one")
-    solution.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
     solution.set_defaults(run=_solution)
 
 
@@ -293,17 +296,20 @@ def _data(options: argparse.Namespace) -> int:
 def _predict(options: argparse.Namespace) -> int:
     from lib.launch import ensemble
 
-    archive, data, out = Path(options.archive), Path(options.data), Path(options.out)
-    print(ensemble.run(archive, data, out, options.task, options.trust, split_overrides(options.set)))
+    print(ensemble.run(Path(options.archive), Path(options.data), Path(options.out), **_read_with(options)))
     return 0
 
 
 def _solution(options: argparse.Namespace) -> int:
     from lib.launch import ensemble
 
-    archive, folder, changes = Path(options.archive), Path(options.folder), split_overrides(options.set)
-    print(ensemble.solution(archive, folder, options.task, options.trust, changes))
+    print(ensemble.solution(Path(options.archive), Path(options.folder), **_read_with(options)))
     return 0
+
+
+def _read_with(options: argparse.Namespace) -> dict[str, Any]:
+    changes = split_overrides(options.set)
+    return {"own_task": options.task, "trusted": options.trust, "changes": changes, "name": options.name}
 
 
 if __name__ == "__main__":

@@ -42,6 +42,11 @@ def _size(found: os.stat_result, path: Path) -> int:
     return found.st_size
 
 
+def absolute(path: Path) -> Path:
+    """Returns a path from the root without any ".."; links in it stay."""
+    return Path(os.path.normpath(path.absolute()))
+
+
 def beside(folder: Path, text: str) -> tuple[str, bool]:
     """Returns a path as it counts from a folder where it is there, else as it is; and whether that hides another one.
 

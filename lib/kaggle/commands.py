@@ -14,7 +14,7 @@ from typing import Any
 from lib.config import split_overrides
 from lib.config.environment import command
 from lib.doctor import findings
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
 from lib.kaggle import browser, built, carried, chain, client, dataset, kernel, new
 from lib.kaggle.kernel import Notebook
 from lib.machine.facts import FACTS
@@ -235,13 +235,13 @@ def _fetch(options: argparse.Namespace) -> int:
     fetched = kernel.fetch(name, folder, options.all)
     for run, summary in fetched.summaries.items():
         members = f", a vote of {len(summary.members)} runs" if summary.members else f" at step {summary.step:,}"
-        print(f"{run}: {summary.reason}{members}")
+        print(f"{printable(run)}: {summary.reason}{members}")
         for metric, value in summary.metrics.items():
             beside = f", the trivial baseline {summary.baseline[metric]:.4f}" if metric in summary.baseline else ""
             print(f"  {metric}: {value:.4f}{beside}")
     print(f"{fetched.folder}: {fetched.files:,} files, {fetched.size / 1e6:,.1f} MB")
     for plot in fetched.plots:
-        print(f"Plot: {plot}")
+        print(f"Plot: {printable(plot)}")
         if sys.stdout.isatty() if options.open is None else options.open:
             webbrowser.open(plot.resolve().as_uri())
     if not fetched.summaries:

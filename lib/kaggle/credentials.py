@@ -7,7 +7,8 @@ from pathlib import Path
 
 from lib.errors import BadInput
 
-_NAMES = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
+_NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|_PAT)$")
+_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")  # https://user:password@host, of whatever name
 _SHORTEST = 8  # a shorter value would be found everywhere; no service hands out one
 _CHUNK = 8 * 2**20
 _REFUSAL = "{} contains the value of a credential of your environment. Remove it; nothing was sent."
@@ -16,9 +17,10 @@ FILES = ("kaggle.json", "access_token", "access_token.txt", "credentials.json", 
 
 
 def values(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Returns the values of environment variables that are named like a credential, longest first."""
-    secrets = {value for name, value in environment.items() if _NAMES.search(name.upper()) and len(value) >= _SHORTEST}
-    return sorted(secrets, key=len, reverse=True)
+    """Returns the credentials of environment variables: by their names, and in addresses; longest first."""
+    secrets = {value for name, value in environment.items() if _NAMES.search(name.upper())}
+    secrets |= {match[1] for value in environment.values() if (match := _IN_ADDRESS.search(value))}
+    return sorted((secret for secret in secrets if len(secret) >= _SHORTEST), key=len, reverse=True)
 
 
 def clean(text: str) -> str:

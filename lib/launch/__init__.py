@@ -16,7 +16,7 @@ from lib.checkpoint import frozen
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import code, export, kept, limits, smaller, torchrun, watching
+from lib.launch import code, export, kept, limits, resume, smaller, torchrun, watching
 from lib.launch.endings import noting
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
 from lib.launch.run import Run, prepare
@@ -55,13 +55,14 @@ def _train(run: Run) -> Summary:
     if earlier and earlier.is_done(training.max_steps, training.stop_after_evaluations):
         return _complete(run, earlier)
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
-    number = int(os.environ.get(environment.SESSION, 0)) or (earlier.session if earlier else 0) + 1
+    before = max(ranks.from_first(resume.sessions(run)), earlier.session if earlier else 0)
+    number = int(os.environ.get(environment.SESSION, 0)) or before + 1
     if (count := torchrun.processes(run.config)) > 1:
         return _train_below(run, count, number)
     found = None
     with ranks.together():
         if ranks.is_first():
-            found, number = _begin(run, number)
+            found = _begin(run, number)
     try:
         with watching.tracked(run, found is not None) if ranks.is_first() else contextlib.nullcontext() as tracked:
             outcome = smaller.train(run, session, found)
@@ -179,8 +180,8 @@ def _predictions(run: Run) -> dict[str, Any]:
     }
 
 
-def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
-    """Finds the checkpoint to resume from, and makes the folder; returns it with the number of the session."""
+def _begin(run: Run, number: int) -> checkpoint.Checkpoint | None:
+    """Finds the checkpoint to resume from, and makes the folder; returns the checkpoint."""
     found = announce(run)
     if not run.config.checkpoint.keep_last:
         saved = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
@@ -190,18 +191,20 @@ def _begin(run: Run, number: int) -> tuple[checkpoint.Checkpoint | None, int]:
         if (run.folder / name).is_dir():
             raise BadInput(f"{run.folder / name} is a folder, where the run writes a file. Move it away.")
     _tidy(run)
-    if found and (earlier := bring_along(run, found)):
-        number = earlier.session + 1
+    if found:
+        bring_along(run, found, number)
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
         disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
     kept.write(run.folder, run.task)
-    return found, number
+    return found
 
 
 def _tidy(run: Run, state: State | None = None) -> None:
     """Removes what killed saves and deletions left; with the state of a run's end also what retention could not."""
     for kind in ("checkpoints", "best", frozen.FOLDER):
         checkpoint.tidy(run.folder / kind)
+    with contextlib.suppress(OSError):  # the summary has it by now
+        (run.folder / resume.SESSION).unlink()
     if state and run.config.checkpoint.keep_last:
         retention = Retention(run.folder, run.config.checkpoint)
         retention.after_checkpoint(state.step, [best["step"] for best in state.kept_best])

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,26 +37,32 @@ def run(
     own_task: str = "",
     trusted: bool = False,
     changes: Mapping[str, object] | None = None,
+    name: str = "",
 ) -> str:
     """Predicts all of `source` with the models of an archive together and writes into `out`; returns what to print.
 
-    `own_task`, `trusted` and `changes` are as in `load_members`. Raises BadInput.
+    The other arguments are as in `load_members`. Raises BadInput.
     """
     with _runs(archive, trusted) as runs:  # to the end: a task of the archive may import its files when it needs them
-        task, models = load_members(runs, own_task, trusted, changes)
+        task, models = load_members(runs, own_task, trusted, changes, name)
         predictions = task.predict(models, source, out)
     return f"{len(predictions)} predictions of {len(models)} models together are in {out}."
 
 
 def solution(
-    archive: Path, folder: Path, own_task: str = "", trusted: bool = False, changes: Mapping[str, object] | None = None
+    archive: Path,
+    folder: Path,
+    own_task: str = "",
+    trusted: bool = False,
+    changes: Mapping[str, object] | None = None,
+    name: str = "",
 ) -> str:
     """Writes a program that predicts by itself with the models of an archive into a folder; returns what to print.
 
     The other arguments are as in `load_members`. Raises BadInput.
     """
     with _runs(archive, trusted) as runs:
-        task, models = load_members(runs, own_task, trusted, changes)
+        task, models = load_members(runs, own_task, trusted, changes, name)
         disk.check_writable(folder)
         task.solution(models, folder)
     files = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_file()))
@@ -94,14 +101,14 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
     return summary, f"{text}\n{aligned(rows)}"
 
 
-def load(archive: Path, own_task: str = "") -> tuple[Task, list[nn.Module]]:
-    """Returns the task and the best models of every run in outputs.tar.gz, in a run's folder, or in a folder of runs.
+def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[nn.Module]]:
+    """Returns the task and the best models of outputs.tar.gz, of a run's folder, or of a folder of runs.
 
-    `own_task` is as in `load_members`. Raises BadInput where there are no models, or where they differ in task, inputs
-    or answers.
+    `own_task` and `name` are as in `load_members`. Raises BadInput where there are no models, or where they differ in
+    task, inputs or answers.
     """
     with contextlib.ExitStack() as unpacked:
-        task, models = load_members(unpacked.enter_context(_runs(archive)), own_task)
+        task, models = load_members(unpacked.enter_context(_runs(archive)), own_task, name=name)
         weakref.finalize(task, unpacked.pop_all().close)  # what the run kept of its data is read when it predicts
     return task, models
 
@@ -124,19 +131,21 @@ def _runs(archive: Path, with_code: bool = False) -> Iterator[list[Path]]:
 
 
 def load_members(
-    runs: Sequence[Path], own_task: str = "", trusted: bool = False, changes: Mapping[str, object] | None = None
+    runs: Sequence[Path],
+    own_task: str = "",
+    trusted: bool = False,
+    changes: Mapping[str, object] | None = None,
+    name: str | None = None,
 ) -> tuple[Task, list[nn.Module]]:
     """Returns the task and the models of several runs' folders with their best weights, on the device.
 
     They may be anybody's, so a Python file that their configuration names as task is never run. One's own is given as
     `own_task`, file.py:Class; `trusted` says that whoever made the runs may run code here, and takes the files that
     lie in them. `changes` override dotted keys of the runs' configurations. A run from whose weights others started
-    (`queue.before`) is left out. Raises BadInput where the rest differ in their inputs or answers.
+    (`queue.before`) is left out. `name` takes one run or the folds and seeds of one queue, "" what belongs together.
+    Raises BadInput where runs do not belong together, or differ in their inputs or answers.
     """
-    tasks = code.tasks_in(runs) if trusted and not own_task else dict.fromkeys(runs, own_task)
-    loaded = {run: _configuration(run, task, changes or {}) for run, task in tasks.items()}
-    earlier = {Path(name).stem for config in loaded.values() for name in config.queue.before}
-    members = {run: find_task(c.task)(c) for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
+    members = _members(runs, own_task, trusted, changes or {}, name)
     first = next(iter(members.values()))
     models, taken = [], None
     for run, task in members.items():
@@ -146,9 +155,8 @@ def load_members(
         alike = label(task.config.task) == label(first.config.task) and task.joined_by() == first.joined_by()
         if not alike or learned != taken:
             raise BadInput(
-                f"{printable(run.name)} cannot vote together with {first.config.run.name}: their inputs or "
-                "answers differ, or what they learned from data. Give an archive or folder with runs of one kind, or "
-                "the folder of a single run."
+                f"{printable(run.name)} cannot vote together with {first.config.run.name}: their inputs or answers "
+                "differ, or what they learned from data. Give runs of one kind, or the folder of a single run."
             )
         task.kept_from = kept.of_run(task, run)
         task.take_learned(learned)
@@ -162,6 +170,46 @@ def load_members(
     first.members = [{"run": run.name, "score": _validation(run)} for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
+
+
+def _members(
+    runs: Sequence[Path], own_task: str, trusted: bool, changes: Mapping[str, object], name: str | None
+) -> dict[Path, Task]:
+    """Returns the tasks of the runs that predict together; the arguments are as in `load_members`."""
+    runs = _named(runs, name) if name else runs
+    tasks = code.tasks_in(runs) if trusted and not own_task else dict.fromkeys(runs, own_task)
+    loaded = {run: _configuration(run, task, changes) for run, task in tasks.items()}
+    earlier = {Path(before).stem for config in loaded.values() for before in config.queue.before}
+    members = {run: c for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
+    if name is not None:
+        _check_together(members)
+    return {run: find_task(config.task)(config) for run, config in members.items()}
+
+
+def _named(runs: Sequence[Path], name: str) -> list[Path]:
+    """Returns the run of a name, or the folds and seeds of the queue of that name. Raises BadInput."""
+    chosen = [run for run in runs if run.name == name] or [run for run in runs if _queue_of(run) == name]
+    if not chosen:
+        names = ", ".join(run.name for run in runs)
+        raise BadInput(f"There is no run {name} with best weights. Choose by --run: {names}.")
+    return chosen
+
+
+def _queue_of(run: Path) -> str:
+    return re.sub(r"(-fold\d+)?(-seed\d+)?$", "", run.name)
+
+
+def _check_together(members: Mapping[Path, Config]) -> None:
+    """Raises BadInput where runs are no folds and seeds of one queue, and took no part in one vote."""
+    made = {run: bool(config.queue.folds or config.queue.seeds) for run, config in members.items()}
+    queues = sorted({(_queue_of(run) if by_queue else run.name, by_queue) for run, by_queue in made.items()})
+    votes = [Summary.read(path.parent) for path in next(iter(members)).parent.glob("*/summary.json")]
+    names = [run.name for run in members]
+    if len(queues) > 1 and not any(vote and set(names) <= set(vote.members) for vote in votes):
+        raise BadInput(
+            f"Only the folds and seeds of one queue predict together, and these are {len(queues)} experiments: "
+            f"{', '.join(names)}. Choose by --run NAME: {', '.join(queue for queue, _ in queues)}."
+        )
 
 
 def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Config:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lib import checkpoint, ranks
 from lib.config import Config
-from lib.config.files import read_bytes
+from lib.config.files import read_bytes, size_of
 from lib.errors import BadInput, printable
 from lib.launch import torchrun
 from lib.machine import disk, inputs, platform
@@ -21,6 +21,7 @@ from lib.text import amount
 _MANIFEST = "manifest.json"
 _MOST_BYTES = 2**20  # of a manifest
 _STATE_BYTES = 2**24  # of a state.json
+_MOST_KEPT = 2**38  # of a file, as of one in a checkpoint
 _CHUNK = 2**20
 
 
@@ -124,11 +125,12 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _seal(path: Path) -> dict[str, Any]:
-    digest, size = hashlib.sha256(), 0
+    digest, size = hashlib.sha256(), size_of(path, links=False)
+    if size > _MOST_KEPT:
+        raise ValueError(f"{path.name} has {size:,} bytes, and at most {_MOST_KEPT:,} are read")
     with path.open("rb") as file:
         while piece := file.read(_CHUNK):
             digest.update(piece)
-            size += len(piece)
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 

@@ -16,6 +16,7 @@ from lib.report.summary import Summary
 from lib.report.tracking import FOLDER as TRACKING
 from lib.training import identity
 
+SESSION = "session"  # in a run's folder: the number of the session at work, until there is a summary
 _OPTIMIZER_IS_LOST = (
     "The checkpoint is lightweight: the optimizer starts anew, so the run resumes, but not bit for bit."
 )
@@ -130,23 +131,37 @@ def describe_resume(run: Run, found: checkpoint.Checkpoint | None) -> str:
     return f"Resuming {run.config.run.name} from {found.path}, step {found.step:,}: {left:,} of {total:,} steps left."
 
 
-def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
-    """Copies history, best and frozen weights of a run that is resumed from elsewhere; returns that run's summary.
+def sessions(run: Run) -> int:
+    """Returns how many sessions a run had, killed ones included, which leave no summary."""
+    with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint says
+        for folder in resume_folders(run):
+            if checkpoint.steps(folder):
+                summary, counted = Summary.read(folder.parent), 1
+                with contextlib.suppress(OSError, ValueError):  # the first session writes none
+                    counted = int(read_bytes(folder.parent / SESSION, 20))
+                return max(counted, summary.session if summary else 0)
+    return 0
+
+
+def bring_along(run: Run, found: checkpoint.Checkpoint, session: int) -> None:
+    """Copies history, best and frozen weights of a run that is resumed from elsewhere; notes the session's number.
 
     Raises BadInput where the frozen weights, which no checkpoint has, cannot be written.
     """
+    with contextlib.suppress(OSError):
+        disk.write_text(run.folder / SESSION, str(session))
     origin = found.path.parent.parent
     if origin.resolve() == run.folder.resolve():
-        return None
+        return
     for name in (METRICS, EVENTS):
         with disk.needed(run.folder / name, f"Nothing is lost: {origin} stays as it is."):
             (run.folder / name).unlink(missing_ok=True)  # of a start that was killed
-            if (origin / name).is_file():
+            if (origin / name).is_file() and not (origin / name).is_symlink():
                 shutil.copyfile(origin / name, run.folder / name)
-    if (origin / TRACKING).is_dir():
+    if (origin / TRACKING).is_dir() and not (origin / TRACKING).is_symlink():
         shutil.rmtree(run.folder / TRACKING, ignore_errors=True)
         try:
-            shutil.copytree(origin / TRACKING, run.folder / TRACKING, symlinks=True)
+            shutil.copytree(origin / TRACKING, run.folder / TRACKING, ignore=_irregular)
         except OSError as error:
             print(f"Warning: {origin / TRACKING} could not be copied ({error}): trackers begin new runs.")
     for kind in ("best", frozen.FOLDER):
@@ -161,4 +176,9 @@ def bring_along(run: Run, found: checkpoint.Checkpoint) -> Summary | None:
                             f"The frozen weights of {origin} could not be copied, and without them no later session "
                             f"could go on from this one. {error} Nothing was trained, and {origin} stays as it is."
                         ) from error
-    return Summary.read(origin)
+
+
+def _irregular(folder: str, names: list[str]) -> list[str]:
+    """Returns the links, pipes and devices of a folder, which no run brings along."""
+    paths = [Path(folder, name) for name in names]
+    return [path.name for path in paths if path.is_symlink() or not (path.is_file() or path.is_dir())]

@@ -107,6 +107,8 @@ def whole(path: Path, cache: bool = False) -> Iterator[Path]:
         if not cache and not aside.is_dir():
             with aside.open("rb") as file:
                 calls.sync(file.fileno(), aside)
+        if cache and path.is_dir() and not aside.is_dir():
+            remove_tree(path)
         aside.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

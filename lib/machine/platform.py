@@ -58,7 +58,10 @@ def detect() -> Platform:
             output_bytes=int(FACTS["colab_drive_bytes"].value) if mounted else None,
             output_files=None,
         )
-    scratch = Path(cache or Path.home() / ".cache" / "trainbook")
+    try:
+        scratch = Path(cache or Path.home() / ".cache" / "trainbook")
+    except RuntimeError:  # neither HOME nor an entry of the user
+        scratch = _SCRATCH
     return Platform("local", False, None, Path("runs"), scratch, None, None, None)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lib.config.files import read_bytes, size_of
 from lib.errors import BadInput, printable
-from lib.machine import disk, inputs, platform
+from lib.machine import disk, inputs, platform, records
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLED, _PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -27,6 +27,7 @@ _NAMES = (WHOLE, INDEX, _PICKLED, _PICKLED_INDEX)
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor
 _MOST_SHARDS = 1000
+_RECORD = "cache.json"  # of the files of a copy
 _KEPT = re.compile(r"[\w.-]+\.(json|txt|model)")  # beside the weights: configuration and tokenizer
 
 
@@ -89,7 +90,8 @@ def as_safetensors(folder: Path) -> Path:
         return folder
     files = _files(folder)
     final = platform.detect().scratch_dir / "published" / _digest(files)
-    if not final.is_dir():
+    if not records.Verified(final, "it is made again").read(_RECORD):
+        disk.remove_tree(final)
         tensors: dict[str, Tensor] = {}
         for file, names in files.items():
             loaded = _unpickled(file)
@@ -105,6 +107,7 @@ def as_safetensors(folder: Path) -> Path:
                 name: value.detach().clone().contiguous() for name, value in tensors.items()
             }  # none shares memory
             save_file(copies, aside / WHOLE, {"format": "pt"})
+            records.Verified(aside, "").write(_RECORD, {}, sorted(aside.iterdir()))
         print(f"{printable(folder)} holds pickled weights, which were read without running code. {final} has them now.")
     return final
 

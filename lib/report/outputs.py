@@ -2,14 +2,17 @@
 
 import contextlib
 import gzip
+import io
 import re
 import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from lib.config.files import size_of
+from lib.errors import BadInput, printable
 from lib.machine import disk, platform
 from lib.machine.platform import Platform
 from lib.text import amount
@@ -23,6 +26,38 @@ _LOOSE = {"checkpoints", "best", "plots", "code", "named", DATA}
 _MANY = 50  # files of a folder above which it is bundled
 _SHOWN = 40  # rows of the table
 _SMALL = 2**20  # bytes up to which a file is compared with what an archive holds
+_MOST_AT_ONCE = 2**22  # of a header; tarfile would take any length into memory
+_ALWAYS_BYTES = 2**26  # may be unpacked of however small an archive
+_GZIP = b"\x1f\x8b"
+
+
+class TooMuch(Exception):
+    """An archive is larger than it may be; the message says in what."""
+
+
+class _Bounded(io.RawIOBase):
+    """A stream of unpacked bytes that ends with TooMuch instead of growing without end."""
+
+    def __init__(self, stream: io.IOBase, most: int):
+        self.stream, self.most = stream, most
+
+    def read(self, size: int = -1) -> bytes:  # type: ignore[override]
+        if not 0 <= size <= _MOST_AT_ONCE:
+            raise TooMuch(f"it has a header of {size:,} bytes")
+        content = self.stream.read(size)
+        self._check(self.stream.tell())
+        return content
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._check(offset)
+        return self.stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.stream.tell()
+
+    def _check(self, position: int) -> None:
+        if position > self.most:
+            raise TooMuch(f"unpacked it has more than {amount(self.most)}")
 
 
 def package(output_dir: Path) -> Path:
@@ -48,6 +83,32 @@ def _write_archive(final: Path, entries: Mapping[str, Path]) -> None:
                 archive.add(path, arcname=name, filter=_anonymous)
 
 
+@contextlib.contextmanager
+def opened(archive: Path, most: int = 2**36, ratio: int = 1100) -> Iterator[tarfile.TarFile]:
+    """Yields an archive, and reads it to its end afterwards: only then is known that nothing in it is damaged.
+
+    So nothing that the block takes may be used before the block has ended. Raises BadInput for a damaged archive, and
+    for one that unpacks to more than `most` bytes or `ratio` times its size (gzip reaches 1,032 times).
+    """
+    try:
+        most = min(most, max(_ALWAYS_BYTES, ratio * size_of(archive)))
+        with archive.open("rb") as raw:
+            is_gzip = raw.read(2) == _GZIP
+            raw.seek(0)
+            stream = _Bounded(gzip.GzipFile(fileobj=raw) if is_gzip else raw, most)
+            with tarfile.open(fileobj=stream, mode="r:") as packed:  # type: ignore[call-overload]
+                yield packed
+                while stream.read(_SMALL):  # tarfile ends at a header that it cannot read; gzip's checksum is behind
+                    pass
+    except BadInput:
+        raise
+    except TooMuch as error:
+        raise BadInput(f"{printable(archive)} is not unpacked: {error}. No archive of runs is like that.") from None
+    except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, RecursionError) as error:
+        why = printable(getattr(error, "strerror", None) or error, most=200)
+        raise BadInput(f"{printable(archive)} cannot be unpacked ({why}). Download it again.") from None
+
+
 def holds(archive: Path, run: Path) -> bool:
     """Says whether an archive is whole and holds a run's files as they are now.
 
@@ -55,7 +116,7 @@ def holds(archive: Path, run: Path) -> bool:
     """
     wanted = {path.relative_to(run.parent).as_posix(): path for path in _files(run)}
     try:
-        with gzip.open(archive) as unzipped, tarfile.open(fileobj=unzipped, mode="r:") as packed:
+        with opened(archive) as packed:
             for entry in packed:
                 if not entry.name.startswith(f"{run.name}/"):
                     continue
@@ -64,9 +125,7 @@ def holds(archive: Path, run: Path) -> bool:
                     return False
                 if entry.size <= _SMALL and packed.extractfile(entry).read() != path.read_bytes():
                     return False
-            while unzipped.read(_SMALL):  # its checksum is at its end
-                pass
-    except (OSError, EOFError, zlib.error, tarfile.TarError):
+    except BadInput:
         return False
     return not wanted
 
@@ -107,7 +166,7 @@ def _pack_folder(folder: Path) -> None:
     final = folder.with_name(folder.name + ".tar.gz")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="bundle-", suffix=".tmp") as earlier:
         if final.is_file():
-            with tarfile.open(final) as packed:
+            with opened(final) as packed:
                 packed.extractall(earlier, filter="data")
         bases = (Path(earlier) / folder.name, folder)
         entries = {path.relative_to(base.parent).as_posix(): path for base in bases for path in _below(base)}
@@ -116,7 +175,7 @@ def _pack_folder(folder: Path) -> None:
 
 
 def _below(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
 
 
 def table(output_dir: Path, here: Platform | None = None) -> str:

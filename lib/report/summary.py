@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from lib.config.files import read_bytes
+from lib.errors import printable
 from lib.machine import disk
 from lib.text import aligned
 
@@ -76,7 +77,8 @@ class Summary:
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return None
         for name in {"metrics", "baseline"} & known.keys():
-            known[name] = {metric: math.nan if value is None else value for metric, value in known[name].items()}
+            numbers = {n: v for n, v in known[name].items() if v is None or _fits(v, float)}
+            known[name] = {printable(n): math.nan if value is None else value for n, value in numbers.items()}
         return cls(**{"run": folder.name, "task": "", **known}) if "reason" in known else None
 
 

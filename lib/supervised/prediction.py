@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lib.config.files import absolute
 from lib.errors import BadInput, printable
 from lib.report.progress import Remaining, choose_progress
 from lib.report.result import write_image, write_table
@@ -168,10 +169,13 @@ def _name(task: Any, number: int) -> str:
 
 
 def _names(samples: list[Any], source: Path) -> list[str]:
-    """Returns the file of each sample below `source`, or where two have the same, the sample's number from 0."""
-    base = source if source.is_dir() else source.parent
-    paths = [path_of(sample) for sample in samples]
-    names = [(p.relative_to(base) if p.is_relative_to(base) else p).as_posix() for p in paths if p]
+    """Returns the file of each sample below `source`; its number from 0 where it lies elsewhere.
+
+    Where two have the same, or one has none, all are numbers.
+    """
+    base = absolute(source if source.is_dir() else source.parent)
+    paths = [absolute(path) for sample in samples if (path := path_of(sample))]
+    names = [p.relative_to(base).as_posix() if p.is_relative_to(base) else str(n) for n, p in enumerate(paths)]
     return names if len(set(names)) == len(samples) else [str(number) for number in range(len(samples))]
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -109,6 +109,22 @@ def _other_seed(config: Config) -> Iterator[None]:
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])
+
+
+def unsaved(model: nn.Module, saved: checkpoint.Checkpoint | None, note: Callable[[str], None]) -> str:
+    """Returns one hash of the buffers that no checkpoint has; "" for none. Notes where `saved` names another hash.
+
+    Nothing is refused: what is computed may differ in the last digit on another machine.
+    """
+    in_checkpoints = model.state_dict().keys()
+    buffers = {weights.plain(name): b for name, b in model.named_buffers() if name not in in_checkpoints}
+    now = frozen.seal_of_all(buffers) if buffers else ""
+    if saved and saved.state.get("unsaved", now) != now:
+        note(
+            f"The run resumes, but not bit for bit: its buffers with persistent=False ({', '.join(buffers)}) are not "
+            "those of the checkpoint. If model() reads them from a file, put the file of before in its place."
+        )
+    return now
 
 
 def keep_once(model: nn.Module, names: frozenset[str], saver: Saver) -> bool:

@@ -28,7 +28,7 @@ def take(task: Task, saved: checkpoint.Checkpoint | None, note: Callable[[str], 
             "The saved values are used, to which the weights belong. For the others start a run under another run.name."
         )
     if values:
-        task.take_learned(values)
+        task.take_learned(json.loads(json.dumps(values, sort_keys=True)))  # whole numbers, as keys, became text
     return task
 
 

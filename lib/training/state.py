@@ -58,6 +58,7 @@ class State:
     stopping: Stopping | None = None
     left_out: dict[str, str] = field(default_factory=dict)  # frozen weights that are in no checkpoint, with their seals
     once: frozenset[str] = frozenset()  # of these, what is yet to be written into the run's folder
+    unsaved: str = ""  # one hash of the buffers that no checkpoint has
     # Of this session alone, in no checkpoint:
     notes: tuple[str, ...] = ()  # what is to be said of number formats and recomputed layers
     together: int = 1  # samples that no micro-batch parts
@@ -113,6 +114,7 @@ def first_state(
     saved = checkpoint_from_first(frozen.completed(saved))
     task.published = saved.state.get("published", {}) if saved else {}
     state = new_state(task, config)
+    state.unsaved = freezing.unsaved(state.model, saved, note)
     optimization.check_steps(task, config, state.groups)
     for text in state.notes:
         note(text)
@@ -228,6 +230,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     facts = {
         **({"groups": own} if own else {}),
         **({"stopping": state.stopping.facts()} if state.stopping else {}),
+        **({"unsaved": state.unsaved} if state.unsaved else {}),
         "identity": identity.facts(config, task),
         "kept_best": state.kept_best,
         "skipped_steps": state.skipped_steps,
@@ -318,9 +321,7 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
         with state.averaged():
             groups = {"model": sharding.on_first(_saved_weights(state))}
             if ranks.is_first():
-                facts = {
-                    "best": new, "frozen": state.left_out, "published": task.published, **learned.facts(task),
-                }  # fmt: skip
+                facts = {"best": new, "frozen": state.left_out, "published": task.published, **learned.facts(task)}
                 saver.save("best", state.step, groups, facts, then)
 
 

@@ -33,6 +33,13 @@ def test_short_values_and_other_names_are_no_credentials():
     assert sorted(credentials.values(environment)) == ["0123456789", "abcdefghi"]
 
 
+def test_credentials_are_known_without_an_underscore_and_in_addresses():
+    named = {"PGPASSWORD": "postgres-secret", "OPENAI_APIKEY": "sk-0123456789", "GITHUB_PAT": "ghp_0123456789"}
+    addresses = {"DATABASE_URL": "postgres://ada:lovelace-1815@host/db", "MLFLOW_TRACKING_URI": "https://mlflow.example"}
+    found = credentials.values({**named, **addresses, "PWD": "/home/ada/work", "PATH": "/usr/bin:/bin"})
+    assert sorted(found) == sorted([*named.values(), "lovelace-1815"])
+
+
 def test_a_credential_is_found_across_the_chunks_of_a_file(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_TOKEN", "t" * 20)
     monkeypatch.setattr(credentials, "_CHUNK", 16)

@@ -29,10 +29,27 @@ def test_the_best_weights_come_from_wherever_the_run_is_packed(toy, tmp_path, pl
 
 
 def test_runs_that_answer_different_questions_are_not_put_together(toy, tmp_path):
-    launch.train(toy())
-    launch.train(toy({"run.name": "noisy", "workload.noise": 0.5}))
+    for seed, noise in ((1, 0.1), (2, 0.5)):
+        launch.train(toy({"run.name": f"toy-seed{seed}", "queue.seeds": [1, 2], "workload.noise": noise}))
     with pytest.raises(BadInput, match="cannot vote together with"):
         load(tmp_path / "runs", OWN)
+
+
+@pytest.mark.parametrize("place", ["outputs.tar.gz", "."])
+def test_several_runs_predict_together_only_where_one_queue_or_one_vote_made_them(toy, tmp_path, place):
+    for seed in (1, 2):
+        launch.train(toy({"run.name": f"good-seed{seed}", "queue.seeds": [1, 2], "seed": seed}))
+    assert len(load(tmp_path / "runs" / place, OWN)[1]) == 2
+    launch.train(toy({"run.name": "probe"}))
+    with pytest.raises(BadInput, match=r"2 experiments: good-seed1, good-seed2, probe. Choose by --run NAME: good, pr"):
+        load(tmp_path / "runs" / place, OWN)
+    with pytest.raises(BadInput, match="There is no run bad with best weights. Choose by --run: good-seed1, good-see"):
+        load(tmp_path / "runs" / place, OWN, "bad")
+    for name, size in (("good", 2), ("good-seed2", 1), ("probe", 1)):
+        assert len(load(tmp_path / "runs" / place, OWN, name)[1]) == size
+    (tmp_path / "runs" / "vote").mkdir()
+    Summary("vote", "toy", "completed", members=["good-seed1", "good-seed2", "probe"]).write(tmp_path / "runs" / "vote")
+    assert len(load(tmp_path / "runs", OWN)[1]) == 3
 
 
 def test_what_holds_no_trained_run_is_refused_with_what_to_give(tmp_path):

@@ -1,6 +1,7 @@
 """A run goes on with the data that it began with, where what is installed there is another by then."""
 
 import gc
+import os
 import tarfile
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from lib import checkpoint, launch
 from lib.errors import BadInput
-from lib.launch import ensemble
+from lib.launch import ensemble, kept
 from lib.machine import disk
 from lib.report import outputs
 from lib.task import load_config
@@ -149,6 +150,23 @@ def test_damaged_data_is_said_and_the_data_of_now_counts(numbers, tmp_path, monk
     install(range(100, 140))
     with pytest.raises(BadInput, match="data fingerprint"):
         launch.train(numbers())
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link", "a device", "too large"])
+def test_kept_data_that_is_no_regular_file_is_not_opened(numbers, tmp_path, monkeypatch, capsys, kind):
+    launch.train(numbers())
+    place = tmp_path / "runs" / "numbers" / "data" / "numbers.txt"
+    content = place.read_bytes()
+    if kind == "too large":
+        monkeypatch.setattr(kept, "_MOST_KEPT", len(content) - 1)
+    else:
+        place.unlink()
+        (tmp_path / "plain").write_bytes(content)
+        links = {"a link": tmp_path / "plain", "a device": "/dev/zero"}
+        place.symlink_to(links[kind]) if kind in links else os.mkfifo(place)
+    run = launch.prepare(numbers())
+    assert kept.of_run(run.task, tmp_path / "runs" / "numbers") is None
+    assert "is damaged" in capsys.readouterr().out
 
 
 def test_the_archive_has_the_data_unless_it_is_large_and_the_size_is_said(numbers, tmp_path, monkeypatch, capsys):

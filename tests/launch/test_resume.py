@@ -1,5 +1,6 @@
 """The checkpoint that a run resumes from: damaged ones are set aside, and a run never starts from 0 in silence."""
 
+import os
 import shutil
 
 import pytest
@@ -69,6 +70,48 @@ def test_metrics_and_events_come_along_from_elsewhere_and_replace_those_of_a_kil
     launch.train(toy({**config, "run.resume_from": str(tmp_path / "earlier")}))
     assert (whole / "toy" / "events.csv").read_bytes().count(b"plateau") > 2
     assert (tmp_path / "runs" / "toy" / "events.csv").read_bytes() == (whole / "toy" / "events.csv").read_bytes()
+
+
+def test_sessions_are_counted_though_killed_ones_leave_no_summary(toy, tmp_path, cut, monkeypatch):
+    """On Kaggle each begins in an empty folder, with the output of the one before mounted."""
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    more = {}
+    for number in range(1, 4):
+        cut(2)
+        more["output_dir"] = str(tmp_path / f"output{number}")
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(launch, "_write_failure", lambda *_: None)
+            patched.setattr(launch, "_end", kill)
+            launch.train(toy(more))
+        more["run.resume_from"] = more["output_dir"]
+    cut(None)
+    assert launch.train(toy({**more, "output_dir": str(tmp_path / "output4")})).session == 4
+    assert not (tmp_path / "output4" / "toy" / "session").exists()
+
+
+def test_links_and_pipes_do_not_come_along_from_elsewhere(toy, tmp_path, cut):
+    """TensorBoard would write its files through them."""
+    cut(3)
+    launch.train(toy())
+    earlier, outside = tmp_path / "earlier" / "toy", tmp_path / "outside"
+    (tmp_path / "runs").rename(tmp_path / "earlier")
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    (earlier / "tracking" / "deep").mkdir(parents=True)
+    (earlier / "tracking" / "deep" / "ids").write_text("plain")
+    (earlier / "tracking" / "tensorboard").symlink_to(outside)
+    (earlier / "tracking" / "log").symlink_to(outside / "secret")
+    os.mkfifo(earlier / "tracking" / "pipe")
+    (earlier / "events.csv").unlink(missing_ok=True)
+    (earlier / "events.csv").symlink_to(outside / "secret")
+    cut(None)
+    launch.train(toy({"run.resume_from": str(tmp_path / "earlier")}))
+    here = tmp_path / "runs" / "toy"
+    assert [path.name for path in sorted((here / "tracking").rglob("*"))] == ["deep", "ids"]
+    assert not (here / "events.csv").exists()
 
 
 def test_a_folder_name_that_no_disk_takes_is_bad_input(toy, tmp_path):

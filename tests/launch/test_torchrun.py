@@ -111,7 +111,7 @@ def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_t
     assert "Traceback" not in said, said
     assert "relaunch" in (tmp_path / "runs" / "held" / "events.csv").read_text()
     summary = json.loads((tmp_path / "runs" / "held" / "summary.json").read_text())
-    assert (summary["reason"], summary["world_size"], summary["session"]) == ("completed", 2, 1)
+    assert (summary["reason"], summary["world_size"], summary["session"]) == ("completed", 2, 2)
 
     several.here(tmp_path / "whole", [{"config": {**HELD, "device.processes": 1, "run.name": "held"}}])
     one = checkpoint.load_newest(tmp_path / "whole" / "runs" / "held" / "checkpoints")[0]

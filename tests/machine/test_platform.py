@@ -70,3 +70,11 @@ def test_only_a_kernel_is_a_notebook(monkeypatch):
     assert "IPython" not in sys.modules
 
 
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch):
+    def lost():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", lost)
+    assert platform.detect().scratch_dir == Path("/tmp/trainbook-cache")

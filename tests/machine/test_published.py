@@ -82,6 +82,25 @@ def test_pickled_weights_of_a_named_folder_become_safetensors(tmp_path, monkeypa
     assert same(weights.read(folder))
 
 
+@pytest.mark.parametrize("damage", ["flipped", "zeros", "truncated", "a folder", "no record"])
+def test_a_damaged_copy_of_pickled_weights_is_made_again(tmp_path, damage):
+    torch.save({"weight": torch.arange(4096.0)}, tmp_path / "pytorch_model.bin")
+    before = published.read(tmp_path)["weight"].clone()  # it is mapped into memory
+    copy = published.as_safetensors(tmp_path) / published.WHOLE
+    raw = copy.read_bytes()
+    if damage == "a folder":
+        copy.unlink()
+        copy.mkdir()
+    elif damage == "no record":  # as an earlier version left it
+        (copy.parent / "cache.json").unlink()
+    else:
+        flipped, zeros = raw[:3000] + bytes([raw[3000] ^ 64]) + raw[3001:], raw[:4096].ljust(len(raw), b"\0")
+        copy.write_bytes({"flipped": flipped, "zeros": zeros}.get(damage, raw[:5000]))
+    for _ in range(2):
+        assert torch.equal(published.read(tmp_path)["weight"], before)
+    assert copy.read_bytes() == raw
+
+
 def test_a_pickle_is_not_found_by_a_search(tmp_path):
     (tmp_path / "above" / "m").mkdir(parents=True)
     torch.save(TENSORS, tmp_path / "above" / "m" / "pytorch_model.bin")

@@ -1,10 +1,15 @@
 """The table at a notebook's end, and outputs with more files than a platform keeps."""
 
 import dataclasses
+import random
+import shutil
 import tarfile
 
 import pytest
 
+from lib.errors import BadInput
+from lib.kaggle import kernel
+from lib.launch import archive
 from lib.machine import platform
 from lib.report import outputs
 
@@ -131,3 +136,30 @@ def test_an_archive_holds_a_run_only_as_it_is_now(here, run):
     final.unlink()
     final.mkdir()
     assert not outputs.holds(final, run)
+
+
+@pytest.mark.parametrize("unpack", [kernel.unpack, archive.unpack], ids=["kaggle fetch", "predict"])
+def test_an_archive_that_is_damaged_anywhere_is_refused(here, run, tmp_path, unpack):
+    """tarfile takes a header that it cannot read for the end, so runs would be missing in silence."""
+    (run / "summary.json").write_bytes(random.Random(0).randbytes(20_000))
+    for number in (1, 2):
+        shutil.copytree(run, run.with_name(f"toy{number}"))
+    whole = outputs.package(here.output_dir).read_bytes()
+    (tmp_path / "whole.tar.gz").write_bytes(whole)
+    unpack(tmp_path / "whole.tar.gz", tmp_path / "whole")
+    assert len(list((tmp_path / "whole").glob("*/summary.json"))) == 3
+    for at in range(10, len(whole) - 4, len(whole) // 40):
+        bad = tmp_path / "bad.tar.gz"
+        bad.write_bytes(whole[:at] + bytes(byte ^ 255 for byte in whole[at : at + 4]) + whole[at + 4 :])
+        with pytest.raises(BadInput, match="cannot be unpacked|is not unpacked"):
+            unpack(bad, tmp_path / f"at {at}")
+
+
+def test_links_are_not_packed(here, run):
+    (run / "tracking").mkdir()
+    (run / "tracking" / "debug.log").symlink_to(run / "config.yaml")
+    (run / "tracking" / "logs").symlink_to(run / "maps")
+    final = outputs.package(here.output_dir)
+    with tarfile.open(final) as packed:
+        assert all(entry.isreg() for entry in packed) and "toy/tracking/debug.log" not in packed.getnames()
+    assert outputs.holds(final, run)

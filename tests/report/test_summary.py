@@ -1,6 +1,7 @@
 """summary.json: written whole, read back equal, and readable whoever wrote it."""
 
 import json
+import math
 
 import pytest
 
@@ -63,6 +64,15 @@ def test_a_value_of_another_type_has_its_default(tmp_path):
     assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "completed", max_steps=12)
     (tmp_path / FILE).write_text(json.dumps({"reason": "completed", "test_loss": 1, "predicted_peak_bytes": 7}))
     assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "completed", test_loss=1, predicted_peak_bytes=7)
+
+
+def test_metrics_are_numbers_under_names_that_can_be_printed(tmp_path):
+    """A summary may be anybody's: kaggle fetch prints it."""
+    metrics = {"f1": 0.5, "text": "0.5", "list": [1], "none": None, "\x1b[2J\nforged": 1}
+    (tmp_path / FILE).write_text(json.dumps({"reason": "completed", "metrics": metrics, "baseline": {"f1": "a"}}))
+    found = Summary.read(tmp_path)
+    assert list(found.metrics) == ["f1", "none", r"\x1b[2J\nforged"] and math.isnan(found.metrics["none"])
+    assert found.baseline == {}
 
 
 def test_a_metric_without_a_baseline_is_shown_alone_and_the_loss_comes_last():

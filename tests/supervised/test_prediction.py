@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 from lib.errors import BadInput, TrainingFailed
-from lib.supervised import Supervised
+from lib.supervised import Supervised, prediction
 
 
 class Files(Supervised):
@@ -212,6 +212,17 @@ def test_images_of_classes_are_files_and_masks_are_no_samples(configured, tmp_pa
         for name, x in zip(names, pixels, strict=False):
             image = np.asarray(Image.open(out / "predictions" / f"{name[:-4]}.png"))
             assert image.dtype == np.uint8 and np.array_equal(image, x > 0.5)
+
+
+def test_masks_stay_in_their_folder_whatever_the_samples_are_called(tmp_path):
+    """A sample from elsewhere has its number as its name: a list of anybody's may name any picture."""
+    data = tmp_path / "data"
+    data.mkdir()
+    listed = ["images/a.png", "images/../b.png", f"{'../' * 30}{tmp_path}/home/photo.png", "../c.png"]
+    names = prediction._names([(data / name, None) for name in listed], data)
+    assert names == ["images/a.png", "b.png", "2", "3"]
+    prediction._write({name: {"prediction": np.zeros((2, 2), np.uint8)} for name in names}, tmp_path / "out")
+    assert not (tmp_path / "home").exists() and (tmp_path / "out" / "predictions" / "2.png").is_file()
 
 
 def test_what_cannot_be_read_is_said_with_the_method_to_write(files, task, tmp_path):

@@ -16,10 +16,12 @@ from lib import checkpoint, launch
 from lib.checkpoint import weights
 from lib.errors import BadInput
 from lib.launch import ensemble
+from lib.task import find_task
 from lib.training.frozen import seals, set_types
 from lib.training.state import new_state, restore_state, start_from
 from tests.adapters import Lora
 from tests.conftest import ROOT
+from tests.toy import Toy
 
 BASE = {"blocks.0.base.weight", "blocks.0.base.bias"}
 TRAINED = {"blocks.0.down.weight", "blocks.0.up.weight", "blocks.2.weight", "blocks.2.bias"}
@@ -157,6 +159,28 @@ def test_another_base_is_a_sentence(lora, tmp_path, cut):
     save_file(other, tmp_path / "base.safetensors")
     with pytest.raises(BadInput, match=r"of 2 that it leaves out because model\(\) makes them, 2 have another hash"):
         launch.train(lora())
+
+
+@pytest.mark.parametrize("scale", [2.0, 3.0])
+def test_a_buffer_that_is_in_no_checkpoint_is_compared_when_a_run_resumes(toy, cut, capsys, monkeypatch, scale):
+    """persistent=False, as where model() reads it from a file."""
+    task, values, steps = Toy.model, [2.0], {"training.max_steps": 4, "checkpoint.every_steps": 2}
+
+    def model(self):
+        net = task(self)
+        net.register_buffer("scale", torch.tensor(values), persistent=False)
+        return net
+
+    config = toy(steps)
+    monkeypatch.setattr(find_task(config.task), "model", model)
+    cut(2)
+    launch.train(config)
+    cut(None)
+    values[:] = [scale]
+    capsys.readouterr()
+    assert launch.train(config).step == 4
+    told = "its buffers with persistent=False (scale) are not those of the checkpoint" in capsys.readouterr().out
+    assert told is (scale == 3.0)
 
 
 def test_a_base_that_is_drawn_is_kept_once_and_needs_no_other_draw(lora, tmp_path, cut, monkeypatch):

@@ -91,6 +91,12 @@ def test_a_resumed_run_takes_the_saved_values_and_is_told_what_its_data_gives_no
     assert "What was learned from data differs from what the run began with: labels, more." in capsys.readouterr().out
 
 
+def test_whole_numbers_as_keys_have_the_same_order_in_a_fresh_and_a_resumed_run(run, own, monkeypatch):
+    monkeypatch.setattr(find_task("own.py:Own"), "facts", {"means": {2: 0.5, 10: 2.0, 1: 1.0}})
+    fresh, resumed = run(2), run()
+    assert list(fresh.taken["means"]) == list(resumed.taken["means"]) == ["1", "10", "2"]
+
+
 def test_nothing_is_said_where_the_data_gives_the_same(run, capsys):
     run(2), run()
     assert "What was learned" not in capsys.readouterr().out
@@ -111,9 +117,9 @@ def test_a_prediction_takes_it_before_the_model_is_made(run, tmp_path):
 
 
 def test_runs_that_learned_different_things_do_not_predict_together(run, tmp_path, monkeypatch):
-    run()
+    run(None, {"run.name": "own-seed1", "queue.seeds": [1, 2]})
     monkeypatch.setattr(find_task("own.py:Own"), "facts", {"labels": ["yes", "no"]})
-    run(None, {"run.name": "other"})
+    run(None, {"run.name": "own-seed2", "queue.seeds": [1, 2]})
     with pytest.raises(BadInput, match="cannot vote together.*or what they learned from data"):
         ensemble.load(tmp_path / "runs", "own.py:Own")
 

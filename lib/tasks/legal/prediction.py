@@ -1,6 +1,7 @@
 """Roles of the sentences of new judgments, as JSON lines and as pages that a person reads."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,7 @@ from lib.training.data import to_device
 _AT_ONCE = 32  # sentences, where no micro-batch is set
 _SUFFIXES = (".txt", ".md", ".text")
 _MOST_FILES = 100_000
+_MOST_NAME = 240  # bytes; a disk takes 255, and .jsonl.tmp is added
 
 
 def predict(task: Any, models: Sequence[nn.Module], source: Path, out: Path | None) -> dict[str, list[dict[str, Any]]]:
@@ -47,7 +49,7 @@ def _files(source: Path) -> dict[str, Path]:
     if not source.exists():
         raise BadInput(f"There is no {printable(source)}. Give a text file with a judgment, or a folder of these.")
     if source.is_file():
-        return {source.stem: source}
+        return _fitting({source.stem: source})
     found = sorted(path for path in source.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
     if not 0 < len(found) <= _MOST_FILES:
         raise BadInput(
@@ -56,8 +58,16 @@ def _files(source: Path) -> dict[str, Path]:
         )
     named = {path.relative_to(source).with_suffix("").as_posix(): path for path in found}
     if len(named) < len(found):  # a.txt beside a.md
-        return {path.relative_to(source).as_posix(): path for path in found}
-    return named
+        named = {path.relative_to(source).as_posix(): path for path in found}
+    return _fitting(named)
+
+
+def _fitting(named: dict[str, Path]) -> dict[str, Path]:
+    """Returns files by their names, or by a number where no disk takes the name with a longer ending."""
+    return {
+        name if len(os.fsencode(path.name)) <= _MOST_NAME else f"judgment {number}": path
+        for number, (name, path) in enumerate(named.items(), 1)
+    }
 
 
 def probabilities(task: Any, models: Sequence[nn.Module], document: Document) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lib.config.files import read_bytes
+from lib.config.files import absolute, read_bytes
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.report.progress import counted
@@ -101,33 +101,39 @@ def questions(source: Path) -> list[Record]:
     if not source.exists():
         raise BadInput(f"There is no {printable(source)}. {_HOW}")
     files = [source] if source.is_file() else sorted(source.rglob("*"))
-    asked = [record for path in counted(files, "files read") for record in _of_file(path)]
+    root = source.parent if source.is_file() else source
+    asked = [record for path in counted(files, "files read") for record in _of_file(path, root)]
     if not asked:
         raise BadInput(f"There is no question about a picture in {printable(source)}. {_HOW}")
     return asked
 
 
-def _of_file(path: Path) -> list[Record]:
+def _of_file(path: Path, root: Path) -> list[Record]:
     if path.suffix.lower() == ".txt":
         beside = [path.with_suffix(suffix) for suffix in _PICTURES]
         image = next((one for one in beside if one.is_file()), None)
         lines = enumerate(_text(path).splitlines(), 1) if image else ()
         return [_record(number, line, image, path) for number, line in lines if line.strip()]  # type: ignore[arg-type]
     if path.suffix.lower() in (".jsonl", ".ndjson"):
-        return [_of_line(number, line, path) for number, line in enumerate(_text(path).split("\n"), 1) if line.strip()]
+        lines = enumerate(_text(path).split("\n"), 1)
+        return [_of_line(number, line, path, root) for number, line in lines if line.strip()]
     return []
 
 
-def _of_line(number: int, line: str, path: Path) -> Record:
+def _of_line(number: int, line: str, path: Path, root: Path) -> Record:
     try:
         given = json.loads(line)
         image = next(str(given[name]) for name in _IMAGES if given.get(name))
         question = given["question"]
     except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError):
         raise BadInput(f"{printable(path)}, line {number}: there is no question with an image. {_HOW}") from None
-    found = next((one for one in (path.parent / image, path.parent / Path(image).name) if one.is_file()), None)
+    try:
+        near = (path.parent / image, path.parent / Path(image).name)
+        found = next((one for one in near if one.is_file() and absolute(one).is_relative_to(absolute(root))), None)
+    except (OSError, ValueError):  # a name that no disk takes
+        found = None
     if found is None or not isinstance(question, str) or not question.strip():
-        what = "the question is empty" if found else f"there is no picture {printable(image, most=100)} beside it"
+        what = "the question is empty" if found else f"there is no picture {printable(image, most=100)} below {root}"
         raise BadInput(f"{printable(path)}, line {number}: {what}. {_HOW}")
     return _record(number, question, found, path)
 

@@ -42,6 +42,15 @@ def test_text_files_and_lines_ask_about_the_pictures_beside_them(mine):
     assert len(prediction.questions(mine / "deep" / "asked.jsonl")) == 2
 
 
+@pytest.mark.parametrize("image", ["{}/secret.png", "../../secret.png", "a" * 5000, "a\0"])
+def test_a_picture_from_outside_of_the_asked_folder_is_a_sentence(mine, tmp_path, image):
+    picture(tmp_path / "secret.png", 3, (40, 30))
+    (mine / "deep" / "asked.jsonl").write_text(json.dumps({"image": image.format(tmp_path), "question": "what"}))
+    for source in (mine, mine / "deep" / "asked.jsonl"):
+        with pytest.raises(BadInput, match="asked.jsonl, line 1: there is no picture .* below "):
+            prediction.questions(source)
+
+
 def test_every_question_is_answered_in_its_order_and_written_as_a_line(answered, tmp_path):
     _, _, found = answered
     assert {name: [row["question"] for row in rows] for name, rows in found.items()} == {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lib.errors import BadInput
-from lib.tasks.vqa.records import fingerprint, homes, read
+from lib.tasks.vqa.records import fingerprint, homes, read, reading
 from tests.conftest import SAMPLES
 from tests.tasks.vqa.files import found, lines, picture, record, rows, said, settings, teacher, text
 
@@ -240,6 +240,22 @@ def test_rare_question_types_slips_and_several_in_one_are_together_with_a_senten
     assert Counter(one.kind for one in collection.records) == {"PRES": 150, "POS": 50, "other types": 2}
     assert any("'POS, PRES', 'PRSE'" in note and "workload.source.kinds" in note for note in collection.notes)
     assert {one.kind for one in found(tmp_path, kinds=("PRES", "POS", "PRSE", "POS, PRES"))} == {*kinds}
+
+
+def test_question_types_are_compared_with_usual_ones_alone(tmp_path, monkeypatch):
+    """A column of ids has thousands of types: each with each would take hours."""
+    reads = []
+
+    class Counted(Counter):
+        def __getitem__(self, kind):
+            reads.append(kind)
+            return super().__getitem__(kind)
+
+    monkeypatch.setattr(reading, "Counter", Counted)
+    kinds = ["SPATIAL"] * 20 + [f"id{n}" for n in range(300)]
+    lines(tmp_path / "a.jsonl", *(teacher(1, question=f"{n}?", reasoning_type=kind) for n, kind in enumerate(kinds)))
+    picture(tmp_path / "1.jpg")
+    assert len(found(tmp_path)) == 320 and len(reads) < 3000
 
 
 def test_a_broken_line_and_a_row_too_short_are_counted_among_the_bad_records(tmp_path):

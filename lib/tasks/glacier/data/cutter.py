@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from lib.errors import BadInput, check_limit, first_ten
-from lib.machine import disk
+from lib.machine import disk, records
 from lib.scores import IGNORE
-from lib.tasks.glacier.data import readers, records, windows
+from lib.tasks.glacier.data import readers, windows
 from lib.tasks.glacier.data.readers import Opened, Unusable
 from lib.tasks.glacier.data.scenes import Scene
 from lib.tasks.glacier.data.tiles import Store

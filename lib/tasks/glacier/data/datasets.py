@@ -12,10 +12,10 @@ import torch
 
 from lib.config import environment
 from lib.errors import BadInput
-from lib.machine import platform
+from lib.machine import platform, records
 from lib.scores import IGNORE
 from lib.tasks.glacier.augment import ANYWHERE
-from lib.tasks.glacier.data import folds, layout, records, terrain
+from lib.tasks.glacier.data import folds, layout, terrain
 from lib.tasks.glacier.data.crops import Draws, shares
 from lib.tasks.glacier.data.cutter import Cutter, folder_for
 from lib.tasks.glacier.data.download import cut

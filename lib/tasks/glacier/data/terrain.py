@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from lib.errors import BadInput
-from lib.tasks.glacier.data import rasters, records
+from lib.machine import records
+from lib.tasks.glacier.data import rasters
 from lib.tasks.glacier.settings import Generator, Source
 
 VERSION = 1  # of what is drawn; a change of it is a change of the data
