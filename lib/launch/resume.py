@@ -7,6 +7,7 @@ from pathlib import Path
 from lib import checkpoint
 from lib.checkpoint import contents, frozen
 from lib.config import Config
+from lib.config.files import read_bytes
 from lib.errors import BadInput
 from lib.launch import kept
 from lib.launch.run import Run, as_run
