@@ -192,7 +192,9 @@ def _begin(run: Run, number: int) -> checkpoint.Checkpoint | None:
             raise BadInput(f"{run.folder / name} is a folder, where the run writes a file. Move it away.")
     _tidy(run)
     if found:
-        bring_along(run, found, number)
+        bring_along(run, found)
+        with contextlib.suppress(OSError):
+            disk.write_text(run.folder / resume.SESSION, str(number))
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
         disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
     kept.write(run.folder, run.task)

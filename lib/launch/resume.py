@@ -144,13 +144,11 @@ def sessions(run: Run) -> int:
     return 0
 
 
-def bring_along(run: Run, found: checkpoint.Checkpoint, session: int) -> None:
-    """Copies history, best and frozen weights of a run that is resumed from elsewhere; notes the session's number.
+def bring_along(run: Run, found: checkpoint.Checkpoint) -> None:
+    """Copies history, best and frozen weights of a run that is resumed from elsewhere.
 
     Raises BadInput where the frozen weights, which no checkpoint has, cannot be written.
     """
-    with contextlib.suppress(OSError):
-        disk.write_text(run.folder / SESSION, str(session))
     origin = found.path.parent.parent
     if origin.resolve() == run.folder.resolve():
         return
