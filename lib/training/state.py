@@ -225,10 +225,9 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
             "is kept. Lower optimizer.lr, or train in fp32, and run again from that checkpoint."
         )
     state.events.flush()
-    own = groups.facts(state.groups)
     _keep_frozen(state, saver)
     facts = {
-        **({"groups": own} if own else {}),
+        **({"groups": group_facts} if (group_facts := groups.facts(state.groups)) else {}),
         **({"stopping": state.stopping.facts()} if state.stopping else {}),
         **({"unsaved": state.unsaved} if state.unsaved else {}),
         "identity": identity.facts(config, task),

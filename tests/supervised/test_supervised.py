@@ -213,10 +213,10 @@ def test_samples_that_are_dealt_otherwise_are_other_data_but_to_a_run_of_an_earl
     now = task("Words").fingerprint()
     assert now != before.fingerprint() and now.split()[0] == before.fingerprint().split()[0] == before._files_hash
     with pytest.raises(BadInput, match="data fingerprint"):
-        identity.check({"data fingerprint": before.fingerprint()}, {"data fingerprint": now}, "runs")
-    assert identity.check({"data fingerprint": before._files_hash}, {"data fingerprint": now}, "runs") == ""
+        identity.check({"data fingerprint": before.fingerprint()}, {"data fingerprint": now}, Path("runs"))
+    assert identity.check({"data fingerprint": before._files_hash}, {"data fingerprint": now}, Path("runs")) == ""
     with pytest.raises(BadInput, match="data fingerprint"):
-        identity.check({"data fingerprint": "0" * 64}, {"data fingerprint": now}, "runs")
+        identity.check({"data fingerprint": "0" * 64}, {"data fingerprint": now}, Path("runs"))
 
 
 def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(task, monkeypatch):

@@ -75,7 +75,7 @@ def test_a_model_that_trains_something_else_is_not_resumed(lora, cut, wrong, sen
     launch.train(lora())
     cut(None)
     with pytest.raises(BadInput, match=sentence):
-        launch.train(lora({"workload.wrong": wrong}))
+        launch.train(lora({"workload.wrong": wrong, "run.accept_changes": True}))
     assert launch.train(lora()).step == 6
 
 

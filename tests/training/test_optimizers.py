@@ -1,6 +1,7 @@
 """Optimizers and schedules beside AdamW and the cosine: torch's own numbers, the same after a kill, and planned."""
 
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -150,9 +151,10 @@ def test_keys_that_an_earlier_version_did_not_have_count_as_their_defaults(toy):
     now = identity.facts(run.config, run.task)
     new = ("optimizer.momentum", "optimizer.nesterov")
     earlier = {key: value for key, value in now.items() if key not in new}
-    assert len(earlier) == len(now) - 2 and identity.check(earlier, now, "somewhere") == ""
+    assert len(earlier) == len(now) - 2 and identity.check(earlier, now, Path("runs")) == ""
     run = launch.prepare(toy({"optimizer.momentum": 0.5}))
-    assert "optimizer.momentum" in identity.check(earlier, identity.facts(run.config, run.task), "somewhere")
+    with pytest.raises(BadInput, match="optimizer.momentum"):
+        identity.check(earlier, identity.facts(run.config, run.task), Path("runs"))
 
 
 # --- schedules --------------------------------------------------------------------------------------------------------
