@@ -170,7 +170,7 @@ def test_a_person_opens_the_panel_moves_a_slider_changes_the_card_and_uses_the_p
     with jupyterlab(notebook.parent, tmp_path) as address, page_of(address) as page:
         page.evaluate(RUN_ALL)
         shown = Shown(page)
-        shown.wait_for("graphmer_small fits on T4")
+        shown.wait_for("graphmer_small fits on 2 x T4")
         first, says = shown.widths(), shown.bar.get_attribute("aria-label")
         kept = page.locator('div[class^="trainbook-"]')
         assert not kept.is_visible(), "the answer that a saved notebook keeps is hidden while the live one is there"
