@@ -7,7 +7,7 @@
 # make pictures      runs the notebooks in JupyterLab (an hour; NOTEBOOKS="00_memory 07_your_model --quick": minutes) and
 #                    takes pictures of them, wide and narrow, light and dark, in runs/pictures
 # make docs-site     builds the documents as a site, in runs/site
-# make types         checks the types of lib (two minutes; afterwards what changed, in seconds)
+# make types         checks the types of the three houses (two minutes; afterwards what changed, in seconds)
 # make lint check    lint, and whether notebooks, tables and pictures are fresh
 # make test          these two, then unit tests and every notebook headlessly (12 minutes on 2 cores)
 # make bench         measures again and writes tests/bench/records
@@ -32,7 +32,7 @@ help:
 	@sed -n '/^# make/,/^[^#]/s/^# //p' Makefile
 
 train: .venv/run
-	$(PY) -m lib train configs/graphmer_small.yaml
+	$(PY) -m trainbook train configs/graphmer_small.yaml
 
 # two at a time with a thread each: two cores with two threads in each test would only wait for one another
 test: lint check
@@ -104,6 +104,7 @@ ifeq ($(TORCH),cpu)
 	$(INSTALL) --no-deps --index-url $(CPU_BUILDS) $$(grep '^torch==' $<)
 endif
 	$(INSTALL) -r $<
+	$(INSTALL) --no-deps --no-build-isolation --editable .   # the command trainbook; no module lib
 	touch $@
 
 .venv/build: requirements/build.txt .venv/run

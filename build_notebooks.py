@@ -8,7 +8,7 @@ A source is a percent-format file with this header (only `title` is required) an
     # ---
     # trainbook:
     #   title: Graphmer
-    #   tasks: [graphmer]               what the notebook carries of lib/tasks
+    #   tasks: [graphmer]               what the notebook carries of workloads
     #   configs: [graphmer_small]       and of configs
     #   carry: training                 planning: of a task, only what its modules import at their top
     #   gpu: true
@@ -30,8 +30,8 @@ from nbformat import NotebookNode
 
 from lib.errors import BadInput
 from lib.machine import disk
-from lib.notebook import carrier
-from lib.notebook.source import CELL_KEYS, FORMAT, Source, build, has_tag, read_source
+from trainbook.notebooks import carrier
+from trainbook.notebooks.source import CELL_KEYS, FORMAT, Source, build, has_tag, read_source
 
 ROOT = Path(__file__).resolve().parent
 MAX_BYTES = 600_000  # Kaggle has refused 1 MB; a page this size still opens fast

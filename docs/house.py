@@ -1,4 +1,4 @@
-"""The rooms of lib, which of them import which, and docs/house.svg, the picture of it.
+"""The rooms of the three houses, which of them import which, how many lines each has, and docs/house.svg.
 
     python -m docs.house           draw it
     python -m docs.house --check   exit code 1 where the picture is not that of the code
@@ -6,10 +6,12 @@
 
 import ast
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
-LIB = Path(__file__).resolve().parent.parent / "lib"
+ROOT = Path(__file__).resolve().parent.parent
+HOUSES = ("lib", "workloads", "trainbook")
 PICTURE = Path(__file__).with_name("house.svg")
 # From the lowest floor to the highest: a room imports only from lower floors, and from itself.
 FLOORS = (
@@ -18,23 +20,27 @@ FLOORS = (
     ("machine", "ranks"),
     ("task", "checkpoint", "report"),
     ("training", "supervised"),
-    ("planner", "tasks"),
+    ("planner",),
     ("launch",),
-    ("doctor", "notebook"),
+    ("doctor", "notebook", "command"),
+    ("codegraph",),
+    ("graphmer", "glacier", "legal", "vqa"),
+    ("new", "fits", "notebooks"),
     ("kaggle",),
-    ("__main__",),
+    ("commands",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-EXAMPLES = LIB / "supervised" / "new" / "examples"  # texts that a person is given, and no part of the house
+EXAMPLES = ROOT / "trainbook" / "new" / "examples"  # texts that a user is given, and no part of a house
 FILES = sorted(
-    path for path in LIB.rglob("*.py")
-    if EXAMPLES not in path.parents and (path.parent != LIB or path.name != "__init__.py")
+    path for house in HOUSES for path in (ROOT / house).rglob("*.py")
+    if EXAMPLES not in path.parents and path.relative_to(ROOT / house).as_posix() not in ("__init__.py", "__main__.py")
 )  # fmt: skip
+COLOURS = {"lib": "#e0ecff", "workloads": "#e3f4e1", "trainbook": "#fdf0d5"}
 WIDTH, STOREY, BOX = 620, 62, (118, 30)  # pixels
 
 
 def room_of(path: Path) -> str:
-    return path.relative_to(LIB).parts[0].removesuffix(".py")
+    return path.relative_to(ROOT).parts[1].removesuffix(".py")
 
 
 @cache
@@ -43,14 +49,15 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def imported(path: Path) -> set[str]:
-    """Returns the modules below lib that a file imports, as dotted names without `lib.`: machine.disk, config."""
+    """Returns the modules that a file imports, as dotted names without their house: machine.disk, config."""
     names = set()
     for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "lib":
-            inner = node.module.split(".")[1:]
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in HOUSES:
+            house, *inner = node.module.split(".")
             for alias in node.names:
                 whole = [*inner, alias.name]
-                is_module = LIB.joinpath(*whole).is_dir() or LIB.joinpath(*whole).with_suffix(".py").is_file()
+                place = ROOT.joinpath(house, *whole)
+                is_module = place.is_dir() or place.with_suffix(".py").is_file()
                 names.add(".".join(whole if is_module else inner))
     return names - {""}
 
@@ -77,6 +84,17 @@ def drawn() -> tuple[tuple[str, str], ...]:
     )  # fmt: skip
 
 
+def lines() -> Counter[str]:
+    """Returns the number of lines of each house and room, as `lib` and `lib/training`: every line of every *.py."""
+    counts: Counter[str] = Counter()
+    for house in HOUSES:
+        for path in (ROOT / house).rglob("*.py"):
+            size = len(path.read_text("utf-8").splitlines())
+            counts[house] += size
+            counts["/".join(path.relative_to(ROOT).parts[:2])] += size
+    return counts
+
+
 def picture() -> str:
     """Returns the house as SVG: a box for each room, an arrow for each import that does not follow from others."""
     places = {
@@ -85,7 +103,7 @@ def picture() -> str:
         for number, room in enumerate(rooms)
     }
     width, height = BOX
-    lines = [
+    elements = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {STOREY * len(FLOORS)}" width="{WIDTH}" '
         'font-family="monospace" font-size="13">',
         '<rect width="100%" height="100%" fill="white"/>',
@@ -96,18 +114,19 @@ def picture() -> str:
         (x1, y1), (x2, y2) = places[room], places[other]
         y1, y2 = y1 + height // 2, y2 - height // 2
         bend = (y2 - y1) // 2
-        lines.append(
+        elements.append(
             f'<path d="M{x1},{y1} C{x1},{y1 + bend} {x2},{y2 - bend} {x2},{y2}" fill="none" stroke="#64748b" '
             'marker-end="url(#head)"/>'
         )
     for room, (x, y) in places.items():
-        is_package = (LIB / room).is_dir()
-        lines += [
+        colour = next(COLOURS[house] for house in HOUSES if list((ROOT / house).glob(f"{room}*")))
+        is_package = any((ROOT / house / room).is_dir() for house in HOUSES)
+        elements += [
             f'<rect x="{x - width // 2}" y="{y - height // 2}" width="{width}" height="{height}" rx="5" '
-            f'fill="{"#e0ecff" if is_package else "#f8fafc"}" stroke="#334155"/>',
+            f'fill="{colour}" stroke="#334155"/>',
             f'<text x="{x}" y="{y + 4}" text-anchor="middle" fill="#0f172a">{room}{"/" if is_package else ""}</text>',
         ]
-    return "\n".join([*lines, "</svg>", ""])
+    return "\n".join([*elements, "</svg>", ""])
 
 
 def main(arguments: list[str]) -> int:
@@ -115,7 +134,7 @@ def main(arguments: list[str]) -> int:
     if PICTURE.is_file() and PICTURE.read_text("utf-8") == fresh:
         return 0
     if "--check" in arguments:
-        print("docs/house.svg is not the picture of lib as it is. This mends it:\n    make docs")
+        print("docs/house.svg is not the picture of the code as it is. This mends it:\n    make docs")
         return 1
     PICTURE.write_text(fresh, "utf-8")
     print("wrote docs/house.svg")

@@ -120,10 +120,10 @@ def plan() -> None:
 
 
 def workload_pages() -> str:
-    """Returns links to the pages of the workloads in lib/tasks that have one, by their headings."""
-    names = sorted(path.name for path in (ROOT / "lib" / "tasks").iterdir() if path.is_dir())
+    """Returns links to the pages of the workloads, by their headings."""
+    names = sorted(path.parent.name for path in ROOT.glob("workloads/*/settings.py"))
     pages = [Path(__file__).with_name(f"{name}.md") for name in names]
-    heads = [(page.name, page.read_text("utf-8").partition("\n")[0]) for page in pages if page.is_file()]
+    heads = [(page.name, page.read_text("utf-8").partition("\n")[0]) for page in pages]
     return "".join(f"- [{head.removeprefix('# ')}](docs/{name})\n" for name, head in heads)
 
 

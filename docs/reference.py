@@ -68,9 +68,8 @@ def all_keys() -> str:
 
 
 def workloads() -> str:
-    """Returns a table of the `workload:` keys of each task of lib."""
-    folder = ROOT / "lib" / "tasks"
-    names = sorted(path.name for path in folder.iterdir() if (path / "__init__.py").is_file())
+    """Returns a table of the `workload:` keys of each workload."""
+    names = sorted(path.parent.name for path in ROOT.glob("workloads/*/settings.py"))
     parts = [f"### {name}\n\n" + table(HEAD, list(rows(find_task(name).Settings, "workload."))) for name in names]
     return "\n" + "\n".join(parts) + "\n"
 

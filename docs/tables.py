@@ -343,7 +343,7 @@ def picture() -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-EXAMPLES = DOCS.parent / "lib" / "supervised" / "new" / "examples"
+EXAMPLES = DOCS.parent / "trainbook" / "new" / "examples"
 
 
 def own_task() -> str:

@@ -133,7 +133,7 @@ display(*(notebook.picture(path) for path in drawn if path.is_file()))
 # The configuration's criteria are judged, not enforced.
 
 # %%
-from lib.tasks.glacier import figures
+from workloads.glacier import figures
 
 print(queue.verdict(runs))
 scores = queue.scores(runs)

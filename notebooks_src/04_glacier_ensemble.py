@@ -140,7 +140,7 @@ if members:
 # %% [markdown]
 # ## Maps
 # A mask for each scene, in the mask's own codes. The command line makes masks for any folder of bands:
-# `python -m lib predict outputs.tar.gz FOLDER masks`.
+# `trainbook predict outputs.tar.gz FOLDER masks`.
 
 # %%
 if members and run.config.workload.download:
@@ -168,7 +168,7 @@ def maskgeration(imagepath: dict, out_dir: str) -> dict:
     from pathlib import Path
 
     from lib.launch import ensemble
-    from lib.tasks.glacier.maps import filled
+    from workloads.glacier.maps import filled
 
     place, archive = Path(out_dir), Path(os.environ.get("TRAINBOOK_ARCHIVE") or "outputs.tar.gz")
     holds_models = place.is_file() or any(place.glob("**/config.yaml"))

@@ -181,7 +181,7 @@ if summary.reason == "completed":
 # ## Your own judgment
 # Paste a text between the quotes and run the cell: its sentences with their roles. Rest the pointer on one for its
 # probabilities. The page and its JSON lines are in `predictions/`; from the command line it is
-# `python -m lib predict outputs.tar.gz FOLDER OUT`.
+# `trainbook predict outputs.tar.gz FOLDER OUT`.
 
 # %%
 PASTED = """

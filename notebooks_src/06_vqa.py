@@ -194,7 +194,7 @@ if summary.reason == "completed":
 # %% [markdown]
 # ## Your own picture and question
 # Name a picture and ask. Without one, a picture of the test is asked. From the command line it is
-# `python -m lib predict outputs.tar.gz FOLDER OUT`, with a folder of pictures and a text file of questions beside each. The
+# `trainbook predict outputs.tar.gz FOLDER OUT`, with a folder of pictures and a text file of questions beside each. The
 # answers are records of a teacher, with probabilities: a smaller student can be trained on them.
 
 # %%

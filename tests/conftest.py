@@ -13,7 +13,7 @@ from lib.machine import hardware, memory
 from lib.report.metrics import MACHINE_COLUMNS
 from lib.task import load_config
 from lib.training.session import Session
-from tests.kaggle import stub as kaggle_stub
+from tests.trainbook.kaggle import stub as kaggle_stub
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data"))
@@ -69,7 +69,7 @@ def real_client(tmp_path, monkeypatch):
 @pytest.fixture
 def stub(real_client, monkeypatch):
     """The same with the real client in this process, which saves its start at every call."""
-    monkeypatch.setattr("lib.kaggle.client._execute", kaggle_stub.execute_here)
+    monkeypatch.setattr("trainbook.kaggle.client._execute", kaggle_stub.execute_here)
     return real_client
 
 

@@ -104,9 +104,9 @@ class Tight(Toy):
 class TightUpdate(Toy):
     """Memory runs out on the second rank in the update of the weights, once, where micro-batches have four samples."""
 
-    def count(self, batch):
+    def loss(self, model, batch):
         update = torch.optim.AdamW.step
-        if ranks.rank() == 1 and self.config.training.micro_batch != 2 and update.__name__ != "tight":
+        if ranks.rank() == 1 and len(next(iter(batch.values()))) == 4 and update.__name__ != "tight":
             calls = []
 
             def tight(optimizer, closure=None):
@@ -116,7 +116,7 @@ class TightUpdate(Toy):
                     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
 
             torch.optim.AdamW.step = tight
-        return super().count(batch)
+        return super().loss(model, batch)
 
 
 class Listed(Toy):

@@ -2,7 +2,7 @@
 
     <!-- not run here: it needs an account of Kaggle -->
 
-A Python block runs as it stands. A line of a shell block is a command of `python -m lib`, which runs in this process,
+A Python block runs as it stands. A line of a shell block is a command of `trainbook`, which runs in this process,
 once for all documents.
 """
 
@@ -11,9 +11,9 @@ import shlex
 
 import pytest
 
-from lib import __main__
 from tests.conftest import ROOT
 from tests.test_docs import DOCUMENTS
+from trainbook import commands
 
 BLOCK = re.compile(
     r"(?:^<!-- not run here: (?P<why>.+?) -->\n)?^```(?P<language>sh|python)\n(?P<code>.*?)^```$",
@@ -31,7 +31,7 @@ def blocks(text):
             yield text[: found.start()].count("\n") + 1, found["language"], found["code"]
 
 
-def commands(code):
+def commands_of(code):
     """Returns the arguments of the commands in a shell block, with lines that go on put together."""
     lines = [line.split(" #")[0].strip() for line in code.replace("\\\n", " ").splitlines()]
     return [shlex.split(line) for line in lines if line and not line.startswith("#")]
@@ -41,14 +41,14 @@ done = set()  # a command that several documents give is run once
 
 
 def run(code):
-    for command in commands(code):
+    for command in commands_of(code):
         if shlex.join(command) in done:
             continue
-        assert command[:3] == ["python", "-m", "lib"], (
+        assert command[0] == "trainbook", (
             f"{shlex.join(command)} cannot run in a test: write <!-- not run here: why --> above its block"
         )
         try:
-            assert __main__.main(command[3:]) == 0, command
+            assert commands.main(command[1:]) == 0, command
         except SystemExit as end:  # --version and --help
             assert end.code in (0, None), command
         done.add(shlex.join(command))
@@ -81,4 +81,4 @@ def test_a_block_that_fails_or_cannot_run_is_seen(checkout):
     with pytest.raises(AssertionError, match="not run here"):
         run(code)
     with pytest.raises(AssertionError):
-        run("python -m lib plan configs/nothing.yaml   # a comment\n")
+        run("trainbook plan configs/nothing.yaml   # a comment\n")

@@ -4,10 +4,10 @@ import pytest
 
 from lib.config import to_yaml
 from lib.dependencies import project_of
-from lib.kaggle.image import PACKAGES
 from lib.task import find_task, load_config, load_task
-from lib.tasks.graphmer.code import trees
 from tests.conftest import ROOT
+from trainbook.kaggle.image import PACKAGES
+from workloads.codegraph import trees
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 

@@ -8,11 +8,11 @@ from pathlib import PurePosixPath
 import pytest
 
 from docs import facts, pictures, reference, site, tables
-from lib.__main__ import _parser
 from lib.config import REMOVED, Config
 from lib.config.reader import sentences
 from lib.machine.facts import CARDS
 from tests.conftest import ROOT
+from trainbook.commands import _parser
 
 DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
@@ -27,12 +27,12 @@ def named(path):
 
 
 def commands(text):
-    """Every `python -m lib ...` of a text, comments cut off."""
+    """Every `trainbook ...` of a text, comments cut off."""
     joined = re.sub(r"\n\s*", " ", text)
-    inline = re.findall(r"`(python -m lib [^`]*)`", joined)
+    inline = re.findall(r"`(trainbook [^`]*)`", joined)
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
-    found = [one for one in [*inline, *lines] if one.startswith("python -m lib ")]
+    found = [one for one in [*inline, *lines] if one.startswith("trainbook ")]
     return [one for one in found if "|" not in one and "..." not in one]
 
 
@@ -51,7 +51,7 @@ def test_a_stale_table_is_seen(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_command_in_a_document_exists_with_its_options(document):
     for command in commands(document.read_text()):
-        arguments = shlex.split(command)[3:]
+        arguments = shlex.split(command)[1:]
         if not arguments or arguments in (["kaggle"], ["--version"]):
             continue
         is_name_alone = len(arguments) == 2 and arguments[0] == "kaggle"
@@ -98,7 +98,7 @@ def test_the_front_page_is_short_and_leads_to_every_page():
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_file_that_a_document_names_exists(document):
-    roots = [ROOT, ROOT / "lib", ROOT / "lib" / "kaggle"]
+    roots = [ROOT, ROOT / "lib", ROOT / "workloads", ROOT / "trainbook"]
     for name in NAMED.findall(document.read_text()):
         assert any(True for root in roots for _ in root.glob(name)), f"{named(document)}: {name}"
 

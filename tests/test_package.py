@@ -21,7 +21,7 @@ def installed(tmp_path_factory):
     """A folder as site-packages with the wheel in it, built without network from a copy of the checkout."""
     place = tmp_path_factory.mktemp("wheel")
     source, wheels, packages = place / "source", place / "wheels", place / "packages"
-    for name in ("lib", "configs", "trainbook"):
+    for name in ("lib", "workloads", "configs", "trainbook"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
@@ -64,7 +64,7 @@ def test_the_wheel_has_the_release_number_of_lib_and_the_licence(installed):
 
 
 def test_the_wheel_holds_every_file_of_lib_and_of_configs(installed):
-    for folder in ("lib", "configs"):
+    for folder in ("lib", "workloads", "configs"):
         files = {path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file()}
         there = {path.relative_to(installed / "trainbook" / "home") for path in _files(installed, folder)}
         assert there == {path for path in files if "__pycache__" not in path.parts}

@@ -9,8 +9,8 @@ import yaml
 
 import lib
 from docs import notebooks
-from lib import __main__
 from tests.conftest import ROOT
+from trainbook import commands
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -28,7 +28,7 @@ def test_the_release_number_stands_in_one_place(capsys):
     assert PROJECT["project"]["dynamic"] == ["version"] and "version" not in PROJECT["project"]
     assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "lib.__version__"}
     with pytest.raises(SystemExit) as end:
-        __main__.main(["--version"])
+        commands.main(["--version"])
     assert end.value.code == 0 and capsys.readouterr().out == f"Trainbook {lib.__version__}\n"
     assert load("CITATION.cff")["version"] == lib.__version__
     assert f"## {lib.__version__}" in (ROOT / "CHANGELOG.md").read_text()
@@ -79,7 +79,7 @@ def test_the_workflow_runs_the_whole_check_on_every_supported_python():
 
 def test_types_are_checked_strictly_but_in_files_that_there_are():
     options = PROJECT["tool"]["mypy"]
-    assert options["strict"] and options["files"] == ["lib"] and len(options["overrides"]) == 1
+    assert options["strict"] and options["files"] == ["lib", "workloads", "trainbook"] and len(options["overrides"]) == 1
     for module in options["overrides"][0]["module"]:
         place = ROOT / module.removesuffix(".*").replace(".", "/")
         assert place.is_dir() or place.with_suffix(".py").is_file(), f"{module} is gone: take it out of the list"
@@ -97,7 +97,7 @@ def test_hooks_are_local_and_check_what_make_checks():
 def test_whoever_reports_a_mistake_is_asked_for_the_doctors_findings():
     form = load(".github/ISSUE_TEMPLATE/mistake.yml")
     fields = {field["id"]: field for field in form["body"] if "id" in field}
-    assert "python -m lib doctor --json" in fields["doctor"]["attributes"]["description"]
+    assert "trainbook doctor --json" in fields["doctor"]["attributes"]["description"]
     assert fields["doctor"]["validations"]["required"] and {"seen", "version"} <= fields.keys()
 
 

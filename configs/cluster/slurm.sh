@@ -34,7 +34,7 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 srun --kill-on-bad-exit=1 "$PYTHON" -m torch.distributed.run \
     --nnodes="$SLURM_NNODES" --nproc-per-node="${PROCESSES:-gpu}" --max-restarts=3 \
     --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="${HOSTS[0]}:$PORT" \
-    -m lib train "$CONFIG" --set output_dir="$OUTPUT_DIR" --set run.name="$RUN" \
+    -m trainbook train "$CONFIG" --set output_dir="$OUTPUT_DIR" --set run.name="$RUN" \
     --set training.micro_batch_slots="$SLOTS" --set session.minutes="$MINUTES"
 
 # Every clean stop ends with 0; the summary says which it was.

@@ -297,7 +297,7 @@ class Queue:
 class Config:
     """The whole configuration; `workload` holds the task's own settings, a dataclass that the task defines."""
 
-    task: str = option(MISSING, "A name under lib/tasks, or file.py:Class, from the folder of this configuration.")
+    task: str = option(MISSING, "A name under workloads, or file.py:Class, from the folder of this configuration.")
     seed: int = option(0, "Everything random follows from it.", minimum=0)
     output_dir: str = option("", "The folder that runs are written to, from the working folder; empty: the platform's.")
     run: Run = Run()

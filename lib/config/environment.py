@@ -1,7 +1,5 @@
 """Every environment variable of this program's own. A person may set the first three; this program sets the others."""
 
-import os
-
 CACHE = "TRAINBOOK_CACHE"  # the folder for caches, instead of the platform's
 KAGGLE_ROOT = "TRAINBOOK_KAGGLE_ROOT"  # the folder that stands for /kaggle; tests imitate a session in it
 SESSION_START = "TRAINBOOK_SESSION_START"  # Unix time from which a session's minutes count, instead of the process's
@@ -12,9 +10,3 @@ RANK_FOLDER = "TRAINBOOK_RANK_FOLDER"  # the folder in which a rank leaves its l
 SUMMARY = "TRAINBOOK_SUMMARY"  # JSON that only the launcher knows and the run's summary is to hold
 RELAY = "TRAINBOOK_RELAY"  # set for ranks whose progress is shown by the process that started them
 FORK_SERVER = "TRAINBOOK_FORK_SERVER"  # the process id of the one that starts the server of its loader workers
-COMMAND = "TRAINBOOK_COMMAND"  # how a person calls the command line where it is installed: trainbook
-
-
-def command(arguments: str = "") -> str:
-    """Returns what a person types to run the command line with these arguments."""
-    return f"{os.environ.get(COMMAND, 'python -m lib')} {arguments}".strip()

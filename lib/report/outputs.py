@@ -206,7 +206,7 @@ def table(output_dir: Path, here: Platform | None = None) -> str:
 def _download(archive: Path, here: Platform) -> str:
     """Returns how to download the archive from this platform."""
     if here.name == "kaggle" and here.batch:
-        return f"Download: the Output tab of this version, {archive.name}; or python -m lib kaggle fetch OWNER/NOTEBOOK"
+        return f"Download: the Output tab of this version, {archive.name}; or trainbook kaggle fetch OWNER/NOTEBOOK"
     if here.name == "kaggle":
         return f"Download: Save Version first, or this is lost with the session; then its Output tab, {archive.name}."
     if here.name == "colab" and here.input_dir is None:

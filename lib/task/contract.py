@@ -65,7 +65,7 @@ class Task:
 
     @classmethod
     def survey(cls, folder: Path) -> Survey:
-        """Returns what lies in a folder of data and the configuration that trains on it, for `python -m lib data`.
+        """Returns what lies in a folder of data and the configuration that trains on it, for `trainbook data`.
 
         By default a task has none. Raises BadInput where the folder holds no data of the task's.
         """
@@ -313,7 +313,7 @@ class Task:
     def solution(self, models: list[nn.Module], folder: Path) -> None:
         """Writes a program that predicts without this one into a folder, with the weights of all models, for a grader.
 
-        `python -m lib solution` calls it. By default a task has none.
+        `trainbook solution` calls it. By default a task has none.
         """
         raise BadInput(
             f"{type(self).__name__} writes no program of its own: it has no method solution(models, folder)."

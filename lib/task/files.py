@@ -11,7 +11,7 @@ from typing import get_type_hints
 from lib.config import Config
 from lib.errors import BadInput, printable
 
-_NOT_BESIDE = frozenset(sys.stdlib_module_names) | {"lib", "trainbook", "__future__"}  # whatever lies beside
+_NOT_BESIDE = frozenset(sys.stdlib_module_names) | {"lib", "workloads", "trainbook", "__future__"}
 _MOST_NAMED_BYTES = 2**20
 _CATCHES_MISSING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 

@@ -1,4 +1,4 @@
-"""From the name in a configuration to a task with its data located: under lib/tasks, or in a file of anybody's."""
+"""Loads the task that a configuration names, a folder of workloads or file.py:Class, and locates its data."""
 
 import contextlib
 import dataclasses
@@ -26,21 +26,22 @@ from lib.task.files import own_files
 
 
 def find_task(name: str) -> type[Task]:
-    """Returns the class behind a configuration's `task:`: a name under `lib/tasks`, or `file.py:Class`.
+    """Returns the class behind a configuration's `task:`: a name under `workloads`, or `file.py:Class`.
 
     Raises BadInput where there is no such task.
     """
     if ":" in name:
         return _from_file(*name.rsplit(":", 1))
-    known = sorted(p.stem for p in (Path(__file__).parents[1] / "tasks").iterdir() if not p.name.startswith("_"))
+    known = sorted(path.parent.name for path in WORKLOADS.glob("*/settings.py"))
     if name not in known:
         shown = printable(repr(name), most=100)
         raise BadInput(
             f"There is no task {shown}. Known tasks: {', '.join(known)}. Your own is named as file.py:Class."
         )
-    return _only_task(importlib.import_module(f"lib.tasks.{name}"), name)
+    return _only_task(importlib.import_module(f"workloads.{name}"), name)
 
 
+WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 _MOST_SOURCE_BYTES = 10 * 2**20  # of a task file
 _task_folders: set[str] = set()  # of all task files that were loaded
 _beside: list[str] = []  # the folders of task files, at the end of sys.path
@@ -167,7 +168,7 @@ def _why_not_imported(path: Path, error: BaseException) -> str:
 def _only_task(module: Any, name: str) -> type[Task]:
     found = [c for _, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, Task) and c is not Task]
     if len(found) != 1:
-        raise BadInput(f"lib/tasks/{name} must hold exactly one Task class in its namespace; it holds {len(found)}.")
+        raise BadInput(f"workloads/{name} must hold exactly one Task class in its namespace; it holds {len(found)}.")
     return found[0]
 
 
@@ -196,7 +197,7 @@ def _settings(cls: type[Task]) -> type:
     except (NameError, TypeError) as error:  # a name that only a type checker imports
         why = f"its types cannot be read: {error}"
     if why:
-        raise BadInput(f"{cls.__name__}.Settings cannot be filled ({why}). See lib/tasks/graphmer/settings.py.")
+        raise BadInput(f"{cls.__name__}.Settings cannot be filled ({why}). See workloads/graphmer/settings.py.")
     return cls.Settings
 
 

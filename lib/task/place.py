@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lib.errors import printable
 
-_LIBRARY = Path(__file__).resolve().parents[1]
+_LIBRARY = Path(__file__).resolve().parents[1]  # lib
 _FOREIGN = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
 
 
@@ -25,9 +25,7 @@ def _is_own(file: str) -> bool:
     path = Path(file).resolve()
     if file.startswith("<") and not file.startswith("<ipython"):
         return False
-    if _LIBRARY in path.parents:
-        return _LIBRARY / "tasks" in path.parents
-    return not any(folder in path.parents for folder in _FOREIGN)
+    return not any(folder in path.parents for folder in (_LIBRARY, _LIBRARY.with_name("trainbook"), *_FOREIGN))
 
 
 def _short(file: str) -> str:

@@ -1,4 +1,4 @@
-"""What was seen in a folder of data, for `python -m lib data`."""
+"""What was seen in a folder of data, for `trainbook data`."""
 
 from dataclasses import dataclass
 

@@ -21,6 +21,7 @@ from lib.errors import BadInput, printable
 from lib.machine import platform as machine_platform
 from lib.task import Task, find_task
 from lib.task.files import named_files, own_files
+from lib.task.loading import WORKLOADS
 from lib.text import aligned
 
 # What decides which samples a step sees: with another value it would not be the same run, whatever the user accepts.
@@ -80,8 +81,7 @@ def _code(task: type[Task], named: tuple[Path, ...]) -> dict[str, str]:
     source = Path(getattr(sys.modules.get(task.__module__), "__file__", None) or "").resolve()
     if not source.is_file():  # a class that was typed into a notebook
         return {"code of lib": _digest(trains)}
-    tasks = lib / "tasks"
-    package = tasks / source.relative_to(tasks).parts[0] if tasks in source.parents else None
+    package = WORKLOADS / source.relative_to(WORKLOADS).parts[0] if WORKLOADS in source.parents else None
     files = sorted(package.rglob("*.py")) if package else [*own_files(source).files, *named]
     return {"code of lib": _digest(trains), "code of the task": _digest(files)}
 

@@ -25,14 +25,14 @@ from lib.launch import queue
 from lib.machine import memory
 from lib.report.meter import Meter
 from lib.task import load_config, load_task
-from lib.tasks.glacier import maps
-from lib.tasks.glacier.data import cutter, layout, terrain
-from lib.tasks.glacier.settings import Generator, Prediction
 from lib.training import data, loop
 from lib.training.order import Order, weights_of
 from lib.training.state import new_state
 from lib.training.step import optimizer_step
 from tests.bench.record import head, write
+from workloads.glacier import maps
+from workloads.glacier.data import cutter, layout, terrain
+from workloads.glacier.settings import Generator, Prediction
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"

@@ -32,10 +32,10 @@ import torch
 from lib.launch import ensemble
 from lib.scores import scores_of
 from lib.task import load_config, load_task
-from lib.tasks.glacier import baselines
-from lib.tasks.glacier.judging import gains, strongest, tile_counts
 from lib.training.evaluation import EvaluationLoader
 from tests.bench.record import RECORDS, add_run, head
+from workloads.glacier import baselines
+from workloads.glacier.judging import gains, strongest, tile_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = RECORDS / "glacier_scores.json"
@@ -52,7 +52,7 @@ PARTS = {"validation and test": ("validation", "test"), "test": ("test",)}
 def train(config: Path, options: Mapping[str, object]) -> None:
     """Trains in a fresh process; one that was killed resumes."""
     parts = [part for key, value in options.items() for part in ("--set", f"{key}={value}")]
-    subprocess.run([sys.executable, "-m", "lib", "train", str(config), *parts], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "trainbook", "train", str(config), *parts], cwd=ROOT, check=True)
 
 
 def shipped(row: str) -> Path:
@@ -63,7 +63,7 @@ def proposed(scratch: Path) -> Path:
     """Returns the configuration that `lib data` writes for the real scene."""
     path = scratch / "liligo.yaml"
     if not path.is_file():
-        command = [sys.executable, "-m", "lib", "data", str(LILIGO), "--yaml", str(path)]
+        command = [sys.executable, "-m", "trainbook", "data", str(LILIGO), "--yaml", str(path)]
         subprocess.run(command, cwd=ROOT, check=True)
     return path
 

@@ -25,8 +25,8 @@ RECORD = Path(__file__).with_name("records") / "graph.json"
 SEED = 20
 sys.path.insert(0, str(REPOSITORY))
 
-from lib.tasks.graphmer.code import graph, records  # noqa: E402  the repository is found above
 from tests.bench.record import head  # noqa: E402
+from workloads.codegraph import graph, records  # noqa: E402  the repository is found above
 
 STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 

@@ -41,7 +41,8 @@ def measured(options: list[str]) -> dict:
     with tempfile.TemporaryDirectory() as temporary:
         options = [*options, f"output_dir={temporary}/runs"]
         environment = {**os.environ, "TRAINBOOK_CACHE": f"{temporary}/cache", "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "lib", "train", CONFIG, *(part for o in options for part in ("--set", o))]
+        command = [sys.executable, "-m", "trainbook", "train", CONFIG]
+        command += [*(part for o in options for part in ("--set", o))]
         begin, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
         folder = Path(temporary, "runs", "graphmer_small")

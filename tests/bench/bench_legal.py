@@ -27,10 +27,10 @@ from pathlib import Path
 import numpy as np
 
 from lib.scores import above, resampled
-from lib.tasks.legal import judging
-from lib.tasks.legal.documents import class_names, read
-from lib.tasks.legal.evaluation import STRONGEST
 from tests.bench.record import add_run, head
+from workloads.legal import judging
+from workloads.legal.documents import class_names, read
+from workloads.legal.evaluation import STRONGEST
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "legal_rr_lawai"
@@ -59,7 +59,7 @@ def trained(variant: str, partition: int, fold: int, seed: int, scratch: Path) -
         if "amx_bf16" in Path("/proc/cpuinfo").read_text():
             options.append("training.precision=bf16")
         options += VARIANTS[variant]
-        command = [sys.executable, "-m", "lib", "train", "configs/legal_small.yaml"]
+        command = [sys.executable, "-m", "trainbook", "train", "configs/legal_small.yaml"]
         command += [part for option in options for part in ("--set", option)]
         begin = time.perf_counter()
         subprocess.run(command, cwd=ROOT, env=environment, check=True)

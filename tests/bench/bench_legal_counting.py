@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from lib.scores import Interval
-from lib.tasks.legal import judging, splits
-from lib.tasks.legal.counting.linear import Linear
-from lib.tasks.legal.counting.stack import CONTEXT, SENTENCE, Fitting, Stack
-from lib.tasks.legal.document import Document
-from lib.tasks.legal.documents import class_names, read
 from tests.bench.record import RECORDS, head, write
+from workloads.legal import judging, splits
+from workloads.legal.counting.linear import Linear
+from workloads.legal.counting.stack import CONTEXT, SENTENCE, Fitting, Stack
+from workloads.legal.document import Document
+from workloads.legal.documents import class_names, read
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "legal_rr_lawai"

@@ -29,7 +29,8 @@ COMMANDS = {
 
 def timed(arguments: list[str]) -> float:
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "lib", "plan", *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "trainbook", "plan", *arguments]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - begin
 
 

@@ -31,13 +31,13 @@ import numpy as np
 import torch
 
 from lib.launch import ensemble
-from lib.tasks.vqa import evaluation, records, splits
-from lib.tasks.vqa.records import Record
-from lib.tasks.vqa.records.settings import Split
-from lib.tasks.vqa.samples import Questions
-from lib.tasks.vqa.showing import Tested
 from lib.training.evaluation import EvaluationLoader
 from tests.bench.record import RECORDS, add_run, head, runs_of
+from workloads.vqa import evaluation, records, splits
+from workloads.vqa.records import Record
+from workloads.vqa.records.settings import Split
+from workloads.vqa.samples import Questions
+from workloads.vqa.showing import Tested
 
 ROOT = Path(__file__).resolve().parents[2]
 EASY = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "easy_vqa_subset"
@@ -78,7 +78,7 @@ def trained(row: str, seed: int, scratch: Path) -> Path:
     values = [f"output_dir={scratch / 'runs'}", f"run.name={slug(row, seed)}", f"seed={seed}", f"data.dir={where}"]
     if data not in ("easy", "drawn"):
         values.append(f"workload.source.images={EASY}")
-    command = [sys.executable, "-m", "lib", "train", "configs/vqa_small.yaml"]
+    command = [sys.executable, "-m", "trainbook", "train", "configs/vqa_small.yaml"]
     command += [part for option in [*values, *options] for part in ("--set", option)]
     subprocess.run(command, cwd=ROOT, check=True)
     return scratch / "runs" / slug(row, seed)
@@ -110,7 +110,7 @@ def prepared(name: str, scratch: Path) -> Path:
 
 
 def easy_records() -> list[Record]:
-    from lib.tasks.vqa.settings import Settings
+    from workloads.vqa.settings import Settings
 
     return records.read(EASY, Settings()).records
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lib.tasks.legal.evaluation import BOTH, PRODUCT, STRONGEST
 from tests.bench import bench_legal
+from workloads.legal.evaluation import BOTH, PRODUCT, STRONGEST
 
 
 def run(right):

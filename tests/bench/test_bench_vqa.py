@@ -3,7 +3,7 @@
 import pytest
 
 from tests.bench import bench_vqa
-from tests.tasks.vqa.files import record
+from tests.workloads.vqa.files import record
 
 
 def test_every_question_is_asked_about_another_picture_and_those_of_one_about_the_same():

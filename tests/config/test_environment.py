@@ -6,13 +6,6 @@ from tests.conftest import ROOT
 
 def test_every_variable_is_named_in_the_table_alone():
     values = [value for name, value in vars(environment).items() if name.isupper()]
-    assert len(set(values)) == len(values) == 10
+    assert len(set(values)) == len(values) == 9
     others = [path for path in (ROOT / "lib").rglob("*.py") if path.name != "environment.py"]
     assert not [path for path in others if '"TRAINBOOK_' in path.read_text()]
-
-
-def test_a_command_is_named_as_it_was_started(monkeypatch):
-    monkeypatch.delenv(environment.COMMAND, raising=False)
-    assert environment.command("kaggle fetch a/b") == "python -m lib kaggle fetch a/b"
-    monkeypatch.setenv(environment.COMMAND, "trainbook")
-    assert environment.command() == "trainbook"

@@ -14,13 +14,13 @@ from lib.config.lengths import resolve_lengths
 from lib.config.reader import flat, length_pairs, option
 from lib.launch import smoke
 from lib.task import load_config
-from lib.tasks import glacier, legal, vqa
-from lib.tasks.graphmer import Settings
 from tests import toy as toys
 from tests.conftest import ROOT
+from workloads import glacier, legal, vqa
+from workloads.graphmer import Settings
 
 pytestmark = pytest.mark.usefixtures("quick")
-LIB = ROOT / "lib"
+LIB, WORKLOADS = ROOT / "lib", ROOT / "workloads"
 # These walk or copy every field alike; a read by them steers nothing. A profile reads what it is about to change.
 GENERIC = {LIB / "config" / name for name in ("__init__.py", "lengths.py", "nodes.py", "profiles.py", "reader.py")}
 
@@ -98,7 +98,7 @@ def test_a_run_of_graphmer_reads_every_key_of_its_settings(tmp_path, monkeypatch
     (tmp_path / "graphmer.yaml").write_text(GRAPHMER)
     overrides = {"data.dir": str(tmp_path / "tree"), "output_dir": str(tmp_path / "runs"), "data.num_workers": 0}
     config = load_config(tmp_path / "graphmer.yaml", overrides)
-    found = unread_in_a_run(monkeypatch, config, Settings, [LIB])
+    found = unread_in_a_run(monkeypatch, config, Settings, [LIB, WORKLOADS])
     assert [key for key in found if key.startswith("workload.")] == []
 
 
@@ -106,7 +106,7 @@ def test_runs_of_glacier_read_every_key_of_its_settings(tmp_path, monkeypatch):
     (tmp_path / "glacier.yaml").write_text(GLACIER)
     overrides = {"output_dir": str(tmp_path / "runs"), "data.num_workers": 0}
     config = load_config(tmp_path / "glacier.yaml", overrides)
-    found = unread_in_a_run(monkeypatch, config, glacier.Settings, [LIB])
+    found = unread_in_a_run(monkeypatch, config, glacier.Settings, [LIB, WORKLOADS])
     # Those of squares, folds, carried weights, a loss, ensembles and predictions: each has tests of its own
     assert {key for key in found if key.startswith("workload.")} == {
         "workload.split.square", "workload.split.fold", "workload.initial.bands", "workload.initial.classes",
@@ -118,10 +118,10 @@ def test_runs_of_glacier_read_every_key_of_its_settings(tmp_path, monkeypatch):
 
 def test_a_run_of_legal_reads_every_key_of_its_settings(tmp_path, monkeypatch):
     (tmp_path / "legal.yaml").write_text(LEGAL)
-    for module in ("lib.report.figure", "lib.tasks.legal.figures"):
+    for module in ("lib.report.figure", "workloads.legal.figures"):
         monkeypatch.setattr(f"{module}.save", lambda figure, path: path)
     config = load_config(tmp_path / "legal.yaml", {"output_dir": str(tmp_path / "runs"), "data.num_workers": 0})
-    found = unread_in_a_run(monkeypatch, config, legal.Settings, [LIB])
+    found = unread_in_a_run(monkeypatch, config, legal.Settings, [LIB, WORKLOADS])
     # Those of published weights, of plans without them, and of files have tests of their own
     assert {key for key in found if key.startswith("workload.")} == {
         "workload.encoder.freeze_words", "workload.encoder.freeze_layers", "workload.encoder.planned_as",
@@ -134,10 +134,10 @@ def files_of(folder):
 
 
 def test_every_setting_of_a_task_is_read_in_its_source():
-    assert unread_statically(Settings, files_of(LIB / "tasks" / "graphmer"), "workload.") == []
-    assert unread_statically(glacier.Settings, files_of(LIB / "tasks" / "glacier"), "workload.") == []
+    assert unread_statically(Settings, files_of(WORKLOADS / "graphmer"), "workload.") == []
+    assert unread_statically(glacier.Settings, files_of(WORKLOADS / "glacier"), "workload.") == []
     by_name = ["workload.split.test", "workload.split.validation"]  # the parts that splits.py deals
-    assert unread_statically(vqa.Settings, files_of(LIB / "tasks" / "vqa"), "workload.") == by_name
+    assert unread_statically(vqa.Settings, files_of(WORKLOADS / "vqa"), "workload.") == by_name
 
 
 def test_a_key_that_nothing_reads_is_found(toy, monkeypatch):

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from lib import __main__, doctor, launch
+from lib import doctor, launch
 from lib.doctor import machine, rehearsal
 from lib.doctor.findings import Finding
 from lib.errors import BadInput
@@ -15,6 +15,7 @@ from lib.planner import process
 from lib.planner.trace import NotTraceable
 from tests.conftest import ROOT
 from tests.doctor.conftest import by_name
+from trainbook import commands
 
 
 def unplanned(*_):
@@ -43,7 +44,7 @@ def test_a_tpu_runtime_is_refused_in_one_sentence(sign, toy, monkeypatch, tmp_pa
         monkeypatch.setenv(sign, "v5litepod-8")
     else:
         (tmp_path / "dev" / sign).touch()
-    assert __main__.main(["doctor"]) == 2
+    assert commands.main(["doctor"]) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.startswith("This is a TPU runtime") and shown.err.count(". ") == 0
     with pytest.raises(BadInput, match="This is a TPU runtime"):
@@ -57,7 +58,7 @@ def test_a_tpu_runtime_is_refused_in_one_sentence(sign, toy, monkeypatch, tmp_pa
 def test_the_command_tells_bad_by_its_exit_code_and_json_is_nothing_but_json(toy, tmp_path, capsys):
     config = str(tmp_path / "toy.yaml")
     toy()
-    assert __main__.main(["doctor", config, "--json", "--set", f"output_dir={tmp_path / 'runs'}"]) == 0
+    assert commands.main(["doctor", config, "--json", "--set", f"output_dir={tmp_path / 'runs'}"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "warning" and {row["section"] for row in found["checks"]} == {
         "machine",
@@ -66,13 +67,13 @@ def test_the_command_tells_bad_by_its_exit_code_and_json_is_nothing_but_json(toy
     }
     assert set(found["checks"][0]) == {"section", "name", "value", "verdict", "advice"}
     (tmp_path / "file").touch()
-    assert __main__.main(["doctor", config, "--set", f"output_dir={tmp_path / 'file'}"]) == 2
+    assert commands.main(["doctor", config, "--set", f"output_dir={tmp_path / 'file'}"]) == 2
     assert "cannot be written to" in capsys.readouterr().out
-    assert __main__.main(["doctor", str(tmp_path / "nothing.yaml")]) == 2
+    assert commands.main(["doctor", str(tmp_path / "nothing.yaml")]) == 2
 
 
 def test_the_doctor_runs_on_this_machine():
-    command = [sys.executable, "-m", "lib", "doctor", "--json"]
+    command = [sys.executable, "-m", "trainbook", "doctor", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     names = {row["name"] for row in json.loads(done.stdout)["checks"]}
     assert done.returncode in (0, 2) and done.stderr == ""

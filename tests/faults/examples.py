@@ -20,10 +20,10 @@ from pathlib import Path
 
 from lib import checkpoint
 from lib.report.metrics import read
-from lib.supervised import new
 from tests.bench.record import RECORDS, head, write
 from tests.conftest import ROOT, VOLATILE_COLUMNS
-from tests.kaggle import stub
+from tests.trainbook.kaggle import stub
+from trainbook import new
 
 RECORD = RECORDS / "examples.json"
 KILLS = 3
@@ -42,7 +42,8 @@ def start(folder: Path, *words: str, environment: dict | None = None) -> subproc
     """Starts a command of ours in a folder, with its output in log.txt there."""
     given = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(environment or {})}
     with (folder / "log.txt").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", "lib", *words], cwd=folder, env=given, stdout=log, stderr=log)
+        command = [sys.executable, "-m", "trainbook", *words]
+        return subprocess.Popen(command, cwd=folder, env=given, stdout=log, stderr=log)
 
 
 def command(folder: Path, *words: str, environment: dict | None = None) -> str:

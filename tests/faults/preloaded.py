@@ -1,4 +1,4 @@
-"""Runs of `python -m lib train` below disk_calls.c, each in a fork of one process that has imported everything.
+"""Runs of `trainbook train` below disk_calls.c, each in a fork of one process that has imported everything.
 
     python -m tests.faults.preloaded FOLDER survey RUN ...      writes FOLDER/survey-RUN.json: operations, end, seconds
     python -m tests.faults.preloaded FOLDER trials PART PARTS   makes every PARTS-th trial of FOLDER/trials.json
@@ -26,7 +26,6 @@ from pathlib import Path
 import torch
 import torch._dynamo  # which an optimizer imports anyway: once, before runs are forked
 
-from lib import __main__ as command_line
 from lib import launch
 from lib.config import environment
 from lib.machine import disk
@@ -34,6 +33,7 @@ from tests.conftest import ROOT, TOY
 from tests.faults import ends
 from tests.faults.disk_calls import KINDS, RERUNS, TOY_RUN, Choice, choose, meetable, results
 from tests.faults.disks import OPERATIONS
+from trainbook import commands as command_line
 
 CODES = {0, 1, 2, 75, 130}  # what a command may end with
 HANG_SECONDS, HANG_FACTOR = 60, 20  # longer than both, the undisturbed run's seconds times the factor, is a hang

@@ -45,7 +45,7 @@ GOAL_SECONDS, HANG_GOAL_SECONDS = 15, 180
 
 
 class Run:
-    """One run of the toy task in a folder of its own, from `python -m lib train` on."""
+    """One run of the toy task in a folder of its own, from `trainbook train` on."""
 
     def __init__(self, folder: Path, steps: int, **overrides: object):
         self.folder, self.steps = folder, steps
@@ -59,7 +59,7 @@ class Run:
         pairs = [f"--set={key}={value}" for key, value in self.overrides.items()]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         with (self.folder / "log.txt").open("ab") as log:
-            command = [sys.executable, *(launcher or ["-m", "lib"]), "train", "toy.yaml", *pairs]
+            command = [sys.executable, *(launcher or ["-m", "trainbook"]), "train", "toy.yaml", *pairs]
             return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
 
     def newest(self) -> int:
@@ -317,7 +317,8 @@ class Agents:
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         return self.run.start(
             "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=9", "--rdzv-id=toy",
-            "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--local-addr=127.0.0.1", "-m", "lib",
+            "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--local-addr=127.0.0.1", "-m",
+            "trainbook",
         )  # fmt: skip
 
     def is_host(self, agent: subprocess.Popen) -> bool:

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print(
             "There is no GPU that PyTorch can use here, so nothing was measured. Run this on a machine with one; "
-            "python -m lib doctor says what is missing.", file=sys.stderr,
+            "trainbook doctor says what is missing.", file=sys.stderr,
         )  # fmt: skip
         return 2
     return run({part: PARTS[part] for part in chosen})

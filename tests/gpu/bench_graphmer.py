@@ -25,12 +25,12 @@ from lib.machine import memory
 from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import load_config
-from lib.tasks.graphmer import tokens
 from lib.training import data, loop
 from lib.training.order import Order
 from lib.training.precision import Precision, autocast
 from lib.training.session import Session
 from tests.conftest import ROOT
+from workloads.graphmer import tokens
 
 RECORDS = ROOT / "tests" / "bench" / "records"
 STEPS, LOG_EVERY, WARM_ROWS = 120, 10, 3

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from lib.errors import BadInput, TrainingFailed
-from lib.tasks.graphmer.code import child, facts
+from workloads.codegraph import child, facts
 
 SECRET = "PRIVATE-PRIVATE-PRIVATE"  # the content of every file outside
 FORGED = "Training completed"  # what a hostile name would like to have on a line of its own

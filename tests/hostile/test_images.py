@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import rasterio
 
-from lib.tasks.glacier.data import layout, readers
-from lib.tasks.glacier.data.cutter import Cutter
-from lib.tasks.glacier.data.scenes import Scene
-from lib.tasks.glacier.settings import Cut, Source
-from tests.tasks.glacier.files import scene, write_bands, write_patches, write_tiff
+from tests.workloads.glacier.files import scene, write_bands, write_patches, write_tiff
+from workloads.glacier.data import layout, readers
+from workloads.glacier.data.cutter import Cutter
+from workloads.glacier.data.scenes import Scene
+from workloads.glacier.settings import Cut, Source
 
 TWO = Source(bands=("red", "nir"))
 PATCHES = Source(bands=("a", "b"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))

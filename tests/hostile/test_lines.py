@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from lib.tasks.graphmer.code import records
-from lib.tasks.graphmer.code.records import _MOST_BYTES
 from tests.hostile.conftest import FORGED, SECRET
+from workloads.codegraph import records
+from workloads.codegraph.records import _MOST_BYTES
 
 GOOD = {
     "head": "a", "relation": "calls", "tail": "b",

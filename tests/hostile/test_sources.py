@@ -5,8 +5,8 @@ import os
 import pytest
 
 from lib.errors import printable
-from lib.tasks.graphmer.code import graph
 from tests.hostile.conftest import FORGED, SECRET
+from workloads.codegraph import graph
 
 DEEP = 20_000
 CONTENTS = {

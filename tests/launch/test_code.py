@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from lib import launch
-from lib.__main__ import main
 from lib.config import to_yaml
 from lib.errors import BadInput
 from lib.launch import code, ensemble
 from lib.launch.archive import unpack
 from lib.task import load_config
 from tests import own as project
+from trainbook.commands import main
 
 FILES = {"mine.py", "layers.py", "waves.py", "late.py"}
 

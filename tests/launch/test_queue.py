@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from lib import launch
-from lib.__main__ import main
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import queue, smoke
 from lib.machine import inputs
@@ -17,6 +16,7 @@ from lib.report.summary import Summary
 from lib.training import loop
 from lib.training.session import Session
 from tests.conftest import ROOT, TOY
+from trainbook.commands import main
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -327,7 +327,7 @@ def test_under_torchrun_a_queue_is_refused(config, monkeypatch, capsys):
 
 def test_the_command_shows_the_table_and_returns_the_code(config, capsys):
     path = config("queue: {seeds: [1]}\n")
-    command = [sys.executable, "-m", "lib", "queue", str(path)]
+    command = [sys.executable, "-m", "trainbook", "queue", str(path)]
     assert main(["queue", str(path), "--table"]) == 0 and "not started" in capsys.readouterr().out
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -63,7 +63,7 @@ def start(tmp_path, **overrides):
     pairs = [f"--set={key}={value}" for key, value in {**HELD, "run.name": "held", **overrides}.items()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     log = (tmp_path / "log.txt").open("wb")
-    command = [sys.executable, "-m", "lib", "train", "toy.yaml", *pairs]
+    command = [sys.executable, "-m", "trainbook", "train", "toy.yaml", *pairs]
     return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 
 from lib import checkpoint
-from lib.__main__ import main
 from tests.conftest import ROOT
 from tests.notebooks.test_notebooks import PARAMETERS, small_graph
+from trainbook.commands import main
 
 STEPS = 60
 MINUTES = 20.0  # of a session; the first one begins when nearly all of them have passed

@@ -8,14 +8,14 @@ import nbformat
 import papermill
 import pytest
 
-from lib.notebook.source import parameters as known_parameters
-from lib.supervised.new import made
-from lib.tasks.legal.generated import judgments
-from lib.tasks.legal.settings import Generator
-from lib.tasks.vqa import generated as drawn
 from tests.conftest import ROOT
 from tests.markup import page_of, unbalanced
-from tests.tasks.glacier.files import write_scenes
+from tests.workloads.glacier.files import write_scenes
+from trainbook.new import made
+from trainbook.notebooks.source import parameters as known_parameters
+from workloads.legal.generated import judgments
+from workloads.legal.settings import Generator
+from workloads.vqa import generated as drawn
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -264,7 +264,7 @@ def test_smoke_only_ends_a_batch_run_well_before_training_and_without_mounted_da
 def test_the_class_in_the_cell_is_the_example_that_new_writes():
     cells = nbformat.read(ROOT / "notebooks" / "07_your_model.ipynb", 4).cells
     task = next(cell.source for cell in cells if "task" in cell.metadata.get("tags", []))
-    example = (ROOT / "lib" / "supervised" / "new" / "examples" / "images.py").read_text("utf-8")
+    example = (ROOT / "trainbook" / "new" / "examples" / "images.py").read_text("utf-8")
     assert task.rstrip() == example.rstrip()
 
 

@@ -10,12 +10,12 @@ from lib.launch import resume, smoke, watching
 from lib.report.summary import Summary
 from lib.task import load_config
 from tests.supervised.conftest import CONFIG as SUPERVISED
-from tests.tasks.glacier.conftest import TINY
-from tests.tasks.glacier.files import write_scenes
-from tests.tasks.graphmer.conftest import CONFIG as GRAPHMER
-from tests.tasks.graphmer.conftest import write_tree
-from tests.tasks.legal.conftest import CONFIG as LEGAL
-from tests.tasks.vqa.conftest import CONFIG as VQA
+from tests.workloads.glacier.conftest import TINY
+from tests.workloads.glacier.files import write_scenes
+from tests.workloads.graphmer.conftest import CONFIG as GRAPHMER
+from tests.workloads.graphmer.conftest import write_tree
+from tests.workloads.legal.conftest import CONFIG as LEGAL
+from tests.workloads.vqa.conftest import CONFIG as VQA
 
 WORKLOADS = {"graphmer": GRAPHMER, "glacier": TINY, "legal": LEGAL, "vqa": VQA, "own": SUPERVISED}
 SMALL = {"training.max_steps": 2, "training.evaluate_every_steps": 1, "training.smoke_steps": 1}

@@ -8,9 +8,9 @@ import nbformat
 import papermill
 import pytest
 
-from lib.__main__ import main
 from tests import own as project
 from tests.notebooks.test_notebooks import kaggle  # noqa: F401
+from trainbook.commands import main
 
 
 def test_a_notebook_of_ones_own_runs_from_an_empty_folder(kaggle, tmp_path):  # noqa: F811

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from lib.planner import Prediction, predict
-from tests.planner import language, vision
+from tests.trainbook.fits import language, vision
 
 MIB, GIB = 2**20, 2**30
 # What the driver gave the process beside the allocator's segments in xMem's readings: context and loaded kernels.
@@ -272,20 +272,20 @@ _FMS_ROWS = (("lora", 4, "", 24.32), ("lora", 8, "", 34.55), ("qlora", 4, "nf4",
 
 @dataclass(frozen=True)
 class Asked(Reading):
-    """A reading of adapters: the question that `lib.planner.language` answers, and the reserved bytes where read."""
+    """A reading of adapters: the question that `trainbook.fits.language` answers, and the reserved bytes where read."""
 
     question: Any = None
     reserved: int = 0
 
     def prediction(self) -> Prediction:
-        from lib.planner.language import fits
+        from trainbook.fits.language import fits
 
         return fits(self.question)
 
 
 def adapters() -> list[Asked]:
     """Their own loops over models in bf16, without autocast, for the RTX 4080; a trainer's on the A100."""
-    from lib.planner.language import Question
+    from trainbook.fits.language import Question
 
     rows = []
     for model, method, batch, length, recomputed, paged, gib, reserved in _CAN_ROWS:

@@ -11,13 +11,13 @@ from PIL import Image
 from torch import nn
 from torch.cuda import _memory_viz
 
-from lib import __main__
 from lib.errors import BadInput
 from lib.planner import of_layers, predict, predict_inference
 from lib.planner.drawing import as_png, draw
 from lib.planner.log import CATEGORIES, OUTSIDE, Layer, folded
 from tests.planner import models
 from tests.planner.models import Encoder
+from trainbook import commands
 
 D, TOKENS = 64, 8 * 128
 LAYER = 12 * D * D + 13 * D  # parameters
@@ -184,10 +184,10 @@ def test_the_picture_is_drawn_and_small_enough_for_a_notebook(traced, tmp_path):
 
 def test_the_command_prints_layers_and_writes_picture_and_snapshot(toy, tmp_path, capsys):
     asked = ["plan", str(tmp_path / "toy.yaml"), "--layers", "--picture", str(tmp_path / "a.png")]
-    assert __main__.main([*asked, "--snapshot", str(tmp_path / "a.pickle")]) == 0
+    assert commands.main([*asked, "--snapshot", str(tmp_path / "a.pickle")]) == 0
     said = capsys.readouterr()
     assert "gradients  optimizer  activations  of peak" in said.out and "Wrote" in said.err
     assert Image.open(tmp_path / "a.png").width == 1320
     assert _memory_viz.segsum(pickle.loads((tmp_path / "a.pickle").read_bytes()))
-    assert __main__.main([*asked, "--gpu", "t4", "--gpu", "l4"]) == 2
+    assert commands.main([*asked, "--gpu", "t4", "--gpu", "l4"]) == 2
     assert "these are 2. Give one --gpu" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib import __main__, planner
+from lib import planner
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import run
 from lib.launch.run import apply_plan
@@ -23,6 +23,7 @@ from lib.task import find_task, load_config
 from lib.text import duration
 from tests.conftest import ROOT
 from tests.toy import Toy
+from trainbook import commands
 
 TALL = '''
 import torch
@@ -275,13 +276,13 @@ def test_a_loss_that_fails_is_a_sentence_with_its_line(tall):
 def test_the_command_prints_tables_and_json(tall, capsys, tmp_path):
     tall()
     path = str(tmp_path / "tall.yaml")
-    assert __main__.main(["plan", path, "--gpu", "t4", "--gpu", "6 GiB, capability 7.5"]) == 0
+    assert commands.main(["plan", path, "--gpu", "t4", "--gpu", "6 GiB, capability 7.5"]) == 0
     text = capsys.readouterr().out
     assert "steps a week" in text and text.count("4.2 M parameters") == 2 and "1 x T4" in text
-    assert __main__.main(["plan", path, "--json"]) == 0
+    assert commands.main(["plan", path, "--json"]) == 0
     (only,) = json.loads(capsys.readouterr().out)
     assert only["overrides"]["training.micro_batch"] == only["chosen"]["micro_batch"] == 16
-    assert __main__.main(["plan", path, "--gpu", "t5"]) == 2
+    assert commands.main(["plan", path, "--gpu", "t5"]) == 2
     assert "Known cards" in capsys.readouterr().err
 
 

@@ -8,10 +8,10 @@ import tarfile
 import pytest
 
 from lib.errors import BadInput
-from lib.kaggle import kernel
 from lib.launch import archive
 from lib.machine import platform
 from lib.report import outputs
+from trainbook.kaggle import kernel
 
 
 @pytest.fixture

@@ -90,8 +90,8 @@ def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, caps
 def test_a_ramp_in_epochs_reaches_the_task_in_steps(toy, tmp_path):
     (tmp_path / "ramped.py").write_text(
         "from dataclasses import dataclass\n"
-        "from lib.tasks.glacier.losses import weights\n"
-        "from lib.tasks.glacier.settings import Loss\n"
+        "from workloads.glacier.losses import weights\n"
+        "from workloads.glacier.settings import Loss\n"
         "from tests.toy import Settings, Toy\n"
         "@dataclass(frozen=True)\n"
         "class WithLoss(Settings):\n"

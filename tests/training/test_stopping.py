@@ -9,7 +9,6 @@ from lib import launch
 from lib.checkpoint import contents
 from lib.doctor import rehearsal
 from lib.errors import BadInput
-from lib.kaggle import preflight
 from lib.launch import queue
 from lib.launch.resume import describe_resume
 from lib.notebook import ended
@@ -19,6 +18,7 @@ from lib.report.summary import Summary
 from lib.task import Task
 from lib.training.stopping import Stopping
 from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
+from trainbook.kaggle import preflight
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -1,0 +1,122 @@
+"""How a command ends, and the command `train`, which notebooks and torchrun start as `python -m lib`.
+
+What imports torch, which takes seconds, is imported by the functions that need it.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NoReturn
+
+from lib import dependencies
+from lib.errors import BadInput, TrainingFailed
+
+try:
+    from lib.config import environment, split_overrides
+    from lib.machine import disk
+    from lib.report import outputs
+    from lib.report.printing import safe_printing
+except ModuleNotFoundError as error:
+    sys.exit(dependencies.how_to_get(error))
+
+
+def end(main: Callable[[], int]) -> NoReturn:
+    """Runs the main function of a command line, and ends this process with its exit code."""
+    # A rank whose launcher is gone must not go on printing into the void: it ends (lib.launch.torchrun).
+    with contextlib.nullcontext() if environment.RANK_FOLDER in os.environ else safe_printing():
+        code = main()
+        if code == 130:  # a further Ctrl-C would only cut off the exit code
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
+
+
+def exit_code(run: Callable[[], int]) -> int:
+    """Runs a command; returns its exit code: 0 completed, 75 deadline, 130 interrupted, 2 bad input, 1 failure.
+
+    Under torchrun a rank returns 0 after every clean stop.
+    """
+    try:
+        with _as_rank():
+            return run()
+    except BadInput as error:
+        print(error, file=sys.stderr)
+        return 2
+    except TrainingFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        print(dependencies.how_to_get(error), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        if not _is_rank():
+            print("Interrupted. Run the same command again: a training resumes where it last saved.", file=sys.stderr)
+        return 130
+    except OSError as error:
+        if error.errno not in disk.TROUBLES:
+            raise  # a mistake in a task is best explained by its own traceback
+        where = f" at {error.filename}" if error.filename else ""
+        advice = "Free some space on it, or repair it, and run again."
+        print(f"The disk refused{where}: {error.strerror}. {advice}", file=sys.stderr)
+        return 1
+
+
+def _as_rank() -> AbstractContextManager[None]:
+    """Wraps a command of a rank; any other runs as it is."""
+    if not _is_rank():
+        return contextlib.nullcontext()
+    from lib.launch import torchrun
+
+    return torchrun.as_rank()
+
+
+def _is_rank() -> bool:
+    return bool({"RANK", environment.RANK_FOLDER} & os.environ.keys())
+
+
+def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command `train`."""
+    parser = commands.add_parser("train", help="train a configuration or its queue, or resume it")
+    parser.add_argument("config", help="a YAML file such as configs/graphmer_small.yaml")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    parser.set_defaults(run=train)
+
+
+def train(options: argparse.Namespace) -> int:
+    """Trains a configuration, or the runs of its queue."""
+    from lib import launch
+    from lib.launch import queue, torchrun
+    from lib.task import load_config
+
+    config = load_config(options.config, split_overrides(options.set))
+    if queue.is_for(Path(options.config), config) and not torchrun.is_watched():
+        return train_queue(options)
+    run = launch.prepare(config)
+    if not torchrun.is_watched():  # else the process above has printed it
+        print(run.task.describe_data())
+        print(*run.lengths, sep="\n")
+    summary = launch.train(run)
+    if not torchrun.is_watched():
+        archive = run.output_dir / outputs.ARCHIVE
+        where = f"{run.folder} and {archive}" if archive.is_file() else f"{run.folder}"
+        lacking = f", without its {', '.join(summary.missing)}" if summary.missing else ""
+        print(f"{summary.reason} at step {summary.step:,}{lacking}: see {where}")
+    return torchrun.end_rank(launch.EXIT_CODES[summary.reason])
+
+
+def train_queue(options: argparse.Namespace) -> int:
+    """Trains all runs of a configuration's queue. Raises BadInput where torchrun has started this process."""
+    from lib.launch import queue
+
+    queue.refuse_ranks(options.config)
+    runs = queue.entries(Path(options.config), split_overrides(options.set))
+    print("The queue:", ", ".join(entry.name for entry in runs))
+    print(queue.table(runs, queue.measure(runs)), flush=True)
+    code = queue.run_queue(runs)
+    print(queue.table(runs), queue.verdict(runs), sep="\n")
+    return code

@@ -1,0 +1,351 @@
+"""A chain of sessions by the real client: until it is done, within limits, killed anywhere, never two at once."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.trainbook.kaggle.stub import execute_here
+from trainbook.commands import main
+from trainbook.kaggle import chain
+
+NAME = "ada/trainbook-01-graphmer"
+POLL = ["--poll-seconds", "0.05"]
+
+
+def sessions(tmp_path):
+    return json.loads((tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / chain._STATE).read_text())["sessions"]
+
+
+def trains(steps_a_session, total=100, until=lambda: None):
+    """A session that goes on from the mounted output, as a notebook does, and takes as long as `until`."""
+
+    def runner(session):
+        earlier = [path for mount in session.mounts.values() for path in mount.glob("toy/summary.json")]
+        before = json.loads(earlier[0].read_text()) if earlier else {"step": 0, "session": 0}
+        until()
+        session.say("training\n")
+        session.log[-1]["time"] = 7200.0
+        step = min(total, before["step"] + steps_a_session)
+        reason = "completed" if step == total else "deadline"
+        session.summary(step=step, reason=reason, max_steps=total, session=before["session"] + 1)
+
+    return runner
+
+
+def asked(stub, more=2):
+    """asked(stub)() returns once the status was asked for `more` times more."""
+
+    def until():
+        before = stub.count("GetKernelSessionStatus")
+        stub.wait_for(lambda: stub.count("GetKernelSessionStatus") >= before + more)
+
+    return until
+
+
+def test_a_chain_goes_on_until_the_training_is_completed(stub, tmp_path, capsys):
+    stub.runner = trains(40, until=asked(stub))
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
+    assert [one["step"] for one in sessions(tmp_path)] == [40, 80, 100]
+    assert [s.request.get("kernelDataSources", []) for s in stub.sessions] == [[], [NAME], [NAME]]
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines() if line.strip().startswith(("1 ", "2 ", "3 "))]
+    assert rows[-3:] == [
+        ["1", "1", "0", "->", "40", "2.00", "0.00", "0.5000", "deadline"],
+        ["2", "2", "40", "->", "80", "2.00", "0.00", "0.5000", "deadline"],
+        ["3", "3", "80", "->", "100", "2.00", "0.00", "0.5000", "completed"],
+    ]
+    assert "Completed at step 100" in out and stub.overlaps == 0
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0 and len(stub.sessions) == 3  # it stays completed
+
+
+def test_a_limit_of_sessions_stops_it_and_a_larger_one_goes_on(stub, tmp_path, capsys):
+    stub.runner = trains(40)
+    assert main(["kaggle", "chain", "graphmer", *POLL, "--max-sessions", "2"]) == 75
+    assert "2 sessions were run, the limit" in capsys.readouterr().out and len(stub.sessions) == 2
+    assert main(["kaggle", "chain", "graphmer", *POLL, "--max-sessions", "5"]) == 0
+    assert [one["step"] for one in sessions(tmp_path)] == [40, 80, 100]
+
+
+def test_the_quota_ends_a_chain_and_cuts_the_last_session(stub, capsys):
+    """10 h are left: the first session may take the usual 11.5, so it is cut; then 0.5 h are left, too little."""
+    stub.quota_hours = (20.0, 30.0)
+
+    def runner(session):
+        trains(40)(session)
+        stub.quota_hours = (29.5, 30.0)
+
+    stub.runner = runner
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 75
+    out = capsys.readouterr().out
+    assert stub.sessions[0].parameter("SESSION_MINUTES") == 590.0 and len(stub.sessions) == 1
+    assert "0.5 of 30 GPU hours are left" in out and "9.50" in out
+
+
+def test_a_session_that_would_have_no_time_to_train_is_not_started(stub):
+    stub.quota_hours = (29.9, 30.0)
+    assert main(["kaggle", "chain", "graphmer", *POLL, "--min-hours", "0"]) == 75 and stub.sessions == []
+
+
+def test_without_a_gpu_the_quota_is_not_asked(stub):
+    stub.runner = trains(100)
+    stub.quota_hours = (30.0, 30.0)
+    assert main(["kaggle", "chain", "graphmer", *POLL, "--no-gpu"]) == 0
+    assert stub.count("GetAcceleratorQuotaStatistics") == 0
+
+
+def test_a_lost_session_is_made_again_from_the_last_output(stub, tmp_path):
+    good = trains(50)
+    stub.runner = lambda session: stub.lose(session) if session.version == 2 else good(session)
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
+    assert [(one["reason"], one["step"]) for one in sessions(tmp_path)] == [
+        ("deadline", 50), ("lost", 50), ("completed", 100),
+    ]  # fmt: skip
+    assert stub.sessions[2].mounts[f"notebooks/{NAME}"] == stub.sessions[0].working
+
+
+def test_two_lost_in_a_row_end_it_and_retry_goes_on(stub, capsys):
+    good = trains(100)
+    stub.runner = lambda session: stub.lose(session) if session.version <= 2 else good(session)
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 1
+    out = capsys.readouterr().out
+    assert "2 sessions in a row left no results" in out and "exceeded the limits" in out and len(stub.sessions) == 2
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 1 and len(stub.sessions) == 2
+    assert main(["kaggle", "chain", "graphmer", *POLL, "--retry"]) == 0 and len(stub.sessions) == 3
+
+
+def test_a_completed_run_goes_on_when_its_length_was_raised(stub, tmp_path):
+    stub.runner = trains(60, total=60)
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
+    stub.runner = trains(60, total=100)
+    assert main(["kaggle", "chain", "graphmer", *POLL, "--retry"]) == 0
+    assert [(one["first_step"], one["step"]) for one in sessions(tmp_path)] == [(0, 60), (60, 100)]
+    assert stub.sessions[1].request["kernelDataSources"] == [NAME]
+
+
+def test_a_training_that_fails_ends_it_with_its_words(stub, capsys):
+    stub.runner = lambda session: session.summary(step=7, reason="failed", error="The loss is not finite.", session=1)
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 1
+    assert "The loss is not finite." in capsys.readouterr().out and len(stub.sessions) == 1
+
+
+def test_sessions_that_get_nowhere_end_it(stub, capsys):
+    stub.runner = lambda session: session.summary(step=7, reason="deadline", session=session.version)
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 1
+    assert "stayed at step 7" in capsys.readouterr().out and len(stub.sessions) == 2
+
+
+def test_a_session_that_was_stopped_on_kaggle_stops_the_chain(stub, capsys):
+    ended = threading.Event()
+
+    def runner(session):
+        session.status = "CANCEL_ACKNOWLEDGED"
+        ended.wait(60)
+
+    stub.runner = runner
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 130
+    stub.runner = trains(100)
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0 and len(stub.sessions) == 2
+
+
+def test_a_refusal_ends_it_and_leaves_no_session_behind(stub, tmp_path, capsys):
+    stub.refuse_push = "Maximum batch GPU session count of 2 reached."
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 2
+    assert "count of 2 reached" in capsys.readouterr().err and sessions(tmp_path) == []
+
+
+def test_a_running_session_is_waited_for_and_not_doubled(stub, tmp_path):
+    """Pushed by hand, or by a chain whose notes are lost."""
+    stub.runner = trains(60, until=asked(stub))
+    main(["kaggle", "push", "graphmer"])
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
+    assert [one["step"] for one in sessions(tmp_path)] == [60, 100] and stub.overlaps == 0
+
+
+def test_an_output_from_before_is_gone_on_with(stub, tmp_path):
+    stub.ended(trains(60))
+    stub.runner = trains(40)
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
+    assert [one["step"] for one in sessions(tmp_path)] == [60, 100]
+    assert stub.sessions[1].request["kernelDataSources"] == [NAME]
+    assert main(["kaggle", "chain", "graphmer", *POLL, "--fresh", "--max-sessions", "1"]) == 75
+    assert [one["step"] for one in sessions(tmp_path)] == [40] and "kernelDataSources" not in stub.sessions[2].request
+
+
+def test_the_end_of_the_session_before_is_not_taken_for_that_of_the_new_one(stub, tmp_path):
+    slow = trains(50, until=asked(stub, 4))
+
+    def runner(session):
+        stub.stale = 2  # two answers after each push are still about the session before
+        slow(session)
+
+    stub.runner = runner
+    assert main(["kaggle", "chain", "graphmer", "--poll-seconds", "0.05"]) == 0
+    assert [one["step"] for one in sessions(tmp_path)] == [50, 100] and stub.overlaps == 0
+
+
+def test_a_network_that_fails_for_a_while_does_not_end_it(stub, tmp_path, monkeypatch, capsys):
+    stub.runner = trains(50, until=asked(stub, 4))
+    answered = stub.get_status
+    answers = iter([True, ConnectionError, ConnectionError] + 100 * [True])
+
+    def sometimes(body):
+        if next(answers) is ConnectionError:
+            raise ConnectionError
+        return answered(body)
+
+    name = "kernels.KernelsApiService/GetKernelSessionStatus"
+    monkeypatch.setitem(stub.METHODS, name, lambda served, body: sometimes(body))
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
+    assert "Asking again every" in capsys.readouterr().out and stub.overlaps == 0
+
+
+@pytest.mark.parametrize("code, nested", [(429, False), (503, True)])
+def test_a_server_that_fails_for_a_while_does_not_end_it(stub, tmp_path, nested, code):
+    stub.nested, stub.runner = nested, trains(50)
+    for method in ("GetKernelSessionStatus", "GetAcceleratorQuotaStatistics", "ListKernelSessionOutput"):
+        stub.failures[method] = [200, code, code]
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 0
+    assert [one["step"] for one in sessions(tmp_path)] == [50, 100] and stub.overlaps == 0
+
+
+def test_a_refusal_that_is_not_understood_ends_it_after_some_polls(stub, capsys):
+    stub.failures["GetKernelSessionStatus"] = [409] * 100
+    assert main(["kaggle", "chain", "graphmer", *POLL]) == 2
+    assert len(stub.failures["GetKernelSessionStatus"]) == 100 - chain._SETTLING_POLLS and stub.sessions == []
+
+
+@pytest.mark.parametrize("given", [["--set", "training.max_stps=10"], ["--param", "MAX_STEPS=20.5"]])
+def test_a_configuration_that_a_session_would_refuse_starts_none(stub, tmp_path, given):
+    assert main(["kaggle", "chain", "graphmer", *POLL, *given]) == 2
+    assert stub.sessions == [] and not (tmp_path / "runs").exists()
+
+
+# --- killed -----------------------------------------------------------------------------------------------------------
+
+COMMAND = ["kaggle", "chain", "graphmer", *POLL]
+
+
+class Forked:
+    """A chain in a child of this process, with the client inside it; killing it kills both."""
+
+    def __init__(self, said):
+        self.said = said
+        self.process = multiprocessing.get_context("fork").Process(target=self._run)
+        self.process.start()
+
+    def _run(self):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+        with self.said.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
+            os._exit(main(COMMAND))
+
+    def wait(self):
+        self.process.join(60)
+        return self.process.exitcode, self.said.read_text()
+
+
+class Started:
+    """A chain as a person starts it, with the client as its child, which outlives it when it is killed."""
+
+    def __init__(self, said):
+        self.said = said
+        with said.open("a") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "trainbook", *COMMAND, "--stale"],  # this checkout's notebook as it is
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=file,
+                stderr=file,
+            )
+
+    def wait(self):
+        return self.process.wait(60), self.said.read_text()
+
+
+MOMENTS = {
+    "before the push": lambda stub: stub.count("GetKernelSessionStatus") >= 1,
+    "while the push is answered": lambda stub: stub.count("SaveKernel") == 1,
+    "while a session runs": lambda stub: len(stub.sessions) == 1 and stub.count("GetKernelSessionStatus") >= 4,
+    "while the results are read": lambda stub: stub.count("ListKernelSessionOutput") >= 1,
+    "during the second push": lambda stub: stub.count("SaveKernel") == 2,
+}
+
+
+def killed_and_finished(stub, tmp_path, monkeypatch, kind, moment):
+    """Kills a chain at a moment and starts it again, until no orphan of it holds the lock; returns what it said."""
+    stub.runner = trains(50, until=asked(stub, 5))
+    stub.delay = {"SaveKernel": 0.3, "ListKernelSessionOutput": 0.2, "GetKernelSessionStatus": 0.05}
+    killed = kind(tmp_path / "killed.txt")
+    stub.wait_for(lambda: MOMENTS[moment](stub))
+    os.kill(killed.process.pid, signal.SIGKILL)
+    killed.wait()
+    monkeypatch.setattr("trainbook.kaggle.client._execute", execute_here)
+    for number in range(40):
+        code, said = Forked(tmp_path / f"again{number}.txt").wait()
+        if "Another chain holds" not in said:
+            break
+        time.sleep(0.1)
+    assert code == 0, said
+    assert stub.overlaps == 0 and [s.status for s in stub.sessions] == ["COMPLETE", "COMPLETE"]
+    assert [one["step"] for one in sessions(tmp_path)] == [50, 100]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_chain_that_is_killed_goes_on_where_it_was(stub, tmp_path, monkeypatch, moment):
+    killed_and_finished(stub, tmp_path, monkeypatch, Forked, moment)
+
+
+def test_a_push_that_outlives_the_killed_chain_is_not_made_twice(real_client, tmp_path, monkeypatch):
+    killed_and_finished(real_client, tmp_path, monkeypatch, Started, "while the push is answered")
+    assert real_client.count("SaveKernel") == 2
+
+
+def test_a_second_chain_is_kept_away(stub, tmp_path):
+    ended = threading.Event()
+    stub.runner = trains(100, until=lambda: ended.wait(60))
+    first = Forked(tmp_path / "first.txt")
+    stub.wait_for(lambda: len(stub.sessions) == 1)
+    code, said = Forked(tmp_path / "second.txt").wait()
+    ended.set()
+    assert code == 2 and "Another chain holds" in said
+    assert first.wait()[0] == 0 and len(stub.sessions) == 1
+
+
+def test_interrupting_says_that_the_session_goes_on(stub, tmp_path):
+    ended = threading.Event()
+    stub.runner = trains(100, until=lambda: ended.wait(60))
+    running = Forked(tmp_path / "said.txt")
+    stub.wait_for(lambda: stub.sessions and stub.count("GetKernelSessionStatus") >= 2)
+    os.kill(running.process.pid, signal.SIGINT)
+    code, said = running.wait()
+    assert code == 130 and "continues by itself" in said
+    ended.set()
+    assert main(COMMAND) == 0 and len(stub.sessions) == 1
+
+
+def test_notes_that_cannot_be_read_are_not_thrown_away(stub, tmp_path, capsys):
+    notes = tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / chain._STATE
+    notes.parent.mkdir(parents=True)
+    notes.write_text("{")
+    assert main(COMMAND) == 2
+    assert "cannot be read" in capsys.readouterr().err and notes.read_text() == "{"
+
+
+def test_notes_of_an_earlier_version_are_read(stub, tmp_path, capsys):
+    """They have a key that is gone, and another word behind the reason of a session that --retry passed over."""
+    folder = tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer"
+    folder.mkdir(parents=True)
+    earlier = {"mark": "# push 1", "pushed_at": 1.0, "state": "ended", "reason": "completed (gone on)", "step": 60}
+    (folder / chain._STATE).write_text(json.dumps({"kernel": NAME, "sessions": [earlier]}))
+    stub.ended(trains(60, total=60))
+    stub.runner = trains(40)
+    assert main(COMMAND) == 0
+    assert [one["reason"] for one in sessions(tmp_path)] == ["completed (retried)", "completed"]
+    assert [one["step"] for one in sessions(tmp_path)] == [60, 100]

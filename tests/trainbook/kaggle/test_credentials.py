@@ -1,0 +1,48 @@
+"""No credential is printed, written or sent."""
+
+import pytest
+
+from lib.errors import BadInput
+from tests.trainbook.kaggle.stub import KEY, leaves_results
+from trainbook.commands import main
+from trainbook.kaggle import credentials
+
+
+def test_no_credential_is_printed_written_or_pushed(stub, tmp_path, monkeypatch, capfd):
+    """Every command, with a session that prints the key."""
+
+    def runner(session):
+        session.say(f"the key is {KEY}\n")
+        leaves_results(session)
+
+    stub.runner = runner
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdefghij")
+    for words in ("push graphmer", "status graphmer --log", "fetch graphmer", "chain graphmer"):
+        assert main(["kaggle", *words.split()]) == 0
+        stub.settled()
+    said = "".join(capfd.readouterr())
+    assert "the key is [hidden]" in said and KEY not in said
+    written = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert sum(path.name == "session.log" for path in written) == 2 and len(written) > 5
+    assert not any(KEY.encode() in path.read_bytes() for path in written)
+    assert not any(KEY in session.request["text"] for session in stub.sessions)
+
+
+def test_short_values_and_other_names_are_no_credentials():
+    environment = {"KAGGLE_KEY": "0123456789", "A_TOKEN": "short", "KEYBOARD": "german-layout", "A_SECRET": "abcdefghi"}
+    assert sorted(credentials.values(environment)) == ["0123456789", "abcdefghi"]
+
+
+def test_credentials_are_known_without_an_underscore_and_in_addresses():
+    named = {"PGPASSWORD": "postgres-secret", "OPENAI_APIKEY": "sk-0123456789", "GITHUB_PAT": "ghp_0123456789"}
+    addresses = {"DATABASE_URL": "postgres://ada:lovelace-1815@host/db", "MLFLOW_TRACKING_URI": "https://mlflow.example"}
+    found = credentials.values({**named, **addresses, "PWD": "/home/ada/work", "PATH": "/usr/bin:/bin"})
+    assert sorted(found) == sorted([*named.values(), "lovelace-1815"])
+
+
+def test_a_credential_is_found_across_the_chunks_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_TOKEN", "t" * 20)
+    monkeypatch.setattr(credentials, "_CHUNK", 16)
+    (tmp_path / "a.txt").write_text("x" * 10 + "t" * 20 + "y" * 10)
+    with pytest.raises(BadInput, match=r"a\.txt contains"):
+        credentials.refuse_in_files([tmp_path / "a.txt"])

@@ -1,0 +1,230 @@
+"""Data sets by the real client: validated, the same bytes, within limits, uploaded whole, broken and resumed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from lib import checkpoint
+from lib.config import to_yaml
+from lib.machine.facts import Fact
+from tests.conftest import ROOT, SAMPLES
+from tests.notebooks.test_notebooks import small_graph
+from tests.trainbook.kaggle.stub import KEY
+from trainbook.commands import main
+from trainbook.kaggle import dataset
+
+CONFIG = str(ROOT / "configs" / "graphmer_small.yaml")
+KEYS = [
+    *("workload.split.validation=0.2", "workload.split.test=0.2", "training.effective_batch=8"),
+    *("workload.evaluation.validation_triples=5", "workload.evaluation.test_triples=10"),
+]
+GIVEN = ["--data", "graph", "--slug", "code-graph", "--least", "10", *(f"--set={key}" for key in KEYS)]
+
+
+def pack(*options):
+    return main(["kaggle", "dataset", CONFIG, *GIVEN, *options])
+
+
+@pytest.fixture
+def graph(tmp_path):
+    small_graph(tmp_path / "graph")
+    shutil.copy(ROOT / "workloads" / "codegraph" / "ontology.yaml", tmp_path / "graph")
+    return tmp_path / "graph"
+
+
+@pytest.fixture
+def packed(tmp_path):
+    return tmp_path / "runs" / "kaggle" / "code-graph" / "dataset"
+
+
+def test_a_dry_run_packs_and_checks_and_uploads_nothing(stub, graph, packed, capsys):
+    (graph / ".hidden").write_text("x")
+    (graph / "link").symlink_to(graph / "triples.jsonl")
+    assert pack("--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "3 files" in out and "Left out (2: hidden, links, or half written): .hidden, link" in out
+    assert "Add Input > Your Datasets > ada/code-graph" in out and "push graphmer --dataset ada/code-graph" in out
+    assert stub.count("CreateDataset") == stub.count("StartBlobUpload") == 0
+    assert zipfile.ZipFile(packed / "data.zip").namelist() == ["entities.jsonl", "ontology.yaml", "triples.jsonl"]
+    readme = (packed / "README.md").read_text()
+    assert "| `triples.jsonl` |" in readme and "| 72 |" in readme and "Licence: unknown" in readme
+
+
+def test_a_dry_run_needs_no_account_and_says_what_to_click(real_client, graph, monkeypatch, capsys):
+    monkeypatch.delenv("KAGGLE_KEY")
+    monkeypatch.delenv("KAGGLE_USERNAME")
+    assert pack("--dry-run") == 0 and real_client.calls == []
+    out = capsys.readouterr().out
+    assert "The kaggle client is not signed in here: OWNER stands for your account." in out
+    assert "1. kaggle.com > Create > New Dataset, and drop runs/kaggle/code-graph/dataset/data.zip onto the page" in out
+    assert "push graphmer --dataset OWNER/code-graph" in out
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_first_upload_is_told_404_and_creates_the_data_set(stub, graph, nested):
+    stub.nested = nested
+    assert pack() == 0 and stub.count("CreateDataset") == 1 and stub.count("CreateDatasetVersion") == 0
+
+
+def test_the_same_data_gives_the_same_bytes_and_time(stub, graph, packed):
+    pack("--dry-run")
+    first, time = (packed / "data.zip").read_bytes(), (packed / "data.zip").stat().st_mtime
+    for path in graph.iterdir():
+        os.utime(path, (1, 1))
+        path.chmod(0o600)
+    shutil.rmtree(packed)
+    pack("--dry-run")
+    assert (packed / "data.zip").read_bytes() == first and (packed / "data.zip").stat().st_mtime == time
+    text = (graph / "triples.jsonl").read_text()
+    (graph / "triples.jsonl").write_text(text.replace("load", "lode"))  # as long as before
+    (graph / "entities.jsonl").write_text((graph / "entities.jsonl").read_text().replace("load", "lode"))
+    pack("--dry-run")
+    assert (packed / "data.zip").stat().st_mtime != time  # or the client would go on with a broken upload of the other
+
+
+def test_it_is_created_and_then_versioned(stub, graph, packed):
+    assert pack("--license", "CC0-1.0", "--title", "A code graph") == 0
+    created = stub.datasets["ada/code-graph"][0]
+    assert created["licenseName"] == "CC0-1.0" and created["title"] == "A code graph" and created["isPrivate"] is True
+    assert created["contents"]["data.zip"] == (packed / "data.zip").read_bytes()
+    assert created["description"] == (packed / "README.md").read_text()
+    assert pack("--notes", "Second") == 0
+    assert stub.datasets["ada/code-graph"][1]["versionNotes"] == "Second" and stub.count("CreateDataset") == 1
+
+
+def test_an_upload_that_breaks_off_is_gone_on_with(stub, graph, packed):
+    stub.break_after = 1000
+    assert pack() == 0
+    whole = [upload for upload in stub.uploads.values() if upload.requests > 1]
+    assert len(whole) == 1 and len(whole[0].data) == whole[0].size
+    assert stub.datasets["ada/code-graph"][0]["contents"]["data.zip"] == (packed / "data.zip").read_bytes()
+
+
+def test_an_upload_of_a_client_that_was_killed_is_gone_on_with(real_client, graph, packed):
+    """The second run finds the same path, size and time, so the client asks for the rest of the first upload only."""
+    (graph / "noise.txt").write_bytes(os.urandom(300_000))
+    pack("--dry-run")
+    real_client.hold_uploads_after = 100_000
+    command = [sys.executable, "-P", "-m", "kaggle", "datasets", "create", "-p", str(packed.relative_to(graph.parent))]
+    client = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    real_client.wait_for(lambda: any(len(one.data) >= 100_000 for one in real_client.uploads.values()))
+    os.kill(client.pid, signal.SIGKILL)
+    client.wait()
+    real_client.hold_uploads_after = None
+    assert pack() == 0
+    archives = [one for one in real_client.uploads.values() if one.name == "data.zip"]
+    assert len(archives) == 1 and archives[0].requests == 3  # broken, asked how far, the rest
+    assert real_client.datasets["ada/code-graph"][0]["contents"]["data.zip"] == (packed / "data.zip").read_bytes()
+
+
+def test_a_file_that_is_not_taken_is_an_error_although_the_client_exits_with_0(stub, graph, capsys):
+    stub.fail_uploads = 1
+    assert pack() == 2
+    assert "failed, and Kaggle may have the data set without it" in capsys.readouterr().err
+    assert pack() == 0 and len(stub.datasets["ada/code-graph"][1]["contents"]) == 2
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        (["--slug", "abc"], "3 characters; Kaggle takes 6 to 50"),
+        (["--slug", "a" * 51], "51 characters"),
+        (["--slug", "Code_Graph"], "no owner/slug"),
+        (["--title", "short"], "The title 'short' has 5 characters"),
+        (["--subtitle", "too short"], "Kaggle takes 20 to 80"),
+        (["--license", "GPL"], "one licence of CC0-1.0"),
+        (["--least", "100000"], "windows of a graph, tiles of a scene), fewer than --least 100,000"),
+        (["--data", "nowhere"], "nowhere is no folder"),
+    ],
+)
+def test_limits_are_checked_before_anything_is_sent(stub, graph, packed, capsys, options, sentence):
+    assert pack(*options) == 2
+    assert sentence in capsys.readouterr().err and stub.calls == []
+
+
+def test_data_that_the_task_refuses_is_not_packed(stub, graph, packed, capsys):
+    with (graph / "triples.jsonl").open("a") as file:
+        file.write('{"head": "pack.mod0.load"\n')
+    assert pack() == 2
+    assert "triples.jsonl:73" in capsys.readouterr().err and not packed.exists()
+
+
+@pytest.mark.parametrize("name", ["kaggle.json", ".env", "notes.txt"])
+def test_credentials_are_never_packed(stub, graph, packed, capsys, name):
+    (graph / name).write_text(f"key: {KEY}")
+    assert pack() == 2
+    assert name in (error := capsys.readouterr().err) and KEY not in error
+    assert not (packed / "data.zip").exists() and stub.calls == []
+
+
+def test_more_bytes_than_kaggle_takes_are_refused(stub, graph, packed, monkeypatch, capsys):
+    monkeypatch.setitem(dataset.FACTS, "kaggle_dataset_bytes", Fact(10, "bytes", "a test"))
+    assert pack() == 2
+    assert "bytes; Kaggle takes 10 a data set" in capsys.readouterr().err and not packed.exists()
+
+
+def test_a_run_is_published_so_that_a_session_goes_on_with_it(stub, tmp_path, toy, quick, monkeypatch, capsys):
+    """Unpacked as Kaggle does, to a folder with the archive's name, it is found in both layouts."""
+    from lib import launch
+
+    launch.train(toy({"training.max_steps": 3}))
+    assert main(["kaggle", "dataset", "--run", "runs/toy", "--slug", "toy-output"]) == 0
+    contents = stub.datasets["ada/toy-output"][0]["contents"]
+    assert set(contents) == {"toy.zip", "README.md"} and b"completed at step 3" in contents["README.md"]
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    for layout in ("datasets/ada/toy-output", "toy-output"):
+        root = tmp_path / layout.replace("/", "-")
+        monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(root))
+        mount = root / "input" / layout / "toy"
+        mount.mkdir(parents=True)
+        (tmp_path / "toy.zip").write_bytes(contents["toy.zip"])
+        zipfile.ZipFile(tmp_path / "toy.zip").extractall(mount)
+        checkpoint.verify(mount / "checkpoints" / "step-00000003")
+        config = toy({"training.max_steps": 6, "output_dir": str(root / "working")})
+        assert launch.train(config).step == 6
+        assert f"Resuming toy from {mount}" in capsys.readouterr().out
+
+
+def failed(folder, config, **values):
+    """A run's folder as a failed session leaves it."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(to_yaml(config))
+    (folder / "summary.json").write_text(json.dumps({"reason": "failed", "error": "No.", "step": 7, **values}))
+
+
+def test_a_failed_run_of_an_earlier_version_whose_summary_names_no_task_is_published(stub, tmp_path, toy, capsys):
+    failed(tmp_path / "runs" / "toy", toy())
+    assert main(["kaggle", "dataset", "--run", "runs/toy", "--slug", "toy-output"]) == 0
+    readme = stub.datasets["ada/toy-output"][0]["contents"]["README.md"].decode()
+    assert "of the workload `toy.py:Toy`: failed at step 7." in readme
+    assert "push NOTEBOOK --dataset ada/toy-output" in capsys.readouterr().out
+
+
+def test_the_next_step_names_a_notebook_of_the_workload_that_the_run_is_of(stub, tmp_path, toy, capsys):
+    failed(tmp_path / "runs" / "glacier_finetune-fold3", toy(), task="glacier")
+    assert main(["kaggle", "dataset", "--run", "runs/glacier_finetune-fold3", "--slug", "fold-3", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "push glacier_finetune --dataset ada/fold-3" in out and "graphmer" not in out
+
+
+def test_what_is_no_run_is_not_published(stub, tmp_path, capsys):
+    (tmp_path / "folder").mkdir()
+    assert main(["kaggle", "dataset", "--run", "folder", "--slug", "toy-output"]) == 2
+    assert "folder is no run" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not (SAMPLES / "graphmer_kg").is_dir(), reason="the sample data is not here")
+def test_a_real_graph_with_its_ontology(stub, tmp_path, capsys):
+    given = [CONFIG, "--data", str(SAMPLES / "graphmer_kg"), "--slug", "code-graph", "--dry-run"]
+    assert main(["kaggle", "dataset", *given]) == 0
+    folder = tmp_path / "runs" / "kaggle" / "code-graph" / "dataset"
+    assert "ontology_spec.yaml" in zipfile.ZipFile(folder / "data.zip").namelist()
+    described = json.loads((folder / "dataset-metadata.json").read_text())
+    assert "| `enhanced_multilang.jsonl` | 6,534,473 | 28,867 |" in described["description"]
+    assert str(SAMPLES) not in described["description"]  # no path of this machine

@@ -1,0 +1,145 @@
+"""A configuration of one's own on Kaggle: its notebook is built on the way, and every command takes its name."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from lib.errors import BadInput
+from tests import own as project
+from tests.trainbook.kaggle.stub import leaves_results
+from tests.trainbook.kaggle.test_preflight import not_traced  # noqa: F401
+from trainbook.commands import main
+from trainbook.kaggle import carried, kernel
+
+NAME = "ada/trainbook-my"
+
+
+@pytest.fixture
+def config(tmp_path):
+    return project.write(tmp_path)
+
+
+def test_a_push_builds_the_notebook_from_the_files_as_they_are(stub, config, capsys):
+    assert main(["kaggle", "push", "my.yaml", "--param", "MAX_STEPS=7"]) == 0
+    out = capsys.readouterr().out
+    assert "Built runs/kaggle/trainbook-my/my.ipynb" in out and f"Version 1 of {NAME} was pushed" in out
+    stub.settled()
+    config.with_name("late.py").write_text("said = len  # new\n")
+    assert main(["kaggle", "push", "my.yaml"]) == 0
+    first, second = (json.loads(session.request["text"]) for session in stub.sessions)
+    assert carried.carried_files(second)["configs/late.py"] == "said = len  # new\n"
+    assert carried.carried_files(first)["configs/late.py"] != "said = len  # new\n"
+    assert "MAX_STEPS = 7" in carried.tagged(first, "injected-parameters")[0]["source"]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--set", "training.max_stps=10"], "Did you mean max_steps?"),
+        (["--set", "workload.sampels=10"], "Did you mean samples?"),
+        (["--param", "CONFIG=configs/other.yaml"], "does not carry configs/other.yaml. It carries: configs/my.yaml"),
+        (["--set", "queue.seeds=[1,2]"], "trains one run, and configs/my.yaml with the values given asks for a"),
+    ],
+)
+def test_what_its_session_would_refuse_is_refused_here(stub, config, capsys, given, sentence):
+    assert main(["kaggle", "push", "my.yaml", *given]) == 2
+    assert sentence in capsys.readouterr().err and stub.count("SaveKernel") == 0
+
+
+def test_status_and_fetch_take_the_same_name(stub, config, capsys):
+    stub.ended(leaves_results)
+    config.unlink()  # they need no more than its name
+    assert main(["kaggle", "status", "my.yaml"]) == 0 and f"{NAME}: complete" in capsys.readouterr().out
+    assert main(["kaggle", "fetch", "my.yaml"]) == 0
+    assert (config.parent / "runs" / "kaggle" / "trainbook-my" / "results" / "toy").is_dir()
+
+
+def test_a_chain_trains_it_session_after_session(stub, config, capsys):
+    steps = iter([("deadline", 50), ("completed", 100)])
+
+    def session(one):
+        reason, step = next(steps)
+        one.summary(step=step, reason=reason)
+
+    stub.runner = session
+    assert main(["kaggle", "chain", "my.yaml", "--poll-seconds", "0.05"]) == 0
+    assert "Completed at step 100" in capsys.readouterr().out and len(stub.sessions) == 2
+    assert stub.sessions[1].request["kernelDataSources"] == [NAME]
+
+
+def test_the_command_that_follows_a_data_set_exists_and_names_it(stub, config, capsys):
+    (config.parent / "waves").mkdir()
+    (config.parent / "waves" / "waves.csv").write_text("1\n")
+    given = ["--data", "waves", "--slug", "my-waves", "--least", "10"]
+    assert main(["kaggle", "dataset", "my.yaml", *given]) == 0
+    out = capsys.readouterr().out
+    command = re.search(r"trainbook (kaggle push .*)", out)[1]
+    assert command == "kaggle push my.yaml --dataset ada/my-waves --param DATA_DIR=ada/my-waves"
+    assert main(shlex.split(command)) == 0
+    assert stub.sessions[0].request["datasetDataSources"] == ["ada/my-waves"]
+    assert stub.sessions[0].parameter("DATA_DIR") == "ada/my-waves"
+    readme = stub.datasets["ada/my-waves"][0]["contents"]["README.md"].decode()
+    assert "workload `mine.py:Mine`" in readme and str(config.parent) not in readme
+
+
+def test_data_that_only_this_machine_has_is_refused_before_anything_is_sent(stub, config, capsys):
+    (config.parent / "waves").mkdir()
+    config.write_text(project.CONFIG.replace("data: {", "data: {dir: waves, "))
+    assert main(["kaggle", "push", "my.yaml"]) == 2
+    assert "data.dir is waves, which is on this machine" in capsys.readouterr().err and stub.sessions == []
+    assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 0
+    assert "data.dir is waves, which is on this machine and in no" in " ".join(capsys.readouterr().out.split())
+    stub.datasets["ada/sines"] = [{}]
+    assert main(["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--param", "DATA_DIR=ada/sines"]) == 0
+
+
+def test_several_folders_of_this_machine_are_named_and_none_is_packed(stub, config, capsys):
+    for name in ("waves", "tides"):
+        (config.parent / name).mkdir()
+    config.write_text(project.CONFIG.replace("data: {", "data: {dir: [waves, tides, ada/sines], "))
+    stub.datasets["ada/sines"] = stub.datasets["ada/waves"] = [{}]
+    assert main(["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--dataset", "ada/waves"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "data.dir is tides, which is on this machine" in said and '"DATA_DIR=[OWNER/SLUG, OWNER/SLUG]"' in said
+    assert main(["kaggle", "dataset", "my.yaml", "--slug", "my-waves"]) == 2
+    assert "A data set is one folder, and data.dir lists waves, tides, ada/sines" in capsys.readouterr().err
+    assert stub.sessions == []
+
+
+def test_preflight_finds_it_ready(stub, config, capsys):
+    assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "Ready to push." in out and re.search(r"ok +freshness", out) and re.search(r"ok +imports", out), out
+    config.with_name("late.py").write_text("import bitsandbytes, nobody_knows_this\nhere = '/home/ada/data'\n")
+    assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "/home/ada/data in configs/late.py" in out and "image has nobody_knows_this is not known" in out
+
+
+def test_the_code_in_somebody_s_notebook_is_not_run_to_check_it(stub, config, capsys):
+    assert main(["notebook", "my.yaml"]) == 0
+    config.with_name("mine.py").write_text("raise SystemExit('it was run')\n")
+    for command in ("push", "chain"):
+        assert main(["kaggle", command, "my.ipynb"]) == 2
+        assert "(configs/late.py), which would run on this machine" in capsys.readouterr().err
+    assert main(["kaggle", "preflight", "my.ipynb"]) == 1
+    assert "which would run on this machine" in " ".join(capsys.readouterr().out.split()) and stub.sessions == []
+
+
+def test_a_notebook_whose_configuration_names_a_file_here_does_not_run_it(config):
+    notebook = json.loads((config.parent / "my.ipynb").read_text()) if main(["notebook", "my.yaml"]) == 0 else {}
+    files = {name: text for name, text in carried.carried_files(notebook).items() if not name.endswith(".py")}
+    files["configs/my.yaml"] = files["configs/my.yaml"].replace("mine.py", str(config.parent / "beside.py"))
+    from trainbook.notebooks import carrier
+
+    carried.tagged(notebook, "carrier")[0]["source"] = carrier.code("my", files)
+    with pytest.raises(BadInput, match="it may be anybody's"):
+        carried.training(notebook, {}, True)
+
+
+def test_a_run_of_ones_own_is_pushed_by_its_configuration():
+    assert kernel.notebook_for("my_task.py:Mine", "mine", "my.yaml") == "my.yaml"
+    assert kernel.notebook_for("graphmer", "graphmer", "configs/graphmer.yaml") == "graphmer"
+    assert kernel.notebook_for("graphmer", "other", "other.yaml") == "other.yaml"

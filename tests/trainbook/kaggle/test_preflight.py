@@ -1,0 +1,381 @@
+"""What is checked before quota is spent; every finding that is not ok says what to do."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lib import checkpoint, launch
+from lib.errors import BadInput, TrainingFailed
+from lib.training.sizes import saved_bytes
+from tests.conftest import ROOT
+from tests.notebooks.test_notebooks import PARAMETERS, small_graph
+from tests.serving import Files
+from tests.toy import Toy
+from tests.trainbook.kaggle.stub import KEY
+from trainbook.commands import main
+from trainbook.kaggle import carried, packages, preflight
+
+KEYS = PARAMETERS["01_graphmer"]["OVERRIDES"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """01_graphmer as its source, lib and configs give it now."""
+    path = tmp_path_factory.mktemp("built") / "01_graphmer.ipynb"
+    path.write_text(carried.builder().notebook_text(ROOT / "notebooks_src" / "01_graphmer.py"), "utf-8")
+    return path
+
+
+TRACED = preflight.planner.plan
+
+
+def planned_for_a_t4(config, card):
+    """A plan as if it had been traced: half of a T4, two steps a second."""
+    chosen = SimpleNamespace(micro_batch=8, prediction=SimpleNamespace(peak_bytes=7 * 2**30), expected_seconds=0.5)
+    return SimpleNamespace(chosen=chosen, usable_bytes=14 * 2**30)
+
+
+@pytest.fixture(autouse=True)
+def not_traced(monkeypatch):
+    """Tracing takes seconds; one test does."""
+    monkeypatch.setattr(preflight.planner, "plan", planned_for_a_t4)
+
+
+@pytest.fixture
+def graph(tmp_path):
+    small_graph(tmp_path / "graph")
+    return str(tmp_path / "graph")
+
+
+@pytest.fixture
+def edited(tmp_path, built):
+    """edited(change) -> the built notebook with its JSON changed, at another place."""
+
+    def make(change):
+        notebook = json.loads(built.read_text())
+        change(notebook)
+        path = tmp_path / built.name
+        path.write_text(json.dumps(notebook))
+        return path
+
+    return make
+
+
+def check(path, graph, **overrides):
+    """The findings of all sections in one list; `urls` and `speed` are options of the command."""
+    urls, speed = overrides.pop("urls", ()), overrides.pop("speed", 1.0)
+    sections = preflight.check(path, {**KEYS, **overrides}, graph, speed, urls)
+    return [finding for findings in sections.values() for finding in findings]
+
+
+def bad(checks):
+    return [finding.value for finding in checks if finding.verdict == "bad"]
+
+
+def command(built, graph, *options):
+    settings = [f"--set={key}={value}" for key, value in KEYS.items()]
+    given = [str(built), "--data", graph, *settings, "--steps-per-second", "1"]
+    return main(["kaggle", "preflight", *given, *options])
+
+
+def test_the_notebook_of_this_checkout_is_ready(staleness_counts, stub, built, graph, capsys):
+    assert command(built, graph) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("all is well.\nReady to push.\n")
+    assert "signed in as ada" in out and "30.0 of 30 GPU hours are left" in out
+    assert "T4 x2 is chosen, and 2 slots keep 2 cards busy" in out and "fp16 on a T4" in out
+
+
+def test_as_json_it_is_nothing_but_json_and_what_is_bad_decides_the_exit_code(stub, built, graph, capsys):
+    assert command(built, graph, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "ok"
+    assert command(built, graph, "--json", "--set=checkpoint.keep_last=0") == 1
+    checks = json.loads(capsys.readouterr().out)
+    assert checks["verdict"] == "bad"
+    row = {"section": "graphmer.yaml", "name": "checkpoints", "verdict": "bad", "advice": "Set it to 1 or more."}
+    assert {**row, "value": "checkpoint.keep_last is 0: there would be nothing to resume from"} in checks["checks"]
+    assert command(built, graph, "--set=checkpoint.keep_last=0") == 1
+    assert "Ready to push" not in capsys.readouterr().out
+
+
+def test_every_finding_that_is_not_ok_says_what_to_do(staleness_counts, stub, graph, edited):
+    checks = check(edited(add_code("import bitsandbytes, some_package; open('/home/ada/x')")), graph, speed=0.1)
+    assert all(finding.value for finding in checks) and len(bad(checks)) >= 3
+    assert all(finding.advice.strip() for finding in checks if finding.verdict != "ok")
+
+
+@pytest.mark.parametrize(
+    "overrides, sentence",
+    [
+        ({"training.precision": "bf16"}, "bf16, which a T4 only emulates"),
+        ({"training.micro_batch_slots": 1}, "1 slots cannot be divided among 2 T4s"),
+        ({"training.micro_batch_slots": 0, "training.effective_batch": 9}, "1 slots cannot be divided among 2 T4s"),
+        ({"checkpoint.keep_last": 0}, "nothing to resume from"),
+        ({"checkpoint.keep_last": 10**6}, "GB of 20.0 GB"),
+        ({"session.minutes": 720}, "session.minutes 720 is longer than the 690"),
+        ({"training.maximum": 3}, "is refused"),
+    ],
+)
+def test_a_configuration_that_would_waste_quota_is_wrong(stub, built, graph, overrides, sentence):
+    assert any(sentence in value for value in bad(check(built, graph, **overrides)))
+
+
+def test_data_that_the_task_refuses_is_wrong(stub, built, graph, tmp_path):
+    (tmp_path / "graph" / "triples.jsonl").write_text("{")
+    assert any("triples.jsonl:1" in value for value in bad(check(built, graph)))
+
+
+def cell(notebook, tag):
+    return next(one for one in notebook["cells"] if tag in one["metadata"].get("tags", []))
+
+
+def add_code(text):
+    return lambda notebook: notebook["cells"].append(
+        {"cell_type": "code", "source": text, "metadata": {}, "outputs": [], "execution_count": None}
+    )
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        (add_code("open('/home/ada/data.csv')"), "/home/ada/data.csv in the notebook"),
+        (add_code("open(r'C:\\Users\\ada\\data.csv')"), "C:\\Users\\ada\\data.csv in the notebook"),
+        (add_code("import bitsandbytes"), "Kaggle's image lacks bitsandbytes"),
+        (add_code(f"key = '{KEY}'"), "credential of your environment"),
+        (add_code("#" * 1_000_000), "Kaggle has refused 1,000,000"),
+        (lambda notebook: cell(notebook, "carrier").update(source=""), "does not carry lib"),
+        (lambda notebook: notebook["metadata"]["kaggle"].update(isGpuEnabled=False), "does not ask for a GPU"),
+    ],
+)
+def test_a_notebook_that_would_fail_on_kaggle_is_wrong(stub, graph, edited, change, sentence):
+    assert any(sentence in value for value in bad(check(edited(change), graph)))
+
+
+def test_a_notebook_that_lib_was_edited_after_is_wrong(staleness_counts, stub, graph, edited):
+    sentence = "01_graphmer.ipynb is not what its source, lib and configs would give now"
+    assert sentence in bad(check(edited(add_code("x = 1")), graph))
+
+
+def test_an_import_that_the_table_does_not_know_is_to_be_looked_at(stub, graph, edited):
+    checks = check(edited(add_code("import some_package")), graph)
+    assert any("some_package" in finding.value and finding.verdict == "warning" for finding in checks)
+
+
+@pytest.mark.parametrize("text", ["/kaggle/working", "https://example.org/home/x", "a/data/b", "~/x", "and/or"])
+def test_other_paths_are_no_paths_of_one_machine(text):
+    assert not preflight._LOCAL_PATH.search(f"open('{text}')")
+
+
+@pytest.mark.parametrize(
+    "speed, verdict, words",
+    [
+        (1.0, "ok", "10,000 steps at 1 steps/s, as you measured, take 2.8 h: 1 session"),
+        (0.1, "warning", "take 27.8 h: 3 sessions, 1 week of quota"),
+        (0.0, "ok", "10,000 steps at 2 steps/s, as the planner expects, take 1.4 h: 1 session, 1 week of quota"),
+    ],
+)
+def test_the_time_is_counted_in_sessions_and_weeks(stub, built, graph, speed, verdict, words):
+    finding = next(one for one in check(built, graph, speed=speed) if one.name == "time")
+    assert finding.verdict == verdict and words in finding.value
+
+
+def test_the_planner_says_whether_it_fits_and_how_fast_it_may_be(stub, built, graph, monkeypatch):
+    here = lambda config, card: preflight.planner.make(config, preflight.planner.find_card(card))  # noqa: E731
+    monkeypatch.setattr(preflight.planner, "plan", here)
+    checks = check(built, graph, speed=0.0, **{"workload.model.hidden": 24})
+    assert any("GiB of a T4" in finding.value for finding in checks)
+    assert any("as the planner expects" in finding.value for finding in checks)
+    monkeypatch.setattr(preflight.planner, "plan", TRACED)  # in its child process, whose last line is the reason
+    uneven = {"workload.model.hidden": 16}  # for 12 heads
+    assert any("raises RuntimeError: shape" in value for value in bad(check(built, graph, **uneven)))
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (BadInput("Nothing fits."), "the step does not fit a T4: Nothing fits."),
+        (TrainingFailed("Traceback:\nValueError: x"), "a training step fails: ValueError: x"),
+    ],
+)
+def test_without_a_plan_the_speed_is_not_known_and_that_is_bad(stub, built, graph, monkeypatch, error, words):
+    def refuse(config, card):
+        raise error
+
+    monkeypatch.setattr(preflight.planner, "plan", refuse)
+    checks = check(built, graph, speed=0.0)
+    assert bad(checks) == [words]
+    time = next(finding for finding in checks if finding.name == "time")
+    assert time.verdict == "warning" and "fit one session from 0.24 steps/s on; the speed is not known" in time.value
+
+
+@pytest.mark.parametrize("lightweight", [False, True])
+@pytest.mark.parametrize("ema_decay", [0.0, 0.9])
+def test_the_bytes_that_are_counted_are_those_that_a_run_saves(toy, tmp_path, quick, lightweight, ema_decay):
+    overrides = {"training.ema_decay": ema_decay, "checkpoint.lightweight": lightweight, "training.max_steps": 3}
+    overrides["workload.batch_norm"] = True  # tensors of the same shape, which have no addresses on `meta`
+    run = launch.prepare(toy(overrides))
+    counted = saved_bytes(run.task, run.config)
+    launch.train(run)
+    kinds = ("checkpoints", "best")
+    saved = [next((tmp_path / "runs" / "toy" / kind).glob("step-*")) for kind in kinds]
+    assert counted == tuple(tensor_bytes(folder) for folder in saved)
+
+
+class Published(Toy):
+    """A model whose published weights are nowhere: small here, and of the usual size in a plan."""
+
+    def model(self):
+        return torch.nn.Linear(64 if torch.empty(0).is_meta else 2, 1, bias=False)
+
+
+class Reads(Toy):
+    """A model that reads its own numbers while it is built, which `meta` has none of."""
+
+    def model(self):
+        net = torch.nn.Linear(4, 1)
+        assert float(net.weight.detach().abs().sum()) > 0
+        return net
+
+
+@pytest.mark.parametrize(("kind", "weights"), [(Published, 64), (Reads, 5)])
+def test_weights_that_are_not_here_count_with_the_size_that_a_plan_takes(toy, kind, weights):
+    config = toy({"optimizer.name": "adamw", "training.ema_decay": 0})
+    counted = saved_bytes(kind(config), config)
+    assert counted[1] == 4 * weights and counted[0] >= 12 * weights
+
+
+def tensor_bytes(folder):
+    tensors = checkpoint.load(folder).tensors.values()
+    return sum(value.numel() * value.element_size() for group in tensors for value in group.values())
+
+
+def test_without_an_account_the_browser_is_named(stub, built, graph, monkeypatch):
+    monkeypatch.setattr("trainbook.kaggle.client.importlib.util.find_spec", lambda name: None)
+    last = check(built, graph)[-1]
+    assert last.verdict == "warning" and "The browser needs none of this" in last.advice
+
+
+def test_an_empty_quota_is_wrong(stub, built, graph):
+    stub.quota_hours = (29.6, 30.0)
+    assert "0.4 of 30 GPU hours are left this week" in bad(check(built, graph))
+
+
+# --- several runs, and none -------------------------------------------------------------------------------------------
+
+IN_STEPS = {
+    "training.epochs": "0",
+    "training.max_steps": "3600",
+    "queue.before_overrides": "{training.epochs: 0, training.max_steps: 720, data.dir: embedded}",
+    "data.dir": "ada/scenes",
+}
+
+
+def of(name, settings, *options):
+    """The findings of a notebook of this checkout by section, and all of them."""
+    sections = preflight.check(ROOT / "notebooks" / f"{name}.ipynb", settings, *options)
+    return sections, [finding for findings in sections.values() for finding in findings]
+
+
+def test_all_runs_of_a_queue_are_counted(stub, capsys):
+    sections, _ = of("03_glacier_finetune", IN_STEPS)
+    found = {finding.name: finding for finding in sections["glacier_finetune.yaml"]}
+    assert found["queue"].value.startswith("6 runs: glacier_pretrain-short, glacier_finetune-fold0, ")
+    assert found["time"].value == (
+        "720 steps at 2 steps/s and 5 runs of 3,600 steps at 2 steps/s, as the planner expects, take 2.6 h: "
+        "1 session, 1 week of quota"
+    )
+    space = found["space"].value
+    each, weights = (float(number) for number in re.findall(r"([\d.]+) MB", space.split("; ")[1])[:2])
+    assert "of each of 5 runs" in space and kept(space) > 5e6 * (each + 2 * weights)
+    assert "Tracing a step of glacier_finetune for a T4." in capsys.readouterr().out  # it is not silent
+
+
+def kept(value):
+    """The bytes that all runs keep, from the sentence about space."""
+    number, unit = value.split("at most ")[1].split(" of ")[0].split()
+    return float(number) * {"GB": 1e9, "MB": 1e6}[unit]
+
+
+def test_a_notebook_that_trains_nothing_needs_neither_data_nor_a_plan_nor_quota(stub, monkeypatch):
+    monkeypatch.setattr(preflight.planner, "plan", lambda config, card: pytest.fail("a step was traced"))
+    monkeypatch.setattr("lib.launch.run.load_task", lambda config: pytest.fail("data was read"))
+    stub.quota_hours = (30.0, 30.0)
+    sections, findings = of("00_memory", {})
+    assert not bad(findings) and list(sections) == ["Notebook", "Addresses", "Account"]
+    assert any("it trains nothing" in finding.value for finding in findings)
+
+
+def test_a_configuration_that_a_cell_writes_is_to_be_looked_at(stub):
+    sections, findings = of("07_your_model", {})
+    assert not bad(findings) and [finding.verdict for finding in sections["my.yaml"]] == ["warning"]
+    assert "written by a cell" in sections["my.yaml"][0].value
+
+
+def test_a_length_in_epochs_is_not_guessed_and_no_data_is_made_to_count_it(stub, monkeypatch):
+    monkeypatch.setattr("lib.launch.run.load_task", lambda config: pytest.fail("data was read"))
+    _, findings = of("02_glacier_pretrain", {})
+    found = {finding.name: finding for finding in findings}
+    assert found["time"].verdict == "warning" and "not known without the data" in found["time"].value
+    assert found["data"].value == "none is given: the embedded data is used"
+    downloads = [finding.value for finding in findings if finding.name == "download"]
+    assert downloads == ["nothing is downloaded from an address"]  # the page has one in an example
+
+
+def test_data_is_counted_where_it_is_given(stub, graph, monkeypatch):
+    def counted(config):
+        task = preflight.find_task(config.task)(config)
+        task.datasets = lambda: {"train": range(80), "validation": range(10), "test": range(10)}
+        return task
+
+    monkeypatch.setattr("lib.launch.run.load_task", counted)
+    settings = {**KEYS, "training.max_steps": "0", "training.epochs": "4", "workload.packages": "[]"}
+    settings["data.buckets"] = "0"
+    for folder in (graph, "embedded"):
+        _, findings = of("01_graphmer", settings, folder)
+        assert any("(80 train, " in finding.value for finding in findings)
+        assert any("40 steps at 2 steps/s" in finding.value for finding in findings)
+
+
+def test_embedded_data_that_this_machine_cannot_make_is_a_warning(stub):
+    settings = {**KEYS, "workload.packages": "['no-such-package==1.0']"}
+    _, findings = of("01_graphmer", settings, "embedded")
+    found = {finding.name: finding for finding in findings}["data"]
+    assert found.verdict == "warning" and "cannot be made on this machine: " in found.value
+    assert "no-such-package" in found.value
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_session_downloads_is_asked_for_its_size_and_not_downloaded(address):
+    _, findings = of("02_glacier_pretrain", {"workload.download": f"['{address}/there']", "training.epochs": "3"})
+    found = {finding.name: finding for finding in findings}
+    assert found["download"].value == f"{address}/there answers, 1,234 bytes" and found["internet"].verdict == "bad"
+    assert "the session downloads it from 1 address" in found["data"].value
+    assert Files.asked == [("HEAD", "/there")]
+
+
+def test_addresses_in_code_need_the_internet_and_links_in_sentences_do_not(address, graph, edited):
+    code = f"# see {address}/a-page\nurl = '{address}/there'"
+    checks = check(edited(add_code(code)), graph)
+    assert any("the notebook's internet is off" in value for value in bad(checks))
+    assert [f.value for f in checks if address in f.value] == [f"{address}/there answers, 1,234 bytes"]
+
+
+@pytest.mark.parametrize(("config", "expected"), [
+    ("tracking: {mlflow: true, wandb: true}", "has mlflow is not known"),
+    ("tracking: {mlflow: false, tensorboard: true}", "has all 2 packages"),
+    ("task: demo", "has all 1 packages"),
+])  # fmt: skip
+def test_a_tracker_is_asked_for_where_a_configuration_switches_it_on_and_a_module_that_may_be_absent_never(
+    config, expected
+):
+    code = (
+        "import torch\ndef log():\n    from mlflow import MlflowClient\n    import wandb\n"
+        "with contextlib.suppress(Exception):\n    from kaggle_secrets import UserSecretsClient\n"
+    )
+    found = packages.check({"cells": [], "metadata": {}}, {"lib/log.py": code, "configs/a.yaml": config})
+    assert expected in found.value

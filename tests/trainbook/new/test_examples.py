@@ -1,0 +1,152 @@
+"""The example tasks: short, trained, killed, resumed to the same bytes, planned, and predicted from their archive."""
+
+import ast
+import csv
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lib import checkpoint, launch, planner
+from lib.report.metrics import read
+from lib.task import load_config
+from lib.training import loop
+from tests.conftest import ROOT, VOLATILE_COLUMNS
+from trainbook.commands import main
+from trainbook.new import made
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+EXAMPLES = ROOT / "trainbook" / "new" / "examples"
+TASKS = {"images": "Images", "text": "Text", "lm": "Answers", "tabular": "Tabular"}
+MOST_LINES = {"images": 35, "text": 35, "lm": 55, "tabular": 35}
+SMALL = {
+    "images": {"workload.size": 16, "workload.width": 2},
+    "text": {"workload.hidden": 8, "workload.length": 8, "workload.words": 64},
+    "lm": {"workload.rank": 1, "workload.answer": 2},
+    "tabular": {"workload.width": 4},
+}
+STEPS = {
+    "training.max_steps": 5, "training.epochs": 0, "training.evaluate_every_epochs": 0, "training.effective_batch": 8,
+    "training.evaluate_every_steps": 4, "checkpoint.every_steps": 2, "training.log_every_steps": 1,
+    "data.num_workers": 0,
+}  # fmt: skip
+MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "lm": {"number": 40},
+        "tabular": {"number": 60}}  # fmt: skip
+each = pytest.mark.parametrize("name", TASKS)
+
+
+@pytest.fixture
+def example(tmp_path):
+    """example(name, **overrides) -> the configuration of an example in small, its data made."""
+
+    def make(name, **overrides):
+        for ending in ("py", "yaml"):
+            shutil.copyfile(EXAMPLES / f"{name}.{ending}", tmp_path / f"{name}.{ending}")
+        if not (tmp_path / name).is_dir():
+            getattr(made, name)(tmp_path / name, **MADE[name])
+        return load_config(f"{name}.yaml", {**STEPS, **SMALL[name], **overrides})
+
+    return make
+
+
+def lines_of_code(path):
+    """The lines that are neither empty nor a comment nor part of a docstring."""
+    text = path.read_text()
+    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    first = [node.body[0] for node in nodes if ast.get_docstring(node)]
+    told = {number for node in first for number in range(node.lineno, node.end_lineno + 1)}
+    lines = enumerate(map(str.strip, text.splitlines()), 1)
+    return sum(bool(line) and not line.startswith("#") and number not in told for number, line in lines)
+
+
+@each
+def test_an_example_is_short_as_it_is_formatted(name):
+    subprocess.run([sys.executable, "-m", "ruff", "format", "--check", "--quiet", EXAMPLES / f"{name}.py"], check=True)
+    assert lines_of_code(EXAMPLES / f"{name}.py") <= MOST_LINES[name]
+
+
+class Killed(BaseException):
+    """Ends a process at once; nothing of this program catches it to save."""
+
+
+def results(folder):
+    last = checkpoint.path_of(folder / "checkpoints", 5)
+    table = [{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in read(folder / "metrics.csv")]
+    files = [(last / f"{name}.safetensors").read_bytes() for name in ("model", "optimizer")]
+    return [*files, table, (folder / "summary.json").is_file()]
+
+
+def killed_at(monkeypatch, step):
+    whole = loop.optimizer_step
+
+    def until(state, *rest):
+        if state.step == step:
+            raise Killed
+        return whole(state, *rest)
+
+    monkeypatch.setattr(loop, "optimizer_step", until)
+
+
+@each
+def test_an_example_is_trained_killed_and_resumed_to_the_same_bytes_and_predicts(example, name, tmp_path, monkeypatch):
+    summary = launch.train(example(name, **{"output_dir": "whole"}))
+    assert summary.reason == "completed" and not summary.missing and set(summary.baseline) <= set(summary.metrics)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        killed_at(patched, 3)
+        launch.train(example(name))
+    assert checkpoint.steps(Path("runs", name, "checkpoints")) == [2]
+    resumed = launch.train(example(name))
+    assert results(Path("runs", name)) == results(Path("whole", name))
+    assert (resumed.metrics, resumed.test_loss) == (summary.metrics, summary.test_loss)
+    predict(name, tmp_path, monkeypatch)
+
+
+def predict(name, tmp_path, monkeypatch):
+    """Predicts the training data, without its targets, with nothing but the archive and the task's file at hand."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    shutil.move("runs/outputs.tar.gz", empty)
+    shutil.move(f"{name}.py", empty)
+    new = empty / "new"
+    shutil.move(name, new)
+    if name == "images":
+        for path in new.glob("*/*.png"):
+            path.rename(new / path.name)
+    if name == "tabular":
+        rows = [row.split(",")[:-1] for row in (new / "flats.csv").read_text().splitlines()]
+        (new / "flats.csv").write_text("\n".join(",".join(row) for row in rows))
+    if name == "text":
+        for path in new.glob("*.tsv"):
+            path.write_text("".join(line.split("\t")[0] + "\n" for line in path.read_text().splitlines()))
+    monkeypatch.chdir(empty)
+    assert main(["predict", "outputs.tar.gz", "new", "out", "--task", f"{name}.py:{TASKS[name]}"]) == 0
+    with Path("out/predictions.csv").open() as file:
+        answers = list(csv.DictReader(file))
+    number = {"images": 30, "text": 60, "lm": 40, "tabular": 60}[name]
+    assert len(answers) == number and all(answer["prediction"] is not None for answer in answers)
+    classes = {"images": {"circle", "square", "triangle"}, "text": set(made.WORDS)}.get(name)
+    assert classes is None or {answer["prediction"] for answer in answers} <= classes
+
+
+@each
+def test_an_example_is_planned_where_there_is_no_data(example, name, tmp_path):
+    config = example(name)
+    shutil.rmtree(tmp_path / name)
+    plan = planner.make(config, planner.find_card("t4"), 2)
+    assert plan.chosen.prediction.fits and plan.chosen.prediction.peak_bytes > 0
+
+
+def test_the_language_model_is_planned_on_a_folder_and_trained_from_it(example, tmp_path, capsys):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    tiny = transformers.LlamaConfig(vocab_size=259, eos_token_id=1, pad_token_id=0, bos_token_id=None, **sizes)
+    transformers.LlamaForCausalLM(tiny).save_pretrained(tmp_path / "base")
+    config = example("lm", **{"workload.base": str(tmp_path / "base")})
+    assert main(["plan", "lm.yaml", "--set", "workload.base=base"]) == 0
+    assert "lm:" in capsys.readouterr().out
+    assert launch.train(config).reason == "completed"
+    saved = checkpoint.load(checkpoint.path_of(Path("runs", "lm", "checkpoints"), 5))
+    assert saved.tensors["model"] and all(".up." in name or ".down." in name for name in saved.tensors["model"])

@@ -1,0 +1,92 @@
+"""`new`: files that run at once, on generated data."""
+
+import runpy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from lib.config.reader import flat
+from lib.errors import BadInput
+from lib.task import load_config
+from tests.conftest import ROOT
+from trainbook import commands, new
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+pytest.importorskip("PIL", reason="it draws the images; matplotlib brings it")
+SIZES = {"training.max_steps": 3, "training.effective_batch": 8, "scheduler.warmup_steps": 1}
+QUICK = {**SIZES, "training.evaluate_every_steps": 0, "data.num_workers": 0}
+FEW = [f"--set={key}={value}" for key, value in QUICK.items()]
+
+
+@pytest.fixture
+def written(monkeypatch, capsys):
+    """written(kind) -> what the command said, with the files of `my` in the working folder."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def write(kind):
+        assert commands.main(["new", "my", "--like", kind]) == 0
+        return capsys.readouterr().out
+
+    return write
+
+
+@pytest.mark.parametrize("kind", new.KINDS)
+def test_what_is_written_is_sound_and_trains_at_once(written, kind, capsys):
+    said = written(kind)
+    assert sorted(path.name for path in Path().iterdir()) == ["my.yaml", "my_data", "my_task.py", "test_my_task.py"]
+    assert "kaggle push my.yaml --dataset OWNER/my-data" in said
+    assert commands.main(["doctor", "my.yaml", *FEW]) == 0, capsys.readouterr().out
+    assert commands.main(["train", "my.yaml", *FEW]) == 0
+    said = capsys.readouterr().out
+    assert "completed at step 3" in said and "my_data" in said
+
+
+def test_the_test_that_is_written_passes_and_fails_where_the_task_breaks_its_contract(written):
+    if not find_spec("lib.training.contract"):
+        pytest.skip("the test that is written calls lib.training.contract, which is not there")
+    written("tabular")
+    check = runpy.run_path("test_my_task.py")["test_the_task_keeps_its_contract"]
+    check()
+    task = Path("my_task.py")
+    task.write_text(task.read_text() + "\n    def loss(self, model, batch):\n        return {}, {}\n")
+    with pytest.raises(BadInput, match="Tabular"):
+        check()
+
+
+@pytest.mark.parametrize("kind", new.KINDS)
+def test_every_key_of_a_configuration_has_its_reason_and_is_known(kind):
+    lines = (ROOT / "trainbook" / "new" / "examples" / f"{kind}.yaml").read_text().splitlines()
+    keys = [line for line in lines if not line.startswith("#") and not line.endswith(":")]
+    assert 10 <= len(keys) <= 14 and all("  # " in line for line in keys[1:])
+    config = load_config(ROOT / "trainbook" / "new" / "examples" / f"{kind}.yaml")
+    assert config.training.micro_batch_slots == 2 and "workload" not in flat(config)
+
+
+@pytest.mark.parametrize("name", ["my_task.py", "my.yaml", "test_my_task.py", "my_data"])
+def test_nothing_is_overwritten_and_nothing_is_written_beside_it(name, capsys):
+    Path(name).write_text("mine")
+    assert commands.main(["new", "my"]) == 2
+    assert f"{name}: there already" in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == [name] and Path(name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["a-b", "1st", "a/b", "", "ö", "a b"])
+def test_a_name_that_no_python_file_can_have_is_refused(name, capsys):
+    assert commands.main(["new", name]) == 2
+    assert "cannot be the name of a Python file" in capsys.readouterr().err and not list(Path().iterdir())
+
+
+def test_three_commands_lead_from_nothing_to_a_notebook_that_runs_on_kaggle(written, stub, capsys):
+    written("images")
+    assert commands.main(["kaggle", "dataset", "my.yaml", "--slug", "my-data"]) == 0
+    assert commands.main(["kaggle", "push", "my.yaml", "--dataset", "ada/my-data"]) == 0
+    assert "Version 1 of ada/trainbook-my was pushed and starts" in capsys.readouterr().out
+    assert "DATA_DIR = 'ada/my-data'" in stub.sessions[0].request["text"]
+
+
+def test_a_kind_without_an_example_is_refused_with_those_that_there_are(capsys):
+    assert commands.main(["new", "my", "--like", "sounds"]) == 2
+    assert "There is no example 'sounds'. There are: images, text, lm, tabular." in capsys.readouterr().err

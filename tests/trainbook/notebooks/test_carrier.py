@@ -1,0 +1,112 @@
+"""What a notebook carries: everything that it imports and nothing else, packed so that any text comes back."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from lib.errors import BadInput
+from trainbook.notebooks import carrier
+
+SOURCE = Path("notebooks_src/01_demo.py")
+NASTY = ("r'''x''' \"\"\"y\"\"\" ''''z'''' \\''' a\\\\ \x00\x0c\r\u2028\ufeff"
+         " ü 日本 {} %s\n# %% no cell\n!ls\n%x\n@NAME@ @PACKED@ '\\")  # fmt: skip
+TASK = """
+import lib.one
+from lib.two import name
+from lib import three as third, __version__
+from trainbook.kaggle import client
+try:
+    from lib.pack.inner import four
+except ImportError:
+    pass
+if TYPE_CHECKING:
+    from lib import five
+class Demo:
+    from lib import six
+    def read(self):
+        from lib import seven
+        from workloads.other import x
+        subprocess.run([sys.executable, "-m", "lib.child", "asked"])
+"""
+ALWAYS = {"configs/demo.yaml", "lib/__init__.py", "lib/hello.py", "workloads/__init__.py",
+          "workloads/demo/__init__.py", "workloads/demo/facts.yaml"}  # fmt: skip
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path, dict.fromkeys([*ALWAYS, "lib/unused.py", "workloads/other.py", "configs/other.yaml"], ""))
+    return tmp_path
+
+
+def carried(root: Path, planning: bool = False, cell: str = "from lib import hello") -> set[str]:
+    return set(carrier.carried_files(root / SOURCE, ["demo"], ["demo"], planning, [cell], root))
+
+
+def test_cells_tasks_and_configurations_are_carried_and_nothing_else(root: Path) -> None:
+    assert carried(root) == ALWAYS
+    assert carried(root, cell="import lib.unused as x\nfrom lib import hello") == ALWAYS | {"lib/unused.py"}
+
+
+@pytest.mark.parametrize(("planning", "more"), [
+    (False, {"lib/seven.py", "workloads/other.py", "lib/child/__init__.py", "lib/child/__main__.py"}),
+    (True, set()),
+])  # fmt: skip
+def test_imports_are_followed_and_for_a_plan_not_those_in_a_task_s_functions(root: Path, planning: bool, more: set):
+    words = ["two", "three", "four", "five", "six", "seven", "kaggle/__init__", "kaggle/client", "eight",
+             "pack/__init__", "pack/inner/__init__", "pack/inner/four", "child/__init__", "child/__main__"]  # fmt: skip
+    write(root, {f"lib/{word}.py": "" for word in words})
+    write(root, {"lib/one.py": "def later():\n    import lib.eight\n", "workloads/demo/__init__.py": TASK})
+    pack = {"lib/pack/__init__.py", "lib/pack/inner/__init__.py", "lib/pack/inner/four.py"}
+    single = {f"lib/{word}.py" for word in ("one", "two", "three", "six", "eight")}
+    assert carried(root, planning) == ALWAYS | pack | single | more
+
+
+def test_a_configuration_s_base_goes_with_it(root: Path) -> None:
+    write(root, {"configs/demo.yaml": "# small\nbase: other.yaml  # here\na: 1\n"})
+    assert carried(root) == ALWAYS | {"configs/other.yaml"}
+    write(root, {"configs/demo.yaml": "base: gone.yaml\n"})
+    with pytest.raises(BadInput, match=r"01_demo.py:1: the notebook needs configs/gone\.yaml, which does not exist"):
+        carried(root)
+
+
+def test_data_go_with_their_package(root: Path) -> None:
+    """A file in a plain folder belongs to the package above it; that of a package that is not imported stays."""
+    for name in ("plain/deep/words.txt", ".x/y", "__pycache__/z.pyc"):
+        write(root, {f"workloads/demo/{name}": ""})
+    write(root, dict.fromkeys([f"workloads/demo/sub/{name}" for name in ("__init__.py", "rules.yaml")], ""))
+    assert carried(root) == ALWAYS | {"workloads/demo/plain/deep/words.txt"}
+    write(root, {"workloads/demo/__init__.py": "from workloads.demo.sub import x"})
+    assert "workloads/demo/sub/rules.yaml" in carried(root)
+
+
+def test_any_text_survives_packing() -> None:
+    files = {"a": "", "b": NASTY, "ü": NASTY[::-1] * 999, "c": "\n", "d": '"""'}
+    block = carrier.pack(files)
+    assert set(block) <= set(base64._b85alphabet.decode()) | {"\n"} and not set(block) & set("\"'\\")
+    assert max(map(len, block.split("\n"))) <= carrier.PACKED_COLUMNS
+    assert carrier.unpack(carrier.code("01_demo", files)) == files
+
+
+def test_a_packed_block_with_the_same_files_is_kept() -> None:
+    """So the bytes of a build do not depend on the zlib that compresses."""
+    files = {"a": "text " * 100}
+    other = carrier.code("01_demo", files).replace(carrier.pack(files), base64.b85encode(carrier.zlib.compress(
+        carrier.zlib.decompress(base64.b85decode(carrier.pack(files))), 0)).decode())  # fmt: skip
+    assert other != carrier.code("01_demo", files) and carrier.unpack(other) == files
+    assert carrier.PACKED.search(carrier.code("01_demo", files, other))[1] == carrier.PACKED.search(other)[1]
+    assert carrier.code("01_demo", {"a": "b"}, other) == carrier.code("01_demo", {"a": "b"})
+    assert carrier.code("01_demo", files, "damaged") == carrier.code("01_demo", files)
+
+
+def test_an_untouched_cell_has_no_edits_though_the_checkout_went_on(root: Path) -> None:
+    cell = carrier.code("01_demo", {"lib/hello.py": "x = 1\n"})
+    assert carrier.edits("01_demo", cell, root) == []
+    (message,) = carrier.edits("01_demo", cell.replace("    use(home)\n", ""), root)[:1]
+    assert "make the edit in trainbook/notebooks/carrier.py.in itself" in message and "-    use(home)" in message

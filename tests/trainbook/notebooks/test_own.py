@@ -1,0 +1,202 @@
+"""The notebook of a configuration of one's own: what it carries, says and needs."""
+
+import importlib
+import json
+import random
+import re
+import sys
+
+import pytest
+
+from lib import notebook
+from lib.errors import BadInput
+from tests import own as project
+from tests.conftest import ROOT
+from tests.launch.test_code import named
+from trainbook.commands import main
+from trainbook.kaggle import carried
+from trainbook.notebooks import own, source
+
+LARGE = f"X = '{random.Random(0).randbytes(600_000).hex()}'"
+OWN = {f"configs/{name}" for name in ("my.yaml", "mine.py", "layers.py", "waves.py", "late.py")}
+
+
+@pytest.fixture
+def config(tmp_path):
+    return project.write(tmp_path / "project")
+
+
+def built(config):
+    return json.loads(own.text(own.read(config)))
+
+
+def files_of(made, below="configs/"):
+    return {name for name in carried.carried_files(made) if name.startswith(below)}
+
+
+def code_of(made, tag):
+    return "".join(carried.tagged(made, tag)[0]["source"])
+
+
+def text_of(made):
+    return carried.text_of(made, "code", "markdown")
+
+
+def test_it_carries_the_task_with_what_it_imports_beside_it_and_lib_alone(config):
+    made = built(config)
+    assert files_of(made) == OWN
+    lib = files_of(made, "lib/")
+    assert lib >= {"lib/task/contract.py", "lib/launch/code.py", "lib/__main__.py", "lib/planner/__main__.py"}
+    assert not files_of(made, "workloads/") | files_of(made, "trainbook/")
+    assert carried.carried_files(made)["configs/mine.py"] == project.TASK
+
+
+def test_an_import_of_trainbook_is_no_package_to_install_and_finds_the_carried_lib(config, tmp_path, monkeypatch):
+    assert "trainbook/__init__.py" not in carried.carried_files(built(config))
+    (config.parent / "mine.py").write_text("import trainbook\n" + project.TASK)
+    made = built(config)
+    assert 'OWN = ["scipy", "torch"]' in code_of(made, "dependencies")
+    for name, text in carried.carried_files(made).items():
+        (tmp_path / "home" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "home" / name).write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "home"), *sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")
+    for name in [name for name in sys.modules if name.split(".")[0] in ("lib", "trainbook")]:
+        monkeypatch.delitem(sys.modules, name)
+    package = importlib.import_module("trainbook")
+    assert tmp_path / "home" == package.HOME
+    assert importlib.import_module("lib.errors").__file__ == str(tmp_path / "home" / "lib" / "errors.py")
+    for name in ("lib", "lib.errors", "trainbook"):
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_a_text_that_a_setting_names_goes_along_and_what_does_not_is_said(tmp_path, capsys):
+    config = named(tmp_path / "project")
+    task = config.parent / "mine.py"
+    task.write_text(task.read_text() + "\n\nHERE = __file__\n")
+    read = own.read(config)
+    assert read.files["configs/words.txt"] == "a\nb" and "configs/deep/more.bin" not in read.files
+    assert len(read.said) == 2 and f"mine.py:{len(task.read_text().splitlines())}: By __file__ the task" in read.said[0]
+    assert "workload.more names" in read.said[1] and "more.bin is not UTF-8 text" in read.said[1]
+    assert main(["notebook", str(config)]) == 0 and read.said[1] in capsys.readouterr().out
+    config.write_text(config.read_text().replace("deep/more.bin", str(config.parent / "words.txt")))
+    assert "its path does not lead from the configuration's folder" in own.read(config).said[-1]
+
+
+def test_a_folder_that_a_setting_names_is_to_be_mounted(tmp_path, capsys):
+    config = named(tmp_path / "project")
+    config.write_text(config.read_text().replace("deep/more.bin", "deep"))
+    assert main(["notebook", str(config)]) == 0
+    sentence = "workload.more is a folder, .*deep, which the notebook does not carry: mount it as a data set and write "
+    assert re.search(f"{sentence}its name: OVERRIDES = {{\"workload.more\": \"OWNER/NAME\"}}", capsys.readouterr().out)
+
+
+def test_the_same_files_give_the_same_bytes_and_a_changed_one_others(config, tmp_path, capsys):
+    assert main(["notebook", str(config), "--out", "a.ipynb"]) == 0
+    out = capsys.readouterr().out
+    assert "Built a.ipynb" in out and f"kaggle push {config}" in out and "There is no " in out
+    assert main(["notebook", str(config)]) == 0
+    first = (tmp_path / "a.ipynb").read_bytes()
+    assert (tmp_path / "my.ipynb").read_bytes() == first
+    (config.parent / "late.py").write_text("said = print\n")
+    assert main(["notebook", str(config)]) == 0
+    assert (tmp_path / "my.ipynb").read_bytes() != first
+
+
+def test_title_text_and_packages_come_from_the_task(config):
+    made = built(config)
+    text = text_of(made)
+    assert text.startswith("# Sums of sines from three waves\n\nThey are made from their index.\n")
+    assert 'OWN = ["scipy", "torch"]' in code_of(made, "dependencies"), "a caught import may be missing"
+    assert '(HOME / "configs/mine.py").read_text()' in text and "@" not in text
+    (config.parent / "mine.py").write_text(project.TASK.replace('"""Sums of', "'''Sums of") .replace(
+        'index.\n    """', "index.\n    '''").replace("Sums of sines from", "A long title " * 9))  # fmt: skip
+    assert text_of(built(config)).startswith("# my\n\nA long title A long title")
+
+
+def test_the_sections_are_those_of_every_training_notebook(config):
+    headings = [line for line in text_of(built(config)).split("\n") if line.startswith("## ")]
+    other = source.read_source(ROOT / "notebooks_src" / "02_glacier_pretrain.py")
+    cells = [cell.source for cell in other.cells]
+    assert headings == [line for cell in cells for line in cell.split("\n") if line.startswith("## ")]
+    assert len(headings) == 12  # and before them the title and the library
+    assert list(carried.parameters(built(config))) == list(source.parameters(other.path))
+    code = {cell for cell in cells if "\n" not in cell and not cell.startswith("#")}
+    assert {"doctor.admit(config)", "found = resume.announce(run)", "print(outputs.table(run.output_dir))"} <= code
+    assert {"".join(cell["source"]) for cell in built(config)["cells"]} >= code, "the template's cells are theirs"
+
+
+def test_a_small_configuration_goes_along_and_without_one_the_same_is_trained(config, monkeypatch, capsys):
+    monkeypatch.setattr(notebook.torch.cuda, "is_available", lambda: False)
+    home = config.parent.parent / "home"
+    parameters = {key: one.default for key, one in carried.parameters(built(config)).items()}
+
+    def configured():
+        made = built(config)
+        for name, text in carried.carried_files(made).items():
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).write_text(text)
+        return notebook.configure("my", home, parameters)
+
+    assert configured().run.name == "my"
+    assert "there is no GPU, and no my_small.yaml" in capsys.readouterr().out
+    (config.parent / "my_small.yaml").write_text("base: my.yaml\ntraining: {max_steps: 2}\n")
+    assert configured().run.name == "my_small" and (home / "configs" / "my_small.yaml").is_file()
+    assert "my.yaml where there is a GPU, otherwise my_small.yaml" in text_of(built(config))
+
+
+def test_a_task_in_another_folder_keeps_its_place_beside_the_configuration(config):
+    folder = config.parent
+    (folder / "conf").mkdir()
+    moved = config.rename(folder / "conf" / "my.yaml")
+    moved.write_text(project.CONFIG.replace("mine.py:", "../mine.py:"))
+    made = built(moved)
+    assert files_of(made) == OWN - {"configs/my.yaml"} | {"configs/conf/my.yaml"}
+    assert 'notebook.configure("conf/my", HOME' in text_of(made) and carried.workload(made) == ("conf/my", False)
+
+
+def test_a_configuration_of_a_task_of_lib_has_a_notebook_too():
+    made = built(ROOT / "configs" / "graphmer.yaml")
+    files = files_of(made, "")
+    assert {"configs/graphmer.yaml", "configs/graphmer_small.yaml", "workloads/graphmer/__init__.py"} <= files
+    assert not carried.tagged(made, "dependencies")[0]["source"][0].startswith("OWN")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda c: c.write_text(project.CONFIG + "queue: {seeds: [1, 2]}\n"), "asks for a queue of several runs"),
+        (lambda c: c.write_text(project.CONFIG.replace("mine.py", str(c.parent / "mine.py"))), "task: mine.py:Mine"),
+        (lambda c: c.with_name("late.py").write_text("x = (\n"), r"late\.py:1: This is no Python"),
+        (lambda c: c.with_name("late.py").write_bytes(b"# \xff\n"), r"late\.py"),
+        (lambda c: c.with_name("late.py").write_text(LARGE), "The largest carried files: configs/late.py"),
+    ],
+)  # fmt: skip
+def test_what_no_notebook_can_carry_is_refused(config, change, sentence):
+    change(config)
+    with pytest.raises(BadInput, match=sentence):
+        built(config)
+
+
+def test_other_names_and_endings_are_refused(config):
+    for name in ('m"y.yaml', "my.yml"):
+        with pytest.raises(BadInput, match="A notebook carries a configuration whose name has"):
+            built(config.rename(config.with_name(name)))
+        config.with_name(name).rename(config)
+    assert main(["notebook", str(config), "--out", "my.txt"]) == 2
+    assert main(["notebook", "nothing.yaml"]) == 2
+
+
+def test_without_jupytext_a_sentence_says_what_to_install(config, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "jupytext", None)
+    assert main(["notebook", str(config)]) == 2
+    assert "Building a notebook needs jupytext" in capsys.readouterr().err
+
+
+def test_a_package_that_kaggle_s_image_lacks_asks_for_internet(config, tmp_path, capsys):
+    with config.with_name("late.py").open("a") as file:
+        file.write("def later():\n    import bitsandbytes\n    import nobody_knows_this\n")
+    assert main(["notebook", str(config)]) == 0
+    out = capsys.readouterr().out
+    assert "Kaggle's image lacks bitsandbytes" in out and "Whether Kaggle's image has nobody_knows_this" in out
+    assert json.loads((tmp_path / "my.ipynb").read_text())["metadata"]["kaggle"]["isInternetEnabled"]

@@ -1,0 +1,623 @@
+"""Notebooks are built byte for byte, come back from Kaggle without loss, and work alone in an empty folder."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+
+from lib.errors import BadInput
+from trainbook.notebooks import carrier
+from trainbook.notebooks.source import CELL_KEYS, FOLDED, parameters
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+build = importlib.import_module("build_notebooks")
+
+NASTY = ("r'''x''' \"\"\"y\"\"\" ''''z'''' \\''' a\\\\'''\\ \x00\x0c\r\u2028\ufeff"
+         " ü 日本 {} %s\n# %% no cell\n!ls\n%x\n@NAME@ '\\")
+HEADER = """\
+# ---
+# trainbook:
+#   title: "A demo: tiny"
+#   tasks: [demo]
+#   configs: [demo]
+#   gpu: true
+# ---
+"""
+CELLS = """\
+
+# %% [markdown]
+# # Demo
+#
+# Says *hello*.
+
+# %% tags=["carrier"]
+# The build puts lib here.
+
+# %% Imports
+import os
+import subprocess
+import sys
+
+from lib import hello  # a comment that stays
+
+# rm old runs
+# cp x y
+
+# %% Parameters tags=["parameters"]
+NAME: str = "world"
+STEPS: int = 0
+OVERRIDES: dict = {}
+
+# %% Ask _kg_hide-input=true jupyter={"source_hidden": true}
+print(hello.greet(NAME), HOME.name)
+code = "import lib.hello; print(lib.hello.greet('child'))"
+print(subprocess.run([sys.executable, "-c", code], check=True, cwd="/", capture_output=True, text=True).stdout)
+
+
+# %% [markdown]
+# ---
+
+# %% [markdown]
+# ---
+
+# %%
+def last() -> Path:
+    return HOME / "configs"
+
+
+(last() / "demo.yaml").read_text(encoding="utf-8")
+"""
+HELLO = '"""Greets, grüßt."""\n\n\ndef greet(name: str) -> str:\n    return f"hello {name}"\n'
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A tiny repository with one source, 01_demo."""
+    folder = tmp_path / "repo"
+    files = {"lib/__init__.py": '__version__ = "1"\n', "lib/hello.py": HELLO,
+             "workloads/__init__.py": "", "workloads/other.py": "",
+             "workloads/demo/__init__.py": "", "workloads/demo/facts.yaml": "größe: 1\n", "lib/unused.py": "",
+             "workloads/demo/__pycache__/x.pyc": "", "workloads/demo/.hidden/y.py": "", "configs/demo.yaml": "a: 1\n",
+             "configs/other.yaml": "", "notebooks_src/01_demo.py": HEADER + CELLS}
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def source(root: Path) -> Path:
+    return root / "notebooks_src" / "01_demo.py"
+
+
+def notebook(root: Path) -> Path:
+    return root / "notebooks" / "01_demo.ipynb"
+
+
+def carrier_cell(text: str) -> str:
+    return next("".join(cell["source"]) for cell in json.loads(text)["cells"]
+                if "carrier" in cell["metadata"].get("tags", []))
+
+
+def carried(text: str) -> dict[str, str]:
+    """The files in the carrier cell of a built notebook."""
+    return carrier.unpack(carrier_cell(text))
+
+
+def edit(root: Path, change) -> Path:
+    """The built notebook as somebody saves it on Kaggle after a change, as a new file."""
+    saved = nbformat.reads(build.notebook_text(source(root), root), as_version=4)
+    change(saved)
+    path = root.parent / "01_demo.ipynb"
+    nbformat.write(saved, path)
+    return path
+
+
+# Building
+
+
+def test_same_bytes_from_any_process_and_folder(root: Path, tmp_path: Path) -> None:
+    code = ("import sys; from pathlib import Path; import build_notebooks as b; "
+            "sys.stdout.buffer.write(b.notebook_text(Path(sys.argv[1]), Path(sys.argv[2])).encode())")
+    other = next(seed for seed in ("1", "2") if seed != os.environ.get("PYTHONHASHSEED"))  # than this process has
+    text = subprocess.run([sys.executable, "-c", code, str(source(root)), str(root)], check=True, cwd=root / "configs",
+                          capture_output=True, env={**os.environ, "PYTHONHASHSEED": other, "PYTHONPATH": str(ROOT)}
+                          ).stdout
+    assert text == build.notebook_text(source(root), root).encode()
+    assert b"\r" not in text and text.endswith(b"}\n") and "grüßt" in carried(text)["lib/hello.py"]
+    assert str(tmp_path).encode() not in text
+
+
+def test_built_notebook_is_valid_and_clean(root: Path) -> None:
+    text = build.notebook_text(source(root), root)
+    built = nbformat.reads(text, as_version=4)
+    nbformat.validate(built)
+    assert built.metadata.kaggle == {"accelerator": "nvidiaTeslaT4", "dataSources": [], "isGpuEnabled": True,
+                                     "isInternetEnabled": False, "language": "python", "sourceType": "notebook"}
+    assert built.metadata.kernelspec == {"display_name": "Python 3", "language": "python", "name": "python3"}
+    assert set(built.metadata) == {"kernelspec", "language_info", "kaggle"}
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in built.cells if cell.cell_type == "code")
+    assert {key for cell in built.cells for key in cell.metadata} <= set(CELL_KEYS)
+    assert len({cell.id for cell in built.cells}) == len(built.cells) == 8
+    assert built.cells[1].metadata == {**FOLDED, "tags": ["carrier"]}
+    assert built.cells[0].source == "# Demo\n\nSays *hello*."
+    assert "# rm old runs\n# cp x y" in built.cells[2].source
+
+
+def test_without_gpu(root: Path) -> None:
+    source(root).write_text((HEADER + CELLS).replace("gpu: true", "gpu: false\n#   internet: true"), encoding="utf-8")
+    kaggle = json.loads(build.notebook_text(source(root), root))["metadata"]["kaggle"]
+    assert (kaggle["accelerator"], kaggle["isGpuEnabled"], kaggle["isInternetEnabled"]) == ("none", False, True)
+
+
+def test_the_carrier_cell_acts_first_and_ends_with_the_packed_block(root: Path) -> None:
+    """Colab folds a cell that begins with `@title`; lines of text come before the block that nobody reads."""
+    lines = carrier_cell(build.notebook_text(source(root), root)).split("\n")
+    assert lines[0].startswith("# @title ") and "nothing in this cell has to be read" in lines[1]
+    start = lines.index('HOME = library("""')
+    assert start < 80 and max(map(len, lines[:start])) <= 120 and lines[-1] == '""")'
+    assert all(len(line) <= carrier.PACKED_COLUMNS for line in lines)
+
+
+def test_carries_what_it_imports_its_own_task_and_configs_only(root: Path) -> None:
+    files = carried(build.notebook_text(source(root), root))
+    assert list(files) == ["configs/demo.yaml", "lib/__init__.py", "lib/hello.py", "workloads/__init__.py",
+                           "workloads/demo/__init__.py", "workloads/demo/facts.yaml"]
+    assert files["lib/hello.py"] == HELLO
+
+
+def test_the_bytes_do_not_depend_on_how_zlib_compresses(root: Path, monkeypatch, capsys) -> None:
+    """zlib-ng gives other bytes: the committed block is kept as long as it holds the same files, and no longer."""
+    build.main([], root)
+    before = notebook(root).read_bytes()
+    real = zlib.compress
+    monkeypatch.setattr(carrier.zlib, "compress", lambda content, level: real(content, 1))
+    assert build.main(["--check"], root) == 0 and build.main([], root) == 0
+    assert notebook(root).read_bytes() == before
+    (root / "lib" / "hello.py").write_text(HELLO * 40)
+    assert build.main(["--check"], root) == 1 and "make notebooks" in capsys.readouterr().out
+    build.main([], root)
+    assert carried(notebook(root).read_text())["lib/hello.py"] == HELLO * 40
+
+
+def test_only_changed_files_are_written(root: Path, capsys) -> None:
+    assert build.main([], root) == 0
+    before = notebook(root).stat()
+    assert build.main(["notebooks_src/01_demo.py"], root) == 0
+    after = notebook(root).stat()
+    assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+    assert "built notebooks/01_demo.ipynb" in capsys.readouterr().out
+    assert [path.name for path in notebook(root).parent.iterdir()] == ["01_demo.ipynb"]
+    assert build.main(["02_demo"], root) == 2
+    assert "there is no notebooks_src/02_demo.py. There are: 01_demo" in capsys.readouterr().err
+
+
+def test_the_carrier_s_id_does_not_depend_on_lib(root: Path) -> None:
+    before = json.loads(build.notebook_text(source(root), root))["cells"]
+    (root / "lib" / "hello.py").write_text("x = 1\n", encoding="utf-8")
+    after = json.loads(build.notebook_text(source(root), root))["cells"]
+    assert [cell["id"] for cell in before] == [cell["id"] for cell in after]
+    assert [a["source"] == b["source"] for a, b in zip(before, after, strict=True)].count(False) == 1
+
+
+def test_large_notebook_is_refused(root: Path) -> None:
+    (root / "lib" / "hello.py").write_text(f"# {os.urandom(500_000).hex()}", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"largest carried files: lib/hello\.py \(1,000,002 bytes\), lib/__init__"):
+        build.notebook_text(source(root), root)
+
+
+# Mistakes in a source
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("# ---\n", "#\n", r":1: not a notebook source"),
+    ("# %% [markdown]\n# # Demo", "x = 1\n\n# %% [markdown]\n# # Demo", r":1: not a notebook source"),
+    ("trainbook:", "jupyter:", r"py:2:1: There is no key jupyter at the top. Known here: trainbook"),
+    ("gpu:", "gpus:", r"py:6:3: There is no key gpus in trainbook. Did you mean gpu"),
+    ('#   title: "A demo: tiny"\n', "", r"The key trainbook.title is missing"),
+    ('"A demo: tiny"', "A demo: tiny", r"py:3:16: .*YAML"),
+    ("gpu: true", "gpu: 1", r"py:6:8: trainbook.gpu must be true or false; found 1"),
+    ("gpu: true", "carry: all", r"trainbook.carry must be one of training, planning; found all"),
+    ("[demo]\n#   configs", "demo\n#   configs", r"trainbook.tasks must be a list; found demo"),
+    ("configs: [demo]", "configs: [[1]]", r"trainbook.configs\[0\] must be a text"),
+    ("tasks: [demo]", "tasks: [nothing]", r"the task 'nothing', but workloads/ has no such folder"),
+    ("configs: [demo]", "configs: [nothing]", r"needs configs/nothing\.yaml, which does not exist"),
+    ("import os\n", "!ls\n", r"01_demo\.py:18: a shell command or magic; .*: !ls"),
+    ("import os\n", "%matplotlib inline\n", r"01_demo\.py:18: a shell command or magic"),
+    ("import os\n", "files = !ls\n", r"01_demo\.py:18: a shell command or magic"),
+    ("import sys\n", "%%time\n", r"01_demo\.py:20: a shell command or magic"),
+    ("import sys\n", "if True:\n", r"01_demo\.py:\d+: syntax error, expected an indented block"),
+    ("STEPS: int = 0", "STEPS: int = ", r"01_demo\.py:29: syntax error"),
+    ("# The build puts lib here.", "x = 1", r":15: the carrier's placeholder must hold nothing but comments"),
+    ('tags=["carrier"]', "", r"0 cells are tagged 'carrier'"),
+    ('tags=["parameters"]', "", r"0 cells are tagged 'parameters'"),
+    ("# %% Imports", '# %% tags=["parameters"]', r"2 cells are tagged 'parameters'"),
+    ('NAME: str = "world"', 'NAME: str = """\n# %% x\n"""', r"no line in a string may begin so"),
+    ("# %%\ndef", "# %%\na = 1\nb = 2\n\n# %%\na = 1\nb = 2\n\n# %%\ndef", r":49: this cell repeats .* line 45"),
+    ("import os\n", "x = 0\n" * 300, r"3\d\d code lines, at most 300"),
+])
+def test_mistakes_are_told_with_their_place(root: Path, capsys, old: str, new: str, message: str) -> None:
+    assert old in HEADER + CELLS
+    source(root).write_text((HEADER + CELLS).replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(BadInput, match=message):
+        build.notebook_text(source(root), root)
+    assert build.main([], root) == 2
+    assert "build_notebooks: " in capsys.readouterr().err
+    assert not notebook(root).exists()
+
+
+def test_binary_data_is_refused(root: Path) -> None:
+    (root / "workloads" / "demo" / "weights.bin").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadInput, match=r"weights\.bin is not UTF-8 text"):
+        build.notebook_text(source(root), root)
+
+
+def test_parameters(root: Path) -> None:
+    assert parameters(source(root)) == {"NAME": "world", "STEPS": 0, "OVERRIDES": {}}
+    source(root).write_text((HEADER + CELLS).replace("STEPS: int = 0", "STEPS: int | None = -1; A = B = None"))
+    assert parameters(source(root)) == {"NAME": "world", "STEPS": -1, "A": None, "B": None, "OVERRIDES": {}}
+    source(root).write_text((HEADER + CELLS).replace("STEPS: int = 0", "STEPS = os.cpu_count()"))
+    with pytest.raises(BadInput, match=r"not 'NAME: type = literal': STEPS = os\.cpu_count\(\)"):
+        parameters(source(root))
+
+
+# --check
+
+
+def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
+    assert build.main(["--check"], root) == 1
+    assert "notebooks/01_demo.ipynb is missing" in capsys.readouterr().out
+    build.main([], root)
+    capsys.readouterr()
+    assert build.main(["--check"], root) == 0
+    assert capsys.readouterr().out == ""
+
+    source(root).write_text((HEADER + CELLS).replace("*hello*", "*goodbye*"), encoding="utf-8")
+    before = notebook(root).read_bytes()
+    assert build.main(["--check"], root) == 1
+    out = capsys.readouterr().out
+    assert "\n-Says *hello*.\n+Says *goodbye*.\n" in out and out.endswith("    make notebooks\n")
+    assert notebook(root).read_bytes() == before
+
+    build.main([], root)
+    notebook(root).with_name("02_gone.ipynb").write_text("{}")
+    capsys.readouterr()
+    assert build.main(["--check"], root) == 1
+    assert "notebooks/02_gone.ipynb has no source notebooks_src/02_gone.py" in capsys.readouterr().out
+    assert build.main(["--check", "01_demo"], root) == 0
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[]", "{}", None])
+def test_check_of_damaged_notebook(root: Path, capsys, text: str | None) -> None:
+    """Also of one that differs in nothing but its metadata (None)."""
+    build.main([], root)
+    old = notebook(root).read_text(encoding="utf-8").replace("nvidiaTeslaT4", "nvidiaTeslaP100")
+    notebook(root).write_text(old if text is None else text, encoding="utf-8")
+    assert build.main(["--check"], root) == 1
+    out = capsys.readouterr().out
+    assert "make notebooks" in out and "@@" in out and len(out.splitlines()) < 70
+    assert text is not None or "P100" in out
+
+
+# --import
+
+
+def test_import_of_an_untouched_notebook_changes_nothing(root: Path, capsys) -> None:
+    build.main([], root)
+    before = source(root).stat()
+    assert build.main(["--import", str(notebook(root))], root) == 0
+    assert "01_demo.py: unchanged" in capsys.readouterr().out
+    assert source(root).stat().st_mtime_ns == before.st_mtime_ns
+    assert source(root).read_text(encoding="utf-8") == HEADER + CELLS
+
+
+def test_import_after_a_run_on_kaggle_changes_nothing(root: Path) -> None:
+    def run(saved) -> None:
+        saved.metadata.update(papermill={"x": 1}, kaggle={"dataSources": [{"sourceId": 1}]}, widgets={})
+        saved.nbformat_minor = 4
+        for number, cell in enumerate(saved.cells):
+            del cell["id"]
+            cell.metadata.update(trusted=True, _uuid="1", execution={"x": 1})
+            cell.metadata.setdefault("tags", [])
+            if cell.cell_type == "code":
+                cell.update(execution_count=number, outputs=[nbformat.v4.new_output("stream", text="hello")])
+        injected = nbformat.v4.new_code_cell("NAME = 'x'", metadata={"tags": ["injected-parameters"]})
+        del injected["id"]
+        saved.cells.insert(4, injected)
+
+    (root / "lib" / "hello.py").write_text(HELLO + "# older\n", encoding="utf-8")
+    path = edit(root, run)
+    (root / "lib" / "hello.py").write_text(HELLO, encoding="utf-8")  # lib went on since: that is no edit
+    assert build.main(["--import", str(path)], root) == 0
+    assert source(root).read_text(encoding="utf-8") == HEADER + CELLS
+
+
+@pytest.mark.parametrize("keep_ids", [True, False])
+def test_edits_come_back(root: Path, keep_ids: bool) -> None:
+    def change(saved) -> None:
+        cells = saved.cells
+        cells[0].source += "\n\nAnd *goodbye*."
+        cells[3].source = cells[3].source.replace("STEPS: int = 0", "STEPS: int = 7  # a reason")
+        cells[4].source += "\nx = 1"
+        cells[4].metadata["_kg_hide-input"] = False
+        cells[5].metadata["tags"] = ["rule"]
+        del cells[7]
+        cells.insert(5, nbformat.v4.new_code_cell("y = 2  # new\n", metadata={"_kg_hide-output": True, "foreign": 1}))
+        if not keep_ids:
+            saved.nbformat_minor = 4
+            for cell in cells:
+                del cell["id"]
+
+    assert build.main(["--import", str(edit(root, change))], root) == 0
+    expected = (HEADER + CELLS).replace("Says *hello*.", "Says *hello*.\n#\n# And *goodbye*.")
+    expected = expected.replace("STEPS: int = 0", "STEPS: int = 7  # a reason")
+    expected = expected.replace(" _kg_hide-input=true", "").replace("stdout)\n\n", "stdout)\nx = 1\n\n")
+    new = '\n\n# %% _kg_hide-output=true\ny = 2  # new\n\n# %% [markdown] tags=["rule"]\n# ---\n\n'
+    expected = expected.replace("\n\n\n# %% [markdown]\n# ---\n\n", new)
+    expected = expected[:expected.index("\n# %%\ndef last")]
+    assert source(root).read_text(encoding="utf-8") == expected
+    build.notebook_text(source(root), root)
+
+
+def test_import_keeps_other_forms_of_the_source(root: Path) -> None:
+    text = (HEADER + CELLS).replace("# # Demo\n#\n# Says *hello*.", '"""\n# Demo\n\nSays *hello*.\n"""')
+    source(root).write_text(text.replace("import os", "\nimport os"), encoding="utf-8")
+    assert build.main(["--import", str(edit(root, lambda saved: None))], root) == 0
+    assert source(root).read_text(encoding="utf-8") == text.replace("import os", "\nimport os")
+
+    def change(saved) -> None:
+        saved.cells[3].source = saved.cells[3].source.replace("world", "moon")
+
+    build.main(["--import", str(edit(root, change))], root)
+    expected = text.replace("import os", "\nimport os").replace("world", "moon")
+    assert source(root).read_text(encoding="utf-8") == expected
+
+
+def test_a_renamed_download_finds_its_source(root: Path) -> None:
+    path = edit(root, lambda saved: saved.cells[0].update(source="# Renamed"))
+    other = path.rename(path.with_name("my-demo (2).ipynb"))
+    assert build.main(["--import", str(other)], root) == 0
+    assert "# # Renamed" in source(root).read_text(encoding="utf-8")
+
+
+def repacked(cell: str, name: str, old: str, new: str) -> str:
+    """The carrier cell as somebody leaves it who unpacks a file, edits it and packs it again."""
+    files = carrier.unpack(cell)
+    files[name] = files[name].replace(old, new)
+    return carrier.PACKED.sub(lambda _: f'HOME = library("""\n{carrier.pack(files)}\n""")', cell)
+
+
+def test_edited_lib_is_named_and_not_written(root: Path, capsys) -> None:
+    def change(saved) -> None:
+        saved.cells[1].source = repacked(saved.cells[1].source, "lib/hello.py", 'f"hello', 'f"bye')
+        saved.cells[0].source = "# New"
+
+    path = edit(root, change)
+    assert build.main(["--import", str(path)], root) == 1
+    out = capsys.readouterr().out
+    assert "make the edit in lib/hello.py itself" in out and '+    return f"bye {name}"' in out
+    assert out.count("The carrier cell was edited") == 1
+    assert (root / "lib" / "hello.py").read_text(encoding="utf-8") == HELLO
+    expected = (HEADER + CELLS).replace("# # Demo\n#\n# Says *hello*.", "# # New")
+    assert source(root).read_text(encoding="utf-8") == expected
+    (root / "lib" / "hello.py").write_text(HELLO.replace("hello", "bye"), encoding="utf-8")
+    assert build.main(["--import", str(path)], root) == 0, "the edit is in lib by now"
+
+
+def test_an_edit_of_the_carrier_s_own_code_is_named(root: Path, capsys) -> None:
+    def change(saved) -> None:
+        saved.cells[1].source = saved.cells[1].source.replace("    use(home)\n", "    print(1)\n    use(home)\n")
+
+    assert build.main(["--import", str(edit(root, change))], root) == 1
+    out = capsys.readouterr().out
+    assert "make the edit in trainbook/notebooks/carrier.py.in itself" in out
+    assert "+    print(1)" in out and len(out) < 2000
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda saved: saved.cells[2].update(source="!pip install x"), "a shell command or magic"),
+    (lambda saved: saved.cells[2].update(source="x = 1\n\n# %% y\nz = 1"), "cannot be written in percent format"),
+    (lambda saved: saved.cells[1].update(source="broken ("), "the carrier cell can no longer be read"),
+    (lambda saved: saved.cells[1].update(source=saved.cells[1].source[:-30] + '\n""")'), "can no longer be read"),
+    (lambda saved: saved.cells.pop(1), "0 cells are tagged 'carrier'"),
+])
+def test_what_cannot_be_imported_changes_nothing(root: Path, capsys, change, message: str) -> None:
+    assert build.main(["--import", str(edit(root, change))], root) == 2
+    error = capsys.readouterr().err
+    assert "was not imported" in error and message in error
+    assert source(root).read_text(encoding="utf-8") == HEADER + CELLS
+
+
+@pytest.mark.parametrize("text", ["no JSON", "{}", None])
+def test_import_of_what_is_no_notebook(root: Path, text: str | None) -> None:
+    path = root / "01_demo.ipynb"
+    if text is not None:
+        path.write_text(text)
+    assert build.main(["--import", str(path)], root) == 2
+
+
+# The carrier at work
+
+
+def execute(root: Path, cwd: Path, temporary: Path, monkeypatch, **values) -> tuple[str, nbformat.NotebookNode]:
+    """What the notebook prints when it runs in cwd."""
+    build.main([], root)
+    cwd.mkdir(exist_ok=True, parents=True)
+    temporary.mkdir(exist_ok=True)
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    out = temporary.parent / "executed.ipynb"
+    papermill.execute_notebook(notebook(root), out, values, kernel_name="python3", cwd=cwd, progress_bar=False)
+    executed = nbformat.read(out, as_version=4)
+    assert executed.cells[-1].execution_count
+    return "".join(o.text for cell in executed.cells for o in cell.get("outputs", []) if "text" in o), executed
+
+
+def test_notebook_alone_in_an_empty_folder(root: Path, tmp_path: Path, monkeypatch) -> None:
+    nasty = NASTY.replace("\r", "").replace("\x00", "")
+    (root / "workloads" / "demo" / "__init__.py").write_text("from lib import nasty\n", encoding="utf-8")
+    (root / "lib" / "nasty.py").write_text(f"TEXT = {nasty!r}\n# {nasty.splitlines()[0]}\n", encoding="utf-8")
+    (root / "workloads" / "demo" / "facts.yaml").write_text(nasty, encoding="utf-8")
+    alone, temporary = tmp_path / "alone", tmp_path / "temporary"
+    printed, executed = execute(root, alone, temporary, monkeypatch, NAME="Kaggle")
+    folder = next(temporary.glob("trainbook-*"))
+    assert f"hello Kaggle {folder.name}" in printed and "hello child" in printed
+    assert printed.count(f"Trainbook 1, lib: the one that this notebook carries, written to {folder.resolve()}\n") == 1
+    assert folder.stat().st_mode & 0o777 == 0o700 and str(os.getuid()) in folder.name
+    assert list(alone.iterdir()) == [], "the working folder is the saved output on Kaggle"
+    assert (folder / "workloads" / "demo" / "facts.yaml").read_text(encoding="utf-8") == nasty
+    assert (folder / "lib" / "nasty.py").read_bytes() == (root / "lib" / "nasty.py").read_bytes()
+    assert not list(folder.rglob("*.tmp"))
+    assert "a: 1" in executed.cells[-1].outputs[0].data["text/plain"]
+
+
+def test_notebook_inside_a_checkout_writes_nothing(root: Path, tmp_path: Path, monkeypatch) -> None:
+    build.main([], root)
+    (root / "lib" / "hello.py").write_text(HELLO.replace("hello", "newer"), encoding="utf-8")
+    monkeypatch.setattr(build, "main", lambda *_: 0)  # the notebook is older than the checkout's lib
+    temporary = tmp_path / "temporary"
+    printed, _ = execute(root, root / "notebooks", temporary, monkeypatch)
+    assert "newer world repo" in printed and "newer child" in printed
+    assert f"lib: the one of the checkout {root.resolve()}\n" in printed
+    assert not list(temporary.glob("trainbook-*"))
+
+
+def run_carrier(root: Path, cwd: Path, code: str) -> str:
+    """The carrier cell as a plain program, then more code."""
+    files = carrier.carried_files(source(root), ["demo"], [], False, ["from lib import hello"], root)
+    cell = carrier.code("01_demo", files)
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    cwd.mkdir(exist_ok=True)
+    done = subprocess.run([sys.executable, "-", cell], input=code, cwd=cwd, capture_output=True, text=True, check=True,
+                          env={**env, "TMPDIR": str(cwd), "PYTHONPATH": "/other"})
+    return done.stdout
+
+
+def test_carrier_runs_twice_and_repairs(root: Path, tmp_path: Path) -> None:
+    code = """
+import os, sys
+cell = sys.argv[1]
+exec(cell)
+import lib.hello
+first, times = HOME, {path: path.stat().st_mtime_ns for path in HOME.rglob("*.py")}
+(HOME / "lib" / "hello.py").write_text("damaged")
+exec(cell)
+assert "lib.hello" not in sys.modules
+import lib.hello
+assert lib.hello.greet("x") == "hello x" and HOME == first
+assert sys.path[0] == str(HOME) and sys.path.count(str(HOME)) == 1
+assert os.environ["PYTHONPATH"] == os.pathsep.join([str(HOME), "/other"])
+assert [path.name for path in times if path.stat().st_mtime_ns != times[path]] == ["hello.py"]
+import inspect
+assert inspect.getsource(lib.hello.greet).startswith("def greet")
+"""
+    assert run_carrier(root, tmp_path / "alone", code).count("lib: the one that this notebook carries") == 2
+
+
+def test_carrier_avoids_a_folder_that_others_can_write(root: Path, tmp_path: Path) -> None:
+    code = """
+import sys, tempfile
+cell = sys.argv[1]
+exec(cell)
+first = HOME
+first.chmod(0o777)
+exec(cell)
+assert HOME != first and HOME.stat().st_mode & 0o077 == 0
+from lib import hello
+assert str(HOME) in hello.__file__
+"""
+    run_carrier(root, tmp_path / "alone", code)
+
+
+def test_a_damaged_block_stops_with_a_sentence(root: Path, tmp_path: Path) -> None:
+    code = """
+import sys
+try:
+    exec(sys.argv[1].replace('library(\\"\\"\\"', 'library(\\"\\"\\"x', 1))
+except RuntimeError as error:
+    print(error)
+"""
+    assert "This cell's packed library is damaged" in run_carrier(root, tmp_path / "alone", code)
+
+
+# The real sources
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks_src").glob("*.py")), ids=lambda path: path.stem)
+def test_real_sources_build_and_come_back(path: Path, tmp_path: Path) -> None:
+    text = build.notebook_text(path)
+    built = nbformat.reads(text, as_version=4)
+    original = build.read_source(path)
+    merged = build.merged_cells(original, built.cells)
+    assert merged == original.cells
+    assert build.merged_text(original, merged) == path.read_text(encoding="utf-8"), "an edit would reformat the source"
+
+
+def codes(path: Path) -> dict[str, str]:
+    """The code of a source's cells by the heading above each; what stands below the same heading is one text."""
+    texts: dict[str, str] = {}
+    heading = ""
+    for cell in build.read_source(path).cells:
+        if cell.cell_type == "markdown":
+            heading = next((line for line in cell.source.split("\n") if line.startswith("## ")), heading)
+        else:
+            texts[heading] = texts.get(heading, "") + cell.source + "\n"
+    return texts
+
+
+SINGLE, QUEUE = "01_graphmer 02_glacier_pretrain", "03_glacier_finetune 04_glacier_ensemble"
+SAME = {  # by heading, the notebooks whose code is the same below it
+    "## Dependencies": ["02_glacier_pretrain " + QUEUE], "## GPU check": [SINGLE, QUEUE], "## Data": [QUEUE],
+    "## Memory check and plan": [f"{SINGLE} {QUEUE}"], "## Smoke test": [SINGLE, QUEUE], "## Resume": [SINGLE, QUEUE],
+    "## Full run": [SINGLE, QUEUE], "## Metrics": [QUEUE], "## Packaging": [f"{SINGLE} {QUEUE}"],
+}  # fmt: skip
+
+
+def test_cells_of_one_name_are_equal_in_all_notebooks_that_share_them() -> None:
+    sources = {path.stem: codes(path) for path in (ROOT / "notebooks_src").glob("*.py")}
+    for heading, groups in SAME.items():
+        for group in groups:
+            assert len({sources[name][heading] for name in group.split()}) == 1, f"{heading} differs in {group}"
+
+
+PLAN = """
+import sys
+from pathlib import Path
+exec(Path(sys.argv[1]).read_text())
+from lib import planner, task
+from lib.planner.card import find_card
+for name in sys.argv[2:]:  # in this process: that a child finds lib is the matter of other tests
+    print(planner.make(task.load_config(HOME / "configs" / f"{name}.yaml"), find_card("t4")).overrides)
+"""
+
+
+def test_a_planning_notebook_carries_what_a_plan_of_each_workload_needs(tmp_path: Path) -> None:
+    """What a task imports in a function is not carried: no plan may come to it."""
+    (tmp_path / "cell.py").write_text(carrier_cell(build.notebook_text(ROOT / "notebooks_src" / "00_memory.py")))
+    names = ["graphmer_small", "glacier_finetune_small"]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-c", PLAN, str(tmp_path / "cell.py"), *names], cwd=tmp_path, text=True,
+                          capture_output=True, env={**environment, "TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("training.micro_batch") == len(names)
+
+
+@pytest.mark.parametrize("name", ["01_graphmer", "04_glacier_ensemble"])
+def test_every_import_of_a_training_notebook_s_files_is_carried(name: str) -> None:
+    files = carried(build.notebook_text(ROOT / "notebooks_src" / f"{name}.py"))
+    assert {"lib/__main__.py", "lib/planner/__main__.py"} <= set(files), "child processes start there"
+    assert not [path for path in files if path.startswith("trainbook/kaggle")]
+    for path, text in files.items():
+        for line in re.findall(r"^ *(?:from|import) (lib[\w.]*)", text if path.endswith(".py") else "", re.MULTILINE):
+            module = line.replace(".", "/")
+            assert {f"{module}.py", f"{module}/__init__.py"} & set(files), f"{path} imports {line}"

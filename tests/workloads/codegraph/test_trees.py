@@ -1,0 +1,98 @@
+"""Several trees as one graph, and installed packages with their versions."""
+
+import importlib
+
+import pytest
+
+from lib.errors import BadInput
+from tests.workloads.codegraph.files import tree
+from workloads.codegraph import graph, records, trees
+from workloads.codegraph.trees import Sources
+
+
+def sources(*folders):
+    return Sources([trees.folder(folder) for folder in folders])
+
+
+def keys(built):
+    return {triple.key for triple in built.triples}
+
+
+def test_an_import_from_another_tree_is_resolved_and_files_keep_their_trees(tmp_path):
+    a = tree(tmp_path / "a", tools="def mend(): pass")
+    b = tree(tmp_path / "b", main="import tools\ndef run(): tools.mend()")
+    both = sources(a, b)
+    built = graph.build(both)
+    assert ("main.run", "calls", "tools.mend") in keys(built)
+    assert built.entities["tools.mend"].file == "a/tools.py" and both.path("a/tools.py") == a / "tools.py"
+    assert both.read("b/main.py").startswith(b"import tools")
+
+
+def test_modules_of_one_name_stay_apart_and_each_tree_imports_its_own(tmp_path):
+    a = tree(tmp_path / "a", tools="def mend(): pass", setup="from tools import mend\nmend()")
+    b = tree(tmp_path / "b", tools__="from . import part\n", tools__part="def mend(): pass",
+             setup="import tools.part\nfrom tools.part import mend\ntools.part.mend()\nmend()")  # fmt: skip
+    found = keys(graph.build(sources(a, b)))
+    assert ("setup", "calls", "tools.mend") in found and ("b.setup", "calls", "b.tools.part.mend") in found
+    assert ("b.tools", "contains", "b.tools.part") in found and ("b.setup", "imports", "b.tools.part") in found
+    assert not any(head == "b.setup" and tail == "tools.mend" for head, _, tail in found)
+
+
+def test_the_order_of_trees_and_where_they_lie_change_nothing(tmp_path):
+    a, b = tree(tmp_path / "x" / "src", m="def f(): pass"), tree(tmp_path / "y" / "src", m="def g(): pass")
+    first, second = sources(a, b), sources(b, a)
+    assert first.content == second.content and graph.build(first) == graph.build(second)
+    (tmp_path / "z").mkdir()
+    moved = [(tmp_path / name).rename(tmp_path / "z" / name) / "src" for name in ("x", "y")]
+    assert sources(*moved).content == first.content
+    assert {tree.label for tree in first.trees} == {"src", "src_2"}
+    (moved[0] / "m.py").write_text("def f(): return 1")
+    assert sources(*moved).content != first.content
+
+
+def test_a_graph_of_one_tree_names_its_files_without_the_tree(tmp_path):
+    built = graph.build(sources(tree(tmp_path / "a", m="def f(): pass")))
+    assert built.entities["m.f"].file == "m.py" == graph.build(tmp_path / "a").entities["m"].file
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder with the installed package Some-Thing 1.2.3+cu1, of a module, a package and its tests."""
+    place = tree(tmp_path / "site", thing="def one(): pass", some__="from thing import one\n", some__tests__t="x()")
+    (place / "some_thing-1.2.3.dist-info").mkdir()
+    files = ("thing.py", "some/__init__.py", "some/tests/t.py", "../bin/run.py", "some/data.txt")
+    (place / "some_thing-1.2.3.dist-info" / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    (place / "some_thing-1.2.3.dist-info" / "METADATA").write_text("Name: Some-Thing\nVersion: 1.2.3+cu1\n")
+    (place / "linked-1.0.dist-info").mkdir()
+    (place / "linked-1.0.dist-info" / "RECORD").write_text("__editable__.pth,,\n")
+    (place / "linked-1.0.dist-info" / "METADATA").write_text("Name: linked\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(str(place))
+    importlib.invalidate_caches()
+    return place
+
+
+@pytest.mark.parametrize("text", ["some-thing", "Some_Thing==1.2.3", "some-thing == 1.2.*", "some-thing==1.2.3+cu1"])
+def test_an_installed_package_is_what_its_record_lists(site, text):
+    (found,) = trees.installed([text])
+    assert (found.name, found.version, found.files) == ("some-thing", "1.2.3+cu1", ("some/__init__.py", "thing.py"))
+    assert ("some", "imports", "thing.one") in keys(graph.build(Sources([found])))
+
+
+def test_every_package_that_is_missing_or_has_another_version_is_named_with_what_to_do(site):
+    wanted = ["some-thing==1.3.*", "no-such-package==2.0", "linked", "some-thing>=1", "some-thing==1.2.30",
+              "some-thing==1.2"]  # fmt: skip
+    with pytest.raises(BadInput) as error:
+        trees.installed(wanted)
+    _, *lines = str(error.value).splitlines()
+    assert len(lines) == len(wanted)
+    assert lines[0].startswith("some-thing has version 1.2.3+cu1 here, not 1.3.*. Write some-thing==1.2.3+cu1 in")
+    assert "no-such-package is not installed" in lines[1] and "pip install" in lines[1]
+    assert "lists no Python files" in lines[2] and "is no package with a version" in lines[3]
+
+
+def test_several_graphs_in_json_lines_are_read_as_one(tmp_path):
+    for name in ("a", "b"):
+        built = graph.build(tree(tmp_path / f"tree_{name}", **{name: "def f(): pass"}))
+        records.write(built, tmp_path / name)
+    both = records.read([tmp_path / "a", tmp_path / "b"])
+    assert {"a.f", "b.f"} <= both.entities.keys()

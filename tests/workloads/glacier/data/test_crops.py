@@ -1,0 +1,153 @@
+"""Crops show rare classes as often as is asked, at ever new places, as functions of seed, epoch and index."""
+
+import numpy as np
+import pytest
+import torch
+
+from lib import checkpoint
+from lib.errors import BadInput
+from lib.task import load_task
+from lib.training.order import Order
+from tests.workloads.glacier.files import scene, write_bands
+from tests.workloads.glacier.test_glacier import train
+from workloads.glacier.augment import ANYWHERE, corner
+from workloads.glacier.data.crops import Draws
+
+CROPS = {
+    "workload.tiles.size": 64, "workload.tiles.stride": 0, "workload.sampling.crop": 32,
+    "workload.sampling.target_shares": "[]", "workload.sampling.rare_share": 0, "workload.sampling.rare_factor": 1,
+    "workload.sampling.centred": "{lake: 0.5}",
+}  # fmt: skip
+
+
+@pytest.fixture
+def rare(tiny, tmp_path):
+    """Scenes on which a lake of four pixels stands in every second one."""
+    for number in range(8):
+        image, classes = scene(number)
+        classes = np.minimum(classes, 2)
+        if number % 2:
+            classes[40:42, 9:11] = 3
+        write_bands(tmp_path / "scenes", f"img{number:03d}", image, classes, origin=(number * 100_000, 0))
+    return lambda **changes: load_task(tiny({**CROPS, **changes}))
+
+
+def batch(task, epoch, size=40):
+    part = task.datasets()["train"]
+    order = Order.of(part, task.config)
+    samples = [part[int(index)] for index in order._epoch(epoch)[:size]]
+    return samples, task.collate(samples, torch.Generator().manual_seed(epoch))
+
+
+def test_a_crop_around_a_class_shows_one_of_its_pixels_anywhere_and_stays_in_the_tile():
+    target = torch.zeros(96, 96, dtype=torch.uint8)
+    target[3, 90] = target[50, 50] = 2
+    generator, seen = torch.Generator().manual_seed(0), set()
+    for _ in range(300):
+        top, left = corner(target, 32, 2, generator)
+        assert 0 <= top <= 64 and 0 <= left <= 64
+        window = target[top : top + 32, left : left + 32]
+        assert (window == 2).any()
+        seen |= {tuple(place) for place in (window == 2).nonzero().tolist()}
+    assert len(seen) > 120, "the pixel lies at ever new places of the crop"
+    places = np.array([corner(target, 32, ANYWHERE, generator) for _ in range(600)])
+    assert places.min() == 0 and places.max() == 64 and abs(places.mean() - 32) < 4
+
+
+def test_the_wanted_part_of_the_crops_lies_around_the_class(rare):
+    task = rare()
+    train = task.datasets()["train"]
+    drawn = np.concatenate([Order.of(train, task.config)._epoch(epoch) for epoch in range(200)])
+    around = train.draws.classes[drawn]
+    assert (around == 3).mean() == pytest.approx(0.5, abs=0.02)
+    tiles = np.bincount(train.draws.tiles[drawn[around == ANYWHERE]])
+    assert tiles.min() > 0.8 * tiles.mean(), "the others lie evenly"
+    _, made = batch(task, 0)
+    assert made["image"].shape[2:] == made["target"].shape[1:] == (32, 32)
+
+
+def test_crops_follow_from_seed_epoch_and_index_alone(rare):
+    task = rare()
+    first, again, other = (batch(task, epoch)[1] for epoch in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["target"], other["target"])
+
+
+def test_every_pixel_of_a_class_is_as_likely_and_a_class_that_is_absent_leaves_its_share():
+    counts = np.array([[90, 10, 0], [70, 30, 0], [100, 0, 0]])
+    draws = Draws(counts, None, {1: 0.4, 2: 0.3}, size=10)
+    assert draws.tiles.tolist() == [0, 1, 2, 0, 1] and draws.classes.tolist() == [-1, -1, -1, 1, 1]
+    assert draws.weights / draws.weights.sum() == pytest.approx([0.2, 0.2, 0.2, 0.1, 0.3])
+
+
+def test_drawn_shares_are_those_of_the_crops_and_the_prior_takes_them_back(rare):
+    task = rare(**{"workload.prior": True})
+    counts = np.zeros(4)
+    for epoch in range(12):
+        counts += np.bincount(batch(task, epoch)[1]["target"].flatten(), minlength=256)[:4]
+    data = task.data
+    assert data.drawn_shares == pytest.approx(counts / counts.sum(), rel=0.25)
+    true = data.store.table.counts[data.parts.train].sum(0) / data.store.table.counts[data.parts.train].sum()
+    assert data.prior == pytest.approx(np.log(true) - np.log(data.drawn_shares)) and data.prior[3] < -0.5
+    model = task.model()
+    image = torch.randn(1, 2, 32, 32)
+    with torch.inference_mode():
+        model.train()
+        model.prior.zero_()
+        model.eval()
+        plain = model(image)
+        model.prior.copy_(torch.from_numpy(data.prior).view(-1, 1, 1))
+        assert torch.allclose(model(image) - plain, model.prior.expand_as(plain), atol=1e-5)
+
+
+def test_a_share_that_no_draw_of_tiles_reaches_is_said_with_the_way_out(rare):
+    shares = "[0.25, 0.3, 0.3, 0.15]"
+    told = rare(**{"workload.sampling.crop": 0, "workload.sampling.centred": "{}",
+                   "workload.sampling.target_shares": shares}).describe_data()  # fmt: skip
+    assert "The wanted share of lake, 15.00% of the pixels, cannot be reached by drawing tiles: 0." in told
+    assert "the tile with most of it has 0.10%" in told and "{lake: 0.2}" in told and "share of debris" not in told
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ({"workload.sampling.crop": 40}, "crop 40 is no multiple of 32"),
+        ({"workload.sampling.crop": 0}, "centred is given without crop"),
+        ({"workload.sampling.crop": 96}, "crop 96 is larger than tiles.size 64"),
+        ({"workload.sampling.centred": "{pond: 0.2}"}, "centred names pond, and the classes are background"),
+        ({"workload.sampling.centred": "{lake: 1.0}"}, "add up to less than 1"),
+        ({"workload.indices": "[[red, uv]]"}, "indices names the band uv, and the bands are red, nir"),
+        ({"workload.loss.class_weights": "[1, 2]"}, "class_weights has 2 weights for 4 classes"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(tiny, change, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        tiny({**CROPS, **change})
+
+
+def test_a_resumed_run_of_crops_ends_in_the_same_bytes(rare, tiny, tmp_path):
+    rare()
+    options = {**CROPS, "workload.indices": "[[red, nir]]", "workload.prior": True, "workload.loss.mcc": 0,
+               "workload.loss.boundary": 0, "workload.loss.class_weights": "[1, 1, 1, 10]",
+               "checkpoint.every_steps": 1}  # fmt: skip
+    train(tiny({**options, "training.max_steps": 2}), tmp_path / "whole")
+    train(tiny({**options, "training.max_steps": 1}), tmp_path / "cut")
+    found, _ = checkpoint.load_newest(tmp_path / "cut" / "checkpoints")
+    train(tiny({**options, "training.max_steps": 2}), tmp_path / "cut", found)
+    whole, end = (checkpoint.load_newest(tmp_path / name / "checkpoints")[0] for name in ("whole", "cut"))
+    assert whole.step == end.step == 2 and "prior" in whole.tensors["model"]
+    for group, named in whole.tensors.items():
+        assert all(torch.equal(value, end.tensors[group][name]) for name, value in named.items())
+
+
+@pytest.mark.parametrize("size", [4, 8, 16, 64])
+def test_an_epoch_of_crops_shows_about_as_many_pixels_as_its_tiles_however_small_the_crops_are(size):
+    counts = np.array([[4000, 96], [4096, 0], [3000, 1096]])
+    draws = Draws(counts, None, {1: 0.2}, size)
+    assert draws.tiles.size * size**2 == pytest.approx(counts.sum(), rel=0.5) or size == 64
+    assert draws.tiles.size == draws.classes.size == draws.weights.size
+    around = draws.classes == 1
+    assert draws.weights[around].sum() / draws.weights.sum() == pytest.approx(0.2)
+    assert sorted(set(zip(draws.tiles.tolist(), draws.classes.tolist(), strict=True))) == [
+        (0, ANYWHERE), (0, 1), (1, ANYWHERE), (2, ANYWHERE), (2, 1)
+    ]  # fmt: skip

@@ -1,0 +1,169 @@
+"""Tiles are cut once, counted, filtered and mapped; an interrupted cut goes on; memory does not grow with the data."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from lib.errors import BadInput
+from lib.scores import IGNORE
+from tests.conftest import ROOT
+from tests.workloads.glacier.files import scene, write_bands, write_patches, write_scenes, write_tiff
+from workloads.glacier.data import cutter, layout
+from workloads.glacier.data.cutter import Cutter
+from workloads.glacier.settings import Cut, Source
+
+TWO = Source(bands=("red", "nir"))
+SMALL = Cut(size=32)
+
+
+def cut(root, folder, source=TWO, options=SMALL, limit=0):
+    return Cutter(folder, source, options, limit).all(*layout.find(root, source))
+
+
+def test_tiles_of_a_scene_hold_its_pixels_and_their_places(tmp_path):
+    image, classes = scene()
+    write_bands(tmp_path / "data", "img001", image, classes, origin=(600, 9000))
+    store = cut(tmp_path / "data", tmp_path / "store")
+    assert len(store) == 4
+    for index, (row, column) in enumerate(((0, 0), (0, 32), (32, 0), (32, 32))):
+        got, target = store.read(index)
+        assert np.array_equal(got, image[:, row : row + 32, column : column + 32])
+        assert np.array_equal(target, classes[row : row + 32, column : column + 32])
+        left, top = 600 + 30 * column, 9000 - 30 * row
+        assert store.table.bounds[index].tolist() == [left, top - 960, left + 960, top]
+    assert store.table.counts.tolist() == (1024 * np.eye(4, dtype=int)).tolist()
+
+
+@pytest.mark.parametrize(
+    "length, step, expected", [(64, 32, [0, 32]), (70, 32, [0, 32, 38]), (32, 32, [0]), (20, 8, [0])]
+)
+def test_the_last_tile_ends_with_the_scene(length, step, expected):
+    assert cutter.starts(length, 32, step) == expected
+
+
+def test_a_scene_smaller_than_a_tile_is_filled_with_no_data(tmp_path):
+    image, classes = scene(size=(20, 24))
+    write_bands(tmp_path / "data", "img001", image, classes)
+    got, target = cut(tmp_path / "data", tmp_path / "store").read(0)
+    assert np.array_equal(got[:, :20, :24], image) and np.isnan(got[:, 20:]).all()
+    assert (target[20:] == IGNORE).all() and (target[:, 24:] == IGNORE).all()
+
+
+def test_filters_leave_tiles_out_and_count_them(tmp_path, capsys):
+    image, classes = scene()
+    image[:, :32, 32:] = np.nan  # the tile of class 1 has no data
+    write_bands(tmp_path / "data", "img001", image, classes)
+    store = cut(tmp_path / "data", tmp_path / "store", options=Cut(size=32, min_label_share=0.05))
+    assert store.table.counts.sum(0).tolist() == [0, 0, 1024, 1024]
+    assert "left out 1 with fewer than 10% valid pixels and 1 with fewer than 5% labelled" in capsys.readouterr().out
+
+
+def test_half_precision_halves_the_store_and_refuses_what_it_cannot_hold(tmp_path):
+    image, classes = scene()
+    write_bands(tmp_path / "data", "img001", image.round(), classes)
+    store = cut(tmp_path / "data", tmp_path / "store", options=Cut(size=32, storage="float16"))
+    assert np.array_equal(store.read(0)[0], image.round()[:, :32, :32])
+    write_bands(tmp_path / "data", "img001", image * 1000, classes)
+    with pytest.raises(BadInput, match=r"Band1/img001.tif holds values above 65,504"):
+        cut(tmp_path / "data", tmp_path / "store", options=Cut(size=32, storage="float16"))
+
+
+def test_an_interrupted_cut_goes_on_with_the_scenes_that_are_left(tmp_path, monkeypatch):
+    write_scenes(tmp_path / "data", 4)
+    whole = cut(tmp_path / "data", tmp_path / "whole")
+    made = []
+    make = Cutter._make
+
+    def counted(self, scene, *rest):
+        if len(made) == 2:
+            made.append("")
+            raise KeyboardInterrupt
+        made.append(scene.name)
+        return make(self, scene, *rest)
+
+    monkeypatch.setattr(Cutter, "_make", counted)
+    with pytest.raises(KeyboardInterrupt):
+        cut(tmp_path / "data", tmp_path / "store")
+    again = cut(tmp_path / "data", tmp_path / "store")
+    assert made == ["img000", "img001", "", "img002", "img003"]
+    assert again.fingerprint() == whole.fingerprint() and len(again) == len(whole)
+
+
+def test_a_changed_file_is_cut_again_and_changes_the_fingerprint(tmp_path):
+    write_scenes(tmp_path / "data", 2)
+    before = cut(tmp_path / "data", tmp_path / "store").fingerprint()
+    assert cut(tmp_path / "data", tmp_path / "store").fingerprint() == before
+    image, classes = scene(77)
+    write_bands(tmp_path / "data", "img001", image, classes)
+    assert cut(tmp_path / "data", tmp_path / "store").fingerprint() != before
+
+
+def with_bad_scenes(folder):
+    """Three sound scenes; one without data, one whose mask knows nothing, one that ends in the middle."""
+    write_scenes(folder, 3)
+    image, classes = scene()
+    write_bands(folder, "img100", np.full_like(image, np.nan), classes)
+    write_bands(folder, "img101", image, classes)
+    path = folder / "label" / "img101.tif"
+    write_tiff(path, np.full((64, 64), np.nan, np.float32))
+    write_bands(folder, "img102", image, classes)
+    band = folder / "Band2" / "img102.tif"
+    band.write_bytes(band.read_bytes()[:9000])
+
+
+def test_unusable_scenes_are_all_named_and_refused_past_the_limit(tmp_path):
+    with_bad_scenes(tmp_path / "data")
+    with pytest.raises(BadInput) as refused:
+        cut(tmp_path / "data", tmp_path / "store")
+    sentences = str(refused.value)
+    assert sentences.startswith("Scenes that cannot be used: 3; workload.bad_input_limit allows 0.")
+    assert "Band1/img100.tif holds no data at all" in sentences
+    assert "label/img101.tif labels none of the pixels" in sentences
+    assert "Band2/img102.tif ends or breaks in the middle" in sentences
+
+
+def test_up_to_the_limit_they_are_left_out_and_listed(tmp_path, capsys):
+    with_bad_scenes(tmp_path / "data")
+    store = cut(tmp_path / "data", tmp_path / "store", limit=3)
+    assert len(store) == 12
+    said = capsys.readouterr().out
+    assert "Left out 3 unusable scenes" in said and "img100.tif" in said and "img102.tif" in said
+    assert not list((tmp_path / "store").glob("*.tmp")), "nothing half written stays"
+
+
+def test_patches_are_cut_like_scenes(tmp_path):
+    source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
+    store = cut(write_patches(tmp_path / "data"), tmp_path / "store", source)
+    assert len(store) == 6 and sorted(set(store.groups)) == ["slice_0", "slice_1", "slice_2"]
+    assert store.table.space[0] == "slice_0_img_000", "without a georeference a patch lies in a space of its own"
+
+
+MEMORY = """
+import json, resource, sys
+from pathlib import Path
+from workloads.glacier.data import layout
+from workloads.glacier.settings import Cut, Source
+from workloads.glacier.data.cutter import Cutter
+source = Source(bands=("a", "b", "c", "d"))
+scenes, problems = layout.find(Path(sys.argv[1]), source)
+cutter = Cutter(Path(sys.argv[2]), source, Cut(size=128))
+cutter.add(scenes[0])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+cutter.all(scenes[1:], problems)
+print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+def test_memory_stays_while_ten_times_the_data_is_cut(tmp_path):
+    grown = {}
+    for count in (2, 11):  # one and ten scenes after the first: 4 and 40 MiB of pixels
+        write_scenes(tmp_path / f"data{count}", count, size=(512, 512), bands=4)
+        arguments = [str(tmp_path / f"data{count}"), str(tmp_path / f"store{count}")]
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        grown[count] = json.loads(done.stdout.splitlines()[-1])  # KiB
+    assert grown[11] - grown[2] < 2 * 1024, f"KiB grown while cutting: {grown}"

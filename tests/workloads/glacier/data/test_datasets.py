@@ -1,0 +1,94 @@
+"""Tiles of given or generated scenes, in parts, each held-out pixel counted once, with a fingerprint."""
+
+import numpy as np
+import pytest
+
+from lib.errors import BadInput
+from lib.scores import IGNORE
+from lib.task import load_task
+from lib.training.order import Order, weights_of
+from tests.workloads.glacier.files import scene, write_bands, write_scenes
+from workloads.glacier.data import terrain
+
+GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64}
+
+
+def test_without_data_scenes_are_generated_with_bands_and_classes_as_asked(tiny):
+    task = load_task(tiny({**GENERATED, "workload.source.bands": "[swir1, blue]"}))
+    told = task.describe_data()
+    assert "The embedded default is used: 5 generated scenes of 64 x 64 pixels" in told
+    image, classes = terrain.scene(0, 0, 64)
+    sample = task.data.store.read(0)
+    known = ~np.isnan(sample[0][0])
+    assert np.array_equal(sample[0][:, known], image[[4, 0], :32, :32][:, known])
+    assert np.array_equal(sample[1][known], classes[:32, :32][known])
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ({**GENERATED, "workload.source.bands": "[red, uv]"}, "no band uv, only blue"),
+        ({**GENERATED, "workload.source.classes": "[background, sea]", "workload.source.codes": "[0, 1]",
+          "workload.sampling.target_shares": "[]"}, "no class sea, only background"),
+    ],
+)  # fmt: skip
+def test_what_is_not_generated_is_refused(tiny, change, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        load_task(tiny(change)).datasets()
+
+
+def test_every_held_out_pixel_is_counted_once_though_tiles_overlap(tiny):
+    task = load_task(tiny())
+    part = task.datasets()["test"]
+    scenes = {int(task.data.store.table.scene[i]) for i in task.data.parts.test}
+    labelled = sum(int((part[i].target != IGNORE).sum()) for i in range(len(part)))
+    assert labelled == len(scenes) * 64 * 64
+    assert len(part) == 4 * len(scenes), "tiles side by side are enough"
+
+
+def test_the_fingerprint_follows_content_split_and_generator(tiny, tmp_path):
+    def of(change=None):
+        return load_task(tiny(change)).fingerprint()
+
+    assert of() == of()
+    assert of({"workload.split.seed": 1}) != of() and of({"workload.tiles.stride": 32}) != of()
+    assert of(GENERATED) != of({**GENERATED, "workload.generator.seed": 1})
+    before = of()
+    write_scenes(tmp_path / "scenes", 8, size=(96, 64))
+    assert of() != before
+
+
+def test_weights_of_the_tiles_reach_the_order(tiny):
+    task = load_task(tiny({"workload.sampling.target_shares": "[0.0, 0.0, 0.0, 1.0]"}))
+    part = task.datasets()["train"]
+    order = Order(len(part), 0, 16, 1, weights_of(part))
+    drawn = np.concatenate([part.store.table.counts[part.chosen[order.indices(step, 0)]] for step in range(20)])
+    before, after = (c.sum(0)[3] / c.sum() for c in (part.store.table.counts[part.chosen], drawn))
+    assert after > 1.3 * before
+
+
+def test_the_description_names_the_data_and_sets_the_shares_of_classes_in_columns(tiny):
+    lines = load_task(tiny()).describe_data().splitlines()
+    assert lines[0].startswith("Data: ") and lines[0].endswith("scenes.")
+    table = [line for line in lines if line.endswith("%")]
+    assert [line.split("  ")[0] for line in table] == [
+        "training", "training, wanted", "training, as drawn", "validation", "test",
+    ]  # fmt: skip
+    assert table[1].split()[-4:] == ["10.00%", "35.00%", "40.00%", "15.00%"]
+    assert len({len(line) for line in table}) == 1
+    assert lines[-1].startswith("Bands (mean ± deviation of the training): 1: ")
+
+
+def test_scenes_in_other_units_are_said(tiny, tmp_path):
+    assert "other units" not in load_task(tiny()).describe_data()
+    for number in (1, 4, 6):
+        image, classes = scene(number)
+        write_bands(tmp_path / "scenes", f"img{number:03d}", image / 10_000, classes, origin=(number * 100_000, 0))
+    told = load_task(tiny()).describe_data()
+    assert "Warning: 3 of 8 scenes seem to be in other units: the bands of img001 are" in told
+    assert "times smaller than the median scene's" in told
+
+
+def test_a_refusal_of_a_persons_scenes_names_the_command_that_prints_their_settings(tiny, tmp_path):
+    with pytest.raises(BadInput, match=r"(?s)holds the value 170 .*data \S+scenes shows what is there and prints"):
+        load_task(tiny({"workload.source.codes": "[0, 85, 1, 2]"})).datasets()

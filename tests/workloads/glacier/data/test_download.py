@@ -1,0 +1,217 @@
+"""Archives are fetched with resume, unpacked scene by scene, cut, and deleted; damage is named."""
+
+import http.server
+import io
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lib.errors import BadInput
+from tests.workloads.glacier.files import write_patches, write_scenes
+from workloads.glacier.data import download, layout
+from workloads.glacier.data.cutter import Cutter
+from workloads.glacier.settings import Cut, Source
+
+PATCHES = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
+TWO = Source(bands=("red", "nir"))
+
+
+def packed(folder: Path, archive: Path, only="*") -> Path:
+    files = sorted(path for path in folder.rglob(only) if path.is_file())
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
+            for path in files:
+                out.write(path, path.relative_to(folder))
+    else:
+        with tarfile.open(archive, "w:gz") as out:
+            for path in files:
+                out.add(path, path.relative_to(folder))
+    return archive
+
+
+def cutter(tmp_path, source, name="store"):
+    return Cutter(tmp_path / name, source, Cut(size=32))
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Serves tmp_path/served with ranges; `cut_after` bytes of the next answer it hangs up. Counts what was sent."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        cut_after = None
+        sent: list = []  # noqa: RUF012  one server a test
+
+        def do_GET(self):
+            path = tmp_path / "served" / self.path.lstrip("/")
+            if not path.is_file():
+                self.send_error(404)
+                return
+            content = path.read_bytes()
+            start = int(self.headers.get("Range", "bytes=0-")[6:-1])
+            if start >= len(content):
+                self.send_error(416)
+                return
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            part = content[start : start + Handler.cut_after] if Handler.cut_after else content[start:]
+            Handler.cut_after = None
+            Handler.sent.append((start, len(part)))
+            self.wfile.write(part)
+
+        def log_message(self, *arguments):
+            pass
+
+    Handler.sent = []
+    (tmp_path / "served").mkdir()
+    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{running.server_port}", Handler
+    running.shutdown()
+    running.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("suffix", ["zip", "tar.gz"])
+@pytest.mark.parametrize("source, write", [(PATCHES, write_patches), (TWO, write_scenes)])
+def test_what_comes_out_of_an_archive_is_what_a_folder_gives(tmp_path, suffix, source, write, capsys):
+    write(tmp_path / "data")
+    archive = packed(tmp_path / "data", tmp_path / f"data.{suffix}")
+    there = cutter(tmp_path, source, "folder").all(*layout.find(tmp_path / "data", source))
+    store = download.cut([str(archive)], tmp_path / "downloads", cutter(tmp_path, source))
+    assert store.fingerprint() == there.fingerprint() and len(store) == len(there)
+    assert not (tmp_path / "downloads" / "unpacked").exists(), "what was unpacked is deleted"
+    assert archive.is_file(), "an archive given by its path is not ours to delete"
+    assert "6 scenes (files: " in capsys.readouterr().out
+
+
+def test_images_and_masks_in_archives_of_their_own(tmp_path):
+    write_patches(tmp_path / "data")
+    archives = [packed(tmp_path / "data", tmp_path / f"{kind}.tar.gz", f"*{kind}*") for kind in ("img", "mask")]
+    assert len(download.cut([str(a) for a in archives], tmp_path / "downloads", cutter(tmp_path, PATCHES))) == 6
+
+
+def test_the_unpacked_data_never_lies_there_as_a_whole(tmp_path, monkeypatch):
+    write_patches(tmp_path / "data", sources=8, patches=4)
+    total = sum(path.stat().st_size for path in (tmp_path / "data").rglob("*img*"))
+    archive = packed(tmp_path / "data", tmp_path / "data.tar.gz")
+    held = []
+    add = Cutter.add
+
+    def measured(self, *arguments):
+        held.append(sum(p.stat().st_size for p in (tmp_path / "downloads").rglob("*img*.npy")))
+        add(self, *arguments)
+
+    monkeypatch.setattr(Cutter, "add", measured)
+    download.cut([str(archive)], tmp_path / "downloads", cutter(tmp_path, PATCHES))
+    assert len(held) == 32 and max(held) <= total / 32, "one image at a time"
+
+
+def test_an_interrupted_cut_goes_on_and_a_finished_one_needs_no_archive(tmp_path, monkeypatch, capsys):
+    write_patches(tmp_path / "data")
+    archive = packed(tmp_path / "data", tmp_path / "data.zip")
+    add, done = Cutter.add, []
+
+    def interrupted(self, *arguments):
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        done.append(1)
+        add(self, *arguments)
+
+    monkeypatch.setattr(Cutter, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        download.cut([str(archive)], tmp_path / "downloads", cutter(tmp_path, PATCHES))
+    monkeypatch.setattr(Cutter, "add", add)
+    store = download.cut([str(archive)], tmp_path / "downloads", cutter(tmp_path, PATCHES))
+    assert "4 scenes were cut before; 2 are to be cut" in capsys.readouterr().out and len(store) == 6
+    archive.unlink()
+    again = download.cut([str(archive)], tmp_path / "downloads", cutter(tmp_path, PATCHES))
+    assert again.fingerprint() == store.fingerprint()
+
+
+def test_a_download_goes_on_where_the_connection_ended_and_is_deleted_when_cut(tmp_path, server):
+    address, handler = server
+    write_patches(tmp_path / "data")
+    size = packed(tmp_path / "data", tmp_path / "served" / "data.zip").stat().st_size
+    handler.cut_after = 5000
+    store = download.cut([f"{address}/data.zip"], tmp_path / "downloads", cutter(tmp_path, PATCHES))
+    assert len(store) == 6
+    assert handler.sent == [(0, 5000), (5000, size - 5000)]
+    assert [p for p in (tmp_path / "downloads").rglob("*") if p.is_file()] == []
+
+
+def test_a_whole_part_file_is_not_fetched_again(tmp_path, server):
+    address, handler = server
+    (tmp_path / "served" / "a.zip").write_bytes(b"x" * 100)
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads" / "a.zip.part").write_bytes(b"x" * 100)
+    assert download.fetch(f"{address}/a.zip", tmp_path / "downloads").read_bytes() == b"x" * 100
+    assert handler.sent == []
+
+
+def test_what_cannot_be_fetched_is_said(tmp_path, server, monkeypatch):
+    address, _ = server
+    with pytest.raises(BadInput, match=r"none.zip answers 404"):
+        download.fetch(f"{address}/none.zip", tmp_path)
+    with pytest.raises(BadInput, match="could not be fetched in 5 attempts"):
+        download.fetch("http://127.0.0.1:9/a.zip", tmp_path)
+    with pytest.raises(BadInput, match="which is no file"):
+        download.fetch("nowhere/a.zip", tmp_path)
+    (tmp_path / "served" / "a.zip").write_bytes(b"x" * 100)
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 50}))
+    with pytest.raises(BadInput, match="0.0 MB free"):
+        download.fetch(f"{address}/a.zip", tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["holed", "cut off", "one bit"])
+@pytest.mark.parametrize("suffix", ["zip", "tar.gz"])
+def test_a_damaged_archive_is_named(tmp_path, suffix, damage):
+    write_patches(tmp_path / "data")
+    archive = packed(tmp_path / "data", tmp_path / f"data.{suffix}")
+    content = bytearray(archive.read_bytes())
+    middle = len(content) // 2
+    if damage == "holed":
+        content[middle : middle + 200] = bytes(200)
+    elif damage == "cut off":
+        del content[middle:]
+    else:
+        content[middle] ^= 16
+    archive.write_bytes(bytes(content))
+    with pytest.raises(BadInput, match=rf"The archive {archive} is damaged"):
+        download.cut([str(archive)], tmp_path / "downloads", cutter(tmp_path, PATCHES))
+
+
+def test_a_header_that_is_broken_is_not_taken_for_the_end(tmp_path):
+    write_patches(tmp_path / "data")
+    archive = tmp_path / "data.tar"
+    with tarfile.open(archive, "w") as out:
+        for path in sorted((tmp_path / "data").iterdir()):
+            out.add(path, path.name)
+    with tarfile.open(archive) as packed_up:
+        offset = packed_up.getmembers()[7].offset
+    content = bytearray(archive.read_bytes())
+    content[offset + 148 : offset + 156] = b"xxxxxxxx"  # the header's checksum
+    archive.write_bytes(bytes(content))
+    with pytest.raises(BadInput, match="a header in the middle is broken"):
+        download.cut([str(archive)], tmp_path / "downloads", cutter(tmp_path, PATCHES))
+
+
+def test_names_that_point_outside_are_refused(tmp_path):
+    with tarfile.open(tmp_path / "evil.tar", "w") as out:
+        entry = tarfile.TarInfo("../evil_img_000.npy")
+        entry.size = 3
+        out.addfile(entry, io.BytesIO(b"abc"))
+    with pytest.raises(BadInput, match="points outside of the archive"):
+        download.cut([str(tmp_path / "evil.tar")], tmp_path / "downloads", cutter(tmp_path, PATCHES))
+    assert not (tmp_path / "evil_img_000.npy").exists()

@@ -1,0 +1,137 @@
+"""Parts have their share of each class, and no ground is on two sides."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from lib.errors import BadInput
+from tests.workloads.glacier.files import scene, write_bands, write_patches, write_scenes
+from workloads.glacier.data import folds, layout
+from workloads.glacier.data.cutter import Cutter
+from workloads.glacier.settings import Cut, Source, Split
+
+TWO = Source(bands=("red", "nir"))
+
+
+def store_of(root, folder, source=TWO, **options):
+    return Cutter(folder, source, Cut(size=32, **options)).all(*layout.find(root, source))
+
+
+def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):
+    store = store_of(write_scenes(tmp_path / "data", 12), tmp_path / "store")
+    split = Split(folds=5, test=0.15)
+    found = [folds.parts(store, dataclasses.replace(split, fold=k), TWO.classes) for k in range(5)]
+    assert all(np.array_equal(parts.test, found[0].test) for parts in found)
+    everything = np.sort(np.concatenate([found[0].test, *(parts.validation for parts in found)]))
+    assert np.array_equal(everything, np.arange(len(store)))
+    for parts in found:
+        scenes = [set(store.table.scene[part]) for part in (parts.train, parts.validation, parts.test)]
+        assert not scenes[0] & scenes[1] and not scenes[0] & scenes[2] and not scenes[1] & scenes[2]
+
+
+def test_patches_of_one_image_stay_together(tmp_path):
+    source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
+    store = store_of(write_patches(tmp_path / "data", sources=8, patches=3), tmp_path / "store", source)
+    parts = folds.parts(store, Split(validation=0.25, test=0.25), source.classes)
+    groups = [
+        {store.groups[s] for s in store.table.scene[part]} for part in (parts.train, parts.validation, parts.test)
+    ]
+    assert not groups[0] & groups[1] and not groups[0] & groups[2] and not groups[1] & groups[2]
+
+
+def test_without_a_test_the_validation_is_repeated_and_that_is_said(tmp_path):
+    store = store_of(write_scenes(tmp_path / "data", 8), tmp_path / "store")
+    parts = folds.parts(store, Split(validation=0.15, test=0), TWO.classes)
+    assert np.array_equal(parts.test, parts.validation)
+    assert any("no test of its own" in note for note in parts.notes)
+
+
+def test_one_large_scene_is_split_by_squares_of_the_map(tmp_path):
+    image, _ = scene(size=(512, 512))
+    classes = np.random.default_rng(0).integers(0, 4, (512, 512), dtype=np.uint8)
+    write_bands(tmp_path / "data", "scene", image, classes, origin=(960_000, 9_600_000))
+    store = store_of(tmp_path / "data", tmp_path / "store")
+    split = Split(by="map", square=2, test=0.2, validation=0.2)
+    parts = folds.parts(store, split, TWO.classes)
+    assert len(parts.train) + len(parts.validation) + len(parts.test) == len(store) == 256
+    with pytest.raises(BadInput, match="has 1 groups to split"):
+        folds.parts(store, Split(), TWO.classes)
+
+
+def brute_force_overlaps(table, first, others):
+    def touch(a, b):
+        return min(a[2], b[2]) - max(a[0], b[0]) > 1 and min(a[3], b[3]) - max(a[1], b[1]) > 1
+
+    return [
+        i
+        for i in first
+        if any(table.space[i] == table.space[o] and touch(table.bounds[i], table.bounds[o]) for o in others)
+    ]
+
+
+def test_overlaps_are_those_that_comparing_all_pairs_finds(tmp_path):
+    for number in range(4):  # scenes that overlap by a half, and one elsewhere
+        origin = (number * 32 * 30 + 7, 0) if number < 3 else (10**6, 0)
+        write_bands(tmp_path / "data", f"img{number}", *scene(number), origin=origin)
+    store = store_of(tmp_path / "data", tmp_path / "store", stride=16)
+    draw = np.random.default_rng(0)
+    for _ in range(5):
+        side = draw.random(len(store)) < 0.3
+        first, others = np.flatnonzero(~side), np.flatnonzero(side)
+        found = folds.overlapping(store.table, first, others)
+        assert found.tolist() == brute_force_overlaps(store.table, first, others)
+
+
+def test_training_tiles_that_show_held_out_ground_are_left_out_and_said(tmp_path):
+    write_scenes(tmp_path / "data", 8)
+    image, classes = scene(3)
+    write_bands(tmp_path / "data", "img900", image + 1, classes, origin=(3 * 100_000 + 480, 0))  # half over img003
+    for seed in range(20):  # until the two fall to different parts
+        store = store_of(tmp_path / "data", tmp_path / "store")
+        parts = folds.parts(store, Split(seed=seed), TWO.classes)
+        held = np.concatenate([parts.validation, parts.test])
+        assert brute_force_overlaps(store.table, parts.train, held) == []
+        assert brute_force_overlaps(store.table, parts.validation, parts.test) == []
+        if parts.notes:
+            break
+    assert "show ground of" in parts.notes[0] and "img" in parts.notes[0]
+
+
+def test_a_copy_of_a_scene_under_another_name_is_a_leak_too(tmp_path):
+    for number in range(8):
+        write_bands(tmp_path / "data", f"img{number:03d}", *scene(number), crs=None)
+    write_bands(tmp_path / "data", "copy", *scene(3), crs=None)
+    store = store_of(tmp_path / "data", tmp_path / "store")
+    left_out = 0
+    for seed in range(20):
+        try:
+            parts = folds.parts(store, Split(seed=seed, test=0.3, validation=0.3), TWO.classes)
+        except BadInput:  # the copy was all that this part had
+            continue
+        left_out += any("show ground of" in note for note in parts.notes)
+        digests = [
+            {store.digests[s] for s in store.table.scene[p]} for p in (parts.train, parts.validation, parts.test)
+        ]
+        assert not digests[0] & (digests[1] | digests[2]) and not digests[1] & digests[2]
+    assert left_out
+
+
+def test_training_without_a_class_is_refused_and_a_held_out_part_without_one_is_said(tmp_path):
+    for number in range(8):
+        image, classes = scene(number)
+        write_bands(tmp_path / "data", f"img{number}", image, np.minimum(classes, 2), origin=(number * 10**5, 0))
+    store = store_of(tmp_path / "data", tmp_path / "store")
+    with pytest.raises(BadInput, match="No tile of the training shows lake"):
+        folds.parts(store, Split(), TWO.classes)
+    image, classes = scene(99)
+    write_bands(tmp_path / "data", "img99", image, classes, origin=(9 * 10**6, 0))
+    store = store_of(tmp_path / "data", tmp_path / "store")
+    for seed in range(20):
+        try:
+            parts = folds.parts(store, Split(seed=seed), TWO.classes)
+        except BadInput:
+            continue
+        assert "The validation shows no lake" in " ".join(parts.notes)
+        return
+    pytest.fail("the only scene with a lake never trained")

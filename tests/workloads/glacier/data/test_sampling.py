@@ -1,0 +1,77 @@
+"""Weights of tiles draw towards wanted shares of the classes, evenly and within a cap."""
+
+import numpy as np
+import pytest
+from scipy import special
+from scipy.optimize import nnls
+
+from workloads.glacier.data import sampling
+from workloads.glacier.settings import Sampling
+
+
+def test_tilted_weights_reach_the_wanted_shares_where_they_can():
+    counts = np.random.default_rng(0).dirichlet((2, 1, 0.5, 0.5), 400) * 1000
+    wanted = (0.3, 0.3, 0.25, 0.15)
+    weight = sampling.tile_weights(counts, Sampling(target_shares=wanted))
+    assert np.allclose(weight.mean(), 1) and weight.min() > 0
+    assert np.allclose(sampling.reached(counts, weight), wanted, atol=0.01)
+
+
+def test_of_all_weights_that_reach_them_these_are_the_most_even():
+    shares = np.random.default_rng(1).dirichlet((1, 1, 1), 60)
+    weight = sampling.tilt(shares, (0.4, 0.35, 0.25), 20) / 60
+    reached = weight @ shares
+    entropy = -(weight * np.log(weight)).sum()
+    draw = np.random.default_rng(2)
+    constraints = np.column_stack([shares, np.ones(60)])
+    for _ in range(50):  # steps that keep the shares and the sum
+        step = draw.standard_normal(60)
+        step -= constraints @ np.linalg.lstsq(constraints, step, rcond=None)[0]
+        other = weight + 1e-4 * step / np.abs(step).max() * weight.min()
+        assert np.allclose(other @ shares, reached, atol=1e-9)
+        assert -(other * np.log(other)).sum() < entropy + 1e-6
+
+
+@pytest.mark.parametrize("most", [1.5, 2, 4, 20])
+def test_a_wanted_class_that_is_rare_everywhere_leaves_no_even_draw(most):
+    """The cap is used up even where a share is so far out of reach that a slight pull on it would pass the cap."""
+    draw = np.random.default_rng(0)
+    ice = draw.uniform(0, 0.6, 200)
+    counts = np.stack([1 - ice, ice * 0.7, ice * 0.3, np.full(200, 0.001)], 1) * 9216
+    weight = sampling.tile_weights(counts, Sampling(target_shares=(0.1, 0.35, 0.4, 0.15), most_often=most))
+    assert 0.75 * min(most, 2) < weight.max() <= most + 1e-6
+    assert sampling.reached(counts, weight)[0] < sampling.reached(counts, None)[0] - 0.03
+
+
+def test_shares_out_of_reach_are_approached_within_the_cap():
+    counts = np.zeros((200, 4))
+    counts[:, 0], counts[:, 1], counts[::20, 3] = 700, 300, 1  # lakes are a thousandth of a few tiles
+    weight = sampling.tile_weights(counts, Sampling(target_shares=(0.1, 0.35, 0.4, 0.15), most_often=5))
+    assert weight.max() <= 5 * (1 + 1e-6) and np.allclose(weight.mean(), 1)
+    assert sampling.reached(counts, weight)[3] > 3 * sampling.reached(counts, None)[3]
+
+
+def test_shares_that_no_weights_reach_are_approached_as_closely_as_can_be(monkeypatch):
+    """As the ridge vanishes the shares come to the point of the tiles' hull nearest to the goal, here by NNLS."""
+    calls, softmax = [], special.softmax
+    monkeypatch.setattr(special, "softmax", lambda scores: calls.append(1) or softmax(scores))
+    shares = np.random.default_rng(3).dirichlet((6, 2.5, 1, 0.1), 18)
+    goal = np.array([0.1, 0.35, 0.4, 0.15])
+    nearest, _ = nnls(np.vstack([shares.T, np.full(18, 1e4)]), np.append(goal, 1e4))
+    weight = sampling.tilt(shares, goal, 20) / 18
+    assert np.abs(goal - nearest @ shares).max() > 0.02
+    assert np.allclose(weight @ shares, nearest @ shares, atol=1e-3)
+    assert len(calls) < 10_000
+
+
+def test_rare_classes_come_more_often():
+    counts = np.array([[990, 10], [1000, 0], [1000, 0], [1000, 0]])
+    weight = sampling.tile_weights(counts, Sampling(rare_share=0.01, rare_factor=3))
+    assert np.allclose(weight / weight[1], [3, 1, 1, 1])
+    assert sampling.tile_weights(counts, Sampling()) is None
+    assert sampling.tile_weights(counts, Sampling(rare_share=0.001, rare_factor=3)) is None
+
+
+def test_capped_weights_keep_their_mean():
+    weight = sampling.capped(np.array([100.0, 1, 1, 1, 1, 1, 1, 1]), 3)
+    assert np.isclose(weight.mean(), 1) and np.isclose(weight.max(), 3) and np.allclose(weight[1:], 5 / 7)

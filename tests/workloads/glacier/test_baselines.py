@@ -1,0 +1,167 @@
+"""The per-pixel baseline: bounded, reproducible, and blind to whatever is ignored."""
+
+import numpy as np
+import pytest
+
+from lib.errors import BadInput
+from lib.scores import IGNORE
+from workloads.glacier import baselines
+from workloads.glacier.baselines import METHODS, PixelBaseline, compared, scored, surroundings, usual_indices
+
+SMALL = {"pixels": 1500, "rounds": 10}
+
+
+class Tiles:
+    """Endless tiles whose class is written in their bands, under noise; notes which ones are read."""
+
+    def __init__(self, count, classes=3, size=24, noise=0.4):
+        self.count, self.classes, self.size, self.noise, self.read = count, classes, size, noise, []
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        self.read.append(index)
+        rng = np.random.default_rng(index)
+        mask = rng.choice(self.classes, (self.size, self.size)).astype(np.uint8)
+        bands = np.stack([mask == k for k in range(self.classes)]) + self.noise * rng.standard_normal(
+            (self.classes, self.size, self.size)
+        )
+        mask[:3] = IGNORE
+        return bands.astype(np.float32), mask
+
+
+def fitted(tiles, seed=0, **more):
+    return PixelBaseline(3, seed, **{**SMALL, **more}).fit(tiles)
+
+
+def test_it_finds_what_a_single_pixel_shows():
+    scores = fitted(Tiles(5)).score(Tiles(8)[i] for i in (6, 7)).scores("abc")
+    assert scores["mcc"] > 0.75
+    # the Bayes rule of this noise, the largest of the bands, is the most that one pixel can give
+    best = [np.mean(bands.argmax(0)[3:] == mask[3:]) for bands, mask in (Tiles(8)[6], Tiles(8)[7])]
+    assert scores["accuracy"] < np.mean(best) + 0.01
+
+
+def test_the_same_seed_gives_the_same_masks_and_another_one_another_sample():
+    tile, _ = Tiles(9)[8]
+    first, again, other = (fitted(Tiles(5), seed).predict(tile) for seed in (1, 1, 2))
+    assert (first == again).all() and (first != other).any()
+
+
+def test_the_sample_is_bounded_in_pixels_and_tiles():
+    tiles = Tiles(50)
+    features, labels = PixelBaseline(3, 0, pixels=1000, tiles=7)._sample(tiles)
+    assert features.shape == (1000, 3) and labels.shape == (1000,) and features.dtype == np.float32
+    assert len(tiles.read) == len(set(tiles.read)) == 7
+
+
+def test_a_sample_of_everything_holds_every_valid_pixel_once():
+    tiles = Tiles(3)
+    features, labels = PixelBaseline(3, 0, pixels=10**6)._sample(tiles)
+    assert len(labels) == 3 * 21 * 24 and IGNORE not in labels
+    want = np.concatenate([tiles[i][0].reshape(3, -1)[:, 3 * 24 :].T for i in range(3)])
+    assert (features == want).all()
+
+
+def test_every_valid_pixel_is_scored_and_no_ignored_one():
+    counts = fitted(Tiles(3)).score([Tiles(9)[8]])
+    assert counts.matrix.sum() == 21 * 24
+
+
+def test_missing_values_in_a_band_are_borne():
+    bands, mask = Tiles(9)[8]
+    bands[1, ::2] = np.nan
+    assert fitted([(bands, mask)]).predict(bands).shape == (24, 24)
+
+
+def test_a_training_split_of_one_class_predicts_it():
+    bands, mask = Tiles(1)[0]
+    mask[mask != IGNORE] = 2
+    assert (fitted([(bands, mask)]).predict(bands) == 2).all()
+
+
+def test_no_valid_pixel_at_all_is_said():
+    bands, mask = Tiles(1)[0]
+    for nothing in ([(bands, np.full_like(mask, IGNORE))], []):
+        with pytest.raises(BadInput, match="no valid labelled pixel"):
+            fitted(nothing)
+
+
+def test_indices_of_bands_are_features_of_sample_and_prediction():
+    """Two classes that differ in the ratio of two bands alone, whatever the light."""
+
+    def tile(seed):
+        rng = np.random.default_rng(seed)
+        mask = rng.choice(2, (24, 24)).astype(np.uint8)
+        light = rng.uniform(1, 1000, mask.shape)
+        return np.stack([light, light * np.where(mask, 1.02, 0.98)]).astype(np.float32), mask
+
+    few = {"pixels": 500, "rounds": 5}
+    plain = PixelBaseline(2, 0, **few).fit([tile(0)]).score([tile(1)]).scores("ab")
+    with_index = PixelBaseline(2, 0, **few, indices=[(0, 1)]).fit([tile(0)]).score([tile(1)]).scores("ab")
+    assert with_index["accuracy"] == 1.0 > plain["accuracy"] + 0.05
+
+
+def test_surroundings_are_means_over_what_is_there():
+    planes = np.random.default_rng(0).normal(1000, 30, (2, 9, 7)).astype(np.float32)
+    planes[1, 2, 3] = planes[0, :5, :5] = np.nan
+    got = surroundings(planes, 5)
+    for plane, row, column in np.ndindex(planes.shape):
+        square = planes[plane, max(0, row - 2) : row + 3, max(0, column - 2) : column + 3]
+        if np.isnan(square).all():
+            assert np.isnan(got[plane, row, column])
+        else:
+            assert got[plane, row, column] == pytest.approx(np.nanmean(square), rel=1e-5)
+    assert np.isnan(got[0, 2, 2])
+
+
+def test_surroundings_tell_what_a_pixel_does_not():
+    """Classes in stripes of eight under noise far above their difference."""
+
+    def tile(seed):
+        mask = np.repeat(np.arange(24) // 8 % 2, 24).reshape(24, 24).astype(np.uint8)
+        return (mask + 1.5 * np.random.default_rng(seed).standard_normal((1, 24, 24))).astype(np.float32), mask
+
+    train, test = [tile(seed) for seed in range(6)], [tile(7)]
+    alone, beside = (PixelBaseline(2, 0, sides=sides, rounds=10).fit(train).score(test) for sides in ((), (5,)))
+    assert beside.scores("ab")["accuracy"] > alone.scores("ab")["accuracy"] + 0.1
+
+
+def test_a_rare_class_is_found_where_all_classes_count_alike_at_the_price_of_the_others():
+    def tile(seed):
+        rng = np.random.default_rng(seed)
+        mask = (rng.random((32, 32)) < 0.03).astype(np.uint8)
+        return (mask + rng.standard_normal((1, 32, 32))).astype(np.float32), mask
+
+    counts = compared([tile(n) for n in range(4)], [tile(9)], 2, 0, (), rounds=10)
+    assert list(counts) == [method.name for method in METHODS]
+    plain, _, balanced = (matrix.sum(0) for matrix in counts.values())
+    assert balanced[1, 1] > plain[1, 1] and balanced[0, 0] < plain[0, 0]
+
+
+def test_all_methods_are_scored_on_the_same_pixels_tile_by_tile():
+    test = [Tiles(9)[index] for index in (6, 7)]
+    found = compared(Tiles(3), test, 3, 0, (), rounds=2)
+    truth = [[int((mask == k).sum()) for k in range(3)] for _, mask in test]
+    assert all(counts.sum(2).tolist() == truth for counts in found.values())
+    alone = fitted(Tiles(3), pixels=200_000, rounds=2).score(test)
+    assert (found["boosting of pixels"].sum(0) == alone.matrix).all()
+
+
+def test_of_very_many_tiles_and_pixels_an_even_share_is_scored(monkeypatch):
+    monkeypatch.setattr(baselines, "_MOST_TILES", 4)
+    monkeypatch.setattr(baselines, "_MOST_PIXELS", 1200)
+    tiles = Tiles(10)
+    assert scored(tiles).tolist() == [0, 3, 6, 9] and len(scored(Tiles(3))) == 3
+    counts = compared(Tiles(2), tiles, 3, 0, (), rounds=1)["boosting of pixels"]
+    assert tiles.read == [0, 3, 6, 9]
+    share = counts.sum((1, 2)) / (21 * 24)  # of the valid pixels of each
+    assert np.abs(share - 1200 / (4 * 24 * 24)).max() < 0.12, "four deviations and more"
+
+
+def test_usual_indices_go_by_the_names_of_bands():
+    assert usual_indices(("blue", "green", "red", "swir1", "thermal")) == ((1, 3), (0, 2), (2, 3))
+    assert usual_indices(("vv", "vh")) == ()

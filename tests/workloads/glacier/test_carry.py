@@ -1,0 +1,121 @@
+"""Weights of seven bands in a network of five: by name, counted, and with a response of the same size."""
+
+import pytest
+import torch
+
+from lib import launch
+from lib.checkpoint import weights
+from lib.errors import BadInput
+from lib.task import load_task
+from lib.training.state import new_state, start_from
+from workloads.glacier.carry import FIRST, HEAD, carry, carry_bands
+from workloads.glacier.model import UNet
+
+LANDSAT7 = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
+HACK = ("blue", "green", "red", "swir1", "thermal")
+PRETRAINED, FINE = ("background", "clean ice", "debris"), ("background", "glacier", "debris", "lake")
+NARROW = {"widths": (8, 4, 6, 8, 10), "depths": (1, 1, 1, 1), "decoder": (8, 6, 6, 4, 4)}
+
+
+def network(bands, classes, seed=0):
+    torch.manual_seed(seed)
+    return UNet(len(bands), len(classes), **NARROW)
+
+
+def response(weight, x):
+    return torch.nn.functional.conv2d(x, weight, stride=2, padding=3).square().mean().item()
+
+
+def test_every_band_gets_the_filters_of_its_name_times_one_factor():
+    weight = torch.randn(8, 7, 7, 7, generator=torch.Generator().manual_seed(0))
+    carried, said = carry_bands(weight, LANDSAT7, HACK)
+    ratio = carried / weight[:, [0, 1, 2, 4, 5]]
+    assert torch.allclose(ratio, ratio[0, 0, 0, 0].expand_as(ratio), rtol=1e-5)
+    assert said.startswith("First convolution: 5 of 5 bands by name") and "left out: nir, swir2" in said
+    assert f"multiplied by {ratio[0, 0, 0, 0]:.3f}" in said
+
+
+@pytest.mark.parametrize("target", [HACK, ("red", "radar"), (*LANDSAT7, "elevation", "slope"), ("thermal",)])
+def test_the_response_to_standardised_bands_keeps_its_size(target):
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(64, 7, 7, 7, generator=generator)
+    weight[:, 3:] *= 0.3  # a network that looks at the visible bands most
+    carried, _ = carry_bands(weight, LANDSAT7, target)
+    before = response(weight, torch.randn(16, 7, 64, 64, generator=generator))
+    after = response(carried, torch.randn(16, len(target), 64, 64, generator=generator))
+    assert after == pytest.approx(before, rel=0.05)
+    plain = torch.stack([weight[:, LANDSAT7.index(n)] for n in target if n in LANDSAT7], 1)
+    if target == HACK:  # without the factor it would not
+        assert response(plain, torch.randn(16, 5, 64, 64, generator=generator)) < 0.97 * before
+
+
+def test_a_band_that_the_source_lacks_takes_the_mean_of_all():
+    weight = torch.randn(4, 3, 7, 7)
+    carried, said = carry_bands(weight, ("red", "green", "blue"), ("blue", "radar"))
+    factor = carried[:, 0] / weight[:, 2]
+    assert torch.allclose(carried[:, 1], weight.mean(1) * factor[0, 0, 0], rtol=1e-4)
+    assert "1 of 2 bands by name, the mean of all for: radar" in said
+
+
+def test_the_same_bands_in_the_same_order_are_taken_bit_for_bit_and_in_another_they_are_sorted():
+    weight = torch.randn(4, 3, 7, 7)
+    assert torch.equal(carry_bands(weight, "abc", "abc")[0], weight)
+    assert torch.allclose(carry_bands(weight, "abc", "cab")[0], weight[:, [2, 0, 1]])
+
+
+def test_a_pretrained_network_is_carried_whole_and_counted():
+    old, new = network(LANDSAT7, PRETRAINED), network(HACK, FINE, seed=1)
+    fresh = {name: value.clone() for name, value in weights.of(new).items()}
+    carried, said = carry(weights.of(old), fresh, (LANDSAT7, HACK), (PRETRAINED, FINE))
+    assert "Head: 2 of 4 classes by name, new: glacier, lake." in said
+    counted = weights.transfer(new, carried, 1.0)
+    assert counted.startswith(f"Initial weights: {len(fresh)} of {len(fresh)} tensors match; 0 have another shape")
+    for name in HEAD:
+        got, source = weights.of(new)[name], weights.of(old)[name]
+        assert torch.equal(got[0], source[0]) and torch.equal(got[2], source[2])  # background and debris
+        assert torch.equal(got[1], fresh[name][1]) and torch.equal(got[3], fresh[name][3])
+    same = [name for name in fresh if name not in (FIRST, *HEAD)]
+    assert all(torch.equal(weights.of(new)[name], weights.of(old)[name]) for name in same)
+
+
+def test_in_evaluation_the_carried_network_answers_as_the_old_one_without_the_dropped_bands():
+    """Only the factor stands between them: with the dropped bands at 0, the mean of standardised data, and their
+    filters silent, nothing changes at all."""
+    old, new = network(LANDSAT7, FINE).eval(), network(HACK, FINE, seed=1).eval()
+    with torch.no_grad():
+        old.blocks[0][0].weight[:, [3, 6]] = 0.0
+    carried, _ = carry(weights.of(old), weights.of(new), (LANDSAT7, HACK), (FINE, FINE))
+    weights.transfer(new, carried, 1.0)
+    x = torch.randn(2, 7, 64, 64)
+    assert torch.allclose(new(x[:, [0, 1, 2, 4, 5]]), old(x), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "bands, classes, sentence",
+    [
+        ((LANDSAT7[:6], HACK), (FINE, FINE), "have 7 bands, and 6 are named for them: blue, .*in their order"),
+        ((LANDSAT7, HACK), (PRETRAINED, FINE), "have 4 classes, and 3 are named for them: background, clean ice"),
+        ((tuple("1234567"), HACK), (FINE, FINE), "No band of the initial weights is among .*1, 2, .*blue, green"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(bands, classes, sentence):
+    given = weights.of(network(LANDSAT7, FINE))
+    with pytest.raises(BadInput, match=sentence):
+        carry(given, weights.of(network(HACK, FINE)), bands, classes)
+
+
+def test_weights_of_another_network_are_refused():
+    with pytest.raises(BadInput, match=r"no tensor blocks\.0\.0\.weight: they are not those of this U-Net"):
+        carry({"encoder.weight": torch.zeros(1)}, {}, (HACK, HACK), (FINE, FINE))
+
+
+def test_a_task_adapts_the_weights_that_a_run_starts_from(toy, tmp_path, quick):
+    launch.train(toy({"run.name": "first"}))
+    config = toy({"run.initial_weights": str(tmp_path / "runs" / "first")})
+    task = load_task(config)
+    task.adapt = lambda given, model: ({name: 2 * value for name, value in given.items()}, "Doubled.")
+    state = new_state(task, config)
+    said = start_from(state, task, config)
+    given = weights.read(tmp_path / "runs" / "first")
+    assert said.startswith("Initial weights: 4 of 4") and said.endswith("Doubled.")
+    assert all(torch.equal(value, 2 * given[name]) for name, value in weights.of(state.model).items())

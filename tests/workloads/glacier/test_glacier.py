@@ -1,0 +1,192 @@
+"""The task: generated data by default, exact resume, every pixel counted once, bad settings refused."""
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from sklearn.metrics import matthews_corrcoef
+
+from lib import checkpoint, launch
+from lib.machine import platform
+from lib.report.progress import Plain
+from lib.scores import IGNORE
+from lib.task import load_task
+from lib.training import loop
+from lib.training.evaluation import EvaluationLoader
+from lib.training.session import Session
+from tests.conftest import ROOT, SAMPLES
+from tests.workloads.glacier.files import write_tiff
+from workloads.glacier import baselines
+
+GENERATED = {"data.dir": "embedded", "workload.generator.scenes": 5, "workload.generator.size": 64}
+
+
+def train(config, folder, resume=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    return loop.train(load_task(config), config, folder, Session(None, 0, 0), Plain(), resume)
+
+
+def test_a_resumed_run_ends_in_the_same_bytes_with_any_number_of_workers(tiny, tmp_path):
+    train(tiny(), tmp_path / "whole")
+    train(tiny({"training.max_steps": 2}), tmp_path / "cut")
+    whole, _ = checkpoint.load_newest(tmp_path / "whole" / "checkpoints")
+    for workers in (0, 2):
+        folder = shutil.copytree(tmp_path / "cut", tmp_path / f"resumed-{workers}")
+        found, _ = checkpoint.load_newest(folder / "checkpoints")
+        assert found.step == 2
+        train(tiny({"data.num_workers": workers}), folder, found)
+        end, _ = checkpoint.load_newest(folder / "checkpoints")
+        assert whole.step == end.step == 6
+        for group, named in whole.tensors.items():
+            assert all(torch.equal(value, end.tensors[group][name]) for name, value in named.items())
+        assert whole.state["plateau"] == end.state["plateau"]
+
+
+def test_metrics_are_scikit_learns_over_all_valid_pixels(tiny):
+    task = load_task(tiny())
+    part = task.datasets()["test"]
+    torch.manual_seed(0)
+    model = task.model().eval()
+    loader = EvaluationLoader(task, part, 3, torch.device("cpu"))
+    with torch.inference_mode():
+        scores = task.evaluate(model, loader)
+        predicted = torch.cat([model(batch["image"]).argmax(1).flatten() for batch in loader])
+    truth = torch.cat([batch["target"].flatten() for batch in loader])
+    valid = truth != IGNORE
+    assert scores["mcc"] == pytest.approx(matthews_corrcoef(truth[valid], predicted[valid]), abs=1e-12)
+
+
+def test_the_loss_of_an_evaluation_does_not_depend_on_the_batch(tiny):
+    task = load_task(tiny())
+    part = task.datasets()["validation"]
+    model = task.model().eval()
+    with torch.inference_mode():
+        losses = [
+            task.evaluate(model, EvaluationLoader(task, part, size, torch.device("cpu")))["loss"]
+            for size in (1, 5)
+        ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_normalisation_travels_with_the_weights_and_no_data_is_the_mean(tiny):
+    config = tiny()
+    task = load_task(config)
+    assert task.model().deviation.eq(1).all(), "without data nothing is normalised"
+    task.datasets()
+    model = task.model().eval()
+    assert model.mean.flatten().tolist() == pytest.approx([100, 100], rel=0.02)
+    image = torch.randn(1, 2, 32, 32) * 10 + 100
+    hole = image.clone()
+    hole[:, :, :8] = float("nan")
+    filled = image.clone()
+    filled[:, :, :8] = model.mean
+    with torch.inference_mode():
+        assert torch.allclose(model(hole), model(filled), atol=1e-5) and torch.isfinite(model(hole)).all()
+
+
+def test_a_whole_run_leaves_tables_figures_and_a_verdict(tiny, capsys):
+    summary = launch.train(tiny())
+    run = platform.output_dir(tiny()) / "tiny"
+    assert summary.reason == "completed" and summary.metrics.keys() == summary.baseline.keys()
+    table = (run / "evaluation.csv").read_text().splitlines()
+    assert table[0] == "true class,background,glacier,debris,lake" and len(table) == 5
+    drawn = {path.name for path in (run / "plots").iterdir()}
+    assert {"confusion.png", "predictions.png", "worst.png", "metrics.png"} <= drawn
+    said = capsys.readouterr().out
+    assert "Criterion MCC >= 0.99" in said and "missed" in said and "What helps" in said
+    assert "Criterion IoU of lake >= 0.99" in said
+    methods = [line.split(",")[0] for line in (run / "baselines.csv").read_text().splitlines()]
+    assert methods == ["method", *(method.name for method in baselines.METHODS), "network"]
+    best = max((run / "baselines.csv").read_text().splitlines()[1:-1], key=lambda line: float(line.split(",")[1]))
+    assert float(best.split(",")[1]) == pytest.approx(summary.baseline["mcc"], abs=1e-6)
+    assert "network less boosting of pixels" in said and "The worst scenes by mean IoU" in said
+    scenes = (run / "scenes.csv").read_text().splitlines()
+    assert len(scenes) == 1 + len({line.split(",")[0] for line in scenes[1:]}) > 1
+
+
+def test_a_report_without_an_evaluation_is_the_verdict_alone(tiny, tmp_path):
+    text = load_task(tiny()).report({"mcc": 0.5, "iou_lake": 1.0}, tmp_path)
+    assert [line.split(":")[0] for line in text.splitlines()] == [
+        "Criterion MCC >= 0.99", "Criterion IoU of lake >= 0.99", "What helps, in the order of cost",
+    ]  # fmt: skip
+    assert not list(tmp_path.glob("*.csv"))
+
+
+def test_advice_follows_what_was_reached_and_not_the_name_of_a_class(tiny, tmp_path):
+    change = {"workload.source.classes": "[background, glacier, debris, missed_ice]", "workload.criteria.mcc": 0.5}
+    task = load_task(tiny(change))
+    reached = {"mcc": 0.9, **{f"iou_{name}": 1.0 for name in ("glacier", "debris", "missed_ice")}}
+    assert "What helps" not in task.report(reached, tmp_path)
+    assert "What helps" in task.report({**reached, "mcc": 0.4}, tmp_path)
+
+
+def test_planning_imports_neither_readers_nor_figures():
+    program = (
+        "import sys, torch\nfrom lib.task import find_task, load_config\n"
+        "task = find_task('glacier')(load_config('configs/glacier_pretrain_small.yaml'))\n"
+        "task.loss(task.model(), task.example_batch(1, torch.device('cpu')))\n"
+        "print(*(name for name in sys.modules if name.startswith('workloads.glacier.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    modules = {name.removeprefix("workloads.glacier.") for name in done.stdout.split()}
+    assert modules == {"settings", "losses", "augment", "model"}
+
+
+def test_an_example_batch_has_what_training_has(tiny):
+    task = load_task(tiny())
+    made = task.example_batch(3, torch.device("cpu"))
+    part = task.datasets()["train"]
+    real = task.collate([part[i] for i in range(3)], torch.Generator())
+    assert {k: (v.shape, v.dtype) for k, v in made.items()} == {k: (v.shape, v.dtype) for k, v in real.items()}
+
+
+@pytest.mark.usefixtures("without_figures", "without_baseline")
+def test_weights_of_seven_bands_start_a_run_of_five(tiny, tmp_path, capsys):
+    seven = "[blue, green, red, nir, swir1, thermal, swir2]"
+    first = {**GENERATED, "workload.source.bands": seven, "run.name": "seven", "training.max_steps": 1}
+    launch.train(tiny(first))
+    five = {
+        **GENERATED, "workload.source.bands": "[blue, green, red, swir1, thermal]", "run.name": "five",
+        "training.max_steps": 1, "workload.initial.bands": seven,
+        "run.initial_weights": str(tmp_path / "runs" / "seven"),
+    }  # fmt: skip
+    capsys.readouterr()
+    launch.train(tiny(five))
+    said = capsys.readouterr().out
+    assert "First convolution: 5 of 5 bands by name" in said and "left out: nir, swir2" in said
+
+
+@pytest.mark.skipif(not (SAMPLES / "landsat8_bqa").is_dir(), reason="sample data is not there")
+def test_a_real_landsat_scene_trains_on_water_and_cloud(tmp_path, tiny, without_figures):
+    """Masks from the quality band (pre-collection bits: cloud 14-15, water 4-5), split by squares of the map."""
+    for number, band in enumerate((2, 3, 4, 6, 10), 1):
+        (tmp_path / "real" / f"Band{number}").mkdir(parents=True)
+        (tmp_path / "real" / f"Band{number}" / "scene.tif").symlink_to(SAMPLES / "landsat8_bqa" / f"l8_B{band}.tif")
+    with rasterio.open(SAMPLES / "landsat8_bqa" / "l8_BQA.tif") as file:
+        quality = file.read(1)
+        place = (file.transform.c, file.transform.f)
+        pixel = file.transform.a
+        crs = file.crs
+    mask = np.where((quality >> 4 & 3) >= 2, 1, 0)
+    mask = np.where((quality >> 14 & 3) >= 2, 2, mask).astype(np.uint8)
+    write_tiff(tmp_path / "real" / "label" / "scene.tif", mask, place, crs, pixel=pixel)
+    config = tiny(
+        {
+            "data.dir": str(tmp_path / "real"),
+            "workload.source": {
+                "bands": ["blue", "green", "red", "swir1", "thermal"],
+                "classes": ["land", "water", "cloud"],
+                "codes": [0, 1, 2],
+            },
+            "workload.tiles": {"size": 64},
+            "workload.split": {"by": "map", "square": 2, "validation": 0.2, "test": 0.2},
+            "workload.sampling": {},
+        }
+    )
+    summary = launch.train(config)
+    assert summary.reason == "completed" and "iou_water" in summary.metrics
+    assert summary.baseline["mcc"] > 0.3, "the quality band comes from these very bands"

@@ -1,0 +1,121 @@
+"""Scores of tiles put together by scene, gains over baselines with intervals, and the worst scenes."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+
+from lib.scores import IGNORE, Confusion, scores_of
+from workloads.glacier.judging import Judged, gains, measured, strongest, tile_counts
+
+CLASSES = ("land", "ice", "lake")
+
+
+def drawn(tiles=6, classes=3, seed=0):
+    return np.random.default_rng(seed).integers(0, 50, (tiles, classes, classes))
+
+
+def right(shares, pixels=1000):
+    """(tiles, 2, 2) counts of two equal classes of which a share is right."""
+    return np.array([[[share, 1 - share], [1 - share, share]] for share in shares]) * pixels
+
+
+def test_counts_of_tiles_are_confusions_of_each():
+    draw = np.random.default_rng(0)
+    predicted, truth = (torch.from_numpy(draw.integers(0, 3, (4, 5, 6)).astype(np.uint8)) for _ in "ab")
+    truth[1] = IGNORE
+    truth[2, :2] = IGNORE
+    counts = tile_counts(predicted, truth, 3)
+    for tile in range(4):
+        alone = Confusion(3)
+        alone.add(predicted[tile], truth[tile])
+        assert (counts[tile].numpy() == alone.matrix).all()
+
+
+def test_measures_of_many_matrices_are_those_of_one():
+    counts = drawn()
+    counts[1, :, 2] = counts[1, 2] = 0  # neither there nor predicted
+    counts[2, 1:] = 0  # one class alone
+    for matrix, (mcc, iou) in zip(counts, measured(counts), strict=True):
+        scores = scores_of(matrix, CLASSES)
+        assert (mcc, iou) == pytest.approx((scores["mcc"], scores["mean_iou"]), abs=1e-12)
+    assert measured(np.zeros((3, 3))).tolist() == [0, 0]
+
+
+def test_a_gain_that_every_scene_has_is_beyond_its_interval_and_one_of_one_scene_is_not():
+    low, high = (right(np.linspace(start, start + 0.1, 8)) for start in (0.7, 0.8))
+    gain = gains(high, low, range(8))["mcc"]
+    assert gain.value == pytest.approx(0.2) and 0 < gain.low <= gain.value <= gain.high < 0.3
+    lucky = low.copy()
+    lucky[0] = right([1.0])[0]
+    gain = gains(lucky, low, range(8))["mcc"]
+    assert gain.low == 0 < gain.value < gain.high, "a third of the draws lack that scene"
+
+
+def test_a_gain_counts_one_set_of_classes_for_both_methods():
+    """One method alone predicts a class that is not there: the other one's mean is over that class too."""
+    exact, strange = np.diag([10, 10, 0]), np.diag([10, 9, 0])
+    strange[1, 2] = 1
+    gain = gains(np.stack([strange] * 2), np.stack([exact] * 2), list("ab"))["mean_iou"]
+    assert gain.value == gain.low == gain.high == pytest.approx((1 + 0.9) / 3 - 2 / 3)
+
+
+def test_methods_are_paired_by_scene_and_tiles_of_a_scene_are_one_draw():
+    """Scenes differ far more than methods do: unpaired, or by tile, the interval would be another one."""
+    hard = right([0.55, 0.6, 0.9, 0.95])
+    easier = right([0.57, 0.62, 0.92, 0.97])
+    gain = gains(easier, hard, list("abcd"))["mcc"]
+    assert gain.low == pytest.approx(gain.high) == pytest.approx(0.04)
+    hard, uneven = right([0.6] * 8), right([0.62] * 4 + [0.6] * 4)
+    by_tile, by_scene = (gains(uneven, hard, units)["mcc"] for units in (list("abcdefgh"), list("aaaabbbb")))
+    assert by_tile.value == by_scene.value and by_scene.high - by_scene.low > by_tile.high - by_tile.low
+    assert np.isnan(gains(easier, easier, list("aaaa"))["mcc"].low), "one scene has no interval"
+
+
+def judged(counts, baselines, numbers=None, name="network"):
+    numbers = np.arange(len(counts)) if numbers is None else np.array(numbers)
+    scenes = [f"s{index // 2}" for index in range(len(counts))]
+    return Judged(("land", "ice"), counts, baselines, numbers, scenes, scenes, name)
+
+
+def test_the_strongest_baseline_is_named_and_whether_the_network_is_above_it():
+    weak, strong = right([0.6] * 4), right([0.7, 0.8, 0.7, 0.8])
+    assert strongest({"weak": weak, "strong": strong}) == "strong"
+    text = judged(right([0.9] * 4), {"weak": weak, "strong": strong}).text()
+    assert "The network is above the strongest baseline by MCC, strong: +0.300 [" in text
+    assert "holds 0" not in text and "draws of 2 scenes, paired" in text
+    text = judged(right([0.8, 0.8, 0.7, 0.7]), {"strong": strong}).text()
+    assert "The network is level with the strongest baseline" in text and "this test does not tell them apart" in text
+    text = judged(right([0.6] * 4), {"strong": strong}).text()
+    assert "The network is below the strongest baseline" in text and "holds 0" not in text
+    alone = Judged(("land", "ice"), strong, {"weak": right([0.6] * 4)}, np.arange(4), ["s"] * 4, ["s"] * 4)
+    assert "one scene alone" in alone.text() and "[" not in alone.text().split("\n\n")[1]
+
+
+def test_baselines_on_some_tiles_are_compared_with_the_network_on_these():
+    network = right([1.0, 0.5, 1.0, 0.5])
+    text = judged(network, {"weak": right([0.75, 0.75])}, numbers=[0, 2]).text()
+    assert text.startswith("2 of 4 tiles of the test") and "network less weak  +0.500" in text
+
+
+def test_scenes_are_listed_from_the_worst_and_the_tables_are_written(tmp_path):
+    counts = right([0.9, 0.9, 0.6, 0.7, 0.8, 0.8])
+    one = judged(counts, {"weak": counts})
+    one.write(tmp_path)
+    with (tmp_path / "scenes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["scene"] for row in rows] == ["s1", "s2", "s0"] and rows[0]["wrong"] == "0.3500"
+    assert rows[0]["pixels"] == "4000" and float(rows[0]["iou_ice"]) == pytest.approx(0.65 / 1.35, abs=1e-4)
+    assert (tmp_path / "baselines.csv").read_text().splitlines()[0] == "method,mcc,mean_iou,iou_land,iou_ice"
+    assert one.text().split("\n\n")[-1].splitlines()[2].startswith("s1")
+    many = right(np.linspace(0.5, 1, 14))
+    assert "of 7; scenes.csv has all" in judged(many, {}).text() and "gain" not in judged(many, {}).text()
+
+
+def test_a_class_that_a_scene_lacks_is_absent_there(tmp_path):
+    counts = np.zeros((1, 2, 2), int)
+    counts[0, 0, 0] = 5
+    judged(counts, {}).write(tmp_path)
+    assert (tmp_path / "scenes.csv").read_text().splitlines()[1].endswith("1.0000,absent")
+    assert not (tmp_path / "baselines.csv").exists()

@@ -1,0 +1,375 @@
+"""Each loss against plain loops and against numerical gradients, with ignored pixels."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lib.scores import IGNORE
+from workloads.glacier import losses
+from workloads.glacier.losses import distance_maps
+from workloads.glacier.settings import TERMS, Loss
+
+ALL = Loss(focal=1, dice=1, mcc=1, boundary=1, tversky=1, lovasz=1)
+
+
+def only(term, **more):
+    return Loss(**{**dict.fromkeys(TERMS, 0.0), term: 1.0, **more})
+
+
+def maps(mask, classes):
+    return torch.stack([torch.from_numpy(distance_maps(tile.numpy(), classes)) for tile in mask])
+
+
+def scene(tiles=3, classes=4, size=8, ignored=0.2, seed=0, dtype=torch.float64):
+    """Logits, masks with coherent regions and ignored pixels, and distance maps."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randint(0, classes, (tiles, size // 2, size // 2), generator=generator, dtype=torch.uint8)
+    mask = coarse.repeat_interleave(2, 1).repeat_interleave(2, 2)
+    mask[torch.rand(mask.shape, generator=generator) < ignored] = IGNORE
+    logits = 2 * torch.randn(tiles, classes, size, size, generator=generator, dtype=dtype)
+    return logits, mask, maps(mask, classes)
+
+
+# --- references: one tile at a time, one pixel at a time --------------------------------------------------------------
+
+
+def softmax(values):
+    top = max(values)
+    powers = [math.exp(value - top) for value in values]
+    return [power / sum(powers) for power in powers]
+
+
+def pixels_of(logits, mask):
+    """[(probabilities, true class, row, column)] of a tile's valid pixels."""
+    K, H, W = logits.shape
+    return [
+        (softmax([float(logits[k, i, j]) for k in range(K)]), int(mask[i, j]), i, j)
+        for i in range(H)
+        for j in range(W)
+        if mask[i, j] != IGNORE
+    ]
+
+
+def slow_focal(logits, mask, classes, gamma=2.0):
+    return sum(-((1 - p[true]) ** gamma) * math.log(p[true]) for p, true, _, _ in pixels_of(logits, mask))
+
+
+def slow_dice(logits, mask, classes):
+    pixels, scores = pixels_of(logits, mask), []
+    for k in {true for _, true, _, _ in pixels}:
+        overlap = sum(p[k] for p, true, _, _ in pixels if true == k)
+        total = sum(p[k] for p, _, _, _ in pixels) + sum(true == k for _, true, _, _ in pixels)
+        scores.append(1 - 2 * overlap / total)
+    return sum(scores) / len(scores) if scores else 0.0
+
+
+def slow_mcc(logits, mask, classes):
+    """By Gorodkin's first definition, of covariances of indicator vectors over pixels, not by the confusion matrix."""
+    pixels = pixels_of(logits, mask)
+    if len({true for _, true, _, _ in pixels}) < 2:
+        return 0.0
+    truth = np.array([[float(true == k) for k in range(classes)] for _, true, _, _ in pixels])
+    p = np.array([probabilities for probabilities, _, _, _ in pixels])
+    # the variance of the prediction is that of shares: 1 - sum of squares of its mean, as for hard labels
+    covariance = ((truth - truth.mean(0)) * (p - p.mean(0))).sum(1).mean()
+    spread = (1 - (truth.mean(0) ** 2).sum()) * (1 - (p.mean(0) ** 2).sum())
+    return 1 - covariance / math.sqrt(spread + 1e-8)
+
+
+def slow_distance(mask, k):
+    """Signed, in pixels, by looking at every pair of pixels."""
+    H, W = mask.shape
+    places = [(i, j) for i in range(H) for j in range(W)]
+    inside = [(i, j) for i, j in places if mask[i, j] == k]
+    others = [(i, j) for i, j in places if mask[i, j] not in (k, IGNORE)]
+    found = np.zeros((H, W))
+    if inside and others:
+        for i, j in places:
+            near = min(math.dist((i, j), place) for place in (others if mask[i, j] == k else inside))
+            found[i, j] = 1 - near if mask[i, j] == k else near
+    return found
+
+
+def slow_boundary(logits, mask, classes):
+    pixels = pixels_of(logits, mask)
+    present = {true for _, true, _, _ in pixels}
+    if len(present) < 2:
+        return 0.0
+    phi = {k: slow_distance(mask.numpy(), k) / max(mask.shape) for k in present}
+    return sum(p[k] * phi[k][i, j] for p, _, i, j in pixels for k in present) / len(pixels) / len(present)
+
+
+def brute_lovasz(errors, truth):
+    """The definition (Berman et al. 2018, definition 1): sets of mistakes grow in the order of their errors."""
+
+    def lost(wrong):
+        right = truth.copy()
+        right[wrong] = ~right[wrong]  # the prediction with these mistakes
+        return 1 - (right & truth).sum() / max(1, (right | truth).sum())
+
+    order = np.argsort(-errors, kind="stable")
+    sets = [lost(order[:n]) for n in range(len(order) + 1)]
+    return sum(errors[i] * (sets[n + 1] - sets[n]) for n, i in enumerate(order))
+
+
+def slow_lovasz(logits, mask, classes):
+    pixels = pixels_of(logits, mask)
+    truth = np.array([true for _, true, _, _ in pixels])
+    present = sorted(set(truth.tolist()))
+    errors = [np.abs((truth == k) - np.array([p[k] for p, _, _, _ in pixels])) for k in present]
+    found = [brute_lovasz(error, truth == k) for k, error in zip(present, errors, strict=True)]
+    return sum(found) / len(found) if found else 0.0
+
+
+def slow_tversky(logits, mask, classes, missed=0.7):
+    pixels, scores = pixels_of(logits, mask), []
+    for k in {true for _, true, _, _ in pixels}:
+        hit = sum(p[k] for p, true, _, _ in pixels if true == k)
+        lost = sum(1 - p[k] for p, true, _, _ in pixels if true == k)
+        false = sum(p[k] for p, true, _, _ in pixels if true != k)
+        scores.append(1 - hit / (hit + missed * lost + (1 - missed) * false))
+    return sum(scores) / len(scores) if scores else 0.0
+
+
+SLOW = {
+    "focal": slow_focal, "dice": slow_dice, "mcc": slow_mcc, "boundary": slow_boundary, "tversky": slow_tversky,
+    "lovasz": slow_lovasz,
+}  # fmt: skip
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("classes, ignored", [(4, 0.2), (2, 0.0), (3, 0.7)])
+def test_each_term_equals_its_slow_reference(term, classes, ignored):
+    logits, mask, distances = scene(classes=classes, ignored=ignored, seed=classes)
+    got = losses.sums(only(term), logits, mask, distances)
+    want = sum(SLOW[term](tile, truth, classes) for tile, truth in zip(logits, mask, strict=True))
+    # float16 distance maps bound the boundary term: 11 bits each
+    assert got.keys() == {term} and float(got[term]) == pytest.approx(want, rel=2e-4 if term == "boundary" else 1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 3.0])
+def test_gamma_of_the_focal_loss(gamma):
+    logits, mask, _ = scene()
+    want = sum(slow_focal(tile, truth, 4, gamma) for tile, truth in zip(logits, mask, strict=True))
+    assert float(losses.sums(only("focal", gamma=gamma), logits, mask)["focal"]) == pytest.approx(want, rel=1e-6)
+
+
+def test_gamma_0_is_the_cross_entropy():
+    logits, mask, _ = scene()
+    want = torch.nn.functional.cross_entropy(logits, mask.long(), ignore_index=IGNORE, reduction="sum")
+    assert torch.allclose(losses.sums(only("focal", gamma=0.0), logits, mask)["focal"], want)
+
+
+def test_a_sure_prediction_has_the_mcc_and_the_dice_of_scikit_learn():
+    from sklearn.metrics import f1_score, matthews_corrcoef
+
+    _, mask, _ = scene(tiles=1, seed=5)
+    guess = torch.randint(0, 4, mask.shape, generator=torch.Generator().manual_seed(1))
+    logits = 200.0 * torch.nn.functional.one_hot(guess, 4).movedim(-1, 1).double()
+    got = losses.sums(Loss(focal=0, dice=1, mcc=1), logits, mask)
+    y, x = mask[mask != IGNORE].numpy(), guess[mask != IGNORE].numpy()
+    assert 1 - float(got["mcc"]) == pytest.approx(matthews_corrcoef(y, x), abs=1e-6)
+    assert 1 - float(got["dice"]) == pytest.approx(f1_score(y, x, average="macro"), abs=1e-6)
+
+
+def test_the_truth_itself_costs_nothing_and_is_the_lowest_for_the_boundary():
+    _, mask, distances = scene(ignored=0.1)
+    labels = mask.masked_fill(mask == IGNORE, 0).long()
+    sure = 200.0 * torch.nn.functional.one_hot(labels, 4).movedim(-1, 1).double()
+    right = losses.sums(ALL, sure, mask, distances)
+    assert all(abs(float(right[term])) < 1e-5 for term in ("focal", "dice", "mcc", "tversky", "lovasz"))
+    for shift in (1, 2, 3):
+        wrong = losses.sums(ALL, sure.roll(shift, 1), mask, distances)
+        assert all(float(wrong[term]) > float(right[term]) + 0.1 for term in TERMS)
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_gradients_are_those_of_finite_differences(term):
+    logits, mask, distances = scene(tiles=2, classes=3, size=4, seed=3)
+    logits.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: losses.sums(only(term), x, mask, distances)[term], logits)
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_an_ignored_pixel_has_no_gradient_and_its_logits_do_not_matter(term):
+    logits, mask, distances = scene()
+    ignored = (mask == IGNORE)[:, None].expand_as(logits)
+    once = logits.clone().requires_grad_()
+    value = losses.sums(only(term), once, mask, distances)[term]
+    value.backward()
+    assert (once.grad[ignored] == 0).all() and once.grad[~ignored].abs().sum() > 0
+    other = torch.where(ignored, 30.0, logits)
+    assert torch.allclose(losses.sums(only(term), other, mask, distances)[term], value)
+
+
+def test_a_tile_without_valid_pixels_is_zero_in_loss_gradient_and_count():
+    logits, mask, _ = scene(dtype=torch.float32)
+    mask[1] = IGNORE
+    distances = maps(mask, 4)
+    logits.requires_grad_()
+    found = losses.sums(ALL, logits, mask, distances)
+    sum(found.values()).backward()
+    assert torch.isfinite(logits.grad).all() and (logits.grad[1] == 0).all() and logits.grad[0].abs().sum() > 0
+    rest = losses.sums(ALL, logits[[0, 2]], mask[[0, 2]], distances[[0, 2]])
+    assert all(torch.allclose(found[term], rest[term]) for term in TERMS)
+    assert losses.count(ALL, mask) == losses.count(ALL, mask[[0, 2]])
+    alone = losses.sums(ALL, logits.detach()[1:2], mask[1:2], distances[1:2])
+    assert all(float(value) == 0 for value in alone.values())
+    assert losses.count(ALL, mask[1:2]) == dict.fromkeys(TERMS, 0)
+
+
+def test_a_tile_of_one_class_has_no_mcc_and_no_boundary():
+    logits, mask, _ = scene(tiles=1)
+    mask[mask != IGNORE] = 0
+    logits.requires_grad_()
+    found = losses.sums(ALL, logits, mask, maps(mask, 4))
+    sum(found.values()).backward()
+    assert found["mcc"].item() == found["boundary"].item() == 0 and torch.isfinite(logits.grad).all()
+    known = {"focal": int((mask == 0).sum()), "dice": 1, "mcc": 0, "boundary": 0, "tversky": 1, "lovasz": 1}
+    assert losses.count(ALL, mask) == known
+
+
+@pytest.mark.parametrize("scale", [1e2, 1e4])
+def test_saturated_logits_have_finite_gradients(scale):
+    """A network that is sure of one class everywhere: p is exactly 0 or 1, and the MCC has no spread."""
+    _, mask, distances = scene(dtype=torch.float32)
+    logits = torch.zeros(3, 4, 8, 8)
+    logits[:, 0] = scale
+    logits.requires_grad_()
+    for gamma in (0.5, 2.0):
+        sum(losses.sums(Loss(1, 1, 1, 1, gamma), logits, mask, distances).values()).backward()
+    assert torch.isfinite(logits.grad).all()
+
+
+# --- the contract -----------------------------------------------------------------------------------------------------
+
+
+def test_sums_and_counts_add_up_over_micro_batches():
+    logits, mask, distances = scene(tiles=5)
+    mask[2], mask[3] = IGNORE, torch.where(mask[3] == IGNORE, IGNORE, 1)
+    distances = maps(mask, 4)
+    whole, counted = losses.sums(ALL, logits, mask, distances), losses.count(ALL, mask)
+    parts = [slice(0, 2), slice(2, 3), slice(3, 5)]
+    for term in TERMS:
+        values = [losses.sums(ALL, logits[s], mask[s], distances[s])[term] for s in parts]
+        assert torch.allclose(sum(values), whole[term])
+        assert sum(losses.count(ALL, mask[s])[term] for s in parts) == counted[term]
+    pixels = int((mask != IGNORE).sum())
+    assert counted == {"focal": pixels, "dice": 4, "mcc": 3, "boundary": 3, "tversky": 4, "lovasz": 4}
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_under_autocast_the_arithmetic_stays_in_single_precision(half):
+    logits, mask, distances = scene(dtype=torch.float32)
+    logits = logits.to(half)
+    want = losses.sums(ALL, logits.float(), mask, distances)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = losses.sums(ALL, logits, mask, distances)
+    assert all(got[term].dtype == torch.float32 and torch.equal(got[term], want[term]) for term in TERMS)
+
+
+def test_terms_without_weight_are_neither_computed_nor_counted():
+    logits, mask, _ = scene()
+    loss = Loss(focal=0.6, dice=0.4)
+    assert losses.sums(loss, logits, mask).keys() == losses.count(loss, mask).keys() == {"focal", "dice"}
+    with pytest.raises(ValueError, match="needs the distance maps"):
+        losses.sums(ALL, logits, mask)
+    with pytest.raises(ValueError, match="Every term of the loss has the weight 0"):
+        Loss(focal=0, dice=0)
+
+
+def test_the_boundary_is_ramped_in():
+    loss = Loss(0.25, 0.25, 0.35, 0.15, ramp_steps=30)
+    assert losses.weights(loss, 0) == {"focal": 0.25, "dice": 0.25, "mcc": 0.35, "boundary": 0.0}
+    assert losses.weights(loss, 10)["boundary"] == pytest.approx(0.05)
+    assert losses.weights(loss, 30) == losses.weights(loss, 500) == losses.weights(Loss(0.25, 0.25, 0.35, 0.15), 0)
+
+
+def test_the_loss_goes_down_along_its_gradient():
+    logits, mask, distances = scene()
+    for _ in range(200):
+        logits.requires_grad_()
+        found, counted = losses.sums(ALL, logits, mask, distances), losses.count(ALL, mask)
+        (gradient,) = torch.autograd.grad(sum(found[term] / counted[term] for term in TERMS), logits)
+        logits = logits.detach() - 5.0 * gradient
+    guess = logits.argmax(1)
+    assert (guess == mask)[mask != IGNORE].double().mean() > 0.99
+
+
+# --- distance maps ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_distance_maps_equal_the_distances_of_all_pairs(seed):
+    _, mask, _ = scene(tiles=1, size=12, ignored=0.3, seed=seed)
+    got = distance_maps(mask[0].numpy(), 5)  # the fifth class is absent
+    for k in range(5):
+        assert got[k].astype(float) * 12 == pytest.approx(slow_distance(mask[0].numpy(), k), abs=0.01)
+    assert not got[4].any()
+
+
+def test_the_pixels_at_a_rim_are_at_0_inside_and_at_1_outside():
+    mask = np.zeros((8, 16), np.uint8)
+    mask[:, 6:] = 1
+    rows = distance_maps(mask, 2)[:, 0].astype(float) * 16
+    assert rows[1].tolist() == [6 - j if j < 6 else 6.0 - j for j in range(16)]
+    assert rows[0].tolist() == [j - 5 for j in range(16)]
+
+
+def test_ignored_pixels_make_no_rim():
+    mask = np.ones((9, 9), np.uint8)
+    mask[:, :2] = 0
+    cut = mask.copy()
+    cut[4, 5:7] = IGNORE
+    assert (distance_maps(mask, 2)[:, cut != IGNORE] == distance_maps(cut, 2)[:, cut != IGNORE]).all()
+
+
+def test_a_tile_of_one_class_or_none_has_empty_maps():
+    for label in (1, IGNORE):
+        assert not distance_maps(np.full((4, 4), label, np.uint8), 3).any()
+
+
+def test_class_weights_weigh_the_pixels_of_the_focal_loss_and_what_it_is_divided_by():
+    torch.manual_seed(0)
+    logits, mask = torch.randn(2, 3, 4, 4), torch.randint(3, (2, 4, 4), dtype=torch.uint8)
+    mask[0, 0] = IGNORE
+    plain, weighted = Loss(focal=1, dice=0), Loss(focal=1, dice=0, class_weights=(1, 0.5, 10))
+    of_class = [
+        losses.sums(plain, logits, torch.where(mask == k, mask, torch.tensor(IGNORE, dtype=torch.uint8)))["focal"]
+        for k in range(3)
+    ]
+    total = losses.sums(weighted, logits, mask)["focal"]
+    assert torch.allclose(total, of_class[0] + 0.5 * of_class[1] + 10 * of_class[2])
+    pixels = [(mask == k).sum().item() for k in range(3)]
+    assert losses.count(weighted, mask)["focal"] == pixels[0] + 0.5 * pixels[1] + 10 * pixels[2]
+    even = Loss(focal=1, dice=0, class_weights=(1, 1, 1))
+    assert torch.equal(losses.sums(even, logits, mask)["focal"], losses.sums(plain, logits, mask)["focal"])
+
+
+def test_for_sure_answers_lovasz_is_one_less_the_mean_iou():
+    truth = torch.tensor([[[0, 0, 1, 1, 1, 0]]], dtype=torch.uint8)
+    said = torch.tensor([[[0, 1, 1, 1, 0, 0]]])
+    logits = 1e4 * torch.nn.functional.one_hot(said, 2).permute(0, 3, 1, 2).double()
+    got = losses.sums(Loss(focal=0, dice=0, lovasz=1), logits, truth)["lovasz"]
+    assert got.item() == pytest.approx(1 - (2 / 4 + 2 / 4) / 2)
+
+
+def test_tversky_counts_what_is_missed_and_what_is_wrongly_found_and_halves_are_dice():
+    truth = torch.tensor([[[0, 0, 0, 1, 1]]], dtype=torch.uint8)
+    said = torch.tensor([[[0, 0, 0, 0, 1]]])  # one of class 1 missed, which class 0 wrongly has
+    logits = 1e4 * torch.nn.functional.one_hot(said, 2).permute(0, 3, 1, 2).double()
+    got = losses.sums(Loss(focal=0, dice=0, tversky=1, missed=0.7), logits, truth)["tversky"]
+    assert got.item() == pytest.approx(1 - (3 / (3 + 0.3) + 1 / (1 + 0.7)) / 2)
+    torch.manual_seed(0)
+    logits = torch.randn(1, 2, 1, 5)
+    both = losses.sums(Loss(focal=0, dice=1, tversky=1, missed=0.5), logits, truth)
+    assert both["tversky"].item() == pytest.approx(both["dice"].item(), rel=1e-6)
+    assert losses.sums(Loss(focal=0, dice=0, tversky=1, missed=0), logits - 1e4 * said[:, None], truth)

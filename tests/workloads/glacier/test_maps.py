@@ -1,0 +1,307 @@
+"""Masks of whole scenes: window by window as in one piece, in the input's georeference, by one model or several."""
+
+import ast
+import weakref
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from torch import nn
+
+from lib.errors import BadInput
+from lib.launch import ensemble
+from lib.report.summary import Summary
+from tests.conftest import ROOT
+from tests.workloads.glacier.files import scene, write_bands, write_scenes
+from trainbook.commands import main
+from workloads.glacier import geotiff, maps
+from workloads.glacier.settings import Prediction, Source
+
+TWO = Source(bands=("red", "nir"))
+
+
+class ByPixel(nn.Module):
+    """Logits that depend on the pixel alone: windows, flips and turns change nothing."""
+
+    def __init__(self, shift=0.0):
+        super().__init__()
+        self.shift = nn.Parameter(torch.tensor(shift))
+
+    def forward(self, image):
+        x = torch.where(image.isnan(), 0.0, image - 100)
+        return torch.stack([x[:, 0], x[:, 1], -x[:, 0], -x[:, 1] + self.shift], 1)
+
+
+class Directed(nn.Module):
+    """Logits that depend on the direction: only averaging over all views makes them even."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(()))
+
+    def forward(self, image):
+        ramp = torch.linspace(-3, 3, image.shape[-1]).expand(image.shape[0], *image.shape[-2:])
+        return torch.stack([ramp, -ramp], 1)
+
+
+def expected(image, shift=0.0):
+    x = image - 100
+    return np.asarray(TWO.codes, np.uint8)[np.stack([x[0], x[1], -x[0], -x[1] + shift]).argmax(0)]
+
+
+@pytest.mark.parametrize("size", [(64, 64), (100, 75), (32, 200), (20, 33)])
+def test_windows_give_what_the_whole_scene_gives(tmp_path, size):
+    image, _ = scene(3, size)
+    write_bands(tmp_path / "data", "img001", image, None)
+    found = maps.masks([ByPixel()], tmp_path / "data", TWO, 32, None)
+    assert np.array_equal(found["img001"], expected(image))
+
+
+@pytest.mark.parametrize("height, width, size", [(64, 64, 32), (100, 75, 32), (20, 200, 32), (33, 32, 32)])
+def test_the_windows_cores_cover_each_pixel_once_and_keep_away_from_inner_borders(height, width, size):
+    seen = np.zeros((height, width), int)
+    for (top, left, h, w), (rows, columns) in maps.windows(height, width, size):
+        seen[rows, columns] += 1
+        assert top >= 0 and left >= 0 and top + h <= height and left + w <= width
+        for start, stretch, length, whole in ((top, rows, h, height), (left, columns, w, width)):
+            assert stretch.start == 0 or stretch.start - start >= size // 4 - 1
+            assert stretch.stop == whole or start + length - stretch.stop >= size // 4 - 1
+    assert (seen == 1).all()
+
+
+def test_the_map_has_the_inputs_georeference_and_says_where_there_is_no_data(tmp_path):
+    image, _ = scene()
+    image[:, 5:9, 7] = np.nan
+    write_bands(tmp_path / "data", "img001", image, None, origin=(600, 9000))
+    found = maps.masks([ByPixel()], tmp_path / "data", TWO, 32, tmp_path / "out")
+    places = tmp_path / "data" / "Band1" / "img001.tif", tmp_path / "out" / "img001.tif"
+    with rasterio.open(places[0]) as given, rasterio.open(places[1]) as made:
+        assert (made.crs, made.transform, made.shape) == (given.crs, given.transform, given.shape)
+        mask = made.read(1)
+        assert made.nodata == 254, "255 is a class here"
+    known = ~np.isnan(image[0])
+    assert (mask[5:9, 7] == 254).all() and (mask == 254).sum() == 4
+    assert np.array_equal(mask[known], expected(image)[known]) and np.array_equal(found["img001"], mask)
+    assert np.array_equal(maps.filled(mask, TWO), np.where(known, mask, 0)), "for who takes codes alone"
+
+
+@pytest.mark.parametrize(
+    "codes, dtype, nodata",
+    [
+        ((0, 1), "uint8", 255), ((0, 85, 170, 255), "uint8", 254), ((311, 512), "uint16", 255), ((-1, 1), "int16", 255),
+        ((0, 16711680), "int32", 255), ((255, 65535), "uint16", 65534), (tuple(range(250, 256)), "uint8", 249),
+    ],
+)  # fmt: skip
+def test_codes_of_any_whole_number_are_mapped_in_the_smallest_type_with_a_free_number(codes, dtype, nodata):
+    assert geotiff.coding(codes) == (np.dtype(dtype), nodata)
+
+
+def test_codes_beyond_a_byte_are_predicted_and_come_back(tmp_path):
+    source = Source(bands=("red", "nir"), codes=(-1, 311, 512, 70_000))
+    image, _ = scene(size=(40, 33))
+    image[:, 3, 3] = np.nan
+    write_bands(tmp_path / "data", "img001", image, None)
+    found = maps.masks([ByPixel()], tmp_path / "data", source, 32, tmp_path / "out")["img001"]
+    known = ~np.isnan(image[0])
+    classes = np.asarray(TWO.codes).searchsorted(expected(image))
+    assert np.array_equal(found[known], np.asarray(source.codes)[classes][known])
+    assert found[3, 3] == 255
+    with pytest.raises(ValueError, match="The code 5000000000 is no number of 32 bits"):
+        Source(codes=(0, 1, 2, 5_000_000_000))
+
+
+def test_a_map_opens_in_a_gis_with_colours_names_and_overviews(tmp_path):
+    write_bands(tmp_path / "data", "img001", scene(size=(700, 600))[0], None)
+    maps.masks([ByPixel()], tmp_path / "data", TWO, 512, tmp_path / "out", Prediction(views=1))
+    with rasterio.open(tmp_path / "out" / "img001.tif") as made:
+        assert made.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG" and made.block_shapes == [(512, 512)]
+        assert made.overviews(1) == [2]
+        assert made.colormap(1)[85] == (127, 200, 248, 255) and made.tags()["CLASS_255"] == "lake"
+        codes = set(np.unique(made.read(1)))
+    with rasterio.open(tmp_path / "out" / "img001.tif", overview_level=0) as smaller:
+        assert set(np.unique(smaller.read(1))) <= codes, "an overview holds codes and no means of them"
+    style = ElementTree.parse(tmp_path / "out" / "img001.qml")
+    assert [(e.get("value"), e.get("label"), e.get("color")) for e in style.iter("paletteEntry")][1] == (
+        "85", "glacier", "#7fc8f8",
+    )  # fmt: skip
+
+
+def test_probabilities_and_uncertainty_are_those_of_the_mean_over_views_and_models(tmp_path):
+    image, _ = scene(size=(32, 32))
+    image[:, 0, 0] = np.nan
+    write_bands(tmp_path / "data", "img001", image, None)
+    models = [ByPixel(0.0), ByPixel(30.0)]
+    maps.masks(models, tmp_path / "data", TWO, 32, tmp_path / "out", Prediction(probabilities=True, uncertainty=True))
+    p = maps.probabilities(models, torch.from_numpy(image)[None])[0].numpy()
+    with rasterio.open(tmp_path / "out" / "img001_probabilities.tif") as file:
+        assert file.descriptions == TWO.classes and file.nodata == 255
+        percent = file.read()
+    known = ~np.isnan(image[0])
+    assert np.abs(percent[:, known] - 100 * p[:, known]).max() <= 0.51 and (percent[:, 0, 0] == 255).all()
+    with rasterio.open(tmp_path / "out" / "img001_uncertainty.tif") as file:
+        entropy = -(p * np.log(np.maximum(p, 1e-30))).sum(0) / np.log(4)
+        assert np.abs(file.read(1)[known] - 100 * entropy[known]).max() <= 0.51 and file.read(1)[0, 0] == 255
+
+
+def test_views_and_batch_are_options_and_the_batch_changes_no_answer(tmp_path):
+    image, _ = scene(size=(100, 75))
+    write_bands(tmp_path / "data", "img001", image, None)
+    seen = []
+
+    class Watched(ByPixel):
+        def forward(self, image):
+            seen.append(len(image))
+            return super().forward(image)
+
+    found = maps.masks([Watched()], tmp_path / "data", TWO, 32, None, Prediction(views=2, batch=5))
+    assert np.array_equal(found["img001"], expected(image))
+    windows = len(list(maps.windows(100, 75, 32)))
+    assert max(seen) == 5 and len(seen) == 2 * -(-windows // 5)
+
+
+def test_what_is_done_is_skipped_until_models_options_or_files_change(tmp_path, capsys):
+    def predict(model, **options):
+        before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*")}
+        maps.masks([model], tmp_path / "data", TWO, 32, tmp_path / "out", Prediction(views=1, **options))
+        after = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*")}
+        return {path.name for path in after if before.get(path) != after[path]}, capsys.readouterr().out
+
+    for name in ("a", "b"):
+        write_bands(tmp_path / "data", name, scene(size=(32, 32))[0], None)
+    everything = {"a.tif", "a.qml", "b.tif", "b.qml"}
+    assert predict(ByPixel())[0] == everything
+    changed, said = predict(ByPixel())
+    assert changed == set() and "2 of 2 maps were there already" in said
+    (tmp_path / "out" / "a.tif").write_bytes(b"half")
+    assert predict(ByPixel())[0] == {"a.tif", "a.qml"}
+    write_bands(tmp_path / "data", "b", scene(1, (32, 32))[0] + 1, None)
+    assert predict(ByPixel())[0] == {"b.tif", "b.qml"}
+    assert predict(ByPixel(1.0))[0] == everything
+    assert predict(ByPixel(1.0), polygons=True)[0] == everything | {"a.gpkg", "b.gpkg"}
+
+
+def test_written_maps_are_read_when_they_are_asked_for_and_not_kept(tmp_path, monkeypatch):
+    write_scenes(tmp_path / "data", 3)
+    alive = []
+    answer = maps._answer
+
+    def watched(*arguments):
+        found = answer(*arguments)
+        assert not any(one() is not None for one in alive), "the scene before is still in memory"
+        alive.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(maps, "_answer", watched)
+    found = maps.masks([ByPixel()], tmp_path / "data", TWO, 32, tmp_path / "out", Prediction(views=1))
+    assert sorted(found) == ["img000", "img001", "img002"] and len(alive) == 3
+    assert np.array_equal(found["img001"], expected(scene(1)[0]))
+
+
+def test_views_take_away_what_depends_on_the_direction():
+    p = maps.probabilities([Directed()], torch.randn(1, 2, 32, 32))
+    assert torch.allclose(p[:, 0], p[:, 1], atol=1e-6)
+    once = maps.probabilities([Directed()], torch.randn(1, 2, 32, 32), views=1)
+    assert (once[:, 0] - once[:, 1]).abs().max() > 0.9
+
+
+def test_models_vote_by_the_mean_of_their_probabilities():
+    image = torch.randn(1, 2, 32, 32) + 100
+    models = [ByPixel(0.0), ByPixel(3.0)]
+    mean = sum(maps.probabilities([model], image) for model in models) / 2
+    assert torch.allclose(maps.probabilities(models, image), mean, atol=1e-6)
+
+
+def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_path, capsys):
+    write_scenes(tmp_path / "data", 3)
+    band = tmp_path / "data" / "Band2" / "img001.tif"
+    band.write_bytes(band.read_bytes()[:5000])
+    assert set(maps.masks([ByPixel()], tmp_path / "data", TWO, 32, None)) == {"img000", "img002"}
+    assert "Left out: " in (said := capsys.readouterr().out) and "Band2/img001.tif" in said
+
+
+def of_the_notebook(name):
+    """A function of notebook 04, which stands on its own: the notebook writes it to a file."""
+    tree = ast.parse((ROOT / "notebooks_src" / "04_glacier_ensemble.py").read_text())
+    body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    names = {}
+    exec(compile(ast.Module(body, []), name, "exec"), names)
+    return names[name]
+
+
+SMALL = """
+task: glacier
+training: {max_steps: 2, effective_batch: 4, log_every_steps: 0}
+data: {num_workers: 0}
+checkpoint: {every_minutes: 0}
+queue: {seeds: [1, 2]}
+workload:
+  source: {bands: [red, nir]}
+  tiles: {size: 32}
+  split: {validation: 0.3, test: 0.3}
+  model: {widths: [4, 4, 4, 4, 4], depths: [1, 1, 1, 1], decoder: [4, 4, 4, 4, 4]}
+  loss: {focal: 0.25, dice: 0.25, mcc: 0.35, boundary: 0.15, ramp_steps: 2}
+"""
+
+
+@pytest.fixture
+def trained(tmp_path, quick, without_baseline):
+    """The output folder of a queue of two runs of a tiny network, made by the command, and two scenes to predict."""
+    write_scenes(tmp_path / "data", 6)
+    write_scenes(tmp_path / "asked", 2, size=(32, 48))
+    (tmp_path / "tiny.yaml").write_text(SMALL)
+    settings = ["--set", f"data.dir={tmp_path / 'data'}", "--set", f"output_dir={tmp_path / 'runs'}"]
+    assert main(["queue", str(tmp_path / "tiny.yaml"), *settings]) == 0
+    return tmp_path
+
+
+def test_the_archive_of_a_queue_predicts_a_folder_of_bands(trained, capsys, monkeypatch):
+    data, runs = trained / "asked", trained / "runs"
+    capsys.readouterr()
+    said = ensemble.run(runs / "outputs.tar.gz", data, trained / "masks")
+    assert said.startswith("2 predictions of 2 models together")
+    assert "Models: tiny-seed1, tiny-seed2." in capsys.readouterr().out
+    made = {path.stem: rasterio.open(path).read(1) for path in (trained / "masks").glob("*.tif")}
+    assert len(made) == 2
+
+    options = ["--set", "workload.prediction.views=1", "--set", "workload.prediction.uncertainty=true"]
+    assert main(["predict", str(runs / "tiny-seed1"), str(data), str(trained / "one"), *options]) == 0
+    assert len(list((trained / "one").glob("*_uncertainty.tif"))) == 2
+    assert main(["solution", str(runs / "outputs.tar.gz"), str(trained / "entry")]) == 0
+    assert "2 models is in" in capsys.readouterr().out and (trained / "entry" / "weights.pt").is_file()
+
+    for archive in (runs, runs / "outputs.tar.gz"):  # by the folder of runs too
+        task, models = ensemble.load(archive)
+        assert [bool(model.deviation.ne(1).all()) for model in models] == [True, True], "normalised as in training"
+        found = task.predict(models, data, None)
+        assert all(np.array_equal(found[name], made[name]) for name in made)
+
+    maskgeration = of_the_notebook("maskgeration")
+    # the competition's entry, with the models in a place of its own and as the grader's second argument
+    folders = {f"Band{number}": str(data / f"Band{number}") for number in (1, 2)}
+    monkeypatch.setenv("TRAINBOOK_ARCHIVE", str(runs / "outputs.tar.gz"))
+    by_id = maskgeration(folders, str(trained / "given"))
+    assert sorted(by_id) == ["000", "001"]
+    assert all(np.array_equal(by_id[name[3:]], mask) for name, mask in made.items())
+    assert len(list((trained / "given").glob("*.tif"))) == 2
+    monkeypatch.delenv("TRAINBOOK_ARCHIVE")
+    by_id = maskgeration(folders, str(runs / "outputs.tar.gz"))
+    assert all(np.array_equal(by_id[name[3:]], mask) for name, mask in made.items())
+    with pytest.raises(BadInput, match="The model reads the bands"):
+        maskgeration({"Band1": folders["Band1"]}, str(runs))
+
+    summary = Summary.read(runs / "tiny-seed1")
+    assert summary.reason == "completed" and "mcc" in summary.metrics
+    for name in ("confusion", "predictions"):
+        assert (runs / "tiny-seed1" / "plots" / f"{name}.png").stat().st_size > 5000
+
+
+def test_what_is_no_archive_of_runs_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="There is no"):
+        ensemble.load(tmp_path / "none.tar.gz")
+    (tmp_path / "text.tar.gz").write_text("no archive")
+    with pytest.raises(BadInput, match="cannot be unpacked"):
+        ensemble.load(tmp_path / "text.tar.gz")
+    with pytest.raises(BadInput, match="holds no run with best weights"):
+        ensemble.load(tmp_path)

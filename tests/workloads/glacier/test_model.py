@@ -1,0 +1,210 @@
+"""The U-Net: layers as published, any bands, classes and sizes, recomputation that changes nothing."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from lib.training import layers
+from lib.training.recomputation import recompute
+from tests.conftest import ROOT
+from workloads.glacier import losses
+from workloads.glacier.model import Net, Residual, ScSE, UNet, Up, difference
+from workloads.glacier.settings import Loss, Model
+
+NARROW = {"widths": (4, 4, 6, 8, 10), "depths": (1, 1, 2, 1), "decoder": (8, 6, 6, 4, 4)}
+
+
+def parameters(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.fixture
+def narrow():
+    torch.manual_seed(0)
+    return UNet(5, 4, **NARROW)
+
+
+def test_the_encoder_has_the_parameters_of_resnet34():
+    """torchvision's table of weights: 21,797,672 parameters with the 512 x 1000 + 1000 of the classifier that a U-Net
+    does without; its stages are those of layer1 to layer4."""
+    stem, *stages = UNet(3, 1).blocks[:5]
+    assert [parameters(stage) for stage in stages] == [221_952, 1_116_416, 6_822_400, 13_114_368]
+    assert parameters(stem) + sum(map(parameters, stages)) == 21_797_672 - 513_000 == 21_284_672
+
+
+def test_without_attention_the_whole_is_the_unet_of_segmentation_models_pytorch():
+    """Unet("resnet34", classes=1) has 24,436,369 parameters, the figure that projects built on it print."""
+    model = UNet(3, 1)
+    attention = sum(parameters(module) for module in model.modules() if isinstance(module, ScSE))
+    assert parameters(model) - attention == 24_436_369
+    widths = [(up.conv1.in_channels, up.conv1.out_channels) for up in model.blocks if isinstance(up, Up)]
+    assert widths == [(512 + 256, 256), (256 + 128, 128), (128 + 64, 64), (64 + 64, 32), (32, 16)]
+
+
+def test_more_bands_change_the_first_convolution_alone():
+    assert parameters(UNet(7, 4)) - parameters(UNet(5, 4)) == 2 * 64 * 7 * 7
+
+
+@pytest.mark.parametrize("bands, classes, size", [(1, 2, (32, 32)), (5, 4, (64, 32)), (7, 3, (96, 160))])
+def test_logits_come_in_the_size_of_the_tile(bands, classes, size):
+    assert UNet(bands, classes, **NARROW)(torch.randn(2, bands, *size)).shape == (2, classes, *size)
+
+
+def test_a_size_that_cannot_be_halved_five_times_is_refused(narrow):
+    with pytest.raises(ValueError, match="48 x 64; both must be multiples of 32"):
+        narrow(torch.randn(1, 5, 48, 64))
+
+
+def test_the_stages_halve_and_double_the_size(narrow):
+    sizes = []
+    for block in narrow.blocks:
+        block.register_forward_hook(lambda module, given, out: sizes.append(out.shape[-1]))
+    narrow(torch.randn(2, 5, 64, 64))
+    assert sizes == [32, 16, 8, 4, 2, 4, 8, 16, 32, 64]
+
+
+def test_every_parameter_gets_a_gradient():
+    torch.manual_seed(0)
+    model = UNet(5, 4, widths=(16,) * 5, depths=(1, 2, 1, 1), decoder=(16,) * 5)  # wide enough that no ReLU is dead
+    model(torch.randn(2, 5, 64, 64)).square().mean().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+@pytest.mark.parametrize("layers", [4, "all"])
+def test_recomputation_changes_neither_gradients_nor_batch_statistics(layers):
+    def trained(layers):
+        torch.manual_seed(0)
+        model = UNet(5, 4, **NARROW)
+        assert recompute(model, layers) == (10 if layers == "all" else layers)
+        model(torch.randn(2, 5, 64, 64)).square().mean().backward()
+        return {name: p.grad for name, p in model.named_parameters()}, dict(model.named_buffers())
+
+    for once, again in zip(trained(0), trained(layers), strict=True):
+        assert all(torch.equal(once[name], again[name]) for name in once)
+
+
+def test_the_attention_is_the_sum_of_both_gates():
+    torch.manual_seed(0)
+    attention, x = ScSE(4), torch.randn(2, 4, 3, 5)
+    got = attention(x)
+    w1, b1 = attention.squeeze.weight[:, :, 0, 0], attention.squeeze.bias
+    w2, b2 = attention.excite.weight[:, :, 0, 0], attention.excite.bias
+    for b in range(2):
+        hidden = (w1 @ x[b].mean((1, 2)) + b1).clamp_min(0)
+        channel = torch.sigmoid(w2 @ hidden + b2)
+        for i in range(3):
+            for j in range(5):
+                pixel = torch.sigmoid(attention.spatial.weight[0, :, 0, 0] @ x[b, :, i, j] + attention.spatial.bias)
+                assert torch.allclose(got[b, :, i, j], x[b, :, i, j] * channel + x[b, :, i, j] * pixel, atol=1e-6)
+
+
+def test_a_residual_block_whose_convolutions_are_silent_is_the_identity():
+    block = Residual(4, 4, 1)
+    nn.init.zeros_(block.norm2.weight)
+    x = torch.randn(2, 4, 8, 8).relu()
+    assert torch.equal(block(x), x)
+
+
+def test_the_shortcut_is_the_convolution_with_a_stride(narrow):
+    """In double precision, which oneDNN does not take; names, shapes and initial weights as in older checkpoints."""
+    torch.manual_seed(0)
+    block = Residual(4, 6, 2).double()
+    torch.manual_seed(0)
+    for channels, kernel in ((4, 3), (6, 3)):
+        nn.Conv2d(channels, 6, kernel, bias=False)
+    with_stride = nn.Conv2d(4, 6, 1, 2, bias=False).double()
+    assert torch.equal(block.shortcut[0].weight, with_stride.weight) and block.shortcut[0].weight.shape == (6, 4, 1, 1)
+    names = [name for name, _ in block.named_parameters()]
+    assert names[-3:] == ["shortcut.0.weight", "shortcut.1.weight", "shortcut.1.bias"] and len(names) == 9
+    block.norm2.weight.data.zero_()  # so that the shortcut alone counts
+    images = [torch.randn(3, 4, 9, 9, dtype=torch.double, generator=torch.Generator().manual_seed(1)) for _ in "ab"]
+    for image in images:
+        image.requires_grad_()
+    got = block(images[0])
+    expected = block.shortcut[1](with_stride(images[1])).relu()
+    assert torch.allclose(got, expected, rtol=1e-13, atol=1e-13)
+    for out in (got, expected):
+        out.square().sum().backward()
+    pairs = [(images[0].grad, images[1].grad), (block.shortcut[0].weight.grad, with_stride.weight.grad)]
+    assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in pairs)
+    assert layers.risky_convolutions(narrow) == []
+
+
+NARROW_BACKWARD = f"""
+import torch
+from workloads.glacier.model import UNet
+torch.set_num_threads(2)
+torch.manual_seed(0)
+model = UNet(5, 4, **{NARROW})
+for _ in range(6):
+    model(torch.randn(3, 5, 64, 64)).square().mean().backward()
+"""
+
+
+def test_a_narrow_network_trains_with_several_threads():
+    """A convolution with a stride in the place of the shortcut's slice ended the process (torch 2.13, AVX-512)."""
+    done = subprocess.run([sys.executable, "-c", NARROW_BACKWARD], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
+
+
+def test_a_model_of_other_than_five_stages_is_refused():
+    with pytest.raises(ValueError, match="five encoder widths"):
+        UNet(5, 4, widths=(4, 4))
+
+
+def test_two_steps_have_the_same_bits_where_only_deterministic_operations_are_allowed():
+    """As the trainer has it on a CPU: an operation that is none of them raises."""
+    torch.set_deterministic_debug_mode("error")
+    loss = Loss(1, 1, 1, 1, 1, 1)
+    mask = torch.randint(0, 4, (2, 64, 64), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    distances = torch.stack([torch.from_numpy(losses.distance_maps(tile.numpy(), 4)) for tile in mask])
+
+    def gradients():
+        torch.manual_seed(0)
+        model = UNet(5, 4, **NARROW)
+        sum(losses.sums(loss, model(torch.randn(2, 5, 64, 64)), mask, distances).values()).backward()
+        return [p.grad for p in model.parameters()]
+
+    assert all(torch.equal(once, again) for once, again in zip(gradients(), gradients(), strict=True))
+
+
+def test_it_learns_a_threshold_of_one_band(narrow):
+    """Enough to see that skips, decoder and head are joined up: each pixel's class stands in its own value."""
+    torch.manual_seed(1)
+    x = torch.randn(2, 5, 32, 32)
+    y = (x[:, 2] > 0.5).long()
+    optimizer = torch.optim.AdamW(narrow.parameters(), 2e-2)
+    for _ in range(80):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(narrow(x), y).backward()
+        optimizer.step()
+    assert (narrow(x).argmax(1) == y).float().mean() > 0.85  # the larger class is 69 % of the pixels
+
+
+def test_the_normalisation_is_in_the_weights_and_no_data_is_the_mean_of_its_band():
+    torch.manual_seed(0)
+    net = Net(2, 3, Model(**NARROW)).eval()
+    plain = UNet(2, 3, **NARROW).eval()
+    plain.load_state_dict({name: net.state_dict()[name] for name in plain.state_dict()})
+    net.mean[:], net.deviation[:] = 100.0, 20.0
+    image = 100 + 20 * torch.randn(1, 2, 32, 32)
+    image[:, 1, :5] = float("nan")
+    normal = ((image - 100) / 20).nan_to_num(0.0)
+    assert torch.equal(net(image), plain(normal)) and {"mean", "deviation"} <= net.state_dict().keys()
+
+
+def test_indices_are_normalised_differences_that_the_network_sees_beside_the_bands():
+    sizes = Model(widths=(4,) * 5, depths=(1,) * 4, decoder=(4,) * 5)
+    image = torch.tensor([3.0, 1.0, 0.0, -2.0]).view(1, 4, 1, 1).expand(1, 4, 32, 32).clone()
+    assert difference(image, 0, 1).unique().tolist() == [0.5] and difference(image, 1, 0).unique().tolist() == [-0.5]
+    assert difference(image, 2, 2).unique().tolist() == [0.0] and difference(image, 0, 3).unique().tolist() == [1.0]
+    net = Net(4, 2, sizes, [(0, 1)]).eval()
+    assert net.blocks[0][0].in_channels == 5 and net.mean.shape == (5, 1, 1) and "prior" not in net.state_dict()
+    seen = []
+    net.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    image[..., 0, 0] = float("nan")
+    assert torch.isfinite(net(image)).all()
+    assert seen[0][0, 4, 1, 1] == 0.5 and seen[0][0, :, 0, 0].eq(0).all()

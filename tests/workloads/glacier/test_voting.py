@@ -1,0 +1,125 @@
+"""Votes: members with the same views as the vote, shares by validation, weak ones left out."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lib.errors import BadInput
+from lib.launch import ensemble
+from lib.scores import scores_of
+from lib.task import load_task
+from tests.workloads.glacier.files import scene, write_bands
+from tests.workloads.glacier.test_maps import TWO, ByPixel, Directed, expected
+from workloads.glacier import maps, voting
+from workloads.glacier import tested as of_a_test
+from workloads.glacier.settings import Prediction, Split
+
+
+def members(*scores):
+    return [{"run": f"fold{number}", "score": score} for number, score in enumerate(scores)]
+
+
+def test_by_default_all_count_alike():
+    assert voting.shares(members(0.8, 0.3), Prediction()) == [] == voting.shares((), Prediction())
+
+
+def test_shares_are_odds_of_the_validation_and_a_weak_one_is_left_out():
+    weighted = voting.shares(members(0.8, 0.5, -0.2), Prediction(weighted=True))
+    assert weighted[0] / weighted[1] == pytest.approx(4) and sum(weighted) == pytest.approx(1)
+    assert 0 < weighted[2] < 0.001
+    assert voting.shares(members(1.0, 1.0), Prediction(weighted=True)) == [0.5, 0.5]
+    assert voting.shares(members(0.82, 0.8, 0.3), Prediction(most_behind=0.1)) == [0.5, 0.5, 0]
+    both = voting.shares(members(0.8, 0.75, 0.3), Prediction(weighted=True, most_behind=0.1))
+    assert both[2] == 0 and both[0] / both[1] == pytest.approx(4 / 3)
+
+
+def test_a_run_without_a_validation_cannot_be_weighed():
+    with pytest.raises(BadInput, match="fold1 has no best validation"):
+        voting.shares(members(0.8, None), Prediction(weighted=True))
+    with pytest.raises(BadInput, match="by their best validation"):
+        voting.shares((), Prediction(most_behind=0.1))
+
+
+def test_shares_weigh_probabilities_of_maps_too(tmp_path):
+    image, _ = scene(size=(32, 32))
+    models = [ByPixel(0.0), ByPixel(300.0)]
+    batch = torch.from_numpy(image)[None]
+    first, second = (maps.probabilities([model], batch) for model in models)
+    got = maps.probabilities(models, batch, shares=[0.75, 0.25])
+    assert torch.allclose(got, 0.75 * first + 0.25 * second, atol=1e-6)
+    write_bands(tmp_path / "data", "a", image, None)
+    options = Prediction(views=1)
+    for shares, shift in (([1.0, 0.0], 0.0), ([0.0, 1.0], 300.0)):  # written anew: other shares make other maps
+        found = maps.masks(models, tmp_path / "data", TWO, 32, tmp_path / "out", options, shares)
+        assert np.array_equal(found["a"], expected(image, shift))
+
+
+def test_a_member_alone_has_the_views_of_the_vote():
+    part = {"image": torch.randn(2, 2, 32, 32), "target": torch.zeros(2, 32, 32, dtype=torch.uint8)}
+    part["target"][..., 16:] = 1
+    alone = voting.Alone(1, 2)
+    eight = alone.add([Directed()], part, 8)[0]
+    assert torch.allclose(eight, torch.full_like(eight, 0.5), atol=1e-6), "with one view it would see the direction"
+    once = voting.Alone(1, 2)
+    once.add([Directed()], part, 1)
+    assert scores_of(once._counts[0], "ab")["mcc"] == pytest.approx(-1)
+    table = once.table(members(0.5), [1.0], {"mcc": 0.5, "mean_iou": 0.5, "iou_a": 0.25}, "ab", 1)
+    assert table.splitlines()[0].split()[:3] == ["alone,", "1", "views"] and "fold0" in table.splitlines()[1]
+    assert "-1.0000" in table.splitlines()[1] and table.splitlines()[-1].split()[-1] == "0.2500"
+
+
+def test_a_vote_without_a_test_of_its_own_is_said_to_flatter():
+    assert "no test of its own" in voting.flattered(Split(test=0, folds=5), 5)
+    assert voting.flattered(Split(test=0), 1) == "" == voting.flattered(Split(test=0.15, folds=5), 5)
+
+
+class Fixed(nn.Module):
+    """A model that answers one class, surely."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.bias = nn.Parameter(20 * torch.eye(4)[answer])
+
+    def forward(self, image):
+        return self.bias.view(1, 4, 1, 1).expand(len(image), 4, *image.shape[-2:])
+
+
+def test_a_vote_says_what_each_reaches_and_who_was_left_out(tiny, tmp_path, without_figures):
+    task = load_task(tiny({"workload.prediction.most_behind": 0.1}))
+    task.members = members(0.8, 0.9, 0.2)
+    scores, text = task.vote([Fixed(1), Fixed(2), Fixed(0)], tmp_path)
+    assert scores["recall_glacier"] + scores["recall_debris"] == 1 and scores["recall_background"] == 0
+    rows = text.split("\n\n")[0].splitlines()
+    assert [row.split()[0] for row in rows] == ["alone,", "fold0", "fold1", "fold2", "the"] and "left out" in rows[3]
+    assert "vote less boosting of pixels" in text and (tmp_path / "scenes.csv").is_file()
+    chosen, shares = task._voters([1, 2, 3])
+    assert (chosen, shares) == ([1, 2], [0.5, 0.5])
+
+
+def test_the_best_validation_of_a_run_comes_from_its_summary_which_may_be_anybodys(tmp_path):
+    for value, number in ((0.5, 0.5), ("much", None), (None, None)):
+        summary = {"run": "a", "reason": "completed", "best": {"value": value}}
+        (tmp_path / "summary.json").write_text(json.dumps(summary))
+        assert ensemble._validation(tmp_path) == number
+    assert ensemble._validation(tmp_path / "nowhere") is None
+
+
+def test_the_worst_tiles_are_of_different_scenes():
+    scenes = np.array([0, 0, 1, 2, 3, 4, 5])
+    table = SimpleNamespace(scene=scenes)
+    part = SimpleNamespace(store=SimpleNamespace(table=table), chosen=np.arange(7))
+    tested = of_a_test.Tested(part, 2)
+    wrong = [1, 9, 3, 8, 2, 7, 5]
+    target = torch.zeros(7, 4, 4, dtype=torch.uint8)
+    predicted = torch.zeros(7, 4, 4, dtype=torch.int64)
+    for tile, pixels in enumerate(wrong):
+        predicted[tile].view(-1)[:pixels] = 1
+    for few in (slice(0, 3), slice(3, 7)):
+        tested.add({"image": torch.zeros(7, 1, 4, 4)[few], "target": target[few]}, predicted[few])
+    assert [int((tile.predicted != tile.target).sum()) for tile in tested.worst] == [9, 8, 7, 5]
+    assert tested.counts.shape == (7, 2, 2) and tested.confusion.matrix[0, 1] == sum(wrong)
+    assert len(tested.examples) == 4

@@ -1,0 +1,233 @@
+"""Predictions about a tree, from a run's folder or its archive, where nothing of the training's data is left."""
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+
+import networkx
+import numpy as np
+import pytest
+import torch
+
+from lib import launch
+from lib.errors import BadInput
+from lib.launch import ensemble
+from tests.workloads.graphmer.conftest import load, write_tree
+from tests.workloads.graphmer.predicting.conftest import write_new
+from trainbook.commands import main
+from workloads.codegraph import records, trees
+from workloads.graphmer.predicting.calibration import GAPS, REFERENCES
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, built):
+    """The output folder of a short run on a tree that is gone, as the standard library of another machine is."""
+    home = tmp_path_factory.mktemp("trained")
+    write_tree(home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINBOOK_CACHE", str(built))
+        patch.setattr(launch, "draw_metrics", lambda *_: None)
+        patch.setattr(trees, "STANDARD_LIBRARY", home / "tree")
+        small = {"output_dir": str(home / "runs"), "data.num_workers": 0}
+        assert launch.train(load(home, {"data.dir": "", **small}).config).missing == {}
+    shutil.rmtree(home / "tree")
+    return home / "runs"
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """An empty folder on a machine whose standard library is another."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "other.py").write_text("def f(): pass\n")
+    monkeypatch.setattr(trees, "STANDARD_LIBRARY", tmp_path / "library")
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return write_new(tmp_path / "new")
+
+
+def rows_of(folder):
+    with (folder / "predictions.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_archive_predicts_in_an_empty_folder_on_another_machine(run, elsewhere, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    shutil.copy(run / "outputs.tar.gz", tmp_path / "empty")
+    assert main(["predict", str(tmp_path / "empty" / "outputs.tar.gz"), str(elsewhere), str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "facts of 3 files" in said and "6 of them are references that could not be followed" in said
+    assert re.search(r"Expect [\d.]+% of the unresolved references to be answered rightly", said)
+    assert "Each was hidden in its turn." in said and "missing facts" in said
+    assert not (tmp_path / "cache").exists(), "nothing was built of this machine's library"
+    found = {(row["head"], row["asked"]): row for row in rows_of(tmp_path / "out")}
+    row = found["shop.main.visit", "name::open_slowly"]
+    assert (row["file"], row["line"]) == ("shop/main.py", "8")
+    assert row["where"] == ("this tree" if row["tail"] else "not in this tree")
+    assert found["shop.main.visit", "name::nowhere_at_all"]["where"] == "not in this tree"
+    assert float(found["shop.main.visit", "name::nowhere_at_all"]["probability"]) == 1.0
+    other = ensemble.run(run / "graphmer", elsewhere, tmp_path / "same")
+    assert f"{len(found)} predictions of 1 models" in other
+    for name in ("predictions.csv", "references.jsonl", "missing.jsonl", "triples.jsonl", "graph.graphml"):
+        assert (tmp_path / "same" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+
+
+def test_a_run_reports_how_good_its_predictions_are(run):
+    rows = (run / "graphmer" / "predictions.csv").read_text().splitlines()
+    assert rows[0] == "questions,group,method,figure,value,predicted,answers"
+    assert any(row.startswith("references,all,counts + encoder,calibration error,") for row in rows)
+    assert "Predictions about the test's files" in json.loads((run / "graphmer" / "summary.json").read_text())["report"]
+
+
+def test_each_reference_has_its_answers_and_the_chance_that_none_is_in_the_tree(run, elsewhere, tmp_path):
+    ensemble.run(run / "graphmer", elsewhere, tmp_path / "out")
+    lines = {(line["head"], line["name"]): line for line in lines_of(tmp_path / "out" / "references.jsonl")}
+    painted = lines["shop.main.visit", "paint"]
+    assert {a["tail"] for a in painted["answers"]} == {"shop.doors.Door.paint", "shop.doors.Gate.paint"}
+    inside = sum(a["probability"] for a in painted["answers"])
+    assert painted["not_in_this_tree"] == pytest.approx(1 - inside, abs=1e-3)
+    assert painted["unknown"] == painted["not_in_this_tree"], "nothing outside of the tree has the name"
+    assert painted["counts"]["tail"] in ("shop.doors.Door.paint", "shop.doors.Gate.paint")
+    assert lines["shop.main.Room", "Unknown"]["answers"] == []
+    assert lines["shop.main.Room", "Unknown"]["not_in_this_tree"] == 1.0
+
+
+class Sure:
+    """Stands for fitted weights that believe any answer."""
+
+    def __init__(self, models):
+        for model in models:
+            for name in ("of_references", "of_gaps"):
+                buffer = model.get_buffer(name)
+                buffer.copy_(torch.zeros_like(buffer))
+                buffer[:, 0] = 1.0
+                buffer[:, -1 if name == "of_gaps" else -5] = -20.0
+
+
+def test_the_completed_graph_has_what_is_likely_marked_with_its_probability(run, elsewhere, tmp_path):
+    task, models = ensemble.load(run / "outputs.tar.gz")
+    Sure(models)
+    found = task.predict(models, elsewhere, tmp_path / "out")
+    predicted = [line for line in lines_of(tmp_path / "out" / "triples.jsonl") if "probability" in line]
+    keys = {(line["head"], line["relation"], line["tail"]) for line in predicted}
+    answers = {(row["head"], row["relation"], row["tail"]): row["probability"] for row in found.values() if row["tail"]}
+    assert {key for key, p in answers.items() if p > 0.5} <= keys <= {key for key, p in answers.items() if p >= 0.5}
+    assert ("shop.main.visit", "calls", "shop.doors.Door.open_slowly") in keys
+    assert {line["relation"] for line in predicted} & {"returns"}, "missing facts too"
+    graph = networkx.read_graphml(tmp_path / "out" / "graph.graphml", force_multigraph=True)
+    marked = [data for _, _, data in graph.edges(data=True) if data["predicted"]]
+    assert len(marked) == len(predicted) and all(0.5 <= data["probability"] <= 1 for data in marked)
+    names = {data["entity"] for _, data in graph.nodes(data=True)}
+    assert {tail for _, _, tail in keys} <= names
+    again = records.read(tmp_path / "out" / "triples.jsonl")
+    assert len(again.triples) == len(graph.edges)
+    neo4j = (tmp_path / "out" / "neo4j_relationships.csv").read_text().splitlines()
+    assert sum(",true," in line for line in neo4j) == len(predicted)
+    missing = lines_of(tmp_path / "out" / "missing.jsonl")
+    assert missing and all(line["probability"] >= 0.5 for line in missing)
+    assert "answer" in (tmp_path / "out" / "summary.txt").read_text()
+
+
+def test_several_models_answer_by_the_mean_of_their_probabilities(run, elsewhere, tmp_path):
+    task, (first,) = ensemble.load(run / "graphmer")
+    _, (second,) = ensemble.load(run / "graphmer")
+    Sure([second])
+    one, other, both = (task.predict(models, elsewhere, None) for models in ([first], [second], [first, second]))
+    key = "shop.main.visit calls name::open_slowly"
+
+    def probability(row):
+        return row["probability"] if row["tail"] else 1 - row["probability"]
+
+    assert probability(one[key]) != pytest.approx(probability(other[key]), abs=1e-3)
+    mean = (probability(one[key]) + probability(other[key])) / 2
+    assert probability(both[key]) == pytest.approx(mean, abs=1e-3)
+
+
+def test_a_single_file_is_a_tree_and_what_cannot_be_read_is_named(run, elsewhere, tmp_path, capsys):
+    (elsewhere / "broken.py").write_text("def (:\n")
+    ensemble.run(run / "graphmer", elsewhere, tmp_path / "out")
+    assert "Left out" in (said := capsys.readouterr().out) and "broken.py: line 1" in said
+    found = ensemble.run(run / "graphmer", elsewhere / "shop" / "main.py", tmp_path / "one")
+    assert "predictions of 1 models" in found and "facts of 1 file." in capsys.readouterr().out
+    assert {row["file"] for row in rows_of(tmp_path / "one")} == {"main.py"}
+
+
+def test_trees_with_nothing_to_predict_are_refused_with_what_to_do(run, elsewhere, tmp_path):
+    (tmp_path / "none").mkdir()
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.py").write_text("def (:\n")
+    (tmp_path / "text.txt").write_text("")
+    refusals = {"none": "no .py file", "bad": "No Python file", "text.txt": "is no Python file", "no": "no folder"}
+    for place, why in refusals.items():
+        with pytest.raises(BadInput, match=why):
+            ensemble.run(run / "graphmer", tmp_path / place, tmp_path / "out")
+    with pytest.raises(BadInput, match="one folder or file"):
+        ensemble.load(run / "graphmer")[0].predict([], {"Band1": Path()}, None)
+
+
+def test_a_tree_whose_names_can_all_be_followed_is_said_to_be_one(run, elsewhere, tmp_path, capsys):
+    (tmp_path / "clear").mkdir()
+    (tmp_path / "clear" / "a.py").write_text("def f(x):\n    return len(x)\n\n\ndef g(x):\n    f(x)\n")
+    ensemble.run(run / "graphmer", tmp_path / "clear", tmp_path / "out")
+    assert "could be followed: nothing to resolve" in capsys.readouterr().out
+    assert (tmp_path / "out" / "references.jsonl").read_text() == ""
+
+
+def test_a_run_without_its_kept_data_is_refused_and_damaged_data_too(run, elsewhere, tmp_path, capsys):
+    shutil.copytree(run / "graphmer", tmp_path / "copy")
+    corpus = tmp_path / "copy" / "data" / "corpus.npz"
+    corpus.write_bytes(corpus.read_bytes()[:-1] + b"x")
+    with pytest.raises(BadInput, match="counts that the model begins at are not there"):
+        ensemble.run(tmp_path / "copy", elsewhere, tmp_path / "out")
+    assert "is damaged (corpus.npz is not as it was written)" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "copy" / "data")
+    with pytest.raises(BadInput, match="counts that the model begins at are not there"):
+        ensemble.run(tmp_path / "copy", elsewhere, tmp_path / "out")
+
+
+def test_kept_data_of_a_stranger_runs_no_code_and_is_refused(run, elsewhere, tmp_path):
+    """A pickle in an array is neither opened nor mapped, and no index leads out of an array."""
+    task, models = ensemble.load(run / "graphmer")
+    arrays = dict(np.load(run / "graphmer" / "data" / "corpus.npz"))
+    shutil.copytree(run / "graphmer" / "data", tmp_path / "data")
+    task.kept_from = tmp_path / "data"
+    wrong = {
+        "objects": {"head": np.array([Evil()] * len(arrays["head"]), object)},
+        "other tails": {"tail": arrays["tail"] + 2**40},
+        "negative": {"relation": arrays["relation"] - 1},
+        "broken numbers": {"split": arrays["split"].astype(float)},
+        "short": {"entity_type": arrays["entity_type"][1:]},
+        "no end": {"first_triple": np.zeros_like(arrays["first_triple"])},
+        "backwards": {"window_stop": np.zeros_like(arrays["window_stop"])},
+        "no pieces": {"tokenizer": np.frombuffer(b"{}", np.uint8)},
+        "other pieces": {"piece_flat": arrays["piece_flat"] + 10**6},
+    }
+    for changes in wrong.values():
+        np.savez(tmp_path / "data" / "corpus.npz", **{**arrays, **changes})
+        with pytest.raises(BadInput, match="cannot be read by this version"):
+            task.predict(models, elsewhere, None)
+    np.savez_compressed(tmp_path / "data" / "corpus.npz", **arrays)
+    with pytest.raises(BadInput, match="no array of plain numbers"):
+        task.predict(models, elsewhere, None)
+    assert not Path("ran").exists()
+
+
+class Evil:
+    """Writes a file where it is read from a pickle."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("ran"),)
+
+
+def test_questions_without_fitted_probabilities_are_not_asked(run, elsewhere, capsys):
+    task, models = ensemble.load(run / "graphmer")
+    models[0].get_buffer("of_references").zero_()
+    found = task.predict(models, elsewhere, None)
+    said = capsys.readouterr().out
+    assert f"No {REFERENCES} are asked for" in said and f"No {GAPS}" not in said
+    assert all(row["asked"] == "missing fact" for row in found.values())

@@ -1,0 +1,139 @@
+"""The task as the trainer sees it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lib import checkpoint
+from lib.errors import BadInput
+from lib.report.progress import Plain
+from lib.task import find_task, load_config
+from lib.training import contract, loop
+from lib.training.evaluation import evaluate
+from lib.training.session import Session
+from tests.conftest import ROOT
+from tests.workloads.graphmer.conftest import CONFIG, generator
+
+
+def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
+    (tmp_path / "graphmer.yaml").write_text(CONFIG)
+    for steps in (0, 5):
+        config = load_config(tmp_path / "graphmer.yaml", {"data.dir": "", "workload.objective.mlm_steps": steps})
+        task = find_task("graphmer")(config)
+        batch = task.example_batch(3, torch.device("cpu"))
+        sums, _ = task.loss(task.model(), batch)
+        assert batch["prior"].shape == (3, 3, 60) and all(torch.isfinite(v) for v in sums.values())
+        assert "data" not in vars(task)
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+def test_the_contract_is_kept(graphmer, steps):
+    task = graphmer({"workload.objective.mlm_steps": steps, "training.micro_batch": 2, "training.effective_batch": 4})
+    assert contract.findings(task, task.config) == []
+
+
+def test_training_learns_what_the_text_shows(graphmer):
+    """A few hundred steps on a toy tree must lower the loss below what the counts alone leave."""
+    task = graphmer({"workload.model.hidden": 32, "workload.model.token_dropout": 0.0})
+    model = task.model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    items = list(range(0, len(task.datasets()["train"]), 2))
+    losses = []
+    for step in range(25):
+        batch = task.collate(items, generator(step))
+        sums, _ = task.loss(model, batch)
+        loss = (sums["trust"] + sums["likeness"]) / task.count(batch)["trust"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+def train(task, folder, resume=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    return loop.train(task, task.config, folder, Session(None, 0, 0), Plain(), resume)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_resumed_run_ends_in_the_same_bytes_with_any_number_of_workers(graphmer, tmp_path, workers):
+    small = {"training.effective_batch": 4, "data.buckets": 3, "training.evaluate_every_steps": 2}
+    steps = {"training.max_steps": 4, "workload.evaluation.validation_triples": 5, "scheduler.warmup_steps": 1}
+    train(graphmer({**small, **steps}), tmp_path / "whole")
+    train(graphmer({**small, **steps, "training.max_steps": 2}), tmp_path / "cut")
+    found, _ = checkpoint.load_newest(tmp_path / "cut" / "checkpoints")
+    assert found.step == 2 and found.state["learned"]["counts"]["features"]
+    train(graphmer({**small, **steps, "data.num_workers": workers}), tmp_path / "cut", found)
+    ends = [checkpoint.load_newest(tmp_path / name / "checkpoints")[0] for name in ("whole", "cut")]
+    assert ends[0].step == ends[1].step == 4
+    for group in ends[0].tensors:
+        assert all(torch.equal(ends[0].tensors[group][n], ends[1].tensors[group][n]) for n in ends[0].tensors[group])
+    assert any("trust" in name for name in ends[0].tensors["model"])
+
+
+def test_losses_are_sums_over_facts_and_over_those_with_namesakes(graphmer):
+    task = graphmer()
+    batch = task.collate(list(range(12)), generator())
+    counts = task.count(batch)
+    assert counts["trust"] == counts["likeness"] == int((batch["gold"] >= 0).sum()) > counts["name"] > 0
+    halves = [{name: value[part] for name, value in batch.items()} for part in (slice(0, 5), slice(5, 12))]
+    model = task.model().eval()
+    with torch.no_grad():
+        whole, parts = task.loss(model, batch)[0], [task.loss(model, half)[0] for half in halves]
+    for term, value in whole.items():
+        assert float(value) == pytest.approx(sum(float(part[term]) for part in parts), rel=1e-4)
+        assert counts[term] == sum(task.count(half)[term] for half in halves)
+
+
+def test_masked_text_is_learned_at_the_beginning_where_that_is_asked_for(graphmer):
+    task = graphmer({"workload.objective.mlm_steps": 5})
+    batch, model = task.collate(list(range(12)), generator()), task.model()
+    for step, terms in ((4, {"mlm"}), (5, {"trust", "likeness", "name"})):
+        task.step = step
+        assert task.loss(model, batch)[0].keys() == terms
+        assert {term for term, count in task.count(batch).items() if count} == terms
+    without = graphmer()
+    assert "mlm" not in without.count(without.collate([0], generator()))
+
+
+def test_what_was_fitted_is_kept_as_json_and_taken_back(graphmer):
+    task = graphmer()
+    values = json.loads(json.dumps(task.learned()))
+    other = graphmer()
+    other.take_learned(values)
+    want, got = task.collate(list(range(5)), generator()), other.collate(list(range(5)), generator())
+    assert other.learned() == values and torch.allclose(want["prior"], got["prior"], atol=1e-2)
+    values["counts"]["names"]["relations"][0] = "others"
+    damaged = graphmer()
+    damaged.take_learned(values)
+    with pytest.raises(BadInput, match="weights of the counts that the run began with cannot be used"):
+        damaged.collate([0], generator())
+
+
+def test_a_report_before_the_evaluation_says_what_to_do(graphmer, tmp_path):
+    with pytest.raises(RuntimeError, match="Call `evaluate` on the test set before `report`"):
+        graphmer().report({}, tmp_path)
+
+
+def test_a_plan_of_the_memory_imports_neither_data_nor_evaluation():
+    code = "import sys, workloads.graphmer; print(*(m for m in sys.modules if m.startswith('workloads.graphmer.')))"
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {name.rpartition(".")[2] for name in out.split()} == {"model", "settings", "tokens"}
+
+
+def test_fp16_trains_without_lowering_the_loss_scale_and_evaluates_as_fp32_does(graphmer, tmp_path):
+    """A candidate that no place names has a gradient of up to exp(15) times 0 on its way, which fp16 cannot hold."""
+    steps = {"training.max_steps": 60, "training.evaluate_every_steps": 60, "training.effective_batch": 8}
+    fitted = {"optimizer.lr": 5e-3, "workload.model.hidden": 16, "workload.objective.fitting_steps": 60}
+    task = graphmer({**steps, **fitted, "training.precision": "fp16"})
+    outcome = train(task, tmp_path)
+    assert outcome.state.scaler.get_scale() >= 4096 and outcome.state.skipped_steps <= 4
+    in_half = evaluate(outcome.state, task, task.config, task.datasets()["test"])
+    outcome.state.precision = "fp32"
+    wide = evaluate(outcome.state, task, task.config, task.datasets()["test"])
+    assert in_half["mrr"] == pytest.approx(wide["mrr"], abs=0.01)
+    answers = task.predict([outcome.state.model], tmp_path / "tree", None)
+    assert answers and all(0 < row["probability"] <= 1 for row in answers.values())

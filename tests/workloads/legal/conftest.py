@@ -1,0 +1,78 @@
+"""Generated judgments, few and short, and the task on them."""
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from lib.task import load_config, load_task
+from workloads.legal import tokens
+
+CONFIG = """
+task: legal
+data: {dir: embedded, num_workers: 0, buckets: 3}
+training: {max_steps: 2, effective_batch: 8}
+workload:
+  context: {length: 48}
+  encoder: {layers: 2, hidden: 4, heads: 2, feed_forward: 8, vocabulary: 120, dropout: 0.0}
+  head: {width: 4, dropout: 0.0}
+  split: {folds: 3, validation: 0.3}
+  generator: {documents: 12, sentences: 20}
+"""
+
+
+def load(home, overrides=None):
+    (home / "legal.yaml").write_text(CONFIG)
+    return load_task(load_config(home / "legal.yaml", overrides or {}))
+
+
+@pytest.fixture(scope="session")
+def counted(tmp_path_factory):
+    """A cache with the counts of the generated judgments, which take a second to fit; and all that is learned."""
+    home = tmp_path_factory.mktemp("counted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINBOOK_CACHE", str(home / "cache"))
+        return home / "cache", load(home).learned()
+
+
+@pytest.fixture
+def learned(counted, monkeypatch):
+    """What is learned of the generated judgments, whose counts other tasks find in the cache too."""
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(counted[0]))
+    return counted[1]
+
+
+@pytest.fixture
+def legal(tmp_path, learned):
+    """legal(overrides) -> the task, which has learned before."""
+
+    def make(overrides=None):
+        task = load(tmp_path, overrides)
+        task.take_learned(learned)
+        return task
+
+    return make
+
+
+def write_encoder(folder, layers=2, positions=64):
+    """A published encoder of next to no size: weights, configuration and tokenizer."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 4, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 8}
+    BertModel(BertConfig(vocab_size=60, max_position_embeddings=positions, **sizes)).save_pretrained(folder)
+    words = tokens.trained(["The appeal is allowed with costs .", "The trial court convicted the accused ."], 60)
+    (folder / "tokenizer.json").write_text(words["text"])
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "BertTokenizerFast", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", '
+        '"unk_token": "[UNK]", "mask_token": "[MASK]"}'
+    )
+    return folder
+
+
+@pytest.fixture
+def mounted(tmp_path, monkeypatch):
+    """A tiny encoder as a mounted Kaggle model, ada/tinybert; returns its folder."""
+    folder = tmp_path / "kaggle" / "input" / "models" / "ada" / "tinybert" / "transformers" / "default" / "1"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path / "kaggle"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return write_encoder(folder)

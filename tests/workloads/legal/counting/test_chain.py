@@ -1,0 +1,88 @@
+"""The chain beside a sum over every sequence of roles."""
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+
+from workloads.legal.counting import chain
+from workloads.legal.counting.chain import Chain, Ordered, forward_backward
+
+
+def by_hand(emission, transition):
+    """log partition, (sentences, classes) marginals and (classes, classes) expected steps of one document."""
+    length, classes = emission.shape
+    total, marginal, steps = 0.0, np.zeros(emission.shape), np.zeros(transition.shape)
+    for roles in product(range(classes), repeat=length):
+        score = sum(emission[place, role] for place, role in enumerate(roles))
+        pairs = [*pairwise(roles)]
+        weight = np.exp(score + sum(transition[pair] for pair in pairs))
+        total += weight
+        for place, role in enumerate(roles):
+            marginal[place, role] += weight
+        for pair in pairs:
+            steps[pair] += weight
+    return np.log(total), marginal / total, steps / total
+
+
+def test_partition_marginals_and_steps_are_those_of_all_sequences_of_documents_of_any_length():
+    draw = np.random.default_rng(0)
+    lengths = [3, 1, 5, 3]
+    emission, transition = draw.normal(size=(sum(lengths), 3)) * 2, draw.normal(size=(3, 3))
+    order = Ordered(lengths)
+    partition, marginal, steps = forward_backward(emission[order.rows], transition, order)
+    parts = np.split(emission, np.cumsum(lengths)[:-1])
+    wanted = [by_hand(part, transition) for part in parts]
+    assert partition == pytest.approx(sum(one[0] for one in wanted))
+    placed = np.empty_like(marginal)
+    placed[order.rows] = marginal
+    assert placed == pytest.approx(np.concatenate([one[1] for one in wanted]))
+    assert steps == pytest.approx(sum(one[2] for one in wanted))
+
+
+def test_scores_of_hundreds_and_a_document_of_thousands_stay_finite():
+    scores = np.where(np.arange(6000)[:, None] % 2 == [0, 1], 800.0, -800.0)
+    found = Chain(np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])).log_marginals(scores, [6000])
+    assert np.isfinite(found).all() and found.argmax(1)[:3].tolist() == [0, 1, 0]
+
+
+def test_the_fit_is_where_the_penalised_likelihood_is_flat():
+    draw = np.random.default_rng(1)
+    lengths, classes = [7, 5], 2
+    truth = draw.integers(classes, size=12)
+    scores = np.eye(classes)[truth] + draw.normal(size=(12, classes))
+    fitted = Chain.fit(scores, truth, lengths)
+
+    def loss(numbers):
+        scale, transition = numbers[:6].reshape(3, 2), numbers[6:].reshape(2, 2)
+        emission = np.concatenate([scores, np.ones((12, 1))], 1) @ scale
+        value = numbers @ numbers / 2
+        for begin, end in ((0, 7), (7, 12)):
+            value += by_hand(emission[begin:end], transition)[0]
+            value -= sum(emission[place, truth[place]] for place in range(begin, end))
+            value -= sum(transition[truth[place - 1], truth[place]] for place in range(begin + 1, end))
+        return value
+
+    numbers = np.concatenate([fitted.scale.ravel(), fitted.transition.ravel()])
+    assert np.abs(approx_fprime(numbers, loss, 1e-6)).max() < 1e-2
+
+
+def test_roles_that_come_in_runs_smooth_a_single_doubt():
+    draw = np.random.default_rng(2)
+    truth = np.repeat([0, 1, 0, 1, 0, 1], 10)
+    scores = 2 * np.eye(2)[truth] + draw.normal(size=(60, 2))
+    fitted = Chain.fit(scores, truth, [30, 30])
+    doubtful = np.tile([1.5, 0.0], (9, 1))
+    doubtful[4] = [0.0, 0.8]
+    assert fitted.log_marginals(doubtful, [9]).argmax(1).tolist() == [0] * 9
+    assert chain.Chain(fitted.scale, np.zeros((2, 2))).log_marginals(doubtful, [9]).argmax(1)[4] == 1
+
+
+def test_documents_do_not_touch_one_another():
+    draw = np.random.default_rng(3)
+    scores, model = draw.normal(size=(9, 3)), Chain(draw.normal(size=(4, 3)), draw.normal(size=(3, 3)))
+    together = model.log_marginals(scores, [4, 5])
+    apart = [model.log_marginals(scores[:4], [4]), model.log_marginals(scores[4:], [5])]
+    assert together == pytest.approx(np.concatenate(apart))
+    assert model.log_marginals(scores[:0], []).shape == (0, 3)

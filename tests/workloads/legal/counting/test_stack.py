@@ -1,0 +1,127 @@
+"""The whole of the counts: honest scores of training documents, what is kept of it, and what it cannot be fitted to."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lib.errors import BadInput
+from tests.workloads.legal.judgments import ROLES, judgment, judgments
+from workloads.legal import judging
+from workloads.legal.counting import stack
+from workloads.legal.counting.stack import Stack, best_offsets, inner_parts
+
+TRAINING = judgments(10, ("civil", "tax"))
+NEW = [judgment(number) for number in range(100, 120)]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return Stack.fit(TRAINING, ROLES)
+
+
+def accuracy(scores, documents):
+    truth = [np.array([ROLES.index(role) for role in document.roles]) for document in documents]
+    counts = judging.confusions(truth, [one.argmax(1) for one in scores], len(ROLES))
+    return judging.scores(counts.sum(0))[2]
+
+
+def test_the_product_is_better_than_the_sentence_alone_on_new_documents(fitted):
+    parts = [fitted.parts(document) for document in NEW]
+    alone, context, chained = (accuracy([part[name] for part in parts], NEW) for name in ("sentence", "context", "crf"))
+    assert accuracy([fitted.scores(document) for document in NEW], NEW) > alone + 0.05
+    assert chained > alone and context > alone > 0.5
+    for part in parts:
+        assert all(np.exp(one).sum(1) == pytest.approx(1, abs=1e-5) for one in part.values())
+
+
+def test_scores_of_a_training_document_do_not_know_its_roles(fitted):
+    """Whatever roles one document has, its own held-out scores are the same, and those of others are not."""
+    changed = replace(TRAINING[3], roles=("Ruling",) * len(TRAINING[3]))
+    other = Stack.fit([changed if document is TRAINING[3] else document for document in TRAINING], ROLES)
+    assert (fitted.held_out["j03"] == other.held_out["j03"]).all()
+    part = dict(zip((document.name for document in TRAINING), inner_parts(TRAINING, 0), strict=True))
+    for document in TRAINING:
+        same = (fitted.held_out[document.name] == other.held_out[document.name]).all()
+        assert same == (part[document.name] == part["j03"])
+    assert (fitted.scores(TRAINING[3]) != other.scores(TRAINING[3])).any()
+
+
+def test_what_is_read_again_gives_the_very_same_scores(fitted):
+    again = Stack.from_json(json.loads(json.dumps(fitted.as_json())))
+    assert again.classes == fitted.classes and (again.offsets == fitted.offsets).all()
+    for document in NEW[:3]:
+        assert (again.scores(document) == fitted.scores(document)).all()
+        assert all((again.parts(document)[name] == one).all() for name, one in fitted.parts(document).items())
+    assert again.as_json() == fitted.as_json()
+
+
+def test_a_fit_is_the_same_again_whatever_the_order_of_the_documents(fitted):
+    assert Stack.fit(TRAINING[::-1], ROLES).as_json() == fitted.as_json()
+    assert inner_parts(TRAINING, 0).tolist() == inner_parts(TRAINING, 0).tolist() != inner_parts(TRAINING, 1).tolist()
+
+
+def test_offsets_lift_the_macro_f1_of_the_scores_that_they_are_tuned_on():
+    draw = np.random.default_rng(0)
+    truth = draw.choice(3, 400, p=[0.8, 0.15, 0.05])
+    scores = np.eye(3)[truth] + draw.normal(size=(400, 3)) + np.log([0.8, 0.15, 0.05])
+    offsets = best_offsets(scores, truth)
+    before, after = (
+        judging.scores(judging.confusions([truth], [one.argmax(1)], 3)[0])[0] for one in (scores, scores + offsets)
+    )
+    assert after > before + 0.02
+    assert best_offsets(10 * np.eye(3)[truth], truth).tolist() == [0, 0, 0], "nothing to gain"
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_few_documents_are_enough_and_a_class_may_have_no_example(count):
+    found = Stack.fit(TRAINING[:count], (*ROLES, "Dissent"))
+    scores = found.scores(NEW[0])
+    assert scores.shape == (12, 4) and np.isfinite(scores).all() and (scores.argmax(1) != 3).all()
+    assert {*found.held_out} == {document.name for document in TRAINING[:count]}
+
+
+def test_of_too_many_sentences_whole_documents_are_drawn():
+    found = Stack.fit(TRAINING, ROLES, most_sentences=40)
+    assert len(found.held_out) == 3 and all(len(scores) == 12 for scores in found.held_out.values())
+
+
+def test_the_vocabulary_is_cut_so_that_weights_of_many_classes_stay_small():
+    """Random float16 hardly compresses: two numbers a class and term, six more for one that is a single word."""
+    for classes in (2, 7, 13, 40):
+        terms = stack._most_terms(classes)
+        weights = 2 * classes * (2 * terms + 6 * 0.25 * terms)  # a quarter of the terms of the sample corpus are words
+        assert weights * 4 / 3 < 4 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("documents", "sentence"),
+    [
+        (TRAINING[:1], "two documents or more, and there are 1"),
+        ([*TRAINING[:2], replace(TRAINING[2], roles=())], r"j02.txt has 12 sentences and 0 roles"),
+        ([*TRAINING[:2], replace(TRAINING[2], roles=("Obiter",) * 12)], "j02.txt, line 1: The role 'Obiter' is none"),
+    ],
+)
+def test_documents_that_nothing_can_be_fitted_to_are_refused(documents, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        Stack.fit(documents, ROLES)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: kept.pop("scale"),
+        lambda kept: kept.update(version=99),
+        lambda kept: kept.update(offsets=[0.0]),
+        lambda kept: kept.update(offsets=[0.0, None, 1.0]),
+        lambda kept: kept["context"].update(weights=kept["sentence"]["weights"]),
+        lambda kept: kept.update(terms="AAAA"),
+        lambda kept: kept.update(classes=3),
+    ],
+)
+def test_a_damaged_copy_is_refused(fitted, damage):
+    kept = json.loads(json.dumps(fitted.as_json()))
+    damage(kept)
+    with pytest.raises(BadInput, match="The counts of this checkpoint cannot be read"):
+        Stack.from_json(kept)

@@ -1,0 +1,172 @@
+"""The encoder of a run: published weights that are found, what of them is trained, and an encoder from scratch."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lib import checkpoint
+from lib.errors import BadInput
+from lib.machine.memory import device
+from lib.planner import as_configured, find_card
+from tests.workloads.legal.conftest import load, write_encoder
+from tests.workloads.legal.test_legal import train
+from workloads.legal import encoders
+from workloads.legal.settings import Encoder
+
+TINY = {"workload.encoder.weights": "ada/tinybert"}
+TWICE = {"training.micro_batch": 8, "training.precision": "fp16"}
+FOLDER = os.environ.get("TRAINBOOK_MINILM", "")  # of a real one
+
+
+def test_a_mounted_model_is_found_under_its_name_and_under_that_of_the_hub(mounted):
+    for name in ("ada/tinybert", "law-ai/TinyBERT", str(mounted)):
+        chosen = encoders.choose(Encoder(weights=name))
+        assert chosen["weights"] in (name, "tinybert") and chosen["options"] == {"attention_probs_dropout_prob": 0.0}
+
+
+def test_weights_that_are_nowhere_give_an_encoder_from_scratch_and_it_is_said(mounted, capsys):
+    chosen = encoders.choose(Encoder(weights="law-ai/InLegalBERT"))
+    assert chosen["weights"] == "" and "begins with an encoder from scratch" in capsys.readouterr().out
+
+
+def test_weights_that_the_hub_has_as_a_pickle_alone_are_downloaded_and_read(tmp_path, monkeypatch):
+    """As those of law-ai/InLegalBERT."""
+    write_encoder(tmp_path / "hub")
+    state = load_file(tmp_path / "hub" / "model.safetensors")
+    torch.save(state, tmp_path / "hub" / "pytorch_model.bin")
+    (tmp_path / "hub" / "model.safetensors").unlink()
+    asked = []
+
+    def snapshot_download(name, allow_patterns, local_files_only):
+        asked.append((name, "pytorch_model*.bin" in allow_patterns, local_files_only))
+        cached = tmp_path / "cached"
+        if local_files_only and not cached.is_dir():
+            raise FileNotFoundError(name)
+        cached.mkdir(exist_ok=True)
+        if not local_files_only:
+            for path in (tmp_path / "hub").iterdir():
+                if any(path.match(pattern) for pattern in allow_patterns):
+                    shutil.copyfile(path, cached / path.name)
+        return str(cached)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
+    task = load(tmp_path, {"workload.encoder.weights": "law-ai/Pickled"})
+    name = "embeddings.word_embeddings.weight"
+    assert torch.equal(dict(task.model().encoder.named_parameters())[name], state[name])
+    assert asked[:3] == [("law-ai/Pickled", *way) for way in ((False, True), (False, False), (True, False))]
+    assert {way[-1] for way in asked[3:]} == {True}, "what is in the cache is not asked for again"
+
+
+def test_a_path_that_is_not_there_is_refused():
+    with pytest.raises(BadInput, match="no such path"):
+        encoders.choose(Encoder(weights="/no/such/folder"))
+
+
+def test_attention_drops_as_published_unless_a_cpu_would_be_slow_or_a_share_is_given(mounted, monkeypatch):
+    monkeypatch.setattr(encoders.memory, "device", lambda: torch.device("cuda"))
+    for given, wanted in (("auto", 0.1), (0.3, 0.3)):
+        chosen = encoders.choose(Encoder(weights=str(mounted), attention_dropout=given))
+        assert chosen["options"] == {"attention_probs_dropout_prob": wanted}
+
+
+@pytest.mark.parametrize(("words", "layers"), [(False, 0), (True, 0), (False, 1), (True, 2)])
+def test_what_is_frozen_is_not_trained_and_the_rest_is(tmp_path, mounted, words, layers):
+    frozen = {"workload.encoder.freeze_words": words, "workload.encoder.freeze_layers": layers}
+    task = load(tmp_path, {**TINY, **frozen})
+    named = dict(task.model().encoder.named_parameters())
+    still = {name for name, p in named.items() if not p.requires_grad}
+    below = {f"encoder.layer.{n}." for n in range(layers)}
+    wanted = {n for n in named if any(map(n.startswith, below)) or (layers and n.startswith("embeddings."))}
+    assert still == wanted | ({"embeddings.word_embeddings.weight"} if words else set())
+
+
+def test_more_frozen_layers_than_there_are_and_inputs_beyond_the_positions_are_refused(tmp_path, mounted):
+    for key, value, message in (
+        ("workload.encoder.freeze_layers", 3, "the encoder has 2 layers"),
+        ("workload.context.length", 65, "the encoder has 64 positions"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            load(tmp_path, {**TINY, key: value}).model()
+
+
+def test_layers_have_lower_rates_the_further_they_are_from_the_head(tmp_path, mounted):
+    task = load(tmp_path, {**TINY, "workload.rates.layer_decay": 0.5, "workload.rates.head": 9.0})
+    groups = task.parameter_groups(task.model())
+    rates = {name: group["lr"] for group in groups for name in group["names"]}
+    assert rates["output.*"] == 9.0 and rates["encoder.encoder.layer.1.output.dense.weight"] == 1.0
+    assert rates["encoder.encoder.layer.0.output.dense.weight"] == 0.5
+    assert rates["encoder.embeddings.word_embeddings.weight"] == 0.25
+
+
+@pytest.mark.parametrize(("size", "million"), [("base", 109), ("large", 335)])
+def test_a_plan_without_the_weights_is_one_for_the_size_that_is_named(tmp_path, size, million):
+    more = {"workload.encoder.weights": "law-ai/InLegalBERT", "workload.encoder.planned_as": size}
+    with torch.device("meta"):
+        model = load(tmp_path, more).model()
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6) == pytest.approx(million, abs=2)
+
+
+def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mounted(tmp_path, mounted, learned):
+    frozen = {**TINY, "checkpoint.frozen": "save", "workload.encoder.freeze_layers": 1}
+    task = load(tmp_path, frozen)
+    assert task.learned()["encoder"]["weights"] == "ada/tinybert"
+    train(task, tmp_path / "run")
+    (kept := tmp_path / "kept").mkdir()
+    task.keep(kept)
+    shutil.rmtree(mounted.parents[3])
+    later = load(tmp_path, {**frozen, "training.max_steps": 3})
+    assert later.take_kept(kept) == ""
+    found, _ = checkpoint.load_newest(tmp_path / "run" / "checkpoints")
+    train(later, tmp_path / "run", found)
+    ended, _ = checkpoint.load_newest(tmp_path / "run" / "checkpoints")
+    name = "encoder.embeddings.word_embeddings.weight"
+    assert ended.step == 3 and torch.equal(ended.tensors["model"][name], found.tensors["model"][name])
+
+
+def test_a_run_from_scratch_goes_on_so_where_weights_are_mounted_later(tmp_path, mounted, learned):
+    task = load(tmp_path, {"workload.encoder.weights": "law-ai/Other"})
+    (tmp_path / "kept").mkdir()
+    task.keep(tmp_path / "kept")
+    later = load(tmp_path, TINY)
+    assert "goes on with it, although ada/tinybert is named" in later.take_kept(tmp_path / "kept")
+    assert later.model().encoder.config.vocab_size == 120
+
+
+def test_a_machine_without_transformers_is_told_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(BadInput, match="pip install transformers"):
+        load(tmp_path).model()
+
+
+def test_damaged_keepsakes_are_learned_again(tmp_path, legal):
+    (tmp_path / "learned.json").write_text(json.dumps({"classes": 3}))
+    assert "it is learned again" in legal().take_kept(tmp_path)
+
+
+@pytest.mark.skipif(not FOLDER, reason="TRAINBOOK_MINILM names no folder of all-MiniLM-L6-v2")
+def test_a_real_published_encoder_is_read_as_a_mounted_kaggle_model(tmp_path, mounted):
+    shutil.rmtree(mounted)
+    shutil.copytree(Path(FOLDER), mounted)
+    task = load(tmp_path, {**TINY, "workload.encoder.freeze_words": True, "workload.encoder.freeze_layers": 2})
+    batch = task.collate([task.datasets()["train"][n] for n in range(2)], torch.Generator())
+    assert device().type == "cuda" or task.learned()["encoder"]["options"] == {"attention_probs_dropout_prob": 0.0}
+    assert torch.isfinite(task.loss(task.model(), batch)[0]["loss"])
+
+
+def test_inlegalbert_is_planned_for_a_t4_with_and_without_recomputation(tmp_path):
+    named = {"workload.encoder.weights": "law-ai/InLegalBERT", "training.effective_batch": 16}
+    plain, recomputed = (
+        as_configured(load(tmp_path, {**named, **more}).config, find_card("t4"))
+        for more in (TWICE, {**TWICE, "training.gradient_checkpointing": "all"})
+    )
+    assert plain.fits and (plain.micro_batch, plain.passes, recomputed.recomputed) == (8, 2, 12)
+    assert round(plain.prediction.parameters / 1e6) == pytest.approx(110, abs=2)
+    assert recomputed.prediction.peak_bytes < plain.prediction.peak_bytes
+    assert recomputed.expected_seconds > plain.expected_seconds

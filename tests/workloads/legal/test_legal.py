@@ -1,0 +1,190 @@
+"""The task as the trainer sees it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from lib.errors import BadInput
+from lib.launch import queue
+from lib.report.progress import Plain
+from lib.task import find_task, load_config
+from lib.training import contract, loop
+from lib.training.data import subset
+from lib.training.session import Session
+from tests.workloads.legal.conftest import CONFIG, load
+from workloads.legal.sentences import as_in_corpus
+from workloads.legal.settings import POSITIONS
+
+
+def train(task, folder, resume=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    return loop.train(task, task.config, folder, Session(None, 0, 0), Plain(), resume)
+
+
+def batch_of(task, *numbers):
+    samples = task.datasets()["train"]
+    return task.collate([samples[number] for number in numbers or range(8)], torch.Generator())
+
+
+def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
+    (tmp_path / "legal.yaml").write_text(CONFIG)
+    task = find_task("legal")(load_config(tmp_path / "legal.yaml"))
+    batch = task.example_batch(3, torch.device("cpu"))
+    assert torch.isfinite(task.loss(task.model(), batch)[0]["loss"])
+    assert batch["tokens"].shape == (3, 48) and batch["positions"].shape == (3, POSITIONS) and "data" not in vars(task)
+
+
+def test_the_contract_is_kept(legal):
+    task = legal({"training.micro_batch": 2, "training.effective_batch": 4, "workload.context.mode": "surrounding"})
+    assert contract.findings(task, task.config) == []
+
+
+def test_losses_are_sums_over_sentences_weighted_by_their_roles(legal):
+    task = legal()
+    batch, model = batch_of(task), task.model().eval()
+    halves = [{name: value[part] for name, value in batch.items()} for part in (slice(0, 3), slice(3, 8))]
+    with torch.no_grad():
+        whole, parts = task.loss(model, batch)[0]["loss"], [task.loss(model, half)[0]["loss"] for half in halves]
+    assert float(whole) == pytest.approx(sum(map(float, parts)), rel=1e-5)
+    assert task.count(batch)["loss"] == pytest.approx(sum(task.count(half)["loss"] for half in halves))
+
+
+def test_rare_roles_weigh_more_as_far_as_the_power_says(tmp_path):
+    for power in (0.0, 0.5, 1.0):
+        data = load(tmp_path, {"workload.loss.class_weights": power}).data
+        weights, counts = data.class_weights, data.class_counts
+        assert (weights * counts).sum() == pytest.approx(counts.sum())
+        products = (weights * counts**power)[counts > 0]
+        assert products == pytest.approx(products[0])
+
+
+def test_the_focal_loss_turns_from_what_is_known(legal):
+    logits = torch.zeros(2, 7)
+    logits[:, 0] = torch.tensor([12.0, 0.1])
+    batch = {"labels": torch.tensor([0, 0]), "weight": torch.ones(2)}
+    shares = []
+    for focal in (0.0, 2.0):
+        task = legal({"workload.loss.focal": focal})
+        easy, hard = (task.summed(logits[n : n + 1], {k: v[n : n + 1] for k, v in batch.items()}) for n in (0, 1))
+        shares.append(float(easy / hard))
+    assert shares[1] < 1e-3 * shares[0]
+
+
+def test_outputs_without_a_role_are_left_out(legal):
+    task = legal({"workload.classes": 12})
+    logits = torch.zeros(1, 12)
+    logits[:, 7:] = 50.0
+    batch = {"labels": torch.tensor([3]), "weight": torch.ones(1)}
+    assert float(task.summed(logits, batch)) == pytest.approx(float(torch.tensor(7.0).log()))
+
+
+def test_more_roles_than_the_model_has_outputs_are_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"workload\.classes"):
+        load(tmp_path, {"workload.classes": 5}).datasets()
+
+
+def test_what_was_learned_is_kept_as_json_and_taken_back(legal, tmp_path, learned):
+    task, other = legal(), load(tmp_path)
+    other.take_learned(json.loads(json.dumps(learned)))
+    want, got = batch_of(task), batch_of(other)
+    assert other.learned() == learned and all(torch.equal(want[name], got[name]) for name in want)
+
+
+def test_what_an_earlier_version_learned_leaves_new_texts_as_they_stand(tmp_path, learned):
+    task = load(tmp_path)
+    task.take_learned({name: value for name, value in learned.items() if name != "final_marks"})
+    assert as_in_corpus('Is it "so"?', task.learned()["final_marks"]) == 'Is it "so"?'
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder": None, "counts": 3}, "lacks encoder, counts"),
+        ({"classes": ["a"]}, "names 1 roles, and the network has 16"),
+        ({"classes": [["a"], ["b"]], "class_weights": [1, 1]}, "names 2 roles"),
+        ({"encoder": {"weights": "", "options": {"attn_implementation": "eager"}}}, "names no encoder"),
+        ({"encoder": {"weights": 3, "options": {}}}, "names no encoder"),
+        ({"tokenizer": {"text": "{}", "cls": 0, "sep": 0, "pad": 0}}, "kept with the weights cannot be read"),
+    ],
+)
+def test_what_somebody_else_learned_is_checked(tmp_path, learned, changes, message):
+    with pytest.raises(BadInput, match=message):
+        task = load(tmp_path)
+        task.take_learned({**learned, **changes})
+        task.datasets()
+
+
+def test_a_share_of_the_data_is_whole_training_documents(tmp_path):
+    whole, part = (load(tmp_path, {"data.subset_ratio": ratio}).data for ratio in (1.0, 0.5))
+    names = {name: [one.name for one in chosen] for name, chosen in whole.parts.items()}
+    assert {one.name for one in part.parts["train"]} < {*names["train"]}
+    for name in ("validation", "test"):
+        assert [one.name for one in part.parts[name]] == names[name]
+    assert len(part.class_counts) == 7 and part.class_counts.sum() == sum(map(len, part.parts["train"]))
+
+
+def test_the_folds_of_a_queue_test_each_document_once(tmp_path):
+    (tmp_path / "legal.yaml").write_text(f"{CONFIG}queue: {{folds: 3}}\n")
+    tested = [
+        one.name
+        for entry in queue.entries(tmp_path / "legal.yaml")
+        for one in find_task("legal")(entry.config).data.parts["test"]
+    ]
+    assert len(tested) == 12 == len({*tested})
+
+
+def test_the_trainer_takes_no_second_share_of_it(legal):
+    samples = legal({"data.subset_ratio": 0.5}).datasets()["train"]
+    assert len(subset(samples, 0.5, 0)) == len(samples)
+
+
+def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path):
+    hashes = [
+        load(tmp_path, more).fingerprint()
+        for more in ({}, {}, {"workload.split.partition": 1}, {"workload.generator.documents": 13})
+    ]
+    assert hashes[0] == hashes[1] and len(set(hashes)) == 3
+
+
+def test_the_data_is_described_with_its_lengths_and_the_padding(legal):
+    text = legal().describe_data()
+    assert "12 generated judgments" in text and "Padding:" in text and "Roles: Argument, Facts" in text
+
+
+def test_roles_that_are_numbers_come_with_what_names_them(tmp_path, legal):
+    assert "labels.txt" not in legal().describe_data()
+    source = tmp_path / "data"
+    source.mkdir()
+    for number in range(6):
+        (source / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
+    text = load(tmp_path, {"data.dir": str(source)}).data.describe()
+    assert "Roles: 0, 1. These are numbers" in text and text.count("labels.txt") == 1
+
+
+def test_an_evaluation_meets_sentences_of_a_length_together_and_answers_in_their_order(legal):
+    task = legal()
+    validation = task.datasets()["validation"]
+    assert (validation.lengths[:-1] <= validation.lengths[1:]).all()
+    numbers = [validation[n].number for n in range(len(validation))]
+    labels = task.data.labels(task.data.parts["validation"])
+    assert sorted(numbers) == list(range(len(labels)))
+    assert [validation[n].label for n in range(len(labels))] == labels[numbers].tolist()
+
+
+def test_counts_are_fitted_once_and_read_from_the_cache(tmp_path, learned, monkeypatch):
+    monkeypatch.setattr("workloads.legal.data.Stack.fit", lambda *_: pytest.fail("they are fitted again"))
+    assert load(tmp_path).data.counts == learned["counts"]
+    with pytest.raises(pytest.fail.Exception):
+        load(tmp_path, {"seed": 1}).data.counts  # noqa: B018
+
+
+def test_validation_documents_are_counted_and_scored_by_counts_without_them(legal):
+    data = legal().data
+    assert {*data.held_out} == {one.name for one in data.parts["validation"]}
+    for one in data.parts["validation"]:
+        seen = data.stack.scores(one)
+        assert data.held_out[one.name].shape == seen.shape and not np.allclose(data.held_out[one.name], seen, atol=0.1)
+    counted = [*data.parts["train"], *data.parts["validation"]]
+    assert data.stack.vocabulary.sentences == sum(map(len, counted))

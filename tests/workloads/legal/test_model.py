@@ -1,0 +1,71 @@
+"""The network: whose tokens it reads a role off."""
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel
+
+from workloads.legal import samples
+from workloads.legal.model import Network
+from workloads.legal.settings import CATEGORIES, POSITIONS, Head
+
+SIZES = {"vocab_size": 20, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+
+
+def network(encoder=None, **head):
+    torch.manual_seed(0)
+    return Network(encoder or BertModel(BertConfig(**SIZES)), POSITIONS, 3, Head(width=4, **head)).eval()
+
+
+def batch(size=2, length=6):
+    return samples.example(size, length, POSITIONS, torch.device("cpu"))
+
+
+def test_only_the_sentences_own_tokens_are_pooled():
+    """Without attention between tokens a neighbour would change nothing but through the pooling."""
+    model, given = network(), batch()
+
+    class Alone(torch.nn.Module):
+        config = model.encoder.config
+
+        def forward(self, input_ids, attention_mask, token_type_ids):
+            vectors = torch.nn.functional.one_hot(input_ids % 4, 4).float()
+            return type("Output", (), {"last_hidden_state": vectors})
+
+    alone = network(Alone())
+    given["segments"][:, 3:] = 1
+    changed = {**given, "tokens": given["tokens"].clone()}
+    changed["tokens"][:, 3:] = 3
+    assert torch.equal(alone(given), alone(changed))
+    changed["tokens"][:, 2] = 3
+    assert not torch.equal(alone(given), alone(changed))
+
+
+def test_padding_changes_nothing():
+    model, short = network(), batch(length=6)
+    long = batch(length=9)
+    long["mask"][:, 6:] = 0
+    long["positions"] = short["positions"]
+    assert torch.allclose(model(short), model(long), atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "off"), [("positions", {"position": False}), ("category", {"category": False})])
+def test_place_and_category_count_unless_they_are_switched_off(name, off):
+    given = batch()
+    changed = {**given, name: given[name] + 1}
+    assert not torch.equal(network()(given), network()(changed))
+    assert torch.equal(network(**off)(given), network(**off)(changed))
+
+
+def test_an_unknown_category_adds_nothing():
+    model, given = network(), {**batch(), "category": torch.zeros(2, dtype=torch.long)}
+    with torch.no_grad():
+        without = model(given)
+        model.inner.weight[:, -CATEGORIES :] = 7.0
+    assert torch.equal(model(given), without)
+
+
+def test_an_encoder_without_segments_is_one_too():
+    sizes = {"vocab_size": 20, "dim": 4, "n_layers": 1, "n_heads": 2, "hidden_dim": 8}
+    given = batch()
+    given["segments"][:, 3:] = 1
+    assert network(DistilBertModel(DistilBertConfig(**sizes)))(given).shape == (2, 3)

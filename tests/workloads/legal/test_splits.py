@@ -1,0 +1,158 @@
+"""Whole documents in parts, by folds and by category, and what gives a leak away."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from lib.errors import BadInput
+from tests.workloads.legal.judgments import judgments
+from workloads.legal import splits
+
+GROUPS = ("civil", "criminal", "tax")
+
+
+def test_every_document_is_tested_in_one_fold_and_no_part_shares_a_document():
+    documents = judgments(20, GROUPS)
+    tested = []
+    for fold in range(4):
+        parts = splits.deal(documents, folds=4, fold=fold, validation=0.25)
+        assert sorted([*parts.train, *parts.validation, *parts.test]) == [*range(20)]
+        assert len(parts.validation) in (3, 4) and len(parts.test) == 5
+        tested += parts.test
+    assert sorted(tested) == [*range(20)]
+
+
+def test_each_fold_has_its_share_of_each_category():
+    documents = judgments(24, GROUPS)
+    for fold in range(4):
+        parts = splits.deal(documents, folds=4, fold=fold, validation=0.0)
+        assert Counter(documents[place].category for place in parts.test) == dict.fromkeys(GROUPS, 2)
+        assert parts.validation == ()
+
+
+def test_the_seed_chooses_the_partition_and_the_order_of_the_files_does_not():
+    documents = judgments(20, GROUPS)
+    one, again, other = (splits.deal(documents, seed=seed) for seed in (3, 3, 4))
+    assert one == again and one.test != other.test
+    turned = splits.deal(documents[::-1], seed=3)
+    assert {documents[place].name for place in one.test} == {documents[::-1][place].name for place in turned.test}
+
+
+def test_by_category_one_is_held_out_whole():
+    documents = judgments(12, GROUPS)
+    for fold, group in enumerate(GROUPS):
+        parts = splits.deal(documents, by="category", fold=fold, validation=0.25)
+        assert {documents[place].category for place in parts.test} == {group} and len(parts.test) == 4
+        assert group not in {documents[place].category for place in (*parts.train, *parts.validation)}
+        assert any(group in note for note in parts.notes)
+    assert splits.categories_of(documents) == [*GROUPS]
+
+
+def test_without_categories_every_fold_gets_its_share_of_a_rare_role():
+    documents = judgments(12)
+    documents = [
+        replace(document, roles=("Rare", *document.roles[1:]) if number < 4 else document.roles)
+        for number, document in enumerate(documents)
+    ]
+    for fold in range(4):
+        parts = splits.deal(documents, folds=4, fold=fold, validation=0.0)
+        assert sum(documents[place].roles.count("Rare") for place in parts.test) == 1
+
+
+def in_files(documents, *files):
+    return [replace(one, file=files[number % len(files)]) for number, one in enumerate(documents)]
+
+
+def names_of(documents, places):
+    return {documents[place].file for place in places}
+
+
+def test_parts_that_files_are_named_for_are_the_split_and_that_is_said():
+    documents = in_files(judgments(12), "set/train.json", "valid.json", "test/a.json")
+    parts = splits.deal(documents)
+    found = [names_of(documents, part) for part in parts.by_name().values()]
+    assert found == [{"set/train.json"}, {"valid.json"}, {"test/a.json"}]
+    assert "The split is that of the files" in parts.notes[0] and "workload.split.given: false" in parts.notes[0]
+    assert len(names_of(documents, splits.deal(documents, given=False).test)) > 1
+    with pytest.raises(BadInput, match=r"fold is 1, and the files' own test .* workload.split.given: false"):
+        splits.deal(documents, fold=1)
+
+
+@pytest.mark.parametrize(
+    ("file", "held", "dealt"), [("dev.csv", "validation", "test"), ("test.csv", "test", "validation")]
+)
+def test_what_the_files_lack_of_three_parts_is_dealt_from_the_training_documents(file, held, dealt):
+    documents = in_files(judgments(20), "train.csv", "train.csv", "train.csv", file)
+    parts = splits.deal(documents).by_name()
+    assert names_of(documents, parts[held]) == {file} and len(parts[held]) == 5
+    assert names_of(documents, parts[dealt]) == names_of(documents, parts["train"]) == {"train.csv"}
+
+
+def test_files_without_any_to_train_on_are_dealt_anew_and_that_is_said():
+    documents = in_files(judgments(12), "valid.json", "test.json")
+    parts = splits.deal(documents)
+    assert len(names_of(documents, parts.train)) == 2 and "none is named for train" in parts.notes[0]
+    assert not splits.deal(in_files(judgments(12), "train.json", "test.json", "more.json")).notes
+
+
+def test_a_subset_is_one_of_training_documents_and_a_smaller_one_is_part_of_a_larger_one():
+    documents = judgments(40, GROUPS)
+    whole, half, tenth = (splits.deal(documents, subset_ratio=ratio) for ratio in (1.0, 0.5, 0.1))
+    assert tenth.train and {*tenth.train} < {*half.train} < {*whole.train}
+    assert (whole.validation, whole.test) == (half.validation, half.test) == (tenth.validation, tenth.test)
+    assert len(half.train) == -(-len(whole.train) // 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"folds": 1}, "workload.split.folds is 1, and there are 6 documents: take 2 to 6"),
+        ({"folds": 7}, "workload.split.folds is 7"),
+        ({"fold": 5}, "workload.split.fold is 5; the 5 folds are 0 to 4"),
+        ({"by": "page"}, "workload.split.by is 'page'; it is document or category"),
+        ({"by": "category"}, "1 categories, and a category can be held out of two or more"),
+        ({"subset_ratio": 0.0}, "data.subset_ratio is 0.0"),
+        ({"validation": 0.999}, "No document is left for train"),
+    ],
+)
+def test_a_split_that_cannot_be_is_refused(changes, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        splits.deal(judgments(6, ("tax",)), **changes)
+
+
+def test_one_document_cannot_be_divided():
+    with pytest.raises(BadInput, match="There is one document alone"):
+        splits.deal(judgments(1))
+
+
+def test_a_category_that_is_not_there_is_refused_with_those_that_are():
+    with pytest.raises(BadInput, match="by category the folds are 0 to 2: civil, criminal, tax"):
+        splits.deal(judgments(6, GROUPS), by="category", fold=3)
+
+
+def test_a_document_in_training_and_test_is_refused():
+    documents = judgments(4)
+    with pytest.raises(BadInput, match=r"1 document is in two parts: j01 \(test\) and j01 \(train\)"):
+        splits.check_leaks(documents, {"train": [0, 1], "test": [1, 2]})
+
+
+def test_a_copy_under_another_name_is_refused_also_with_a_sentence_more():
+    documents = judgments(4)
+    copy = replace(documents[0], name="copy", sentences=(*documents[0].sentences, "and one more of five words"))
+    copy = replace(copy, file="copy.txt", lines=tuple(range(7, 7 + len(copy))))
+    copied = r"copy \(test\) and j00 \(train\), which begin in copy.txt, line 7; j00.txt, line 1"
+    with pytest.raises(BadInput, match=copied):
+        splits.check_leaks([*documents, copy], {"train": [0, 1], "validation": [2], "test": [3, 4]})
+
+
+def test_equal_sentences_of_five_words_are_counted_and_short_ones_are_not():
+    documents = judgments(3)
+    stock = "The order of the court was as follows"
+    documents = [replace(one, sentences=(*one.sentences, stock, "Appeal dismissed")) for one in documents]
+    notes = splits.check_leaks(documents, {"train": [0], "validation": [1], "test": [2]})
+    assert notes == [
+        f"Of 5 words and more, 1 sentence stands in {name} and in training, say: {stock.casefold()}"
+        for name in ("validation", "test")
+    ]
+    assert splits.check_leaks(documents, {"train": [0], "test": []}) == []

@@ -1,0 +1,145 @@
+"""What written tokens say, and a search in bounded batches that goes on where memory ran out."""
+
+import pytest
+import torch
+
+from lib.errors import TrainingFailed
+from lib.planner.card import find_card
+from lib.planner.trace import predict_evaluation
+from workloads.vqa import decoding
+
+
+@pytest.fixture
+def made(vqa):
+    """A task, its model in evaluation mode, and a batch of seven questions."""
+    task = vqa()
+    torch.manual_seed(0)
+    model = task.model().eval()
+    samples = task.datasets()["validation"]
+    return task, model, task.collate([samples[n] for n in range(7)], torch.Generator())
+
+
+def test_a_target_is_parsed_into_what_it_was_made_of(vqa):
+    task = vqa()
+    samples = task.datasets()["train"]
+    for number in range(10):
+        record = samples.records[number]
+        found = decoding.parsed([*samples.targets[number].tokens, task.writer.pad], task.writer)
+        assert found == decoding.Answer(record.answer, record.kind, record.reasoning, True)
+
+
+def test_what_lacks_a_tag_is_not_valid_and_says_what_it_can(vqa):
+    own = vqa().writer
+    word = own.numbers(["hình tròn"])[0]
+    whole = [own.answer, *word, own.answer_end, own.reasoning, *word, own.reasoning_end, own.end]
+    assert decoding.parsed(whole, own).is_valid
+    for wrong, answer in (
+        (whole[1:], "hình tròn"),  # no tag before it
+        ([own.answer, *word, own.end, own.answer_end], "hình tròn"),  # ends too early
+        ([own.answer, own.answer_end, own.reasoning, own.reasoning_end], ""),  # an empty answer
+        ([*word, *whole], "hình tròn"),  # something before it
+        ([], ""),
+    ):
+        found = decoding.parsed(wrong, own)
+        assert not found.is_valid and found.text == answer
+
+
+def test_several_beams_find_what_is_at_least_as_likely_as_one(made):
+    _, model, batch = made
+    with torch.no_grad():
+        encoded, mask = model.encode(batch)
+        likely = []
+        for beams in (1, 4):
+            written = decoding.search(model, encoded, mask, beams, 3)
+            scores = model.decode(encoded, mask, written).log_softmax(-1).gather(-1, written[..., None])[..., 0]
+            likely.append(scores.sum(1))
+    assert (likely[1] >= likely[0] - 1e-4).all()
+
+
+def test_answers_are_the_same_in_batches_of_any_size_with_the_loss_of_all_tokens(made):
+    _, model, batch = made
+    with torch.no_grad():
+        found = [decoding.Writer(at_once, 5).write(model, batch, 2) for at_once in (1, 4, 100)]
+        losses = decoding.objectives.plain_losses(model(batch), batch["target"])[batch["part"] > 0]
+    for written, loss, count in found:
+        assert [one[:5] for one in written] == [one[:5] for one in found[0][0]]
+        assert count == len(losses) and loss == pytest.approx(float(losses.sum()), rel=1e-4)
+
+
+@pytest.fixture
+def scarce(monkeypatch):
+    """scarce(most) -> memory runs out with more questions at once; returns how many each search was given."""
+    tried, search = [], decoding.search
+
+    def begin(most):
+        def limited(model, encoded, *rest):
+            tried.append(len(encoded))
+            if len(encoded) > most:
+                raise torch.OutOfMemoryError
+            return search(model, encoded, *rest)
+
+        monkeypatch.setattr(decoding, "search", limited)
+        return tried
+
+    return begin
+
+
+def test_where_memory_runs_out_it_goes_on_from_there_and_stays_small(made, scarce):
+    _, model, batch = made
+    with torch.no_grad():
+        want = decoding.Writer(100, 5).write(model, batch, 2)
+        tried = scarce(2)
+        writer = decoding.Writer(8, 5)
+        got = writer.write(model, batch, 2)
+        assert tried == [4, 2, 2, 2, 1] and got[0] == want[0] and got[1] == pytest.approx(want[1], rel=1e-4)
+        writer.write(model, batch, 2)
+    assert tried[5:] == [2, 2, 2, 1]
+
+
+def test_a_single_question_that_does_not_fit_ends_the_run_with_a_sentence(made, scarce):
+    _, model, batch = made
+    scarce(0)
+    with torch.no_grad(), pytest.raises(TrainingFailed, match="single sample"):
+        decoding.Writer(8, 5).write(model, batch, 2)
+
+
+def test_under_shards_nothing_is_repeated_because_other_ranks_wait(made, scarce, monkeypatch):
+    _, model, batch = made
+    monkeypatch.setattr(decoding.sharding, "is_shard", lambda parameter: True)
+    with torch.no_grad():
+        assert len(decoding.Writer(4, 5).write(model, batch, 2)[0]) == 7
+        tried = scarce(1)
+        with pytest.raises(torch.OutOfMemoryError):
+            decoding.Writer(4, 5).write(model, batch, 2)
+    assert tried == [2]
+
+
+def test_a_plan_counts_what_all_beams_hold(vqa):
+    peaks = []
+    for beams in (1, 8):
+        task = vqa({"workload.writing.beams": beams, "workload.writing.at_once": 64, "workload.decoder.length": 400})
+        peak, fits = predict_evaluation(task, task.config, find_card("t4"), 8, 1)
+        peaks.append(peak)
+    assert fits and peaks[1] > 2 * peaks[0]
+
+
+def test_candidates_are_different_answers_with_their_probabilities(made):
+    task, model, batch = made
+    with torch.no_grad():
+        found = decoding.candidates(model, batch, 3, 4, task.writer)
+    assert len(found) == 7
+    for own in found:
+        assert 1 <= len(own) <= 3 and len({one.text for one in own}) == len(own)
+        assert all(0 < share <= 1 for share in own.values())
+
+
+def test_the_probability_is_that_of_the_answer_up_to_its_end(made):
+    task, model, batch = made
+    own = task.writer
+    written = [[own.answer, 5, own.answer_end, own.reasoning, 9]] * 7
+    with torch.no_grad():
+        encoded, mask = model.encode(batch)
+        found = decoding.shares(model, encoded, mask, written, own)
+        target = torch.tensor(written)
+        scores = model.decode(encoded, mask, target).softmax(-1).gather(-1, target[..., None])[..., 0]
+    assert found == pytest.approx(scores[:, :3].prod(1).tolist(), rel=1e-4)

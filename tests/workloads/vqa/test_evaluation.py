@@ -1,0 +1,103 @@
+"""Metrics with intervals over pictures, beside rules; tables, files and the picture of samples."""
+
+import csv
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lib.report.summary import comparison
+from tests.workloads.vqa.files import record
+from workloads.vqa import evaluation, figures
+from workloads.vqa.rules import BY_TYPE, Rules
+
+TRAIN = [record(n, kind="COLOR", answer="red" if n % 3 else "blue") for n in range(12)]
+TEST = [
+    record(10 * p + q, p, question=f"what color is thing {q}?", kind="COLOR", answer=("red", "màu xanh")[p % 2])
+    for p in range(20) for q in range(3)
+]  # fmt: skip
+RIGHT = [one.answer for one in TEST]
+
+
+def test_right_answers_and_valid_forms_are_counted_by_type_too():
+    kinds = ("A", "màu đỏ"), ("A", "hai"), ("B", "ba")
+    records = [record(number, kind=kind, answer=answer) for number, (kind, answer) in enumerate(kinds)]
+    found = evaluation.metrics(records, ["Màu đỏ.", "màu ba", "ba"], [True, False, True])
+    assert found["exact"] == pytest.approx(2 / 3) and found["valid"] == pytest.approx(2 / 3)
+    assert (found["exact_A"], found["exact_B"]) == (pytest.approx(0.5), 1)
+    assert found["token_f1"] == found["rouge_l"] == pytest.approx(2 / 3)
+
+
+def test_types_of_few_questions_are_together():
+    records = [record(n, kind="MANY" if n < 30 else f"K{n}") for n in range(50)]
+    found = evaluation.metrics(records, ["red"] * 50, [True] * 50)
+    named = {key.removeprefix("exact_") for key in found if key.startswith("exact_")}
+    assert named == {"MANY", "other types"}
+
+
+def test_the_interval_is_over_pictures_and_not_over_questions():
+    """Of 20 pictures, half with all answers right: questions as one would be sure, pictures are not."""
+    values = np.array([[float(one.answer == "red")] for one in TEST])
+    whole, alone = evaluation.judge(values, TEST)[0], evaluation.judge(values, [record(n) for n in range(60)])[0]
+    assert whole.value == alone.value == 0.5
+    assert 0.25 < whole.low < 0.34 and alone.low > whole.low + 0.05 and whole.high > alone.high
+    # of a share p of n pictures: the normal interval
+    assert whole.high - whole.low == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 20), rel=0.15)
+
+
+def test_the_gain_is_over_the_strongest_rule_and_paired_by_picture(tmp_path):
+    rules, valid = Rules(TRAIN), [True] * 60
+    text = evaluation.report(TEST, RIGHT, valid, rules, tmp_path)
+    assert re.search(
+        r"The model is above the strongest baseline by exact match, .*: \+0.500 \[\+0.[23]\d\d, \+0.[67]", text
+    )
+    assert "over draws of 20 pictures, paired" in text
+    same = evaluation.report(TEST, rules.answers(TEST)[BY_TYPE], valid, rules, tmp_path)
+    assert "level with" in same and "+0.000 [+0.000, +0.000]" in same and "does not tell them apart" in same
+    assert "The model is below" in evaluation.report(TEST, ["no"] * 60, valid, rules, tmp_path)
+    assert evaluation.baseline(TEST, rules)["exact"] == 0.5
+
+
+def test_metrics_are_one_table_beside_the_baseline():
+    rules = Rules(TRAIN)
+    table = comparison(evaluation.metrics(TEST, RIGHT, [True] * 60, rules), evaluation.baseline(TEST, rules))
+    assert [line.split()[0] for line in table.splitlines()] == [
+        "metric", "exact", "token_f1", "rouge_l", "valid", "exact_COLOR",
+    ]  # fmt: skip
+
+
+def test_the_strongest_rule_is_that_with_most_right_answers_to_these_records():
+    train = [record(n, question="a?", answer="x", kind="K") for n in range(5)]
+    train += [record(n, question="b?", answer="y", kind="K") for n in range(4)]
+    test = [record(n, question="b?", answer="y", kind="K") for n in range(4)]
+    name, ruled = evaluation.strongest(test, Rules(train))
+    assert ruled[name][:, 0].mean() == 1 and ruled[BY_TYPE][:, 0].mean() == 0
+
+
+def test_the_report_has_a_row_a_rule_and_the_files_say_each_answer(tmp_path):
+    predicted, valid = ["wrong", *RIGHT[1:]], [False, *[True] * 59]
+    text = evaluation.report(TEST, predicted, valid, Rules(TRAIN), tmp_path)
+    for part in ("the model", BY_TYPE, "0.983", "+0.483", "20 pictures", "COLOR"):
+        assert part in text
+    with (tmp_path / "evaluation.csv").open(encoding="utf-8") as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    assert len(rows) == 5 and float(rows["the model"]["exact"]) == pytest.approx(59 / 60, abs=1e-6)
+    assert float(rows["the model"]["gain_low"]) > 0 and float(rows[BY_TYPE]["exact_COLOR"]) == 0.5
+    with (tmp_path / "answers.csv").open(encoding="utf-8") as file:
+        answers = list(csv.DictReader(file))
+    assert len(answers) == 60 and answers[0]["answer"] == "wrong" and answers[0]["valid"] == "0"
+    assert answers[59]["right"] == "màu xanh" and answers[59]["question"] == "what color is thing 2?"
+
+
+def test_samples_are_drawn_with_their_texts_and_where_a_network_looked(tmp_path):
+    picture = np.full((16, 16, 3), 200, np.uint8)
+    looked = np.zeros((4, 4))
+    looked[0, 0] = 0.3
+    texts = ("màu của $x$ là gì", "đỏ", "đen"), ("gì", "a", "a")
+    shown = [figures.Shown(picture, *one, looked) for one in texts]
+    with_attention = Image.open(figures.samples(shown, tmp_path / "deep" / "a.png"))
+    plain = Image.open(figures.samples([figures.Shown(picture, "màu gì", "đỏ")] * 2, tmp_path / "b.png"))
+    assert with_attention.width > 1.8 * plain.width
+    bright, grey = (np.asarray(one.convert("RGB"), int) for one in (with_attention, plain))
+    assert (bright[..., 0] - bright[..., 2] > 80).any() and not (np.ptp(grey, -1) > 80).any()

@@ -1,0 +1,176 @@
+"""Pictures of any kind become red, green and blue; what cannot be is refused; changes leave answers as they are."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lib.errors import BadInput
+from tests.workloads.vqa.files import picture
+from workloads.vqa import pictures
+
+LIMIT = 2**26
+RED, WHITE = (200, 10, 20), (255, 255, 255)
+
+
+def pixel(path, side=8):
+    loaded = pictures.load(path, side, LIMIT)
+    assert loaded.shape == (side, side, 3) and loaded.dtype == np.uint8
+    return loaded[side // 2, side // 2].astype(int)
+
+
+MODES = {"RGB": "png", "RGBA": "png", "L": "png", "LA": "png", "1": "png", "CMYK": "jpg", "P": "gif", "I;16": "png"}
+
+
+@pytest.mark.parametrize(("mode", "suffix"), MODES.items(), ids=MODES)
+def test_pictures_of_every_mode_become_red_green_and_blue(tmp_path, mode, suffix):
+    image = Image.new("RGB", (40, 20), RED).convert("L" if mode == "I;16" else mode)
+    if mode == "I;16":
+        image = Image.fromarray(np.asarray(image, np.uint16) * 16)
+    image.save(tmp_path / f"a.{suffix}")
+    shown = pixel(tmp_path / f"a.{suffix}")
+    grey = mode in ("L", "LA", "1", "I;16")
+    assert len(set(shown)) == 1 if grey else abs(shown - RED).max() <= 8
+
+
+def test_what_is_transparent_is_white_also_in_a_palette(tmp_path):
+    Image.new("RGBA", (9, 9), (*RED, 0)).save(tmp_path / "a.png")
+    palette = Image.new("P", (9, 9), 1)
+    palette.putpalette([0, 0, 0, *RED])
+    palette.save(tmp_path / "b.png", transparency=1)
+    assert tuple(pixel(tmp_path / "a.png")) == tuple(pixel(tmp_path / "b.png")) == WHITE
+
+
+def test_deep_greys_use_their_whole_range(tmp_path):
+    Image.fromarray(np.linspace(100, 4095, 64 * 64).reshape(64, 64).astype(np.uint16)).save(tmp_path / "a.png")
+    loaded = pictures.load(tmp_path / "a.png", 64, LIMIT)
+    assert loaded.min() < 4 and loaded.max() > 251
+
+
+def test_a_turned_photograph_is_put_upright(tmp_path):
+    image = Image.new("RGB", (32, 32), RED)
+    image.paste(WHITE, (0, 0, 32, 16))  # the upper half
+    options = image.getexif()
+    options[0x0112] = 6  # to be turned by a quarter, clockwise
+    image.save(tmp_path / "a.png", exif=options)
+    loaded = pictures.load(tmp_path / "a.png", 32, LIMIT).astype(int)
+    assert abs(loaded[16, 28] - WHITE).max() < 9 and abs(loaded[16, 4] - RED).max() < 9
+
+
+def bomb(path, side=20_000):
+    """A PNG of 400 million pixels that says so and has none of them."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b""))
+    return path
+
+
+def cut(path):
+    image = io.BytesIO()
+    Image.effect_noise((64, 64), 50).save(image, "JPEG")
+    path.write_bytes(image.getvalue()[:-400])
+    return path
+
+
+BAD = {
+    "20,000 x 20,000 pixels": (bomb, "has more than .* pixels"),
+    "too many pixels": (lambda path: bomb(path, 9_000), "9,000 x 9,000 pixels, and workload.pictures.limit_pixels is"),
+    "half a file": (cut, "cannot be decoded .*truncated"),
+    "nothing": (lambda path: path.write_bytes(b""), "is no picture: the file is empty"),
+    "HTML": (lambda path: path.write_bytes(b"\n<html><body>404"), "it is a page of HTML"),
+    "SVG": (lambda path: path.write_bytes(b"<?xml version='1.0'?><svg/>"), "it is a drawing in SVG"),
+    "DICOM": (lambda path: path.write_bytes(b"\x01" * 128 + b"DICM"), "it is DICOM"),
+    "noise": (lambda path: path.write_bytes(b"\x07" * 999), "it is none of JPEG"),
+    "PostScript": (lambda path: path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9"), "it is none of"),
+    "a folder": (lambda path: path.mkdir(), "cannot be read"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("write", "sentence"), BAD.values(), ids=BAD)
+def test_what_is_no_picture_or_too_large_is_refused_with_the_record(tmp_path, write, sentence):
+    write(tmp_path / "a.jpg")
+    with pytest.raises(BadInput, match=f"Record 12: .*a.jpg.*{sentence}"):
+        pictures.load(tmp_path / "a.jpg", 8, LIMIT, number=12)
+    ((digest, wrong),) = pictures.check([str(tmp_path / "a.jpg")], LIMIT).values()
+    assert not digest and wrong
+
+
+def test_pictures_are_told_apart_by_what_is_in_their_files(tmp_path):
+    paths = [str(picture(tmp_path / f"{n}.png", colour)) for n, colour in enumerate((1, 2, 1))]
+    first, second, third = (pictures.check(paths, LIMIT)[path][0] for path in paths)
+    assert first == third != second and first
+
+
+# --- augmentation -----------------------------------------------------------------------------------------------------
+
+
+def marked():
+    """Grey, with a red square in the left upper part and a blue one in the right lower one."""
+    found = np.full((32, 32, 3), 120, np.uint8)
+    found[4:10, 4:10], found[-10:-4, -10:-4] = (250, 0, 0), (0, 0, 250)
+    return found
+
+
+def changed(asked, count=60):
+    generator = torch.Generator().manual_seed(0)
+    return [pictures.augment(marked(), asked, generator).astype(int) for _ in range(count)]
+
+
+def middle(image, channel):
+    """Where a coloured square is: column and row of its middle."""
+    where = np.argwhere((image[..., channel] > 190) & (image[..., 1] < 60) & (image[..., 2 - channel] < 90))
+    assert len(where), "the square has left the picture"
+    return where.mean(0)[::-1]
+
+
+SIDED = ["SPATIAL hình tròn ở bên nào", "color on the left", ["màu gì", "vật nào bên phải"], "màu trên", "x"]
+
+
+@pytest.mark.parametrize("asked", SIDED)
+def test_no_picture_is_mirrored_whose_questions_name_sides_or_whose_questions_are_unknown(asked):
+    for image in changed(asked):
+        assert middle(image, 0)[0] < middle(image, 2)[0]
+
+
+def test_pictures_are_mirrored_where_colours_and_numbers_alone_are_asked_for():
+    for asked in ("COLOR màu của xe là gì", ["có mấy hình", "màu gì"], "is there a red shape?"):
+        sides = {bool(middle(image, 0)[0] < middle(image, 2)[0]) for image in changed(asked)}
+        assert sides == {True, False}, asked
+    assert len({bool(middle(i, 0)[0] < middle(i, 2)[0]) for i in changed("what color is the sign's text")}) == 1
+
+
+def test_nothing_leaves_the_picture_and_up_stays_up():
+    for image in changed("màu gì"):
+        (_, red), (_, blue) = middle(image, 0), middle(image, 2)
+        assert red < blue
+
+
+def test_a_picture_does_not_move_where_a_side_is_asked_for():
+    centres = [(middle(image, 0) + middle(image, 2)) / 2 for image in changed("ở bên trái hay bên phải")]
+    assert np.abs(np.array(centres) - 15.5).max() <= 1
+    moved = [(middle(image, 0) + middle(image, 2)) / 2 for image in changed("vật gì")]
+    assert np.abs(np.array(moved) - 15.5).max() > 1
+
+
+def test_neither_hue_nor_light_changes_where_a_colour_is_asked_for_and_the_hue_never_does():
+    ground = marked()[16, 16]
+    for asked in ("màu của xe", "vật gì", "có mấy hình màu đỏ", ["có mấy hình", "màu gì"]):
+        assert all((image[16, 16] == ground).all() for image in changed(asked)), asked
+    seen = np.array([image[16, 16] for image in changed("có mấy hình bên trái")])
+    assert len(np.unique(seen[:, 0])) > 5 and (seen[:, :1] == seen).all() and abs(seen - 120).max() <= 13
+
+
+def test_the_same_draws_follow_from_the_generator_whatever_is_asked():
+    states = set()
+    for asked in ("màu gì", "bên trái", "x", ["a", "b"]):
+        generator = torch.Generator().manual_seed(3)
+        pictures.augment(marked(), asked, generator)
+        states.add(float(torch.rand((), generator=generator)))
+    assert len(states) == 1

@@ -1,0 +1,122 @@
+"""Questions about one's own pictures, and answers in the form of a teacher's records."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from lib.errors import BadInput
+from tests.workloads.vqa.files import picture, record, settings
+from workloads.vqa import prediction
+from workloads.vqa.decoding import Answer
+from workloads.vqa.records import read
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A folder with two pictures: questions about one in a text file, about both in JSON lines."""
+    folder = tmp_path / "mine"
+    picture(folder / "cat.png", 3, (40, 30))
+    picture(folder / "deep" / "dog.jpg", 9, (40, 30))
+    (folder / "cat.txt").write_text("màu gì\n\n  ở   đâu\n", "utf-8")
+    lines = [{"image": "dog.jpg", "question": "con gì"}, {"image_path": "/elsewhere/dog.jpg", "question": "mấy con"}]
+    (folder / "deep" / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (folder / "notes.txt").write_text("beside no picture", "utf-8")
+    return folder
+
+
+@pytest.fixture
+def answered(vqa, mine, tmp_path):
+    task = vqa({"training.micro_batch": 2})
+    torch.manual_seed(0)
+    models = [task.model().eval() for _ in range(2)]
+    return task, models, task.predict(models[:1], mine, tmp_path / "out")
+
+
+def test_text_files_and_lines_ask_about_the_pictures_beside_them(mine):
+    asked = prediction.questions(mine)
+    assert [(one.image.rpartition("/")[2], one.question) for one in asked] == [
+        ("cat.png", "màu gì"), ("cat.png", "ở đâu"), ("dog.jpg", "con gì"), ("dog.jpg", "mấy con"),
+    ]  # fmt: skip
+    assert len(prediction.questions(mine / "deep" / "asked.jsonl")) == 2
+
+
+@pytest.mark.parametrize("image", ["{}/secret.png", "../../secret.png", "a" * 5000, "a\0"])
+def test_a_picture_from_outside_of_the_asked_folder_is_a_sentence(mine, tmp_path, image):
+    picture(tmp_path / "secret.png", 3, (40, 30))
+    (mine / "deep" / "asked.jsonl").write_text(json.dumps({"image": image.format(tmp_path), "question": "what"}))
+    for source in (mine, mine / "deep" / "asked.jsonl"):
+        with pytest.raises(BadInput, match="asked.jsonl, line 1: there is no picture .* below "):
+            prediction.questions(source)
+
+
+def test_every_question_is_answered_in_its_order_and_written_as_a_line(answered, tmp_path):
+    _, _, found = answered
+    assert {name: [row["question"] for row in rows] for name, rows in found.items()} == {
+        "cat.png": ["màu gì", "ở đâu"], "dog.jpg": ["con gì", "mấy con"],
+    }  # fmt: skip
+    lines = [json.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_text("utf-8").splitlines()]
+    assert lines == [row for rows in found.values() for row in rows]
+
+
+def test_answers_do_not_depend_on_how_many_are_asked_at_once(answered, mine, vqa):
+    task, models, found = answered
+    task.config = vqa({"data.evaluation_batch": 1}).config
+    alone = task.predict(models[:1], mine, None)
+    for name, rows in found.items():
+        assert [row["teacher_answer"] for row in rows] == [row["teacher_answer"] for row in alone[name]]
+
+
+def test_what_a_teacher_answers_is_read_as_a_students_records(tmp_path):
+    picture(tmp_path / "data" / "1.png", 5)
+    red, black = Answer("màu đỏ", "DESCRIPTIVE", "Vật đỏ.", True), Answer("màu đen", "DESCRIPTIVE", "", True)
+    found = [{red: 0.75, black: 0.125}]
+    row = prediction.row(record(1, question="màu gì"), found)
+    prediction.write([{**row, "image_path": str(tmp_path / "data" / "1.png")}], tmp_path / "data" / "answers.jsonl")
+    one = read(tmp_path / "data", settings()).records[0]
+    assert (one.question, one.answer, one.kind, one.reasoning) == ("màu gì", "màu đỏ", "DESCRIPTIVE", "Vật đỏ.")
+    assert one.teacher == (("màu đỏ", 0.75), ("màu đen", 0.125))
+
+
+def test_several_models_answer_by_the_mean_of_their_probabilities():
+    one, other = Answer("Đỏ", "", "a", True), Answer("đen", "", "b", False)
+    found = prediction.row(record(1), [{one: 0.5, other: 0.4}, {other: 0.5, Answer("đỏ.", "", "c", True): 0.2}])
+    assert found["teacher_answer"] == "đen" and found["teacher_reasoning"] == "b" and not found["is_valid"]
+    assert found["teacher_answers"] == {"Đỏ": pytest.approx(0.35), "đen": pytest.approx(0.45)}
+
+
+def test_two_models_answer_together(answered, mine):
+    task, models, alone = answered
+    together = task.predict(models, mine, None)
+    assert {name: len(rows) for name, rows in together.items()} == {name: len(rows) for name, rows in alone.items()}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1]", "line 1: there is no question with an image"),
+        ('{"question": "gì"}', "there is no question with an image"),
+        ('{"image": "bird.png", "question": "gì"}', "there is no picture bird.png"),
+        ('{"image": "dog.jpg", "question": " "}', "the question is empty"),
+        ('{"image": "dog.jpg", "question": 3}', "the question is empty"),
+    ],
+)
+def test_a_line_that_asks_nothing_is_named(mine, line, message):
+    (mine / "deep" / "asked.jsonl").write_text(line + "\n", "utf-8")
+    with pytest.raises(BadInput, match=message):
+        prediction.questions(mine)
+
+
+def test_a_folder_without_questions_and_a_picture_that_is_none_are_refused(vqa, tmp_path, mine):
+    task = vqa()
+    with pytest.raises(BadInput, match="There is no"):
+        task.predict([], tmp_path / "nothing", None)
+    shutil.copytree(mine, tmp_path / "other")
+    (tmp_path / "other" / "cat.txt").unlink()
+    (tmp_path / "other" / "deep" / "asked.jsonl").unlink()
+    with pytest.raises(BadInput, match="no question about a picture"):
+        task.predict([], tmp_path / "other", None)
+    (mine / "cat.png").write_text("<html>")
+    with pytest.raises(BadInput, match="is no picture"):
+        task.predict([task.model().eval()], mine, None)

@@ -1,0 +1,45 @@
+"""Rules that see the question alone."""
+
+from tests.workloads.vqa.files import record
+from workloads.vqa.rules import BY_QUESTION, BY_TYPE, BY_WORDS, MAJORITY, Rules
+
+COLOURS = ("Red", "blue", "green")
+TRAIN = [
+    *(record(n, question=f"what color is cup {n}?", answer="Red" if n < 5 else "blue", kind="COLOR") for n in range(8)),
+    *(record(n, question="how many cups?", answer="two", kind="COUNT") for n in range(10, 17)),
+    *(record(n, question="how many dogs?", answer="three", kind="COUNT") for n in range(20, 23)),
+]  # fmt: skip
+
+
+def test_each_rule_answers_what_was_commonest_for_what_it_sees():
+    rules = Rules(TRAIN)
+    asked = record(99, question="How many dogs", answer="?", kind="COUNT")
+    assert rules.answers([asked]) == {MAJORITY: ["two"], BY_TYPE: ["two"], BY_QUESTION: ["three"], BY_WORDS: ["three"]}
+    new = record(99, question="what color is that", kind="COLOR")
+    assert rules.answers([new]) == {MAJORITY: ["two"], BY_TYPE: ["Red"], BY_QUESTION: ["Red"], BY_WORDS: ["Red"]}
+
+
+def test_an_answer_is_spelled_as_it_mostly_was_and_counted_however_it_was():
+    train = [record(1, answer="Red."), record(2, answer="red"), record(3, answer="red"), record(4, answer="blue")]
+    assert Rules(train).answer(record(9), MAJORITY) == "red"
+
+
+def test_without_types_they_are_the_wordings_without_what_answers_are_made_of():
+    train = [
+        *(record(n, question=f"is there a {colour} shape?", answer="no") for n, colour in enumerate(COLOURS)),
+        *(record(n, question="what color is it?", answer=colour) for n, colour in enumerate(COLOURS)),
+        record(9, question="is there a circle?", answer="yes"), record(9, question="what is it?", answer="dark circle"),
+    ]  # fmt: skip
+    rules = Rules(train)
+    assert rules.type_of(record(1, question="Is there a BLUE shape")) == "is there a _ shape"
+    assert rules.type_of(record(1, question="is there a dark blue circle?")) == "is there a _"
+    assert rules.answer(record(1, question="is there a green shape?")) == "no"
+
+
+def test_the_order_of_records_changes_no_rule():
+    train = [record(1, answer="b"), record(2, answer="a"), record(3, answer="a."), record(4, answer="b")]
+    assert Rules(train).answers([record(9)]) == Rules(train[::-1]).answers([record(9)])
+
+
+def test_one_answer_alone_is_learned_too():
+    assert set(map(str, Rules([record(1, answer="x")]).answers([record(2, question="new")]).values())) == {"['x']"}

@@ -1,0 +1,215 @@
+"""The task as the trainer sees it."""
+
+import json
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lib import launch
+from lib.errors import BadInput
+from lib.launch import ensemble
+from lib.report.metrics import read
+from lib.task import find_task, load_config
+from lib.training import contract
+from lib.training.evaluation import EvaluationLoader
+from tests.conftest import VOLATILE_COLUMNS
+from tests.workloads.vqa.conftest import CONFIG, load
+from tests.workloads.vqa.files import picture
+from workloads.vqa import objectives
+from workloads.vqa.evaluation import METRICS
+
+
+def batch_of(task, *numbers):
+    samples = task.datasets()["train"]
+    return task.collate([samples[number] for number in numbers or range(8)], torch.Generator().manual_seed(1))
+
+
+def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
+    (tmp_path / "vqa.yaml").write_text(CONFIG)
+    task = find_task("vqa")(load_config(tmp_path / "vqa.yaml", {"workload.distillation.mode": "soft"}))
+    batch = task.example_batch(3, torch.device("cpu"))
+    assert torch.isfinite(task.loss(task.model(), batch)[0]["answer"]) and "data" not in vars(task)
+
+
+def test_the_contract_is_kept(vqa):
+    task = vqa({"training.micro_batch": 2, "training.effective_batch": 4, "workload.decoder.length": 16})
+    assert contract.findings(task, task.config) == []
+
+
+def test_the_model_has_as_many_tokens_as_were_learned(vqa, drawn):
+    task, learned = vqa(), drawn[1]
+    words = task.model().t5.config.vocab_size
+    used = learned["tokenizers"]["decoder"]["first"] + 4 + len(learned["kinds"])
+    assert used <= words < used + 8
+
+
+def test_questions_of_a_picture_follow_each_other_four_at_most_and_each_comes_once(vqa):
+    samples = vqa({"workload.together": 3}).datasets()["train"]
+    first, second = samples.order(0, 0), samples.order(0, 1)
+    assert sorted(first) == list(range(len(samples))) == sorted(second) and not np.array_equal(first, second)
+    assert np.array_equal(first, samples.order(0, 0)) and not np.array_equal(first, samples.order(1, 0))
+    pictures = samples.pictures[first]
+    runs = np.split(pictures, np.flatnonzero(np.diff(pictures)) + 1)
+    sizes = [len(run) for run in runs]
+    questions = np.bincount(samples.pictures)
+    assert max(sizes) >= 3 and len(runs) <= sum(-(-questions // 3))
+    beside = [len(set(pictures[n : n + 8])) for n in range(0, len(pictures) - 8)]
+    assert min(beside) >= 2  # a batch is not of one picture
+
+
+def test_a_training_picture_is_changed_once_for_its_questions_and_others_are_not(vqa):
+    task = vqa()
+    samples = task.datasets()["train"]
+    own = np.flatnonzero(samples.pictures == samples.pictures[0])[:2].tolist()
+    one, other = batch_of(task, *own), task.collate([samples[n] for n in own], torch.Generator().manual_seed(2))
+    assert torch.equal(one["pixels"][0], one["pixels"][1]) and one["picture"].tolist() == [0, 0]
+    assert not torch.equal(one["pixels"], other["pixels"])
+    held = task.datasets()["validation"]
+    pair = [task.collate([held[0]], torch.Generator().manual_seed(seed))["pixels"] for seed in (1, 2)]
+    assert torch.equal(*pair)
+
+
+def test_a_loader_worker_gets_no_pictures_and_no_figures(vqa):
+    task = vqa()
+    want = batch_of(task)
+    task.rules  # noqa: B018
+    size = len(pickle.dumps(task))
+    other = pickle.loads(pickle.dumps(task))
+    samples = pickle.loads(pickle.dumps(task.datasets()["train"]))
+    got = other.collate([samples[n] for n in range(8)], torch.Generator().manual_seed(1))
+    assert all(torch.equal(want[name], got[name]) for name in want)
+    assert size < 300_000 and not {"data", "rules", "tested"} & vars(other).keys()
+
+
+def test_weights_of_terms_follow_the_stage(vqa):
+    task = vqa()
+    assert [task.term_weights(step)["format"] for step in (0, 1, 2)] == [0.5, 0.5, 0.0]
+    assert [task.stage_name(step) for step in (1, 2)] == ["FIRST", "SECOND"]
+
+
+def test_the_loss_of_an_evaluation_means_the_same_in_every_stage_and_with_smoothing(vqa):
+    found = []
+    for more, step in (({}, 0), ({}, 3), ({"workload.smoothing": 0.3}, 0)):
+        task = vqa({**more, "workload.decoder.length": 16})
+        task.step = step
+        torch.manual_seed(0)
+        model = task.model().eval()
+        loader = EvaluationLoader(task, task.datasets()["validation"], 8, torch.device("cpu"))
+        with torch.inference_mode():
+            found.append(task.evaluate(model, loader))
+    assert found[0] == found[1] == found[2]
+    assert {*METRICS, "loss"} <= found[0].keys()
+
+
+def test_an_evaluation_answers_in_the_order_of_pictures_and_judges_each_record(vqa, monkeypatch):
+    task = vqa()
+    samples = task.datasets()["test"]
+    assert (np.diff(samples.pictures) >= 0).all()
+    right = {n: samples.targets[n].tokens for n in range(len(samples))}
+    monkeypatch.setattr(
+        "workloads.vqa.decoding.Writer.write",
+        lambda self, model, batch, beams: ([right[n] for n in batch["number"].tolist()], 0.0, 1),
+    )
+    loader = EvaluationLoader(task, samples, 8, torch.device("cpu"))
+    with torch.inference_mode():
+        scores = task.evaluate(task.model().eval(), loader)
+    assert (scores["exact"], scores["valid"]) == (1.0, 1.0)
+    assert len(task.tested.shown) >= 4 and task.tested.shown[0].attention.shape == (4, 4)
+
+
+def test_what_was_learned_is_kept_as_json_and_taken_back(vqa, drawn, tmp_path):
+    task, other = vqa(), load(tmp_path)
+    other.take_learned(json.loads(json.dumps(drawn[1])))
+    want, got = batch_of(task), batch_of(other)
+    assert other.learned() == drawn[1] and all(torch.equal(want[name], got[name]) for name in want)
+
+
+def test_what_the_run_keeps_is_taken_before_anything_is_chosen_again(tmp_path, drawn, vqa, monkeypatch):
+    vqa().keep(tmp_path)
+    monkeypatch.setattr("workloads.vqa.encoders.choose", lambda settings: pytest.fail("it chooses again"))
+    task = load(tmp_path, {"workload.text.weights": "vinai/phobert-base"})
+    assert "without published weights for text, and goes on so" in task.take_kept(tmp_path)
+    assert task.learned() == drawn[1]
+    (tmp_path / "learned.json").write_text("{")
+    assert "it is learned again" in load(tmp_path).take_kept(tmp_path)
+
+
+def test_other_tokenizers_cut_the_same_records_anew(vqa, drawn):
+    task = vqa()
+    before, collection = task.datasets()["train"], task.data.collection
+    task.take_learned({**drawn[1], "kinds": ["OTHER"]})
+    after = task.datasets()["train"]
+    assert task.data.collection is collection and before[0].record == after[0].record
+    assert len(after[0].target.tokens) == len(before[0].target.tokens) - 1  # without its type
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"kinds": 3}, {"kinds": [1]}, {"kinds": ["A"] * 201}, {"tokenizers": []}, {"tokenizers": {"text": {}}}],
+)
+def test_what_somebody_else_learned_is_checked(tmp_path, drawn, changes):
+    with pytest.raises(BadInput, match="lacks types of questions or a tokenizer"):
+        load(tmp_path).take_learned({**drawn[1], **changes})
+
+
+def test_soft_distillation_needs_a_teachers_probabilities(tmp_path, drawn, monkeypatch):
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(drawn[0]))
+    with pytest.raises(BadInput, match="no training record has answers of a teacher"):
+        load(tmp_path, {"workload.distillation.mode": "soft"}).learned()
+
+
+def test_a_teachers_probabilities_change_the_loss_and_reach_the_batch(vqa, drawn):
+    task = vqa({"workload.distillation.mode": "soft"})
+    task.data.__dict__["kinds"] = drawn[1]["kinds"]
+    samples = task.datasets()["train"]
+    answer = samples.records[0].answer
+    other = next(one.answer for one in samples.records if one.answer != answer)
+    taught = replace(samples.records[0], teacher=((answer, 0.6), (other, 0.4)))
+    samples.targets[0] = objectives.targets([taught], task.writer, 40, task.settings.distillation)[0]
+    batch = task.collate([samples[0]], torch.Generator())
+    assert batch["soft_shares"].sum() == pytest.approx(len(samples.targets[0].soft))
+    torch.manual_seed(0)
+    model = task.model().eval()
+    hard = {name: value for name, value in batch.items() if not name.startswith("soft")}
+    sums = [task.loss(model, one)[0] for one in (batch, hard)]
+    assert sums[0]["answer"] != sums[1]["answer"] and sums[0]["reasoning"] == sums[1]["reasoning"]
+
+
+def test_the_data_is_described(vqa):
+    text = vqa().describe_data()
+    assert "drawn shapes, asked in Vietnamese" in text and "pictures in validation" in text
+    assert "Tokens of an answer with its reasoning: median" in text and "decoder from scratch" in text
+
+
+@pytest.mark.usefixtures("quick", "drawn")
+def test_a_run_that_is_cut_off_ends_in_the_same_bytes_reports_and_predicts(tmp_path, drawn, cut, monkeypatch):
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(drawn[0]))
+    (tmp_path / "vqa.yaml").write_text(CONFIG)
+    more = {"training.evaluate_every_steps": 2, "training.log_every_steps": 1, "checkpoint.every_steps": 2}
+    more |= {"workload.decoder.dropout": 0.2, "workload.decoder.length": 16, "training.ema_decay": 0.5}
+    more |= {"output_dir": str(tmp_path / "runs")}
+
+    def config(name):
+        return load_config(tmp_path / "vqa.yaml", {**more, "run.name": name})
+
+    cut(None)
+    assert launch.train(config("whole")).reason == "completed"
+    cut(3)
+    assert launch.train(config("cut")).reason == "deadline"
+    cut(None)
+    ended = launch.train(config("cut"))
+    assert ended.reason == "completed" and not ended.missing and ended.baseline.keys() >= {"exact", "token_f1"}
+    tables = [read(tmp_path / "runs" / name / "metrics.csv") for name in ("whole", "cut")]
+    rows = [[{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in table] for table in tables]
+    assert rows[0] == rows[1]
+    run = tmp_path / "runs" / "cut"
+    assert (run / "plots" / "samples.png").is_file() and (run / "evaluation.csv").is_file()
+    mine = tmp_path / "mine"
+    picture(mine / "one.png", 3, (40, 30))
+    (mine / "one.txt").write_text("màu của hình tròn là gì\n", "utf-8")
+    ensemble.run(run, mine, tmp_path / "out")
+    found = [json.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_text("utf-8").splitlines()]
+    assert len(found) == 1 and found[0]["question"] == "màu của hình tròn là gì"

@@ -1,0 +1,222 @@
+"""The command line: `trainbook train CONFIG [--set KEY=VALUE ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`,
+`data FOLDER`, `fits MODEL`, `new NAME --like KIND`, `notebook CONFIG`, and
+`kaggle dataset|push|status|fetch|chain|preflight`.
+
+What imports torch, which takes seconds, is imported by the commands that need it.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from lib import __version__, command
+from lib.config import split_overrides
+from lib.errors import BadInput
+from lib.machine import disk
+from trainbook.kaggle import commands as kaggle_commands
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    return command.exit_code(lambda: options.run(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trainbook", description="Notebooks that finish training on free GPUs.")
+    parser.add_argument("--version", action="version", version=f"Trainbook {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    command.add_train(commands)
+    _add_plan(commands)
+    checks = commands.add_parser("doctor", help="check the machine and, with a configuration, its run")
+    checks.add_argument("config", nargs="?", help="a YAML file; without one, the machine alone")
+    checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    checks.add_argument("--json", action="store_true", help="print the findings as JSON")
+    checks.set_defaults(run=_doctor)
+    runs = commands.add_parser("queue", help="train the folds, seeds and grid of a configuration one after another")
+    runs.add_argument("config", help="a YAML file with a queue: section, such as configs/glacier_finetune_small.yaml")
+    runs.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    runs.add_argument("--table", action="store_true", help="only show how far each run is")
+    runs.set_defaults(run=_queue)
+    predict = commands.add_parser("predict", help="apply the trained models of an archive to new data")
+    _add_archive(predict)
+    predict.add_argument("data", help="the folder to predict, or one file where the task takes one")
+    predict.add_argument("out", help="the folder that results are written to")
+    predict.set_defaults(run=_predict)
+    _add_data(commands)
+    _add_solution(commands)
+    kaggle_commands.add(commands)
+    _add_fits(commands)
+    return parser
+
+
+def _add_archive(command: argparse.ArgumentParser) -> None:
+    """Adds the archive with trained models, and what its models are read with."""
+    command.add_argument("archive", help="outputs.tar.gz, the folder of a run, or a folder of runs")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    command.add_argument("--task", default="", metavar="FILE:CLASS", help="your own task; an archive cannot name one")
+    command.add_argument("--trust", action="store_true", help="run the task's file in the archive: one of your own")
+    command.add_argument("--run", default="", dest="name", metavar="NAME", help="one of several runs, or of queues")
+
+
+def _add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    plan = commands.add_parser("plan", help="memory, micro-batch, time and quota on a card, without one")
+    plan.add_argument("configs", nargs="+", metavar="config", help="one YAML file or several")
+    own = 't4, ... or "NN GiB, capability X.Y[, NN TFLOP/s, NN GB/s]"'
+    plan.add_argument("--gpu", action="append", default=[], metavar="CARD", help=own)
+    plan.add_argument("--gpus", type=int, default=0, metavar="N", help="cards at work; 0: as many as a session has")
+    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    plan.add_argument("--samples", type=int, default=0, metavar="N", help="training samples, for a length in epochs")
+    plan.add_argument("--layers", action="store_true", help="what each layer takes, and who is alive at the peak")
+    plan.add_argument("--picture", default="", metavar="FILE", help="draw memory over a step, and by layer, as a PNG")
+    plan.add_argument("--snapshot", default="", metavar="FILE", help="write the step for pytorch.org/memory_viz")
+    plan.add_argument("--json", action="store_true", help="print everything as JSON")
+    plan.set_defaults(run=_plan)
+
+
+def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    data = commands.add_parser("data", help="look through a folder of data; print the configuration that trains on it")
+    data.add_argument("folder", help="the folder with the data")
+    data.add_argument("--task", default="glacier", help="the task that reads it, a name or FILE:CLASS (glacier)")
+    data.add_argument("--yaml", default="", metavar="FILE", help="write the configuration to a new file")
+    data.add_argument("--groups", default="", metavar="FILE", help="write groups of samples to a new file, as a CSV")
+    data.set_defaults(run=_data)
+
+
+def _add_fits(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    fits = commands.add_parser("fits", help="whether a language model fits a card: inference, LoRA, QLoRA or all of it")
+    fits.add_argument("model", help="Llama-2-7B, Qwen2.5-7B ..., or a folder with a config.json of Hugging Face")
+    fits.add_argument("--method", default="qlora", help="inference, lora, qlora (the default) or full")
+    fits.add_argument("--gpu", default="t4", metavar="CARD", help="as plan takes it")
+    fits.add_argument("--batch", type=int, default=1, metavar="N", help="sequences at once")
+    fits.add_argument("--length", type=int, default=1024, metavar="N", help="tokens; in inference prompt and answer")
+    fits.add_argument("--quantised", default="", metavar="KIND", help="nf4, nf4-dq or int8 weights")
+    fits.add_argument("--precision", default="auto", help="auto, fp16, bf16 or fp32")
+    fits.add_argument("--rank", type=int, default=16, metavar="N", help="of the adapters")
+    fits.add_argument("--optimizer", default="adamw", help="adamw, adamw_8bit or paged_adamw_8bit")
+    fits.add_argument("--layers", action="store_true", help="what each layer takes, and who is alive at the peak")
+    fits.add_argument("--largest", default="", metavar="WHAT", help="batch or length: find the largest that fits")
+    fits.set_defaults(run=_fits)
+
+
+def _add_solution(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    solution = commands.add_parser("solution", help="write a program that predicts by itself, with its weights")
+    _add_archive(solution)
+    solution.add_argument("folder", help="where the program is written")
+    solution.set_defaults(run=_solution)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    """Prints the findings; returns 2 where one is bad, else 0."""
+    from lib import doctor
+    from lib.doctor import findings, rehearsal
+    from lib.task import load_config
+
+    with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
+        config = load_config(options.config, split_overrides(options.set)) if options.config else None
+        sections = doctor.examine(config)
+        if config:
+            sections["Run"] = rehearsal.check_run(config)
+    print(findings.as_json(sections) if options.json else findings.table(sections))
+    return findings.exit_code(sections)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from lib import planner
+    from lib.task import load_config
+
+    configs = [load_config(path, split_overrides(options.set)) for path in options.configs]
+    cards = [planner.find_card(gpu) for gpu in options.gpu or ["t4"]]
+    plans = [planner.make(config, card, options.gpus, options.samples) for config in configs for card in cards]
+    if options.json:
+        print(json.dumps([plan.to_json() for plan in plans], indent=2))
+    else:
+        print("\n\n\n".join(planner.of_plan(plan) for plan in plans))
+        if len(plans) > 1:
+            print("\n\n" + planner.of_plans(plans))
+        for plan in plans if options.layers else []:
+            print(f"\n\n{plan.run} on {plan.card}:\n{planner.of_layers(plan.chosen.prediction)}")
+    _write_plan(options, configs, cards, plans)
+    return 0
+
+
+def _write_plan(options: argparse.Namespace, configs: list[Any], cards: list[Any], plans: list[Any]) -> None:
+    """Writes the picture and the snapshot that were asked for. Raises BadInput where there are several plans."""
+    if (options.picture or options.snapshot) and len(plans) > 1:
+        raise BadInput(f"--picture and --snapshot write one plan each, and these are {len(plans)}. Give one --gpu.")
+    if options.picture:
+        from lib.planner import drawing
+
+        drawing.draw(plans[0].chosen.prediction, Path(options.picture), f"{plans[0].run} on {plans[0].card}")
+    if options.snapshot:
+        from lib.planner import search
+
+        search.write_snapshot(configs[0], cards[0], options.gpus, plans[0].chosen, Path(options.snapshot))
+    for name in filter(None, (options.picture, options.snapshot)):
+        print(f"Wrote {name}.", file=sys.stderr)
+
+
+def _fits(options: argparse.Namespace) -> int:
+    """Prints the prediction for a language model; returns 2 where it does not fit."""
+    from lib.planner import of_layers
+    from trainbook.fits import language
+
+    names = ("model", "method", "batch", "length", "quantised", "precision", "rank", "optimizer")
+    asked = language.Question(card=options.gpu, **{name: getattr(options, name) for name in names})
+    if options.largest:
+        found = language.most(asked, options.largest)
+        print(f"{options.largest} of {asked.model}, {asked.method}: {found}")
+        if options.layers:
+            print(f"\n{of_layers(found.prediction)}")
+        return 0 if found.size else 2
+    prediction = language.fits(asked)
+    print(f"{asked.model}, {asked.method}, {asked.batch} x {asked.length:,} tokens:\n{prediction}")
+    if options.layers:
+        print(f"\n{of_layers(prediction)}")
+    return 0 if prediction.fits else 2
+
+
+def _queue(options: argparse.Namespace) -> int:
+    from lib.launch import queue
+
+    if not options.table:
+        return command.train_queue(options)
+    runs = queue.entries(Path(options.config), split_overrides(options.set))
+    print(queue.table(runs), queue.verdict(runs), sep="\n")
+    return 0
+
+
+def _data(options: argparse.Namespace) -> int:
+    from lib.task import find_task
+
+    survey = find_task(options.task).survey(Path(options.folder))
+    print(survey.text, survey.configuration, sep="\n\n")
+    for name, text in ((options.yaml, survey.configuration), (options.groups, survey.groups)):
+        if name and Path(name).exists():
+            raise BadInput(f"{name} is there already, and is not written over. Give another name, or remove it.")
+        if name:
+            disk.write_text(Path(name), text)
+            print(f"Wrote {name}.")
+    return 0
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from lib.launch import ensemble
+
+    print(ensemble.run(Path(options.archive), Path(options.data), Path(options.out), **_read_with(options)))
+    return 0
+
+
+def _solution(options: argparse.Namespace) -> int:
+    from lib.launch import ensemble
+
+    print(ensemble.solution(Path(options.archive), Path(options.folder), **_read_with(options)))
+    return 0
+
+
+def _read_with(options: argparse.Namespace) -> dict[str, Any]:
+    changes = split_overrides(options.set)
+    return {"own_task": options.task, "trusted": options.trust, "changes": changes, "name": options.name}

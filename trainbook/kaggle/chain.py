@@ -1,0 +1,323 @@
+"""Runs session after session until the training is done: push, wait, read the summaries, push again.
+
+chain.json holds all that is known; it is written whole before and after each push, so this process may end at any
+moment and be started again. There are never two sessions at once: nothing is pushed while one is active; a lock, which
+the client inherits, excludes a second chain while the push of a killed one may still arrive; and a push whose answer
+is missing is looked for on Kaggle by its mark.
+"""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from lib.errors import BadInput
+from lib.machine import disk
+from lib.machine.facts import FACTS
+from lib.report.metrics import read, series
+from lib.report.summary import FILE as SUMMARY
+from lib.report.summary import Summary
+from lib.text import aligned
+from trainbook.kaggle import client
+from trainbook.kaggle.client import Result
+from trainbook.kaggle.kernel import Notebook, keep_log, prepare, pushed_as, uses_gpu
+
+_STATE = "chain.json"
+# Polls until an end without an active status is believed, a push is given up, or a refusal that is not understood
+_SETTLING_POLLS = 3
+_MAX_TRIES = 60  # requests without an answer in a row; a poll apart, that is an hour
+_MAX_LOST = 2  # sessions in a row without results; one more would spend quota on the same fault
+_QUOTA_MARGIN_MINUTES = 10  # start and end of a session that is cut to what is left of the quota
+_RETRIED = " (retried)"  # appended to a reason that ends a chain, after --retry
+_FILES = rf"(^|/)({re.escape(SUMMARY)}|metrics[.]csv)$"
+
+
+@dataclass
+class Session:
+    """One session of a chain. `state` is pushing, running or ended; `reason` says how it ended."""
+
+    mark: str
+    state: str = "pushing"
+    version: int = 0
+    reason: str = ""  # completed, deadline, interrupted, failed, lost, stopped
+    first_step: int = 0
+    step: int = 0
+    digest: str = ""  # of its summaries: a session with those of an earlier one has written none
+    hours: float | None = None
+    quota_before: float | None = None
+    quota_used: float | None = None
+    loss: float | None = None
+    message: str = ""
+
+    @property
+    def trained(self) -> bool:
+        """Returns whether a session can resume from its output."""
+        return self.reason.removesuffix(_RETRIED) in ("completed", "deadline", "interrupted")
+
+
+@dataclass
+class Chain:
+    """A notebook's sessions, and the options of the command."""
+
+    notebook: Notebook
+    values: Mapping[str, object]
+    max_sessions: int = 10
+    min_hours: float = 1.0
+    poll_seconds: float = 60.0
+    own_output: bool = False  # sessions that were not pushed from here left an output
+    retry: bool = False  # sessions that were lost, failed or completed no longer end the chain
+    sessions: list[Session] = field(default_factory=list)
+
+    @property
+    def path(self) -> Path:
+        return self.notebook.folder / _STATE
+
+    @property
+    def kernel(self) -> str:
+        return self.notebook.kernel
+
+    @property
+    def step(self) -> int:
+        """Returns the step that the next session starts at."""
+        return next((session.step for session in reversed(self.sessions) if session.trained), 0)
+
+    def save(self) -> None:
+        record = {"kernel": self.kernel, "sessions": [asdict(session) for session in self.sessions]}
+        with disk.whole(self.path) as aside:
+            aside.write_text(json.dumps(record, indent=1), "utf-8")
+
+    def load(self) -> None:
+        """Reads the sessions so far. Raises BadInput for a file that is damaged."""
+        try:
+            text = self.path.read_text("utf-8").replace(" (gone on)", _RETRIED)  # as earlier versions wrote it
+            known = {entry.name for entry in fields(Session)}
+            records = json.loads(text)["sessions"]
+            self.sessions = [Session(**{key: record[key] for key in record.keys() & known}) for record in records]
+        except FileNotFoundError:
+            self.sessions = []
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput(f"{self.path} cannot be read ({error}). Rename it to begin a new chain.") from None
+
+
+def run(chain: Chain, fresh: bool = False) -> int:
+    """Runs or resumes a chain; returns the exit code: 0 completed, 75 stopped with sessions to come, 1 failed, 130
+    stopped by hand on Kaggle.
+
+    `fresh` forgets the sessions of an earlier chain, and starts without their output. Raises BadInput.
+    """
+    folder = chain.notebook.folder
+    busy = f"Another chain holds {folder}: it runs, or was killed during a push. Wait for it, or end it."
+    with disk.lock(folder, busy) as hold:
+        if hold is None:
+            raise BadInput(f"A chain needs a folder that can be locked, on Linux or macOS. {folder} cannot.")
+        if fresh:
+            chain.path.unlink(missing_ok=True)
+        chain.load()
+        if not chain.sessions and not fresh:
+            _look_back(chain)
+        for session in chain.sessions if chain.retry else ():
+            session.reason += _RETRIED * (session.reason in ("lost", "failed", "completed"))
+        while True:
+            if not chain.sessions or chain.sessions[-1].state == "ended":
+                if verdict := _verdict(chain):
+                    code, sentence = verdict
+                    print(f"{table(chain)}\n{sentence}", flush=True)
+                    return code
+                _begin(chain, hold)
+            session = chain.sessions[-1]
+            if session.state == "pushing" and not _arrived(chain, session):
+                continue
+            _collect(chain, session, _wait(chain))
+            print(table(chain), flush=True)
+            if session.reason == "stopped":
+                print("The session was stopped on Kaggle, so the chain stops. The same command resumes it.", flush=True)
+                return 130
+
+
+# --- the steps of the loop --------------------------------------------------------------------------------------------
+
+
+def _look_back(chain: Chain) -> None:
+    """Takes the last session of a notebook that was pushed before the chain as the first one of the chain."""
+    status = _answer(chain, lambda: client.find(chain.kernel))
+    if status and status.word == "COMPLETE":
+        session = Session(mark="", state="running")
+        chain.sessions.append(session)
+        _collect(chain, session, status)
+        if not session.trained:
+            chain.sessions.clear()
+
+
+def _verdict(chain: Chain) -> tuple[int, str] | None:
+    """Returns the exit code and a message where no further session is to be pushed, else None."""
+    sessions = chain.sessions
+    if not sessions:
+        return _too_little_quota(chain)
+    last = sessions[-1]
+    if last.reason == "completed":
+        return 0, f"Completed at step {last.step:,}. The results: trainbook kaggle fetch {chain.kernel}"
+    if last.reason == "failed":
+        return 1, f"The training failed, and would fail again: {last.message}\nCorrect it, then give --retry."
+    lost = next((n for n, session in enumerate(reversed(sessions)) if session.reason != "lost"), len(sessions))
+    if lost >= _MAX_LOST:
+        return 1, (
+            f"{lost} sessions in a row left no results ({last.message or 'Kaggle says nothing more'}). See their log: "
+            f"trainbook kaggle status {chain.kernel} --log. --retry continues the chain nevertheless."
+        )
+    if last.trained and len(sessions) > 1 and last.step <= last.first_step:
+        return 1, f"The last session stayed at step {last.step:,}: it is too short for a step and a save. See its log."
+    if len(sessions) >= chain.max_sessions:
+        message = (
+            f"{len(sessions)} sessions were run, the limit. A larger --max-sessions resumes at step {chain.step:,}."
+        )
+        return 75, message
+    return _too_little_quota(chain)
+
+
+def _too_little_quota(chain: Chain) -> tuple[int, str] | None:
+    quota, least = _quota(chain), max(chain.min_hours, 2 * _QUOTA_MARGIN_MINUTES / 60)
+    if quota is None or quota.remaining >= least:
+        return None
+    return 75, (
+        f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week, less than the {least:.1f} that a "
+        f"session needs (--min-hours). New ones come {quota.refreshes or 'every week'}; the same command resumes then."
+    )
+
+
+def _quota(chain: Chain) -> client.Quota | None:
+    """Returns what is left of the week; None for a notebook that uses no GPU."""
+    return _answer(chain, client.quota) if uses_gpu(chain.notebook) else None
+
+
+def _begin(chain: Chain, hold: int) -> None:
+    """Pushes the next session, or takes the one that is active; chain.json names it before the push."""
+    quota = _quota(chain)
+    status = _answer(chain, lambda: client.find(chain.kernel))
+    is_active = status is not None and status.active
+    session = Session(mark="", state="running" if is_active else "pushing")
+    if is_active:
+        print(f"{chain.kernel} has an active session: waiting for that one.", flush=True)
+    else:
+        own_output = chain.own_output or any(session.trained for session in chain.sessions)
+        folder, session.mark = prepare(chain.notebook, _values(chain, quota), own_output)
+    session.first_step = session.step = chain.step
+    session.quota_before = quota.used if quota else None
+    chain.sessions.append(session)
+    chain.save()
+    if is_active:
+        return
+    try:
+        pushed = client.push(folder, hold)
+    except client.NoAnswer as silence:
+        print(f"{silence} Checking whether the push arrived.", flush=True)
+        return
+    except BadInput:
+        chain.sessions.pop()
+        chain.save()
+        raise
+    session.state, session.version = "running", pushed.version
+    chain.save()
+    start = f"from step {session.first_step:,}, {pushed.url}"
+    print(f"Session {len(chain.sessions)}: version {pushed.version}, {start}", flush=True)
+
+
+def _values(chain: Chain, quota: client.Quota | None) -> dict[str, object]:
+    """Returns the parameters; the session is cut to what is left of the quota, whose end would not wait for a save."""
+    values = dict(chain.values)
+    if quota is None:
+        return values
+    left = 60 * quota.remaining - _QUOTA_MARGIN_MINUTES
+    if left < float(values.get("SESSION_MINUTES") or FACTS["kaggle_run_minutes"].value):
+        values["SESSION_MINUTES"] = round(left, 1)
+        print(f"{quota.remaining:.1f} GPU hours are left: the session ends after {left:.0f} minutes.", flush=True)
+    return values
+
+
+def _arrived(chain: Chain, session: Session) -> bool:
+    """Returns whether a push without an answer reached Kaggle; removes its session when it has not after some polls."""
+    for poll in range(_SETTLING_POLLS):
+        if poll:
+            time.sleep(chain.poll_seconds)
+        if _answer(chain, lambda: client.find(chain.kernel) and pushed_as(chain.kernel) == session.mark):
+            session.state = "running"
+            chain.save()
+            return True
+    print("The push did not arrive. Pushing again.", flush=True)
+    chain.sessions.remove(session)
+    chain.save()
+    return False
+
+
+def _wait(chain: Chain) -> client.Status:
+    """Waits for the end of a session. Right after a push Kaggle may still report the end of the one before."""
+    printed, was_active, polls = "", False, 0
+    while True:
+        status = _answer(chain, lambda: client.status(chain.kernel))
+        was_active, polls = was_active or status.active, polls + 1
+        if was_active or polls >= _SETTLING_POLLS:
+            if status.word != printed:
+                print(f"{time.strftime('%H:%M')} {chain.kernel} is {status.word.lower()}", flush=True)
+                printed = status.word
+            if not status.active:
+                return status
+        time.sleep(chain.poll_seconds)
+
+
+def _answer(chain: Chain, question: Callable[[], Result]) -> Result:
+    """Returns the answer to a question; a network that fails for a while does not end a chain. Raises Refused."""
+    return client.insist(question, chain.poll_seconds, _MAX_TRIES, _SETTLING_POLLS)
+
+
+def _collect(chain: Chain, session: Session, status: client.Status) -> None:
+    """Reads what a session left: summaries, metrics, the hours of its log, the quota that it used."""
+    folder = chain.notebook.folder / "sessions" / f"{chain.sessions.index(session) + 1:02}"
+    files = _answer(chain, lambda: client.output(chain.kernel, folder, _FILES))
+    runs = {path.parent: summary for path in files if (summary := Summary.read(path.parent))}
+    digest = hashlib.sha256(b"".join((run / SUMMARY).read_bytes() for run in runs)).hexdigest()
+    is_new = digest not in {other.digest for other in chain.sessions}
+    session.state, session.message = "ended", status.failure
+    session.reason = _reason(status, [summary.reason for summary in runs.values()] if is_new else [])
+    if session.trained:
+        session.digest = digest
+        session.step = sum(summary.step for summary in runs.values())
+        rows = [row for run in runs if (run / "metrics.csv").is_file() for row in read(run / "metrics.csv")]
+        session.loss = (series(rows, "train", "loss")[1] or [None])[-1]
+    if session.reason == "failed":
+        session.message = next((summary.error for summary in runs.values() if summary.error), session.message)
+    log = folder / f"{chain.kernel.split('/')[1]}.log"
+    times = [event.get("time") for event in client.events(log.read_text("utf-8"))] if log.is_file() else []
+    session.hours = max((time / 3600 for time in times if isinstance(time, int | float)), default=None)
+    keep_log(folder, chain.kernel)
+    quota = _quota(chain)
+    if quota and session.quota_before is not None and quota.used >= session.quota_before:
+        session.quota_used = quota.used - session.quota_before
+    chain.save()
+
+
+def _reason(status: client.Status, reasons: list[str]) -> str:
+    """Returns how a session ended, from Kaggle's word and the reasons in the summaries that this session wrote."""
+    if "failed" in reasons:
+        return "failed"
+    if status.word == "CANCEL_ACKNOWLEDGED":
+        return "stopped"
+    if status.word != "COMPLETE" or not reasons:
+        return "lost"
+    return next((reason for reason in ("deadline", "interrupted") if reason in reasons), "completed")
+
+
+def table(chain: Chain) -> str:
+    """Returns a row for each session: steps, hours, quota used, the last loss, and how it ended."""
+    rows = [["session", "version", "steps", "hours", "quota h", "loss", "ended"]]
+    for number, session in enumerate(chain.sessions, 1):
+        figures = ((session.hours, ".2f"), (session.quota_used, ".2f"), (session.loss, ".4f"))
+        rows.append(
+            [
+                *(str(number), str(session.version or "-"), f"{session.first_step:,} -> {session.step:,}"),
+                *("-" if value is None else format(value, form) for value, form in figures),
+                session.reason or session.state,
+            ]
+        )
+    return aligned(rows, left=[6])

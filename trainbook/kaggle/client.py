@@ -1,0 +1,326 @@
+"""Runs the real `kaggle` client (version 2.2.4) as a child process, see child.py, and reads what it prints.
+
+A child rather than its Python interface: importing that signs in and may end the process, its requests have no
+time-out, and it keeps the credential in memory. So no credential is ever in this process. The client exits with 0 after
+most refusals, so its words decide about success, not its exit code.
+"""
+
+import importlib.util
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lib.errors import BadInput
+from trainbook.kaggle import credentials
+
+SHORT, LONG = 300, 6 * 3600  # seconds that a query, and that a transfer of files, may take
+ACTIVE = ("QUEUED", "RUNNING", "CANCEL_REQUESTED")
+# The client joins a file's name to the folder unchecked: names that lead elsewhere are not requested.
+_SAFE = r"^(?!/)(?!.*(^|/)\.\.(/|$))(?!.*[\\:])"
+_PAGE = "100"  # files of an output in one listing; the client's default of 20 makes 25 requests for 500 files
+PAUSE = 5.0  # seconds before a question is asked again
+SETTLING_POLLS = 24  # polls after the end of a log, which Kaggle names a little earlier than that of the session
+# What requests and urllib3 print of a connection that failed
+_NETWORK = re.compile(r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnected|ProtocolError|Temporary failure")
+_CODE = re.compile(r"\[HTTP (\d+)\]")  # which child.py adds to an error
+_DENIED = (403, 404)  # Kaggle does not distinguish what is another's from what does not exist
+_FINAL = (400, 401, *_DENIED)  # codes whose question has the same answer a minute later
+_CORRECT, _LATER = "Correct what it names.", "Try again later."
+_ADVICE = (
+    (r"batch GPU session count", "Two of your sessions are running already. Stop one in the browser, or wait for it."),
+    (
+        r"(?i)quota.*(exceed|reach|used up|no .*left|insufficient|limit)|(exceed|reach|maximum|insufficient).*quota",
+        "The week's GPU hours are used up. New ones come on Saturday at 00:00 UTC. `push --no-gpu` uses none.",
+    ),
+    (r"(?i)phone", "Verify your phone number at kaggle.com/settings."),
+    (
+        r"\[HTTP 409\]|(?i:conflict)|already in use",
+        "Kaggle is saving another version of it, or has something else by that name. Wait a minute and run the command "
+        "again, or give another --slug.",
+    ),
+)
+Result = TypeVar("Result")
+
+
+class Refused(BadInput):
+    """Kaggle or its client refused a request; the message holds its words. `code` is that of HTTP, 0 if unknown."""
+
+    def __init__(self, text: str, code: int = 0):
+        super().__init__(text)
+        self.code = code
+
+
+class NoAnswer(Refused):
+    """A request whose outcome is not known: the network, the server or the client broke off."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """The status of a notebook's newest session; `failure` is what Kaggle prints about its end."""
+
+    word: str
+    failure: str = ""
+
+    @property
+    def active(self) -> bool:
+        return self.word in ACTIVE
+
+
+@dataclass(frozen=True)
+class Quota:
+    """GPU hours of this week."""
+
+    used: float
+    remaining: float
+    total: float
+    refreshes: str
+
+
+@dataclass(frozen=True)
+class Pushed:
+    version: int
+    url: str
+
+
+def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> str:
+    """Runs `kaggle ARGUMENTS`; returns what it printed, without credentials.
+
+    `hold` is an open file that the child inherits: a lock on it lasts until the child has ended, even without us.
+    Raises Refused for an exit code other than 0, and NoAnswer where the outcome stays unknown: after a failed
+    connection, or `seconds` without an answer.
+    """
+    if importlib.util.find_spec("kaggle") is None:
+        raise BadInput("The `kaggle` client is missing. Install it: pip install kaggle==2.2.4 six")
+    try:
+        code, out, error = _execute(arguments, seconds, hold)
+    except subprocess.TimeoutExpired:
+        raise NoAnswer(f"`kaggle {' '.join(arguments)}` gave no answer in {seconds:.0f} s. {_LATER}") from None
+    out, error = credentials.clean(out), credentials.clean(error)
+    if code:
+        raise _failure(arguments, out + error)
+    return out
+
+
+def _command(*arguments: str) -> list[str]:
+    # -P: a folder called kaggle in the working folder is not the client
+    return [sys.executable, "-P", "-u", str(Path(__file__).with_name("child.py")), "--no-warn", *arguments]
+
+
+def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
+    """Returns exit code, standard output and errors of the client."""
+    done = subprocess.run(
+        _command(*arguments),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=seconds,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        pass_fds=() if hold is None else (hold,),
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def _failure(arguments: tuple[str, ...], text: str) -> Refused:
+    """Returns the error for a command that failed: the client's last words, and what to do about the usual ones."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
+    reason, advice = "\n".join(lines[-6:]).rstrip(". ") or "it printed nothing", _advice(text)
+    code = int((_CODE.findall(text) or [0])[-1])
+    is_unanswered = code == 429 or code >= 500 or (not code and bool(_NETWORK.search(text)))
+    if is_unanswered:
+        advice = _LATER
+    elif code == 401 or "uthenticat" in text:
+        code, reason = 401, "it is not signed in"
+        advice = "Run `kaggle auth login` once, or make a token at kaggle.com/settings and follow its text."
+    elif code in _DENIED or "was denied" in text:
+        code = code or 403
+        advice = "Kaggle answers so to wrong names, too: compare owner and slug with the browser's address."
+    sentence = f"`kaggle {' '.join(arguments[:2])}` failed: {reason}. {advice}"
+    return (NoAnswer if is_unanswered else Refused)(sentence, code)
+
+
+def _advice(text: str) -> str:
+    """Returns what to do about a refusal by Kaggle's words."""
+    return next((advice for pattern, advice in _ADVICE if re.search(pattern, text)), _CORRECT)
+
+
+def insist(question: Callable[[], Result], pause: float | None = None, tries: int = 4, unclear: int = 1) -> Result:
+    """Returns the answer to a question, which is asked again where the network or the server failed.
+
+    It is asked `tries` times in all, and `unclear` times where Kaggle refuses with words or a code that may not last.
+    Raises what the last try raised.
+    """
+    pause = PAUSE if pause is None else pause
+    for number in itertools.count(1):
+        try:
+            return question()
+        except Refused as refusal:
+            most = tries if isinstance(refusal, NoAnswer) else 1 if refusal.code in _FINAL else unclear
+            if number >= most:
+                raise
+            if number == 1:
+                print(f"{str(refusal).removesuffix(_LATER).rstrip()} Asking again every {pause:g} s.", flush=True)
+            time.sleep(pause)
+    raise AssertionError("unreachable")
+
+
+def username() -> str:
+    """Returns the account that the client is signed in to. Raises BadInput."""
+    match = re.search(r"^- username: (\S+)$", call("config", "view"), re.MULTILINE)
+    if not match or match[1] == "None":
+        raise BadInput("The kaggle client is not signed in. Run `kaggle auth login` once, or give --owner.")
+    return match[1]
+
+
+# --- notebooks --------------------------------------------------------------------------------------------------------
+
+
+def push(folder: Path, hold: int | None = None) -> Pushed:
+    """Pushes the notebook in a folder with its kernel-metadata.json; a session starts. Raises Refused."""
+    text = call("kernels", "push", "-p", str(folder), hold=hold)
+    # The client prints "successfully pushed" also where the server dropped data that it does not know.
+    if left_out := re.search(r"not valid (\w+ sources).*?: (\[.*\])", text):
+        raise Refused(
+            f"Kaggle pushed the notebook without some of its {left_out[1]}: {left_out[2]}. A session without them may "
+            "be running: stop it in the browser, correct the names, push again."
+        )
+    match = re.search(r"Kernel version (\d+) successfully pushed\.\s+Please check progress at (\S+)", text)
+    if not match:
+        words = " ".join(text.split()).rstrip(". ") or "it gave no reason"
+        raise Refused(f"Kaggle refused the notebook: {words}. {_advice(text)}")
+    return Pushed(int(match[1]), match[2])
+
+
+def status(kernel: str) -> Status:
+    """Returns the status of the newest session of "owner/slug". Raises Refused."""
+    text = call("kernels", "status", kernel)
+    match = re.search(r'has status "(?:KernelWorkerStatus\.)?(\w+)"', text)
+    if not match:
+        raise Refused(f"The kaggle client answered the query for the status of {kernel} with {text!r}.")
+    failure = re.search(r'^Failure message: "(.*)"$', text, re.MULTILINE | re.DOTALL)
+    return Status(match[1].upper(), failure[1] if failure else "")
+
+
+def find(kernel: str) -> Status | None:
+    """Returns the same; None where there is no such notebook, to which Kaggle denies access. Raises Refused."""
+    try:
+        return status(kernel)
+    except Refused as refusal:
+        if refusal.code in _DENIED:
+            return None
+        raise
+
+
+def source(kernel: str) -> str:
+    """Returns the text of the newest version of a notebook. Raises Refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        call("kernels", "pull", kernel, "-p", folder)
+        return "".join(path.read_text("utf-8") for path in sorted(Path(folder).iterdir()) if path.is_file())
+
+
+def output(kernel: str, folder: Path, pattern: str) -> list[Path]:
+    """Downloads the files of the newest session's output whose names match a pattern; returns those in the folder.
+
+    The newest session's log lies among them, as SLUG.log.
+    """
+    call(
+        *("kernels", "output", kernel, "-p", str(folder), "--force", "--page-size", _PAGE),
+        *("--file-pattern", f"{_SAFE}.*(?:{pattern})"),
+        seconds=LONG,
+    )
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def log(kernel: str) -> str:
+    """Returns what the newest session has printed so far, as text. Raises Refused."""
+    return readable(call("kernels", "logs", kernel))
+
+
+def events(log: str) -> list[dict[str, Any]]:
+    """Returns the events of Kaggle's JSON log, {stream_name, time, data} each; the list in it may be unfinished."""
+    decoder, parsed, position = json.JSONDecoder(), [], 0
+    while (position := log.find("{", position)) >= 0:
+        try:
+            event, position = decoder.raw_decode(log, position)
+        except ValueError:
+            position += 1
+            continue
+        if isinstance(event, dict) and "data" in event:
+            parsed.append(event)
+    return parsed
+
+
+def readable(log: str) -> str:
+    """Returns a log as text without credentials; one that is no JSON stays as it is."""
+    parsed = events(log)
+    return credentials.clean("".join(str(event["data"]) for event in parsed) if parsed else log)
+
+
+def follow(kernel: str) -> int:
+    """Prints the log of a running session line by line until it ends; returns the client's exit code."""
+    command = _command("kernels", "logs", kernel, "--follow")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL) as child:
+        assert child.stdout
+        for line in child.stdout:
+            print(credentials.clean(line), end="", flush=True)
+    return child.returncode
+
+
+def wait(kernel: str, words: Sequence[str], polls: int | None = None) -> Status:
+    """Returns the status of a notebook once it is none of these words, or after a number of polls; None: no limit."""
+    for number in itertools.count(1):
+        answer = insist(lambda: status(kernel))
+        if answer.word not in words or number == polls:
+            return answer
+        time.sleep(PAUSE)
+    raise AssertionError("unreachable")
+
+
+def quota() -> Quota | None:
+    """Returns the GPU hours of this week; None where Kaggle gives none. Raises Refused."""
+    rows = re.findall(r"^GPU,([\d.]+)h,([\d.]+)h,([\d.]+)h,(\S*)$", call("quota", "--csv"), re.MULTILINE)
+    return Quota(*map(float, rows[0][:3]), rows[0][3]) if rows else None
+
+
+# --- data sets --------------------------------------------------------------------------------------------------------
+
+
+def dataset_status(dataset: str) -> str:
+    """Returns the status of "owner/slug", such as "ready"; "" where there is no such data set. Raises Refused."""
+    try:
+        return call("datasets", "status", dataset).strip()
+    except Refused as refusal:
+        if refusal.code in _DENIED:
+            return ""
+        raise
+
+
+def upload_dataset(folder: Path, notes: str, version: bool) -> str:
+    """Uploads a folder with its dataset-metadata.json, as a new data set or a new version of it; returns its address.
+
+    The folder must stay unchanged until this has succeeded: the client finds a broken upload by path, size and time of
+    its files, and resumes it. Raises Refused.
+    """
+    command = ("version", "-m", notes) if version else ("create",)
+    # Without --dir-mode the client leaves folders out and prints nothing about it.
+    text = call("datasets", *command, "-p", str(folder), "--dir-mode", "zip", "--keep-tabular", seconds=LONG)
+    if failed := re.findall(r"^Upload unsuccessful: (.*)$", text, re.MULTILINE):
+        raise Refused(
+            f"The upload of {', '.join(failed)} failed, and Kaggle may have the data set without it. Run the command "
+            "again: it makes a new version with all files."
+        )
+    match = re.search(r"Please check progress at (\S+)", text)
+    if not match:
+        errors = [line for line in text.splitlines() if "rror" in line or "not valid" in line]
+        words = (" ".join(errors) or text.strip()).rstrip(". ") or "it gave no reason"
+        raise Refused(f"Kaggle refused the data set: {words}. {_advice(text)}")
+    return match[1]

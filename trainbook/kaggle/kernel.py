@@ -1,0 +1,378 @@
+"""A notebook on Kaggle: pushes it with its parameters, and brings its results home."""
+
+import json
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from lib.config import split_overrides
+from lib.errors import BadInput
+from lib.machine import disk
+from lib.machine.facts import FACTS
+from lib.report import outputs
+from lib.report.metrics import read
+from lib.report.summary import FILE as SUMMARY
+from lib.report.summary import Summary
+from trainbook.kaggle import carried, client, credentials
+from trainbook.kaggle.carried import ROOT
+
+HOME = Path("runs") / "kaggle"  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
+METADATA = "kernel-metadata.json"
+_SHORTEST_TITLE = 5  # characters, of a notebook's title and of its slug (kaggle 2.2.4)
+_MARK = "# push "  # before the number by which a version is recognised
+_RESULTS = rf"(^|/)({re.escape(outputs.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
+_ALL = r"."
+_NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A built notebook and its options on Kaggle. Where `internet` or `gpu` is None, its source decides.
+
+    `root` is the folder of the files of one that was built just now from a configuration; see `carried.training`.
+    """
+
+    path: Path
+    kernel: str  # owner/slug
+    datasets: Sequence[str] = ()  # owner/slug
+    kernels: Sequence[str] = ()  # other notebooks whose output is mounted
+    gpu: bool | None = None
+    internet: bool | None = None
+    public: bool = False
+    root: Path | None = None
+    models: Sequence[str] = ()  # owner/model/framework/variation/version
+
+    @property
+    def folder(self) -> Path:
+        return HOME / self.kernel.split("/")[1]
+
+
+def find(name: str) -> Path:
+    """Returns the path of a built notebook by workload ("graphmer"), name ("01_graphmer") or path. Raises BadInput."""
+    if name.endswith(".ipynb") and Path(name).is_file():
+        return Path(name)
+    built = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    matches = [path for path in built if name in (path.stem, _without_number(path))]
+    if len(matches) != 1:
+        names = ", ".join(path.stem for path in built)
+        others = "a path that ends in .ipynb, or the configuration of a run, such as my.yaml"
+        raise BadInput(f"There is no notebook {name}. There are: {names or 'none'}. Or give {others}.")
+    return matches[0]
+
+
+def is_configuration(name: str) -> bool:
+    """Returns whether a name is that of a configuration, whose notebook is built on the way."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def notebook_for(task: str, run: str, config: str = "") -> str:
+    """Returns what a push calls the notebook that trains a run of a task: a built one, or else the configuration.
+
+    NOTEBOOK where neither is known.
+    """
+    names = map(_without_number, sorted((ROOT / "notebooks").glob("*.ipynb")))
+    candidates = [name for name in names if name.split("_")[0] == task]
+    others = [config] if config else [*candidates, "NOTEBOOK"]
+    return next((name for name in candidates if run.startswith(name)), others[0])
+
+
+def _without_number(path: Path) -> str:
+    return re.sub(r"^\d+_", "", path.stem)
+
+
+def slug_of(path: Path) -> str:
+    """Returns the slug of a built notebook: trainbook-01-graphmer of notebooks/01_graphmer.ipynb."""
+    return "trainbook-" + re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
+
+
+def kernel_of(name: str, owner: str = "") -> str:
+    """Returns owner/slug of a notebook on Kaggle from that, a slug, a configuration, or the name of a built one.
+
+    Raises BadInput.
+    """
+    if re.fullmatch(r"[\w-]+/[\w-]+", name) and not name.endswith(".ipynb"):
+        return name
+    try:
+        slug = slug_of(Path(name) if is_configuration(name) else find(name))
+    except BadInput:
+        if not re.fullmatch(r"[a-z0-9-]+", name) or not (owner or "-" in name):
+            raise
+        slug = name
+    return f"{owner or client.username()}/{slug}"
+
+
+# --- parameters -------------------------------------------------------------------------------------------------------
+
+
+def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, object]:
+    """Reads `--param NAME=VALUE`, and `--set key=value`, which goes to OVERRIDES. Raises BadInput."""
+    usage = "--param takes NAME=VALUE, for example MAX_STEPS=200"
+    values = {name: yaml.safe_load(text) for name, text in split_overrides(pairs, usage).items()}
+    if settings:
+        overrides = {key: yaml.safe_load(text) for key, text in split_overrides(settings).items()}
+        values["OVERRIDES"] = {**(values.get("OVERRIDES") or {}), **overrides}
+    return values
+
+
+def with_parameters(path: Path, values: Mapping[str, object]) -> tuple[str, str]:
+    """Returns the notebook's text with a cell of values after its parameters, and the mark of this push.
+
+    Raises BadInput for a name or type that the parameters cell does not have.
+    """
+    notebook = _read(path)
+    carried.check_values(path.name, notebook, values)
+    mark = _MARK + uuid.uuid4().hex
+    lines = ["# Values given on the command line.", *(f"{name} = {value!r}" for name, value in values.items()), mark]
+    cell: dict[str, Any] = {
+        "cell_type": "code",
+        "execution_count": None,
+        "id": mark[-8:],
+        "metadata": {"tags": ["injected-parameters"]},
+        "outputs": [],
+        "source": "\n".join(lines),
+    }
+    cells = notebook["cells"]
+    after = carried.tagged(notebook, "parameters")
+    cells.insert(cells.index(after[0]) + 1 if after else 0, cell)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", mark
+
+
+# --- push -------------------------------------------------------------------------------------------------------------
+
+
+def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
+    """Returns the content of kernel-metadata.json, with every key: the client has defaults of its own (internet: on).
+
+    Raises BadInput for a slug that is too short.
+    """
+    owner, _, slug = notebook.kernel.partition("/")
+    if len(slug) < _SHORTEST_TITLE:
+        raise BadInput(f"The slug {slug} has fewer than {_SHORTEST_TITLE} characters. Give a longer one with --slug.")
+    gpu = uses_gpu(notebook)
+    return {
+        "id": f"{owner}/{slug}",
+        "title": slug.replace("-", " "),  # Kaggle demands that the title gives the id's slug
+        "code_file": notebook.path.name,
+        "language": "python",
+        "kernel_type": "notebook",
+        "is_private": not notebook.public,
+        "enable_gpu": gpu,
+        "enable_tpu": False,
+        "enable_internet": uses_internet(notebook),
+        "machine_shape": FACTS["kaggle_machine_shape"].value if gpu else "",
+        "docker_image_pinning_type": "latest",  # else a version runs on the image of the notebook's first push
+        "dataset_sources": list(notebook.datasets),
+        "competition_sources": [],
+        "kernel_sources": [*notebook.kernels, *([notebook.kernel] if own_output else [])],
+        "model_sources": list(notebook.models),
+    }
+
+
+def uses_gpu(notebook: Notebook) -> bool:
+    """Returns whether its sessions cost GPU hours."""
+    return bool(_on_kaggle(notebook).get("isGpuEnabled")) if notebook.gpu is None else notebook.gpu
+
+
+def uses_internet(notebook: Notebook) -> bool:
+    return bool(_on_kaggle(notebook).get("isInternetEnabled")) if notebook.internet is None else notebook.internet
+
+
+def _on_kaggle(notebook: Notebook) -> dict[str, Any]:
+    return _read(notebook.path)["metadata"].get("kaggle", {})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        notebook = json.loads(path.read_text("utf-8"))
+        notebook["cells"], notebook["metadata"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path} is no notebook ({type(error).__name__}: {error}).") from None
+    return notebook
+
+
+def check(notebook: Notebook, values: Mapping[str, object], stale: bool = False) -> carried.Training | None:
+    """Reads what a session would train, before quota is spent on it; None where that cannot be known from here.
+
+    Raises BadInput for a notebook that was built before lib was edited (unless `stale`), and for parameters or a
+    configuration that the session would refuse.
+    """
+    source = _read(notebook.path)
+    carried.check_values(notebook.path.name, source, values)
+    if not stale and notebook.root is None and carried.is_stale(notebook.path):
+        raise BadInput(
+            f"{notebook.path} is stale: its source, lib or configs were edited after it was built. Run `make "
+            "notebooks`, or give --stale to send it as it is."
+        )
+    training = carried.training(source, values, uses_gpu(notebook), notebook.root)
+    if training and notebook.root is not None:
+        _check_data(notebook, training)
+    return training
+
+
+def with_mounted_data(notebook: Notebook, values: Mapping[str, object]) -> dict[str, object]:
+    """Returns the values, with the one mounted data set as DATA_DIR where the data lies on this machine; says so."""
+    if notebook.root is None or values.get("DATA_DIR") or len(notebook.datasets) != 1:
+        return dict(values)
+    training = carried.training(_read(notebook.path), values, uses_gpu(notebook), notebook.root)
+    folders = carried.here(training.entries[0].config.data) if training else []
+    if len(folders) != 1 or len(training.entries[0].config.data.dirs) > 1:  # type: ignore[union-attr]
+        return dict(values)
+    print(f"DATA_DIR is {notebook.datasets[0]} there, because data.dir is {folders[0]}, which is on this machine.")
+    return {**values, "DATA_DIR": notebook.datasets[0]}
+
+
+def _check_data(notebook: Notebook, training: carried.Training) -> None:
+    """Raises BadInput where the data is a folder of this machine, which no session has."""
+    data = training.entries[0].config.data
+    mounted = [name.split("/")[1] for name in (*notebook.datasets, *notebook.kernels)]
+    missing = [folder for folder in carried.here(data) if Path(folder).name not in mounted]
+    if not missing:
+        return
+    pack = f"trainbook kaggle dataset {notebook.path.stem}.yaml --slug SLUG"
+    then = "--dataset OWNER/SLUG --param DATA_DIR=OWNER/SLUG"
+    if len(data.dirs) > 1:
+        pack, then = f"{pack} --data FOLDER, each", '--dataset for each and --param "DATA_DIR=[OWNER/SLUG, OWNER/SLUG]"'
+    raise BadInput(
+        f"data.dir is {', '.join(missing)}, which is on this machine, and a session does not have it. Upload it "
+        f"({pack}), then give {then}."
+    )
+
+
+def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:
+    """Writes the folder that is pushed; returns it and the mark of this push. Raises BadInput."""
+    text, mark = with_parameters(notebook.path, values)
+    limit = int(FACTS["kaggle_notebook_bytes"].value)
+    if len(text.encode()) >= limit:
+        raise BadInput(f"{notebook.path} would have {len(text.encode()):,} bytes; Kaggle has refused {limit:,}.")
+    credentials.refuse_in_text("\n".join([text, *carried.carried_files(json.loads(text)).values()]), notebook.path)
+    described = metadata(notebook, own_output)
+    folder = notebook.folder / "push"
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / notebook.path.name).write_text(text, "utf-8")
+    (folder / METADATA).write_text(json.dumps(described, indent=1) + "\n", "utf-8")
+    return folder, mark
+
+
+def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> client.Pushed:
+    """Pushes a notebook, which starts a session. Raises BadInput where one is active, or Kaggle refuses."""
+    folder, _ = prepare(notebook, values, own_output)
+    status = client.insist(lambda: client.find(notebook.kernel))
+    if status and status.active:
+        raise BadInput(f"{notebook.kernel} is {status.word.lower()}: a second run at once would use the quota twice.")
+    if own_output and not status:
+        raise BadInput(f"{notebook.kernel} has no output to resume from yet. Leave --continue out of the first push.")
+    return client.push(folder)
+
+
+def pushed_as(kernel: str) -> str:
+    """Returns the mark of the newest version on Kaggle; "" where it was not pushed from here."""
+    match = re.search(rf"{_MARK}[0-9a-f]{{32}}", client.source(kernel))
+    return match[0] if match else ""
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Results that were downloaded: the folder, the summaries by run, files and bytes, plots."""
+
+    folder: Path
+    summaries: dict[str, Summary]
+    files: int
+    size: int
+    plots: list[Path]
+
+
+def fetch(kernel: str, folder: Path, everything: bool = False) -> Fetched:
+    """Downloads a notebook's results, unpacks and checks them; what was in `folder` is replaced when all is well.
+
+    Without `everything`, checkpoints, which are for resuming, stay on Kaggle. Raises BadInput.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as work:
+        loose, results = Path(work) / "loose", Path(work) / "results"
+        client.insist(lambda: client.output(kernel, loose, _ALL if everything else _RESULTS))
+        archive = loose / outputs.ARCHIVE
+        if not archive.is_file() and not everything:  # a session that ended before its packaging
+            client.insist(lambda: client.output(kernel, loose, _NO_CHECKPOINTS))
+        keep_log(loose, kernel)
+        results.mkdir()
+        if archive.is_file():
+            unpack(archive, results)
+            archive.unlink()
+        summaries = _check(results, loose)
+        for path in sorted(p for p in loose.rglob("*") if p.is_file()):  # what the archive does not hold
+            target = results / path.relative_to(loose)
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(target)
+        old = folder.with_name(folder.name + ".old")
+        if old.exists():
+            shutil.rmtree(old)
+        if folder.exists():
+            folder.rename(old)
+        results.rename(folder)
+        if old.exists():
+            shutil.rmtree(old)
+    size, number = disk.held(folder)
+    return Fetched(folder, summaries, number, size, sorted(folder.glob("*/plots/metrics.png")))
+
+
+def keep_log(folder: Path, kernel: str) -> None:
+    """Replaces the client's JSON log in a folder by session.log: text without credentials."""
+    raw = folder / f"{kernel.split('/')[1]}.log"
+    if raw.is_file():
+        (folder / "session.log").write_text(client.readable(raw.read_text("utf-8")), "utf-8")
+        raw.unlink()
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpacks an archive of results into a folder, and nothing outside it. Raises BadInput."""
+    with outputs.opened(archive, int(FACTS["kaggle_output_bytes"].value)) as packed:
+        members = packed.getmembers()
+        if not all(member.isfile() or member.isdir() for member in members):
+            raise BadInput(f"{archive.name} holds links or devices, which no run leaves. It was not unpacked.")
+        packed.extractall(folder, members, filter="data")
+
+
+def _check(results: Path, loose: Path) -> dict[str, Summary]:
+    """Returns the summaries of the runs, each checked against what came with it. Raises BadInput.
+
+    Metrics end at or before the step of the summary (at it, when completed); weights match their manifests.
+    """
+
+    def refuse(run: str, what: str) -> NoReturn:
+        raise BadInput(
+            f"The results of {run} do not fit together: {what}. Fetch again; what was fetched before is untouched."
+        )
+
+    summaries: dict[str, Summary] = {}
+    for run in sorted({path.parent.name for base in (results, loose) for path in base.glob(f"*/{SUMMARY}")}):
+        packed, beside = (Summary.read(base / run) for base in (results, loose))
+        if packed is not None and beside is not None and packed != beside:
+            refuse(run, "the summary in the archive is not the one beside it: the packaging was cut off")
+        summary = packed or beside
+        if summary is None:
+            refuse(run, f"its {SUMMARY} cannot be read")
+        summaries[run] = summary
+        for folder in (results / run, loose / run):
+            if (folder / "metrics.csv").is_file():
+                last = max((int(row["step"]) for row in read(folder / "metrics.csv")), default=0)
+                if last > summary.step or (summary.reason == "completed" and last < summary.step):
+                    refuse(run, f"metrics.csv ends at step {last:,}, its summary at {summary.step:,}")
+            if any(folder.glob("*/step-*/manifest.json")):
+                from lib.launch import archive  # not at the top: torch takes seconds to import
+
+                if damaged := archive.damaged(folder):
+                    refuse(run, damaged)
+    return summaries

@@ -1,0 +1,48 @@
+"""`new`: the files of a task of one's own, with data on which it trains at once."""
+
+from pathlib import Path
+
+from lib.errors import BadInput, printable
+
+KINDS = ("images", "text", "lm", "tabular")
+_EXAMPLES = Path(__file__).with_name("examples")
+_TEST = '''"""Whether {name}_task.py keeps the contract of a task: run this with pytest after each change of it."""
+
+from pathlib import Path
+
+import trainbook  # noqa: F401  which lets lib be found
+from lib.training.contract import check
+
+
+def test_the_task_keeps_its_contract():
+    check(Path(__file__).with_name("{name}.yaml"))
+'''
+
+
+def write(name: str, kind: str, folder: Path) -> list[Path]:
+    """Writes NAME_task.py, NAME.yaml, test_NAME_task.py and the folder NAME_data; returns their paths.
+
+    The task is the example of a kind of KINDS, and the data is generated in the layout that it reads. Raises BadInput,
+    before anything is written, where one of them is there already or the name cannot be that of a Python file.
+    """
+    if not (name.isascii() and name.isidentifier()):
+        raise BadInput(f"{name!r} cannot be the name of a Python file. Write letters, digits and underscores.")
+    if kind not in KINDS:
+        raise BadInput(f"There is no example {printable(repr(kind), most=60)}. There are: {', '.join(KINDS)}.")
+    example = _EXAMPLES / f"{kind}.py"
+    task, data = f"{name}_task.py", folder / f"{name}_data"
+    config = example.with_suffix(".yaml").read_text("utf-8")
+    config = config.replace(f"task: {example.name}:", f"task: {task}:").replace(f"dir: {kind} ", f"dir: {data.name} ")
+    texts = {
+        folder / task: example.read_text("utf-8"),
+        folder / f"{name}.yaml": config,
+        folder / f"test_{task}": _TEST.format(name=name),
+    }
+    if there := [path for path in (*texts, data) if path.exists()]:
+        raise BadInput(f"{', '.join(map(str, there))}: there already, and nothing is overwritten. Take another name.")
+    for path, text in texts.items():
+        path.write_text(text, "utf-8")
+    from trainbook.new import made  # not at the top: the command's help does not wait for NumPy
+
+    getattr(made, kind)(data)
+    return [*texts, data]

@@ -1,0 +1,183 @@
+"""Packs the files of lib and workloads that a notebook imports, and its configurations, into one cell.
+
+`carrier.py.in` beside this file is that cell's code; here it is filled, and read back. No notebook carries this file.
+"""
+
+import ast
+import base64
+import contextlib
+import difflib
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from lib.errors import BadInput
+
+MAX_DIFF_LINES = 60  # a file or notebook
+PACKED_COLUMNS = 8000  # a line: a preview shows few lines, and editors draw up to 10,000 characters of each
+TEMPLATE = Path(__file__).resolve().with_name("carrier.py.in")
+FIRST_LINES = re.compile(r"\A# @title .*\n# It carries \d+ files built from notebooks_src/([\w-]+)\.py,")
+CHECKSUM = re.compile(r"(?<=that it was edited: )\w+$", re.MULTILINE)
+BASE = re.compile(r"^base: *(\S+)", re.MULTILINE)  # a configuration's other file, beside it
+PACKED = re.compile(r'^HOME = library\("""\n([^"]*)\n"""\)$', re.MULTILINE)
+
+
+def carried_files(
+    source_path: Path, tasks: Iterable[str], configs: Iterable[str], planning: bool, cells: Iterable[str], root: Path
+) -> dict[str, str]:
+    """Returns the texts that a notebook carries, by their paths below `root`.
+
+    They are the files that its cells and tasks import, directly or not, the data files beside a task's modules, and its
+    configurations. An import inside a function counts, and so does `["-m", "lib.planner"]`, which starts a child
+    process. For a notebook that only plans (`planning`), the imports inside a task's functions do not count: they are
+    for reading data and for evaluation. Raises BadInput.
+    """
+    names = [name for cell in cells for name in imported(cell, True)]
+    for task in tasks:
+        if not module_file(root, f"workloads.{task}"):
+            raise BadInput(f"{source_path}:1: the header names the task '{task}', but workloads/ has no such folder.")
+        names.append(f"workloads.{task}")
+    paths = library(names, planning, root)
+    names = [f"{name}.yaml" for name in configs]
+    while names:
+        path = root / "configs" / names.pop()
+        paths.add(path)
+        names += BASE.findall(read(path, source_path, root))
+    return {path.relative_to(root).as_posix(): read(path, source_path, root) for path in sorted(paths)}
+
+
+def library(names: Iterable[str], planning: bool, root: Path) -> set[Path]:
+    """Returns the files behind dotted names and whatever those import, with the data beside a task's modules."""
+    workloads, names = root / "workloads", list(names)
+    paths: set[Path] = set()
+    while names:
+        parts = names.pop().split(".")
+        for length in range(1, len(parts) + 1):
+            path = module_file(root, ".".join(parts[:length]))
+            if path and path not in paths:
+                paths.add(path)
+                names += imported(path.read_bytes(), not planning or workloads not in path.parents)
+    for path in [path for path in paths if path.name == "__init__.py" and workloads in path.parents]:
+        paths |= {*data_files(path.parent)}
+    return paths
+
+
+@cache
+def imported(code: str | bytes, in_functions: bool) -> list[str]:
+    """Returns the dotted names in lib and workloads that code imports or starts by `python -m`, not those for types."""
+    names: list[str] = []
+    waiting: list[ast.AST] = [ast.parse(code)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not in_functions:
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        waiting += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.List):
+            words = [getattr(item, "value", None) for item in node.elts]
+            names += [f"{word}.__main__" for option, word in pairwise(words) if option == "-m"]
+    return [name for name in names if name.split(".")[0] in ("lib", "workloads")]
+
+
+def module_file(root: Path, name: str) -> Path | None:
+    path = root.joinpath(*name.split("."))
+    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
+
+
+def data_files(package: Path) -> Iterator[Path]:
+    """Yields the files of a package that are no Python, those in its plain folders too."""
+    for path in package.iterdir():
+        if path.name.startswith((".", "__pycache__")) or path.suffix == ".py":
+            continue
+        if path.is_file():
+            yield path
+        elif not (path / "__init__.py").is_file():
+            yield from data_files(path)
+
+
+def read(path: Path, source_path: Path, root: Path) -> str:
+    name = path.relative_to(root).as_posix()
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadInput(f"{source_path}:1: the notebook needs {name}, which does not exist.") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{source_path}:1: {name} is not UTF-8 text; a notebook carries nothing else.") from None
+
+
+def largest(files: dict[str, str]) -> str:
+    sizes = sorted(((len(text.encode("utf-8")), name) for name, text in files.items()), reverse=True)
+    return ", ".join(f"{name} ({size:,} bytes)" for size, name in sizes[:5])
+
+
+def checksum(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:12]
+
+
+def pack(files: dict[str, str]) -> str:
+    """Returns the files as JSON, compressed, in base 85: letters, digits and signs, but no quote and no backslash.
+
+    zlib and zlib-ng compress to different bytes; see `code`.
+    """
+    content = json.dumps(files, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8")
+    packed = base64.b85encode(zlib.compress(content, 9)).decode("ascii")
+    return "\n".join(packed[start : start + PACKED_COLUMNS] for start in range(0, len(packed), PACKED_COLUMNS))
+
+
+def unpack(code: str) -> dict[str, str]:
+    """Returns the files that a carrier cell's code holds. Raises BadInput where it cannot be read."""
+    try:
+        return json.loads(zlib.decompress(base64.b85decode("".join(PACKED.search(code)[1].split()))))
+    except (TypeError, ValueError, zlib.error):
+        sentence = "it was edited, or built by an earlier version; put back the one of the built notebook."
+        raise BadInput(f"the carrier cell can no longer be read: {sentence}") from None
+
+
+def code(name: str, files: dict[str, str], before: str = "", made_from: str = "") -> str:
+    """Returns the carrier cell's code: the template with the files filled in.
+
+    `made_from` is the file that the cell names as the notebook's source; by default that of the name in notebooks_src.
+
+    Where `before`, the code of the committed notebook, holds the same files, its packed block is kept: so a build is
+    the same bytes on machines whose zlib compresses otherwise.
+    """
+    packed = pack(files)
+    with contextlib.suppress(BadInput):
+        packed = PACKED.search(before)[1] if before and unpack(before) == files else packed
+    text = TEMPLATE.read_text(encoding="utf-8").rstrip("\n").replace("@NAME@", name).replace("@COUNT@", str(len(files)))
+    text = text.replace("@SOURCE@", made_from or f"notebooks_src/{name}.py")
+    text = text.replace("@PACKED@", packed)
+    return text.replace("@CHECKSUM@", checksum(text.replace("@CHECKSUM@", "")))
+
+
+def bounded_diff(old: str, new: str, old_name: str, new_name: str) -> str:
+    diff = list(difflib.unified_diff(old.split("\n"), new.split("\n"), old_name, new_name, lineterm=""))
+    left_out = [f"... and {len(diff) - MAX_DIFF_LINES} more lines"] if len(diff) > MAX_DIFF_LINES else []
+    return "\n".join([line.rstrip()[:200] for line in diff[:MAX_DIFF_LINES]] + left_out)
+
+
+def edits(name: str, cell: str, root: Path) -> list[str]:
+    """Returns what was edited in the carrier cell since it was built, as messages. Raises BadInput."""
+    files, built = unpack(cell), CHECKSUM.search(cell)
+    if built and built[0] == checksum(CHECKSUM.sub("", cell)):
+        return []
+    own = PACKED.sub("", CHECKSUM.sub("", cell)), PACKED.sub("", CHECKSUM.sub("", code(name, files)))
+    pairs = [("trainbook/notebooks/carrier.py.in", own[1], own[0])]
+    for path, text in files.items():
+        pairs.append((path, (root / path).read_text(encoding="utf-8") if (root / path).is_file() else "", text))
+    return [
+        f"The carrier cell was edited, and an import writes nothing of it: make the edit in {path} itself. The "
+        f"difference:\n{bounded_diff(here, there, path, f'{path} (in the notebook)')}"
+        for path, here, there in pairs
+        if here != there
+    ]

@@ -1,0 +1,252 @@
+"""A notebook that trains one configuration: written from one template, it carries lib, the configuration and its task.
+
+A task of one's own goes with the files beside it that it imports. No notebook carries this file.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import yaml
+
+import trainbook
+from lib.config import Config
+from lib.errors import BadInput, printable
+from lib.launch import queue
+from lib.machine.facts import FACTS
+from lib.task import Task, find_task, load_config
+from lib.task.files import file_of, imports, is_part, named_paths, own_files, own_places
+from trainbook.notebooks import carrier
+from trainbook.notebooks.source import Source, build, has_tag, libraries, read_source
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+TEMPLATE = Path(__file__).resolve().with_name("template.py.in")
+_PACKAGE = Path(trainbook.__file__).resolve().parent
+_NAME = re.compile(r"\w[\w. -]*")  # of a file: the notebook's cells name it between quotes
+_SHORT = 80  # characters of a title
+
+
+@dataclass(frozen=True)
+class Own:
+    """What a notebook is built from.
+
+    `name` is the configuration's below `configs` in the notebook, without an ending. `files` are texts by their paths
+    below the folder with `configs`, which stands for the folder `root` here. `packages` are those that the task's own
+    files import.
+    """
+
+    path: Path
+    root: Path
+    name: str
+    config: Config
+    task: type[Task]
+    files: Mapping[str, str]
+    packages: tuple[str, ...]
+    has_small: bool
+    said: tuple[str, ...] = ()  # what the notebook will lack, in sentences
+
+
+def read(path: Path) -> Own:
+    """Reads a configuration, its small one where there is one, and the files of their tasks. Raises BadInput."""
+    small = path.with_name(f"{path.stem}_small{path.suffix}")
+    paths = [path, *([small] if small.is_file() else [])]
+    configs = [_checked(one) for one in paths]
+    places = [_place_of_task(one, config) for one, config in zip(paths, configs, strict=True)]
+    home = _absolute(path).parent
+    root = Path(os.path.commonpath([home, *(place.parent for place in places if place)]))
+    files: dict[str, str] = {}
+    packages: set[str] = set()
+    said: list[str] = []
+    for place, config in zip(places, configs, strict=True):
+        if place and (file := file_of(config)):
+            mine = own_files(file)
+            packages.update(mine.packages)
+            for one in mine.files:
+                files[_below(root, place.parent / one.relative_to(mine.folder))] = carrier.read(one, path, one.parent)
+                said += [_of_own_place(one, line) for line in own_places(one)]
+            named, lacking = _named(path, config, home, root)
+            files, said = files | named, said + lacking
+    for one in paths:
+        files |= _with_bases(one, _below(root, home / f"{one.stem}.yaml"))
+    name = _below(root, home / path.stem).removeprefix("configs/")
+    task = find_task(configs[0].task)
+    own = Own(path, root, name, configs[0], task, dict(sorted(files.items())), tuple(sorted(packages)), len(paths) > 1)
+    return replace(own, said=tuple(dict.fromkeys(said)))
+
+
+def _of_own_place(file: Path, line: int) -> str:
+    return (
+        f"{printable(file)}:{line}: By __file__ the task looks for files beside it, which the notebook does not carry. "
+        'Name such a file in a setting, option("words.txt", "...", path=True): then it goes along.'
+    )
+
+
+def _named(path: Path, config: Config, home: Path, root: Path) -> tuple[dict[str, str], list[str]]:
+    """Returns the texts of files that settings name, by their names in the notebook, and what it cannot carry."""
+    files, lacking, written = {}, [], path.read_text("utf-8")
+    for key, file in named_paths(config).items():
+        if not is_part(file):
+            what = "a folder" if file.is_dir() else "a large file"
+            lacking.append(
+                f"{key} is {what}, {printable(file)}, which the notebook does not carry: mount it as a data set and "
+                f'write its name: OVERRIDES = {{"{key}": "OWNER/NAME"}}.'
+            )
+            continue
+        place = _absolute(file)
+        try:
+            if not place.is_relative_to(home) or (file.is_absolute() and str(file) in written):
+                raise BadInput("its path does not lead from the configuration's folder to a file in it")
+            files[_below(root, place)] = carrier.read(place, path, home)
+        except BadInput as error:
+            why = str(error).rstrip(".")
+            lacking.append(
+                f"{key} names {printable(file)}, which the notebook does not carry ({why}). Put a text beside the "
+                "configuration, or the file into the data set."
+            )
+    return files, lacking
+
+
+def _checked(path: Path) -> Config:
+    """Returns the configuration of a file that a notebook can carry and train. Raises BadInput."""
+    if not _NAME.fullmatch(path.stem) or path.suffix != ".yaml":
+        what = "letters, digits, points, spaces and hyphens"
+        raise BadInput(f"A notebook carries a configuration whose name has {what}, and .yaml at its end: not {path}.")
+    config = load_config(path)
+    if queue.is_for(path, config):
+        raise BadInput(
+            f"{path} asks for a queue of several runs (its queue: section), and such a notebook trains one run. Take "
+            f"queue out of the file, or train it here: trainbook queue {path}"
+        )
+    return config
+
+
+def _place_of_task(path: Path, config: Config) -> Path | None:
+    """Returns where a configuration says that its task's file lies; None for a task of lib. Raises BadInput.
+
+    In the notebook it lies in the same place beside the carried configuration, so the path must lead there from it.
+    """
+    file = file_of(config)
+    if file is None:
+        return None
+    texts = [path.read_text("utf-8"), *_bases(path).values()]
+    written = next(task for text in texts if (task := yaml.safe_load(text).get("task")))
+    place = _absolute(path.parent / written.rpartition(":")[0])
+    if Path(written).is_absolute() or place.resolve() != file:
+        beside = Path(os.path.relpath(file, path.parent.resolve())).as_posix()
+        raise BadInput(
+            f"{path}: the task's file is given as {written.rpartition(':')[0]}, which a notebook on another machine "
+            f"would not find. Give the path from the folder of {path.name}: task: {beside}:{written.rpartition(':')[2]}"
+        )
+    return place
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.normpath(path.absolute()))
+
+
+def _below(root: Path, path: Path) -> str:
+    """Returns where the notebook has a file: below its folder `configs`, as it lies below `root` here."""
+    return (PurePosixPath("configs") / path.relative_to(root).as_posix()).as_posix()
+
+
+def _with_bases(path: Path, name: str) -> dict[str, str]:
+    """Returns the texts of a configuration and of the file that it names as its base, by their names there."""
+    folder = PurePosixPath(name).parent
+    return {name: path.read_text("utf-8")} | {str(folder / base): text for base, text in _bases(path).items()}
+
+
+def _bases(path: Path) -> dict[str, str]:
+    names = carrier.BASE.findall(path.read_text("utf-8"))
+    return {name: path.with_name(name).read_text("utf-8") for name in names}
+
+
+def text(own: Own, internet: bool = False) -> str:
+    """Returns the text of the notebook, the same for the same files; `internet`: whether it asks for it on Kaggle.
+
+    Raises BadInput where jupytext or nbformat is missing, or the notebook would be too large for Kaggle.
+    """
+    source = _filled(own, internet)
+    files = dict(sorted({**_library(own, source), **own.files}.items()))
+    written = libraries()[1].writes(build(source, files, made_from=own.path.name)).rstrip("\n") + "\n"
+    if (size := len(written.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
+        raise BadInput(
+            f"The notebook of {own.path} would have {size:,} bytes, and Kaggle has refused {limit:,}. Import less in "
+            f"the task's file. The largest carried files: {carrier.largest(files)}."
+        )
+    return written
+
+
+def _library(own: Own, source: Source) -> dict[str, str]:
+    """Returns the files of lib that the cells and the task import, by their paths below the folder with lib."""
+    codes = [cell.source for cell in source.cells if cell.cell_type == "code"]
+    codes += [code for name, code in own.files.items() if name.endswith(".py")]
+    names = [name for code in codes for name in carrier.imported(code, True)]
+    names += [own.task.__module__] if own.task.__module__.startswith("workloads.") else []
+    paths = carrier.library(names, False, trainbook.HOME)
+    home = trainbook.HOME
+    found = {path.relative_to(home).as_posix(): carrier.read(path, own.path, home) for path in sorted(paths)}
+    codes = [code for name, code in own.files.items() if name.endswith(".py")]
+    if any(one.dotted.split(".")[0] == "trainbook" for code in codes for one in imports(code)):  # which finds lib
+        found["trainbook/__init__.py"] = carrier.read(_PACKAGE / "__init__.py", own.path, _PACKAGE)
+    return found
+
+
+def _filled(own: Own, internet: bool) -> Source:
+    """Returns the template with the configuration's names and packages in place of its placeholders."""
+    source = read_source(TEMPLATE)
+    values = _values(own)
+    for cell in source.cells:
+        for placeholder, value in values.items():
+            cell.source = cell.source.replace(placeholder, value)
+        if has_tag(cell, "dependencies"):
+            _name_packages(cell, own.packages)
+    header = replace(source.header, internet=internet)
+    return replace(source, path=Path(f"{own.path.stem}.py"), header=header)
+
+
+def _values(own: Own) -> dict[str, str]:
+    """Returns what stands in the cells for each placeholder of the template."""
+    title, about = _title(own)
+    small = f"{own.path.stem}_small.yaml"
+    sizes = (
+        f"{own.path.stem}.yaml where there is a GPU, otherwise {small}" if own.has_small else f"{own.path.stem}.yaml"
+    )
+    file = file_of(own.config)
+    class_name = own.task.__name__ if file else own.config.task
+    build_again = f"trainbook notebook {own.path.name}"
+    return {
+        "@TITLE@": title, "@ABOUT@": about, "@CLASS@": class_name, "@CONFIG@": own.path.name, "@SIZES@": sizes,
+        "@NAME@": own.name, "@FILE@": _shown_file(own), "@COMMAND@": f"`{build_again}`",
+    }  # fmt: skip
+
+
+def _shown_file(own: Own) -> str:
+    """Returns where the notebook has the task's file, or else the configuration, below its folder `configs`."""
+    file = file_of(own.config)
+    names = [name for name in own.files if file and PurePosixPath(name).name == file.name]
+    return (names or [f"configs/{own.name}.yaml"])[0].removeprefix("configs/")
+
+
+def _title(own: Own) -> tuple[str, str]:
+    """Returns a title and a paragraph from the docstring of the task's class; without one the run's name."""
+    words = (own.task.__dict__.get("__doc__") or "").strip()
+    paragraphs = [" ".join(one.split()) for one in re.split(r"\n\s*\n", words)]
+    first = paragraphs[0].removesuffix(".")
+    run = printable(own.config.run.name)
+    if not first or len(first) > _SHORT:
+        return run, "\n\n".join(filter(None, paragraphs)) or "This trains a model of one's own."
+    return first, "\n\n".join(paragraphs[1:]) or f"The run is called *{run}*."
+
+
+def _name_packages(cell: "NotebookNode", packages: Sequence[str]) -> None:
+    """Adds to the cell of dependencies what the task's own files import."""
+    if packages:
+        names = ", ".join(f'"{name}"' for name in packages)
+        assigned = f"OWN = [{names}]  # what the files of this training import\n\n"
+        checked = cell.source.replace("ensure()", "ensure(dependencies.with_own(OWN))")
+        cell.source = checked.replace("print(", f"{assigned}print(")

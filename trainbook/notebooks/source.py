@@ -1,0 +1,188 @@
+"""Notebook sources in percent format: read, checked, and built into notebooks with lib in their carrier cell.
+
+jupytext and nbformat are imported where they are needed: who only trains has neither.
+"""
+
+import ast
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from lib.config.reader import Reader
+from lib.errors import BadInput
+from trainbook.notebooks import carrier
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+MAX_CODE_LINES = 300  # outside the carrier; what is longer belongs into lib
+# With comment_magics a comment such as `# rm old runs` would become a shell command.
+FORMAT = {"extension": ".py", "format_name": "percent", "comment_magics": False}
+CELL_KEYS = ("_kg_hide-input", "_kg_hide-output", "cellView", "jupyter", "tags")
+FOLDED = {"_kg_hide-input": True, "cellView": "form", "jupyter": {"source_hidden": True}}  # Kaggle, Colab, JupyterLab
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
+}
+HEADER = re.compile(r"# ---\n((?:#.*\n)*?)# ---\n\s*")
+MAGIC = re.compile(r"^\s*[!%?]|=\s*[!%]|\?\s*$")
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a source: what its notebook is called, carries and needs."""
+
+    title: str
+    tasks: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()
+    carry: Literal["training", "planning"] = "training"
+    gpu: bool = False
+    internet: bool = False
+
+
+@dataclass(frozen=True)
+class HeaderFile:
+    """The mapping in a source's first comment, which has this one key."""
+
+    trainbook: Header
+
+
+@dataclass(frozen=True)
+class Source:
+    """A parsed source: `prefix` is the header as written, `lines` has the line at which each cell's text begins."""
+
+    path: Path
+    header: Header
+    prefix: str
+    cells: "list[NotebookNode]"
+    lines: list[int]
+
+
+def libraries() -> tuple[Any, Any]:
+    """Returns the modules jupytext and nbformat. Raises BadInput where one is missing."""
+    try:
+        import jupytext
+        import nbformat
+    except ImportError as error:
+        raise BadInput(
+            f"Building a notebook needs {error.name}, which is not installed here: pip install jupytext nbformat "
+            "(in the package: trainbook[notebook])"
+        ) from None
+    return jupytext, nbformat
+
+
+def has_tag(cell: "NotebookNode", *tags: str) -> bool:
+    return not set(tags).isdisjoint(cell.metadata.get("tags", []))
+
+
+def read_header(path: Path, text: str) -> Header:
+    """Reads the header strictly. Raises BadInput for an unknown, missing or wrongly typed key."""
+    reader = Reader({})
+    root = reader.root("\n" + re.sub(r"^# ?", "", text, flags=re.MULTILINE), str(path), "Give a title.")
+    header = reader.section(HeaderFile, root, "")
+    reader.finish()
+    return header.trainbook
+
+
+def read_source(path: Path, text: str | None = None) -> Source:
+    """Reads and checks a source, or `text`, which is not written yet. Raises BadInput."""
+    text = path.read_text(encoding="utf-8") if text is None else text
+    match = HEADER.match(text)
+    if not match or not text[match.end() :].startswith("# %%"):
+        raise BadInput(f"{path}:1: not a notebook source: '# ---', '# trainbook:', keys, '# ---', then '# %%'.")
+    lines = [number + 1 for number, line in enumerate(text.split("\n"), 1) if line.startswith("# %%")]
+    cells = libraries()[0].reads(text[match.end() :], fmt=FORMAT).cells
+    if len(lines) != len(cells):
+        raise BadInput(f"{path}: {len(lines)} '# %%' lines, {len(cells)} cells: no line in a string may begin so.")
+    source = Source(path, read_header(path, match[1]), match[0], cells, lines)
+    check_source(source)
+    return source
+
+
+def check_source(source: Source) -> None:
+    """Raises BadInput unless a source is Python without magics, short, with one carrier and one parameters cell."""
+    total = 0
+    seen: dict[str, int] = {}
+    for cell, line in zip(source.cells, source.lines, strict=True):
+        if cell.cell_type == "code":
+            check_code(source.path, line, cell.source)
+            code = [text for text in cell.source.split("\n") if text.strip() and not text.lstrip().startswith("#")]
+            total += len(code)
+            if code and has_tag(cell, "carrier"):
+                raise BadInput(f"{source.path}:{line}: the carrier's placeholder must hold nothing but comments.")
+            if len(code) > 1 and seen.setdefault(cell.source, line) != line:
+                raise BadInput(f"{source.path}:{line}: this cell repeats the one at line {seen[cell.source]}.")
+    if total > MAX_CODE_LINES:
+        raise BadInput(f"{source.path}: {total} code lines, at most {MAX_CODE_LINES}. Move some into lib.")
+    for tag, needed in (("carrier", True), ("parameters", bool(source.header.tasks))):
+        count = sum(has_tag(cell, tag) for cell in source.cells)
+        if count > 1 or count < needed:
+            raise BadInput(f"{source.path}: {count} cells are tagged '{tag}'; one must be '# %% tags=[\"{tag}\"]'.")
+
+
+def check_code(path: Path, line: int, code: str) -> None:
+    """Raises BadInput unless a cell is Python: IPython's own syntax hides failures and runs nowhere else."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape, say, is the linter's matter
+            compile(code, str(path), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    except SyntaxError as error:
+        number = min(error.lineno or 1, code.count("\n") + 1)
+        text = code.split("\n")[number - 1]
+        magic = "a shell command or magic; use subprocess.run(..., check=True) or Python"
+        problem = magic if MAGIC.search(text) else f"syntax error, {error.msg}"
+        raise BadInput(f"{path}:{line + number - 1}: {problem}: {text.strip()}") from None
+
+
+def parameters(source_path: Path) -> dict[str, object]:
+    """Returns names and defaults of the parameters cell: papermill injects a misspelt name with a mere log line."""
+    defaults: dict[str, object] = {}
+    for cell in (cell for cell in read_source(source_path).cells if has_tag(cell, "parameters")):
+        for statement in ast.parse(cell.source).body:
+            try:
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                defaults.update({target.id: ast.literal_eval(statement.value) for target in targets})
+            except (AttributeError, ValueError):
+                raise BadInput(f"{source_path}: not 'NAME: type = literal': {ast.unparse(statement)}") from None
+    return defaults
+
+
+def build(source: Source, files: dict[str, str], before: str = "", made_from: str = "") -> "NotebookNode":
+    """Builds the notebook of a source; `before` is the code of the committed one's carrier.
+
+    `made_from` is as in `carrier.code`. A cell's id depends on its type and source (the carrier's: on the placeholder).
+    """
+    nbformat = libraries()[1]
+    cells, keys = [], []
+    for cell in source.cells:
+        keys.append(f"{cell.cell_type}\n{cell.source}")
+        new = nbformat.NotebookNode(
+            id=carrier.checksum(f"{keys.count(keys[-1])}\n{keys[-1]}"),
+            cell_type=cell.cell_type,
+            source=cell.source,
+            metadata={key: cell.metadata[key] for key in CELL_KEYS if cell.metadata.get(key)},
+        )
+        if cell.cell_type == "code":
+            new.update(execution_count=None, outputs=[])
+        if has_tag(cell, "carrier"):
+            new.source = carrier.code(source.path.stem, files, before, made_from)
+            new.metadata.update(FOLDED)
+        cells.append(new)
+    gpu, internet = source.header.gpu, source.header.internet
+    kaggle: dict[str, Any] = {
+        "accelerator": "nvidiaTeslaT4" if gpu else "none",
+        "dataSources": [],
+        "isGpuEnabled": gpu,
+        "isInternetEnabled": internet,
+        "language": "python",
+        "sourceType": "notebook",
+    }
+    notebook = nbformat.from_dict(
+        {"cells": cells, "metadata": {**METADATA, "kaggle": kaggle}, "nbformat": 4, "nbformat_minor": 5}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nbformat only warns of missing or repeated ids
+        nbformat.validate(notebook)
+    return notebook

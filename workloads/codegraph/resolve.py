@@ -1,0 +1,399 @@
+"""Looks up what a path means, through scopes, imports, re-exports, classes and inferred types.
+
+A name is resolved only where all its bindings agree, and a type only where it is certain.
+"""
+
+import builtins
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from workloads.codegraph.facts import CALL, ENTER, INSTANCE, UNKNOWN, Binding, Definition, Facts, Path
+
+_DEPTH = 60  # nested look-ups; chains of assignments longer than this are in generated code only
+_NONE = "NoneType"
+_OPAQUE = "?"  # a base that is not in the tree: what it has is not known
+_MOST = 200  # bases of a class, and bindings of a name, that are looked at; more are in files that want to cost time
+# Bases outside of the tree that give their subclasses no methods worth finding
+_MARKERS = {"abc.ABC", "typing.Generic", "typing.Protocol", "typing.NamedTuple", "typing_extensions.Protocol"}
+_ENUMS = {"enum.Enum", "enum.IntEnum", "enum.StrEnum", "enum.Flag", "enum.IntFlag"}
+_PROPERTIES = {"property", "cached_property", "abstractproperty"}
+_SAME_RESULT = _PROPERTIES | {
+    "staticmethod", "classmethod", "abstractmethod", "lru_cache", "cache", "final", "override", "wraps"
+}  # fmt: skip
+
+
+class Target(NamedTuple):
+    """The meaning of a path.
+
+    `kind`: module, class, function, instance (of the class `id`), external, builtin (an object of `builtins`, by dotted
+    name), literal (an instance of the builtin type `id`) or super (of the class `id`). `receiver` is the class through
+    which a method was reached.
+    """
+
+    kind: str
+    id: str
+    receiver: str = ""
+
+
+class Resolver:
+    """Looks paths up in the facts of a whole tree.
+
+    Facts must come in one order: circular bindings are cut where they are met first.
+    """
+
+    def __init__(self, facts: Iterable[Facts]) -> None:
+        self.modules = {source.module: source for source in facts}
+        self.definitions: dict[str, list[Definition]] = {}
+        self.home: dict[str, Facts] = {}
+        for source in self.modules.values():
+            for definition in source.definitions:
+                self.definitions.setdefault(definition.id, []).append(definition)
+                self.home[definition.id] = source
+        self.folders = {name[:i] for name in self.modules for i in range(len(name)) if name[i] == "."} | {*self.modules}
+        packages = [name for name, source in self.modules.items() if source.package == name]
+        parents = {name.rpartition(".")[0] for name in packages}
+        self.source_roots = sorted(parents - {*self.modules} - {""})  # `src` in a tree with src/package/__init__.py
+        self._paths: dict[tuple[str, int, Path, str, str], Target | None] = {}
+        self._names: dict[tuple[str, str], Target | None] = {}
+        self._orders: dict[str, list[str]] = {}
+        self._depth = 0  # of `path` and `order` within themselves
+
+    def path(self, facts: Facts, scope: int, path: Path, receiver: str = "", excluded: str = "") -> Target | None:
+        """Returns the meaning of `path` in a scope of `facts`.
+
+        `excluded` is a definition that its own header cannot mean.
+        """
+        key = (facts.module, scope, path, receiver, excluded)
+        if key in self._paths:
+            return self._paths[key]
+        if self._depth > _DEPTH:
+            return None
+        self._paths[key] = None  # cuts circular bindings
+        self._depth += 1
+        target = self._root(facts, scope, path[0], receiver, excluded)
+        for step in path[1:]:
+            if target is None:
+                break
+            target = self._step(target, step)
+        self._depth -= 1
+        self._paths[key] = target
+        return target
+
+    def _root(self, facts: Facts, scope: int, root: str, receiver: str, excluded: str) -> Target | None:
+        if root == UNKNOWN[0]:
+            return None
+        if root[0] == "<":
+            return Target("literal", root[1:-1])
+        if root.startswith("super:"):
+            return self._super(facts, scope, root[6:], receiver)
+        return self._name(facts, scope, root, receiver, excluded)
+
+    def _super(self, facts: Facts, index: int, named: str, receiver: str) -> Target | None:
+        while index > 0 and facts.scopes[index].kind != "Class":
+            index = facts.scopes[index].parent
+        owner = facts.scopes[index].owner
+        if index <= 0 or named not in ("", owner.rpartition(".")[2]):
+            return None
+        return Target("super", owner, receiver)
+
+    def _name(self, facts: Facts, index: int, name: str, receiver: str, excluded: str) -> Target | None:
+        own = True
+        while True:
+            scope = facts.scopes[index]
+            if name in scope.bindings and (own or scope.kind != "Class"):  # class bodies do not enclose functions
+                bindings = scope.bindings[name]
+                if own and receiver and len(bindings) == 1 and bindings[0].kind in ("self", "cls"):
+                    return Target("instance" if bindings[0].kind == "self" else "class", receiver)
+                return self._agreed(facts, bindings, excluded)
+            if index == 0:
+                break
+            own, index = False, scope.parent
+        target = self._starred(facts, name)
+        if target is None and hasattr(builtins, name):
+            return Target("builtin", name)
+        if target is None and self._opaque_star(facts):
+            return Target("external", f"{facts.module}.{name}")
+        return target
+
+    def _agreed(self, facts: Facts, bindings: list[Binding], excluded: str = "") -> Target | None:
+        """Returns the one meaning of all bindings of a name, or None.
+
+        A value None does not count. What is in the tree goes before what is not (C accelerators and their fallbacks),
+        and the first branch before the others (platforms).
+        """
+        named: list[Target | None] = []
+        values: list[Target | None] = []
+        for binding in bindings if len(bindings) <= _MOST else ():
+            target = self._bound(facts, binding)
+            if target is not None and target.id == excluded:
+                continue
+            (values if binding.kind == "value" else named).append(target)
+        certain = [value for value in values if value is None or value[:2] != ("literal", _NONE)]
+        if not named and not certain:
+            return values[0] if values else None
+        if not named:
+            return certain[0] if len(set(certain)) == 1 else None
+        inside = [target for target in named if target is not None and target.kind != "external"]
+        if not inside and None not in named and len(set(certain)) == 1:
+            return certain[0]
+        best = (inside or named)[0]
+        last_name = best.id.rpartition(".")[2] if best is not None else None
+        for value in certain:
+            # A later `Name = _module.Name` from outside of the tree replaces the definition of that name in it.
+            replaces = value is not None and value.kind == "external" and value.id.rpartition(".")[2] == last_name
+            if value != best and not replaces:
+                return None
+        return best
+
+    def _bound(self, facts: Facts, binding: Binding) -> Target | None:
+        if binding.kind == "definition":
+            return self._definition(binding.path[0])
+        if binding.kind == "import":
+            return self.imported(facts, binding.path)
+        if binding.kind == "value":
+            return self.path(facts, binding.scope, binding.path)
+        return Target("instance" if binding.kind == "self" else "class", binding.path[0])
+
+    def _definition(self, identity: str) -> Target:
+        return Target("class" if self.definitions[identity][0].kind == "Class" else "function", identity)
+
+    # Modules
+
+    def imported(self, facts: Facts, path: Path) -> Target | None:
+        """Returns what `import a.b` (a path of one step) or `from a import b` (of two) binds."""
+        base = self._module(facts, path[0])
+        if len(path) == 1 or base is None:
+            return base
+        if base.kind == "module" and base.id == facts.module:  # `from . import part` in the package itself
+            part = f"{base.id}.{path[1]}"
+            return Target("module", part) if part in self.folders else None
+        return self._step(base, path[1])
+
+    def _module(self, facts: Facts, dotted: str) -> Target | None:
+        first, _, rest = dotted.partition(".")
+        prefix = self._prefix(facts, first)
+        if prefix is None:
+            return Target("external", dotted)
+        if dotted == "" or prefix + dotted in self.folders:
+            return Target("module", prefix + dotted)
+        target: Target | None = Target("module", prefix + first)
+        for step in rest.split(".") if rest else []:
+            target = self._step(target, step) if target is not None else None
+        return target
+
+    def _prefix(self, facts: Facts, first: str) -> str | None:
+        """Returns the prefix of an absolute import in the tree: "", a source root, or the folder of a lone script."""
+        if first == "" or first in self.folders:
+            return ""
+        if facts.package and facts.package not in self.modules and f"{facts.package}.{first}" in self.folders:
+            return f"{facts.package}."
+        roots = [root for root in self.source_roots if f"{root}.{first}" in self.folders]
+        return f"{roots[0]}." if len(roots) == 1 else None
+
+    def _in_module(self, module: str, name: str) -> Target | None:
+        key = (module, name)
+        if key in self._names:
+            return self._names[key]
+        self._names[key] = None  # cuts circular imports
+        facts, part, target = self.modules.get(module), f"{module}.{name}".lstrip("."), None
+        if facts is not None and name in facts.scopes[0].bindings:
+            target = self._agreed(facts, facts.scopes[0].bindings[name])
+        elif facts is not None:
+            target = self._starred(facts, name)
+        if target is None and part in self.folders:
+            target = Target("module", part)
+        if target is None and facts is not None and name not in facts.scopes[0].bindings and self._opaque_star(facts):
+            target = Target("external", part)
+        self._names[key] = target
+        return target
+
+    def _starred(self, facts: Facts, name: str) -> Target | None:
+        target = None
+        for star in facts.stars:
+            base = self._module(facts, star)
+            if base is None or base.kind != "module" or base.id == facts.module or base.id not in self.modules:
+                continue
+            exports = self.modules[base.id].exports
+            if name in exports if exports is not None else not name.startswith("_"):
+                target = self._in_module(base.id, name) or target  # a later star hides an earlier one
+        return target
+
+    def _opaque_star(self, facts: Facts) -> bool:
+        bases = [self._module(facts, star) for star in facts.stars]
+        return any(base is not None and base.kind == "external" for base in bases)
+
+    # Steps
+
+    def _step(self, target: Target, step: str) -> Target | None:
+        if step == CALL:
+            return self._called(target)
+        if step == INSTANCE:
+            return self._instance(target)
+        if step == ENTER:
+            entered = self._member(target, "__enter__") if target.kind == "instance" else None
+            return self._called(entered) if entered is not None and entered.kind == "function" else None
+        if target.kind == "module":
+            return self._in_module(target.id, step)
+        if target.kind == "external":
+            is_builtin = target.id == "builtins" and hasattr(builtins, step)
+            return Target("builtin", step) if is_builtin else Target("external", f"{target.id}.{step}")
+        if target.kind in ("builtin", "literal"):
+            value = getattr(builtins, target.id, None)
+            is_attribute = isinstance(value, type) and hasattr(value, step)
+            return Target("builtin", f"{target.id}.{step}") if is_attribute else None
+        if step == "__class__" and target.kind == "instance":
+            return Target("class", target.id)
+        return self._member(target, step) if target.kind in ("class", "instance", "super") else None
+
+    def _instance(self, target: Target) -> Target | None:
+        if target.kind == "class":
+            return Target("instance", target.id)
+        if target.kind == "builtin" and isinstance(getattr(builtins, target.id, None), type):
+            return Target("literal", target.id)
+        return None
+
+    def _called(self, target: Target) -> Target | None:
+        if target.kind == "function":
+            return self.returned(target.id, target.receiver)
+        if target.kind == "instance":
+            method = self._member(target, "__call__")
+            return self._called(method) if method is not None and method.kind == "function" else None
+        return self._instance(target)
+
+    def returned(self, function: str, receiver: str = "") -> Target | None:
+        """Returns the result of a call, from the annotation or all `return` statements; None where not certain."""
+        definition = self.definitions[function][0]
+        names = {path[-1] for path, _ in definition.decorators}
+        several = len(self.definitions[function]) > 1 and not names & _PROPERTIES  # of a property the getter is first
+        if definition.deferred or several or not names <= _SAME_RESULT:
+            return None
+        facts = self.home[function]
+        if definition.annotation is not None:
+            if definition.annotation == ("Self", INSTANCE):
+                return Target("instance", receiver) if receiver else None
+            return self.path(facts, definition.outer, definition.annotation)
+        results = {self.path(facts, definition.inner, path, receiver) for path, _ in definition.returns}
+        results.discard(Target("literal", _NONE))
+        return results.pop() if len(results) == 1 else None
+
+    # Classes
+
+    def _member(self, target: Target, name: str) -> Target | None:
+        order = self.order(target.id)
+        if target.kind == "super":
+            through = target.receiver or target.id
+            order = order[1:]
+        else:
+            through = target.id
+        for base in [*order, "builtins.object"]:
+            if base == _OPAQUE:
+                return None
+            if base.startswith("builtins.") and base not in self.definitions:
+                if hasattr(getattr(builtins, base[9:]), name):
+                    return Target("builtin", f"{base[9:]}.{name}")
+                continue
+            if bindings := self._own(base, name):
+                return self._through(target, through, base, self._agreed(self.home[base], bindings))
+        return None
+
+    def _own(self, owner: str, name: str) -> list[Binding]:
+        facts = self.home[owner]
+        bindings = [
+            binding
+            for definition in self.definitions[owner][:_MOST]
+            for binding in facts.scopes[definition.inner].bindings.get(name, [])
+        ]
+        return bindings + facts.attributes.get(owner, {}).get(name, [])
+
+    def _through(self, target: Target, through: str, owner: str, member: Target | None) -> Target | None:
+        """Returns a member as an instance has it: the value of a property, an instance of an enumeration."""
+        if member is None:
+            return None
+        if member.kind == "function" and member.id.startswith(f"{owner}."):
+            decorators = {path[-1] for path, _ in self.definitions[member.id][0].decorators}
+            if decorators & _PROPERTIES:
+                return None if target.kind == "class" else self.returned(member.id, through)
+            return Target("function", member.id, through)
+        if member.kind == "literal" and not _ENUMS.isdisjoint(self.order(owner) + self._outside(owner)):
+            return Target("instance", owner)
+        return member
+
+    def _outside(self, owner: str) -> list[str]:
+        classes = [name for name in self.order(owner) if name in self.definitions]
+        targets = [target for name in classes for target, _, _ in self.bases(name)]
+        return [target.id for target in targets if target is not None and target.kind == "external"]
+
+    def bases(self, owner: str) -> list[tuple[Target | None, Path, int]]:
+        """Returns (meaning, path, line) of each base of a class."""
+        facts = self.home[owner]
+        return [
+            (self.path(facts, definition.outer, path, excluded=owner), path, line)
+            for definition in self.definitions[owner][:_MOST]
+            for path, line in definition.bases
+        ]
+
+    def overridden(self, owner: str, name: str) -> str | None:
+        """Returns the method of the next class in the resolution order that a method of `owner` hides."""
+        if name.startswith("__") and not name.endswith("__"):
+            return None  # mangled
+        for base in self.order(owner)[1:]:
+            if base == _OPAQUE:
+                return None
+            for binding in self._own(base, name) if base in self.definitions else []:
+                if binding.kind == "definition" and self.definitions[binding.path[0]][0].kind == "Method":
+                    return binding.path[0]
+        return None
+
+    def member(self, owner: str, name: str) -> Target | None:
+        """Returns an attribute as an instance of the class `owner` has it."""
+        return self._member(Target("instance", owner), name)
+
+    def ancestors(self, owner: str) -> set[str]:
+        """Returns the classes of the tree that `owner` inherits from; `owner` itself only in a circle."""
+        ancestors: set[str] = set()
+        rest = [owner]
+        while rest and len(ancestors) < _MOST:
+            for target, _, _ in self.bases(rest.pop()):
+                if target is not None and target.kind == "class" and target.id not in ancestors:
+                    ancestors.add(target.id)
+                    rest.append(target.id)
+        return ancestors
+
+    def order(self, owner: str) -> list[str]:
+        """Returns the method resolution order (C3), with "builtins.x" for builtin bases and "?" for unknown ones."""
+        if owner in self._orders:
+            return self._orders[owner]
+        self._orders[owner] = [owner]  # cuts circular inheritance
+        lines: list[list[str]] = []
+        bases = self.bases(owner)
+        if len(bases) > _MOST or self._depth >= _MOST // 4:  # four frames of Python each
+            bases = [(None, (), 0)]
+        self._depth += 1
+        for target, _, _ in bases:
+            if target is None or (target.kind == "external" and target.id not in _MARKERS | _ENUMS):
+                lines.append([_OPAQUE])
+            elif target.kind == "class":
+                lines.append(self.order(target.id))
+            elif target.kind == "builtin" and isinstance(getattr(builtins, target.id, None), type):
+                lines.append([f"builtins.{target.id}"] if target.id != "object" else [])
+            elif target.kind != "external":
+                lines.append([_OPAQUE])
+        self._depth -= 1
+        merged = _merge([*lines, [line[0] for line in lines if line]])
+        self._orders[owner] = [owner, *merged[:_MOST], *([_OPAQUE] if len(merged) > _MOST else [])]
+        return self._orders[owner]
+
+
+def _merge(lines: list[list[str]]) -> list[str]:
+    """Merges lines by C3 linearisation; where that has no answer, returns the order of first mention."""
+    mentioned = list(dict.fromkeys(name for line in lines for name in line))
+    merged: list[str] = []
+    rest = [list(line) for line in lines if line]
+    while rest:
+        heads = (line[0] for line in rest)
+        chosen = next((head for head in heads if not any(head in line[1:] for line in rest)), None)
+        if chosen is None:
+            return mentioned
+        merged.append(chosen)
+        rest = [line for line in ([name for name in line if name != chosen] for line in rest) if line]
+    return merged

@@ -1,0 +1,364 @@
+"""Reads one Python file into facts: what it defines, what its names are bound to and what it refers to.
+
+Nothing is looked up here: that takes the other files, and `resolve` does it.
+"""
+
+import ast
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from workloads.codegraph.facts import (
+    ENTER,
+    INSTANCE,
+    UNKNOWN,
+    Binding,
+    Definition,
+    Facts,
+    Path,
+    Reference,
+    Scope,
+    Unreadable,
+    annotation_path,
+    path_of,
+)
+from workloads.codegraph.text import decode, encoding_of
+
+_RECEIVERS = {"self", "cls", "mcls", "mcs", "metacls"}  # without the convention, `f = staticmethod(f)` would mislead
+_TAKES_CLASS = {"__new__", "__init_subclass__", "__class_getitem__"}
+_MOST_STARS = 200  # star imports that are looked at; more are in files that want to cost time
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def parse(
+    content: bytes,
+    file: str,
+    module: str,
+    taken: frozenset[str] = frozenset(),
+    within: str = "",
+    moved: frozenset[str] = frozenset(),
+) -> Facts | Unreadable:
+    """Returns the facts of one file, or why it cannot be parsed.
+
+    `taken` are names of submodules, whose ids definitions of this module must not have. An absolute import that begins
+    with a name in `moved` means the module `within` that.
+    """
+    try:
+        encoding_of(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in other people's files
+            tree = ast.parse(content)
+    except SyntaxError as error:
+        return Unreadable(file, f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg))
+    except UnicodeError as error:
+        return Unreadable(file, f"{type(error).__name__}: {error}")
+    except ValueError as error:
+        return Unreadable(file, str(error))
+    except (RecursionError, MemoryError) as error:
+        return Unreadable(file, f"it is nested too deeply, or too large ({type(error).__name__}: {error})")
+    is_package = file == "__init__.py" or file.endswith("/__init__.py")
+    text = decode(content)
+    lines = max(1, text.count("\n") + (not text.endswith("\n")))
+    package = module if is_package else module.rpartition(".")[0]
+    reader = _Reader(Facts(file, module, package, lines, [Scope(module, "Module", -1)]), taken, within, moved)
+    try:
+        reader.children(tree)
+    except RecursionError:
+        return Unreadable(file, "an expression is nested too deeply")
+    stars = list(dict.fromkeys(reversed(reader.facts.stars)))[::-1]  # each where it comes last
+    reader.facts.stars = stars if len(stars) <= _MOST_STARS else []
+    return reader.facts
+
+
+class _Reader:
+    """Walks one tree. `scope` is the body being walked, `hidden` the names of comprehensions and lambdas around it."""
+
+    def __init__(self, facts: Facts, taken: frozenset[str], within: str, moved: frozenset[str]) -> None:
+        self.facts, self.taken = facts, taken
+        self.within, self.moved = within, moved
+        self.scope = 0
+        self.hidden: frozenset[str] = frozenset()
+        self.functions: list[Definition] = []
+        self.receivers: dict[str, str] = {}  # name -> class, for methods and what is nested in them
+        self.redirected: dict[tuple[int, str], int] = {}  # global and nonlocal
+        self.kinds: dict[str, str] = {}
+
+    def visit(self, node: ast.AST) -> None:
+        handler = self.HANDLERS.get(type(node))
+        if handler is None:
+            self.children(node)
+        else:
+            handler(self, node)
+
+    def children(self, node: ast.AST) -> None:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if type(value) is list:
+                for item in value:
+                    if isinstance(item, ast.AST):
+                        self.visit(item)
+            elif isinstance(value, ast.AST):
+                self.visit(value)
+
+    def nothing(self, node: ast.AST) -> None:
+        pass
+
+    def refer(self, relation: str, path: Path, line: int) -> None:
+        self.facts.references.append(Reference(relation, self.scope, path, line))
+
+    def bind(self, name: str, kind: str, path: Path, line: int) -> None:
+        scope = self.facts.scopes[self.redirected.get((self.scope, name), self.scope)]
+        scope.bindings.setdefault(name, []).append(Binding(kind, path, self.scope, line))
+
+    # Definitions
+
+    @contextmanager
+    def inside(self, definition: Definition) -> Iterator[None]:
+        outside = self.scope, self.hidden, self.receivers
+        self.scope = definition.inner
+        yield
+        self.scope, self.hidden, self.receivers = outside
+
+    def define(self, node: _Function | ast.ClassDef, kind: str) -> Definition:
+        parent = self.facts.scopes[self.scope].owner
+        prefix = f"{parent}.__init__" if self.scope == 0 and node.name in self.taken else parent
+        identity = f"{prefix}.{node.name}"
+        if self.kinds.setdefault(identity, kind) != kind:
+            identity += f"#{kind}"  # a class and a function of one name, in two branches
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        definition = Definition(
+            identity, node.name, kind, first, node.end_lineno or node.lineno, parent, self.scope, len(self.facts.scopes)
+        )
+        for decorator in node.decorator_list:
+            bare = decorator.func if isinstance(decorator, ast.Call) else decorator
+            definition.decorators.append((path_of(bare, self.hidden), decorator.lineno))
+            self.visit(decorator)
+        self.bind(node.name, "definition", (identity,), node.lineno)
+        self.facts.scopes.append(Scope(identity, kind, self.scope))
+        self.facts.definitions.append(definition)
+        return definition
+
+    def class_(self, node: ast.ClassDef) -> None:
+        definition = self.define(node, "Class")
+        for base in node.bases:
+            bare = base.value if isinstance(base, ast.Subscript) else base
+            definition.bases.append((path_of(bare, self.hidden), base.lineno))
+            self.visit(base)
+        for keyword in node.keywords:
+            self.visit(keyword)
+        with self.inside(definition):
+            for statement in node.body:
+                self.visit(statement)
+
+    def function(self, node: _Function) -> None:
+        in_class = self.facts.scopes[self.scope].kind == "Class"
+        definition = self.define(node, "Method" if in_class else "Function")
+        definition.deferred = isinstance(node, ast.AsyncFunctionDef)
+        if node.returns is not None:
+            definition.annotation = annotation_path(node.returns, self.hidden)
+        for default in (*node.args.defaults, *node.args.kw_defaults):
+            if default is not None:
+                self.visit(default)
+        owner = self.facts.scopes[self.scope].owner if in_class else ""
+        with self.inside(definition):
+            self.receivers = {} if in_class else dict(self.receivers)
+            self.parameters(node.args, definition, owner)
+            self.functions.append(definition)
+            for statement in node.body:
+                self.visit(statement)
+            self.functions.pop()
+
+    def parameters(self, arguments: ast.arguments, definition: Definition, owner: str) -> None:
+        decorators = {path[-1] for path, _ in definition.decorators}
+        for position, argument in enumerate(_arguments(arguments)):
+            name, line = argument.arg, argument.lineno
+            self.receivers.pop(name, None)
+            if position == 0 and owner and name in _RECEIVERS and "staticmethod" not in decorators:
+                takes_class = "classmethod" in decorators or definition.name in _TAKES_CLASS
+                self.bind(name, "cls" if takes_class else "self", (owner,), line)
+                self.receivers[name] = owner
+                continue
+            definition.parameters.append((name, line))
+            packed = argument in (arguments.vararg, arguments.kwarg)
+            self.bind(name, "value", UNKNOWN if packed else annotation_path(argument.annotation, self.hidden), line)
+
+    # Names
+
+    def absolute(self, name: str) -> str:
+        """Returns the module that an absolute import means."""
+        return f"{self.within}.{name}" if name.partition(".")[0] in self.moved else name
+
+    def import_(self, node: ast.Import) -> None:
+        for alias in node.names:
+            bound = alias.name if alias.asname else alias.name.partition(".")[0]
+            self.bind(alias.asname or bound, "import", (self.absolute(bound),), node.lineno)
+            self.refer("imports", (self.absolute(alias.name),), node.lineno)
+
+    def import_from(self, node: ast.ImportFrom) -> None:
+        base = node.module or ""
+        if node.level:
+            parts = self.facts.package.split(".") if self.facts.package else []
+            if node.level - 1 > len(parts):
+                return  # beyond the top of the tree
+            base = ".".join([*parts[: len(parts) - (node.level - 1)], *([base] if base else [])])
+        else:
+            base = self.absolute(base)
+        for alias in node.names:
+            if alias.name == "*":
+                self.facts.stars.append(base)
+                self.refer("imports", (base,), node.lineno)
+            else:
+                self.bind(alias.asname or alias.name, "import", (base, alias.name), node.lineno)
+                self.refer("imports", (base, alias.name), node.lineno)
+
+    def redirect(self, node: ast.Global | ast.Nonlocal) -> None:
+        for name in node.names:
+            target = 0 if isinstance(node, ast.Global) else self.facts.scopes[self.scope].parent
+            while target > 0 and name not in self.facts.scopes[target].bindings:
+                target = self.facts.scopes[target].parent
+            self.redirected[self.scope, name] = target
+
+    def name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Store):
+            self.bind(node.id, "value", UNKNOWN, node.lineno)
+
+    def attribute(self, node: ast.Attribute) -> None:
+        if isinstance(node.ctx, ast.Store):
+            self.assign(node, UNKNOWN)
+        else:
+            self.visit(node.value)
+
+    def assign(self, target: ast.expr, path: Path) -> None:
+        if isinstance(target, ast.Name):
+            self.bind(target.id, "value", path, target.lineno)
+        elif isinstance(target, ast.Attribute):
+            owner = self.receivers.get(target.value.id) if isinstance(target.value, ast.Name) else None
+            self.visit(target.value)
+            if owner is not None:
+                binding = Binding("value", path, self.scope, target.lineno)
+                self.facts.attributes.setdefault(owner, {}).setdefault(target.attr, []).append(binding)
+        else:
+            self.visit(target)
+
+    def assignment(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                starred = any(isinstance(item, ast.Starred) for item in (*target.elts, *node.value.elts))
+                if len(target.elts) == len(node.value.elts) and not starred:
+                    pairs = list(zip(target.elts, node.value.elts, strict=True))
+            for left, right in pairs:
+                self.assign(left, path_of(right, self.hidden))
+            if self.scope == 0 and isinstance(target, ast.Name) and target.id == "__all__":
+                self.facts.exports = _strings(node.value)
+
+    def annotated(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+        self.assign(node.target, annotation_path(node.annotation, self.hidden))
+
+    def augmented(self, node: ast.AugAssign) -> None:
+        self.children(node)
+        if self.scope == 0 and isinstance(node.target, ast.Name) and node.target.id == "__all__":
+            more = _strings(node.value)
+            known = self.facts.exports is not None and more is not None
+            self.facts.exports = [*(self.facts.exports or []), *(more or [])] if known else None
+
+    def walrus(self, node: ast.NamedExpr) -> None:
+        self.visit(node.value)
+        self.assign(node.target, path_of(node.value, self.hidden))
+
+    def with_(self, node: ast.With | ast.AsyncWith) -> None:
+        for item in node.items:
+            self.visit(item.context_expr)
+            if item.optional_vars is not None:
+                path = (*path_of(item.context_expr, self.hidden), ENTER)
+                self.assign(item.optional_vars, path if isinstance(node, ast.With) else UNKNOWN)
+        for statement in node.body:
+            self.visit(statement)
+
+    def captured(self, node: ast.MatchAs | ast.MatchStar | ast.MatchMapping) -> None:
+        name = node.rest if isinstance(node, ast.MatchMapping) else node.name
+        if name:
+            self.bind(name, "value", UNKNOWN, node.lineno)
+        self.children(node)
+
+    # Expressions and what functions do
+
+    def comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+        self.visit(node.generators[0].iter)  # read outside of the comprehension's own scope
+        hidden_outside = self.hidden
+        targets = [inner for part in node.generators for inner in ast.walk(part.target) if isinstance(inner, ast.Name)]
+        self.hidden = hidden_outside | {target.id for target in targets}
+        for position, part in enumerate(node.generators):
+            for expression in part.ifs if position == 0 else [part.iter, *part.ifs]:
+                self.visit(expression)
+        for expression in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
+            self.visit(expression)
+        self.hidden = hidden_outside
+
+    def lambda_(self, node: ast.Lambda) -> None:
+        for default in (*node.args.defaults, *node.args.kw_defaults):
+            if default is not None:
+                self.visit(default)
+        hidden_outside = self.hidden
+        self.hidden = hidden_outside | {argument.arg for argument in _arguments(node.args)}
+        self.visit(node.body)
+        self.hidden = hidden_outside
+
+    def call(self, node: ast.Call) -> None:
+        path = path_of(node.func, self.hidden)
+        if path[-1].isidentifier():
+            self.refer("calls", path, node.lineno)
+        self.children(node)
+
+    def yields(self, node: ast.Yield | ast.YieldFrom) -> None:
+        if self.functions:
+            self.functions[-1].deferred = True
+        self.children(node)
+
+    def return_(self, node: ast.Return) -> None:
+        if self.functions:
+            path = path_of(node.value, self.hidden) if node.value is not None else ("<NoneType>",)
+            self.functions[-1].returns.append((path, node.lineno))
+        self.children(node)
+
+    def raise_(self, node: ast.Raise) -> None:
+        if node.exc is not None:
+            self.refer("raises", path_of(node.exc, self.hidden), node.lineno)
+        self.children(node)
+
+    def handler(self, node: ast.ExceptHandler) -> None:
+        classes = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type] if node.type else []
+        paths = [path_of(expression, self.hidden) for expression in classes]
+        for expression, path in zip(classes, paths, strict=True):
+            self.refer("catches", path, expression.lineno)
+        if node.name:
+            self.bind(node.name, "value", (*paths[0], INSTANCE) if len(paths) == 1 else UNKNOWN, node.lineno)
+        self.children(node)
+
+    HANDLERS: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
+        ast.ClassDef: class_, ast.FunctionDef: function, ast.AsyncFunctionDef: function, ast.Import: import_,
+        ast.ImportFrom: import_from, ast.Global: redirect, ast.Nonlocal: redirect, ast.Name: name,
+        ast.Attribute: attribute, ast.Assign: assignment, ast.AnnAssign: annotated, ast.AugAssign: augmented,
+        ast.NamedExpr: walrus, ast.With: with_, ast.AsyncWith: with_, ast.MatchAs: captured, ast.MatchStar: captured,
+        ast.MatchMapping: captured, ast.ListComp: comprehension, ast.SetComp: comprehension,
+        ast.DictComp: comprehension, ast.GeneratorExp: comprehension, ast.Lambda: lambda_, ast.Call: call,
+        ast.Yield: yields, ast.YieldFrom: yields,
+        ast.Return: return_, ast.Raise: raise_, ast.ExceptHandler: handler,
+        ast.Constant: nothing, ast.Load: nothing, ast.Store: nothing,
+    }  # fmt: skip
+
+
+def _arguments(arguments: ast.arguments) -> list[ast.arg]:
+    packed = [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *packed]
+
+
+def _strings(node: ast.expr) -> list[str] | None:
+    if not isinstance(node, ast.List | ast.Tuple):
+        return None
+    values = [item.value for item in node.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+    return values if len(values) == len(node.elts) else None

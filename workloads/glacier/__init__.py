@@ -1,0 +1,320 @@
+"""glacier: segmentation of ice, debris and lakes in multispectral images, tile by tile.
+
+Data: folders of single-band GeoTIFFs, multi-band GeoTIFFs, or NumPy patches (see `data.readers`), or archives of these
+by address. The embedded default is a generator of plausible scenes (see `data.terrain`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lib.errors import BadInput
+from lib.scores import Confusion, scores_of
+from lib.task import Batch, Survey, Task
+from lib.text import Criterion
+from workloads.glacier import losses
+from workloads.glacier.augment import augment, cut_out
+from workloads.glacier.model import Net
+from workloads.glacier.settings import Settings, Source
+
+# Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries
+# the modules above, and none of the others.
+
+_SHOWN_TILES = 4  # in the figures
+_VOTED_AT_ONCE = 4  # tiles, each in eight views one after another
+
+
+class Glacier(Task):
+    """The workload of the module's docstring."""
+
+    Settings = Settings
+    sentinels = ("*_img_*.npy", "*.tif", "*.tiff", "*.jp2", "images/*.png")
+    selection = ("mcc", "max")
+    shown = ("mcc", "mean_iou")
+    dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
+    _test: Any = None  # the `Tested` of the last evaluation on the test
+
+    @property
+    def settings(self) -> Settings:
+        return self.config.workload
+
+    # --- data -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def homes(cls, folders: list[Path]) -> list[Path]:
+        """Returns the folders above Band1, images and masks, each once; what a run has written is no data."""
+        from workloads.glacier.data.homes import homes
+
+        return homes(folders) if folders else []
+
+    @classmethod
+    def survey(cls, folder: Path) -> Survey:
+        from workloads.glacier import proposal, survey
+
+        found = survey.look(folder)
+        text = survey.describe(found)
+        try:
+            return Survey(text, proposal.configuration(found), proposal.groups(found))
+        except BadInput as refusal:
+            raise BadInput(f"{text}\n\n{refusal}") from None
+
+    @cached_property
+    def data(self) -> Any:
+        """The `Data` of these settings: tiles, parts, statistics and weights, each computed on first use."""
+        from workloads.glacier.data.datasets import Data
+
+        return Data(self.settings, self.source)
+
+    def describe_data(self) -> str:
+        if not self.exports:
+            return self.data.describe()
+        from workloads.glacier import onnx_file
+
+        return "\n".join(filter(None, [self.data.describe(), onnx_file.missing()]))
+
+    def fingerprint(self) -> str:
+        return self.data.fingerprint()
+
+    def datasets(self) -> dict[str, Any]:
+        return self.data.tiles()
+
+    def draw_tiles(self, out: Path) -> Path:
+        """Draws some training tiles above their masks, those with most classes first; returns `out`."""
+        from workloads.glacier import figures
+
+        train = self.datasets()["train"]
+        classes = (train.store.table.counts[train.chosen] > 0).sum(1)
+        chosen = np.argsort(-classes, kind="stable")[: 2 * _SHOWN_TILES : 2]
+        return figures.tiles([train[index][:2] for index in chosen], self.settings.source.classes, out)
+
+    def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
+        """Returns image (B, bands, S, S), target (B, S, S) and, for the boundary loss, distances (B, classes, S, S)."""
+        pairs = [(torch.from_numpy(sample.image), torch.from_numpy(sample.target)) for sample in samples]
+        for number, sample in enumerate(samples):
+            if sample.training and (size := self.settings.sampling.crop):
+                pairs[number] = cut_out(*pairs[number], size, sample.around, generator)
+            if sample.training:
+                deviation = torch.from_numpy(self.data.statistics.deviation).float()
+                pairs[number] = augment(*pairs[number], deviation, self.settings.augmentation, generator)
+        batch = {"image": torch.stack([image for image, _ in pairs]), "target": torch.stack([t for _, t in pairs])}
+        if self.settings.loss.boundary:
+            classes = len(self.settings.source.classes)
+            maps = [losses.distance_maps(target.numpy(), classes) for _, target in pairs]
+            batch["distances"] = torch.from_numpy(np.stack(maps))
+        return batch
+
+    def example_batch(self, size: int, device: torch.device) -> Batch:
+        settings = self.settings
+        classes, S = len(settings.source.classes), settings.sampling.crop or settings.tiles.size
+        batch = {
+            "image": torch.randn(size, len(settings.source.bands), S, S, device=device),
+            "target": torch.randint(classes, (size, S, S), dtype=torch.uint8, device=device),
+        }
+        if settings.loss.boundary:
+            batch["distances"] = torch.rand(size, classes, S, S, device=device).half()
+        return batch
+
+    # --- training -------------------------------------------------------------------------------------------------
+
+    def model(self) -> nn.Module:
+        """Returns the network. It normalises by the training tiles if they have been read, and otherwise not."""
+        settings, source = self.settings, self.settings.source
+        bands, classes = len(source.bands), len(source.classes)
+        made = Net
+        if settings.model.encoder:
+            from workloads.glacier.encoders import TimmNet as made  # type: ignore[assignment]
+        net = made(bands, classes, settings.model, settings.index_places, settings.prior)
+        if "data" in self.__dict__ and self.data.is_split:
+            statistics = self.data.input_statistics
+            net.mean.copy_(torch.from_numpy(statistics.mean).view(-1, 1, 1))
+            net.deviation.copy_(torch.from_numpy(statistics.deviation).view(-1, 1, 1))
+            if net.prior is not None:
+                net.prior.copy_(torch.from_numpy(self.data.prior).view(-1, 1, 1))
+        return net
+
+    def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
+        """Matches bands and classes by name; the normalisation stays this run's own."""
+        from workloads.glacier import carry
+
+        source, initial, fresh = self.settings.source, self.settings.initial, model.state_dict()
+        bands = initial.bands or self.settings.inputs, self.settings.inputs
+        classes = initial.classes or source.classes, source.classes
+        first = getattr(model, "first", carry.FIRST)
+        if self.settings.model.encoder and not any(name in given for name in carry.HEAD):
+            return carry.carry_encoder(given, fresh, first, initial.bands, self.settings.inputs)
+        carried, message = carry.carry(given, fresh, bands, classes, first)
+        own = {name: fresh[name] for name in ("mean", "deviation", "prior") if name in fresh}
+        return {**{name: value for name, value in carried.items() if name != "prior"}, **own}, message
+
+    def count(self, batch: Batch) -> dict[str, float]:
+        return losses.count(self.settings.loss, batch["target"])
+
+    def term_weights(self, step: int) -> dict[str, float]:
+        return losses.weights(self.settings.loss, step)
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
+        logits = model(batch["image"])
+        return losses.sums(self.settings.loss, logits, batch["target"], batch.get("distances")), {}
+
+    # --- evaluation -----------------------------------------------------------------------------------------------
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
+        """Returns metrics over all valid pixels, and the loss with the boundary at its full weight."""
+        from workloads.glacier.tested import Tested
+
+        settings, part = self.settings, loader.dataset  # type: ignore[attr-defined]
+        confusion = Confusion(len(settings.source.classes), next(model.parameters()).device)
+        tested = Tested(part, len(settings.source.classes)) if part.part == "test" else None
+        total: dict[str, float] = dict.fromkeys(settings.loss.terms, 0.0)
+        numbers: dict[str, int] = dict.fromkeys(total, 0)
+        for batch in loader:
+            logits = model(batch["image"])
+            predicted = logits.argmax(1)
+            confusion.add(predicted, batch["target"])
+            for term, value in losses.sums(settings.loss, logits, batch["target"], batch.get("distances")).items():
+                total[term] += float(value)
+            for term, number in self.count(batch).items():
+                numbers[term] += number
+            if tested:
+                tested.add(batch, predicted)
+        self._test = tested or self._test
+        loss = sum(getattr(settings.loss, term) * total[term] / max(1, numbers[term]) for term in total)
+        return {"loss": loss, **confusion.scores(settings.source.classes)}
+
+    def baseline(self) -> dict[str, float]:
+        """Scores the strongest by MCC of the methods of `baselines`, fitted on the training tiles, on the test."""
+        from workloads.glacier.judging import strongest
+
+        return scores_of(self.baselines[strongest(self.baselines)].sum(0), self.settings.source.classes)
+
+    @cached_property
+    def baselines(self) -> dict[str, np.ndarray]:
+        """(tiles, classes, classes) counts of each baseline on the scored tiles of the test, by its name."""
+        from workloads.glacier import baselines
+
+        source = self.settings.source
+        pairs = self.settings.index_places or baselines.usual_indices(source.bands)
+        test = self.datasets()["test"]
+        bounds = self.settings.baseline
+        return baselines.compared(
+            self.data.whole_tiles, test, len(source.classes), self.config.seed, pairs,
+            pixels=bounds.pixels, rounds=bounds.rounds,
+        )  # fmt: skip
+
+    def report(self, metrics: Mapping[str, float], folder: Path) -> str:
+        """Writes tables (evaluation, baselines, scenes) and figures of the test; returns them and a verdict as text.
+
+        Where the test was not evaluated, nothing is written.
+        """
+        names, criteria, text = self.settings.source.classes, self.settings.criteria, ""
+        if self._test:
+            self._test.confusion.write_csv(names, folder / "evaluation.csv")
+            judged = self._judged(self._test.counts, "network", self.__dict__.get("baselines", {}))
+            judged.write(folder)
+            text = judged.text()
+            self._draw(self._test, folder)
+        asked = [Criterion("MCC", metrics["mcc"], criteria.mcc)] if criteria.mcc else []
+        if criteria.class_iou:
+            scores = {name: metrics.get(f"iou_{name}") for name in names[1:]}
+            asked += [Criterion(f"IoU of {n}", s, criteria.class_iou) for n, s in scores.items() if s is not None]
+        advice = (
+            "What helps, in the order of cost: more epochs, more weight on the class in "
+            "workload.sampling.target_shares, more or cleaner data, a wider model. A run with more epochs "
+            "resumes from this one."
+        )
+        return "\n\n".join(filter(None, [text, "\n".join(_verdict(asked, advice))]))
+
+    def _judged(self, counts: np.ndarray, name: str, baselines: Mapping[str, np.ndarray]) -> Any:
+        """Returns what was reached on the tiles of the test, beside the baselines that are known."""
+        from workloads.glacier.baselines import scored
+        from workloads.glacier.judging import Judged
+
+        test, store = self.datasets()["test"], self.data.store
+        scenes = [store.names[scene] for scene in store.table.scene[test.chosen]]
+        units = self.data.parts.groups[test.chosen].tolist()
+        return Judged(self.settings.source.classes, counts, baselines, scored(test), scenes, units, name)
+
+    def _draw(self, tested: Any, folder: Path) -> None:
+        """Draws the confusion matrix, examples of predictions, and the worst tiles."""
+        tested.draw(self.settings.source.classes, folder)
+
+    # --- prediction -----------------------------------------------------------------------------------------------
+
+    def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
+        """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""
+        from lib.report.progress import counted
+        from workloads.glacier import voting
+        from workloads.glacier.tested import Tested
+
+        settings, part = self.settings, self.datasets()["test"]
+        names, least = settings.source.classes, settings.criteria.ensemble_mcc
+        shares = voting.shares(self.members, settings.prediction) or [1 / len(models)] * len(models)
+        tested, alone = Tested(part, len(names)), voting.Alone(len(models), len(names))
+        for first in counted(range(0, len(part), _VOTED_AT_ONCE), f"batches voted on by {len(models)} models"):
+            samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
+            batch = {
+                "image": torch.from_numpy(np.stack([sample.image for sample in samples])),
+                "target": torch.from_numpy(np.stack([sample.target for sample in samples])),
+            }
+            each = alone.add(models, batch, settings.prediction.views)
+            predicted = sum(share * p for share, p in zip(shares, each, strict=True)).argmax(1)
+            tested.add(batch, predicted)
+        self._draw(tested, folder)
+        judged = self._judged(tested.counts, "vote", self.baselines)
+        judged.write(folder)
+        scores = tested.confusion.scores(names)
+        asked = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
+        advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
+        table = alone.table(self.members, shares, scores, names, settings.prediction.views)
+        warning, verdict = voting.flattered(settings.split, len(models)), "\n".join(_verdict(asked, advice))
+        return scores, "\n\n".join(filter(None, [warning, table, judged.text(), verdict]))
+
+    def joined_by(self) -> Source:
+        return self.settings.source
+
+    def predict(
+        self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
+    ) -> Mapping[str, Any]:
+        """Returns (h, w) masks, in the mask's codes, by scene; writes maps into `out` if given (see `maps.masks`)."""
+        from workloads.glacier.maps import masks
+
+        settings = self.settings
+        models, shares = self._voters(models)
+        return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction, shares)
+
+    def solution(self, models: list[nn.Module], folder: Path) -> None:
+        """Writes solution.py, whose function `maskgeration` GlacierHack's grader calls, and weights.pt."""
+        from workloads.glacier import solution
+
+        models, shares = self._voters(models)
+        solution.write(models, self.settings, folder, shares)
+
+    @property
+    def exports(self) -> bool:  # type: ignore[override]
+        return self.settings.export == "onnx"
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """Writes the network as model.onnx, with a text on what goes in and comes out."""
+        from workloads.glacier import onnx_file
+
+        onnx_file.write(model, self.settings, folder)
+
+    def _voters(self, models: list[nn.Module]) -> tuple[list[nn.Module], list[float]]:
+        """Returns the models that count, and for how much each; nothing where all count alike."""
+        from workloads.glacier import voting
+
+        shares = voting.shares(self.members, self.settings.prediction)
+        if not shares:
+            return models, []
+        kept = [(model, share) for model, share in zip(models, shares, strict=True) if share]
+        return [model for model, _ in kept], [share for _, share in kept]
+
+
+def _verdict(criteria: Sequence[Criterion], advice: str) -> list[str]:
+    """Returns a line for each criterion, and advice if one was missed."""
+    return [*map(str, criteria), *([] if all(criterion.reached for criterion in criteria) else [advice])]

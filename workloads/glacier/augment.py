@@ -1,0 +1,61 @@
+"""Crops, flips, quarter turns and noise of the bands, all drawn from the generator that is handed in."""
+
+import torch
+from torch import Tensor
+
+from workloads.glacier.settings import Augmentation
+
+ANYWHERE = -1  # in the place of a class
+
+
+def augment(
+    image: Tensor, target: Tensor, deviation: Tensor, options: Augmentation, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Changes (bands, S, S) and (S, S) in the same way. NaN stays NaN. `deviation` is (bands).
+
+    The draws are the same in number whatever is switched off, so that one switch leaves the others' draws alone.
+    """
+    mirrored, turns = torch.randint(2, (), generator=generator), torch.randint(4, (), generator=generator)
+    gain, offset = torch.randn(2, len(image), 1, 1, generator=generator)
+    if options.flips and mirrored:
+        image, target = image.flip(2), target.flip(1)
+    if options.rotations and turns:
+        image, target = image.rot90(int(turns), (1, 2)), target.rot90(int(turns), (0, 1))
+    if options.band_noise:
+        shift = options.band_noise * deviation.view(-1, 1, 1) * offset
+        image = torch.addcmul(shift, image, 1 + options.band_noise * gain)  # in one pass over the pixels
+    return image, target
+
+
+def cut_out(image: Tensor, target: Tensor, size: int, around: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Cuts a crop out of (bands, S, S) and (S, S), around a pixel of the class `around`, or anywhere."""
+    top, left = corner(target, size, around, generator)
+    window = slice(top, top + size), slice(left, left + size)
+    return image[(slice(None), *window)], target[window]
+
+
+def corner(target: Tensor, size: int, around: int, generator: torch.Generator) -> tuple[int, int]:
+    """Draws where a crop of `size` begins in (S, S) classes: anywhere, or so that it shows a pixel of a class.
+
+    That pixel may be any one of the class, and lie anywhere in the crop. Three numbers are drawn in every case.
+    """
+    pixel, down, across = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
+    rest = [length - size for length in target.shape]
+    places = (target == around).nonzero() if around != ANYWHERE else target.new_empty(0)
+    if not len(places):
+        return int(down * (rest[0] + 1)), int(across * (rest[1] + 1))
+    row, column = places[int(pixel * len(places))].tolist()
+    top, left = row - int(down * size), column - int(across * size)
+    return min(max(top, 0), rest[0]), min(max(left, 0), rest[1])
+
+
+def view(image: Tensor, number: int) -> Tensor:
+    """(..., S, S) -> the same: applies flip and quarter turn `number` of 8 to the last two dimensions."""
+    mirrored = image.flip(-1) if number >= 4 else image
+    return mirrored.rot90(number % 4, (-2, -1))
+
+
+def undo(image: Tensor, number: int) -> Tensor:
+    """(..., S, S) -> the same: takes back what `view` did."""
+    turned = image.rot90(-(number % 4), (-2, -1))
+    return turned.flip(-1) if number >= 4 else turned

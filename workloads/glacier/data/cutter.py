@@ -1,0 +1,253 @@
+"""Scenes cut into tiles once, one scene at a time, into the files of a store (see `tiles`).
+
+An interrupted run resumes with the scenes that are not done, and one whose files have changed since is cut again.
+Memory does not grow with the data, except for some hundred bytes a tile.
+"""
+
+import contextlib
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lib.errors import BadInput, check_limit, first_ten
+from lib.machine import disk, records
+from lib.scores import IGNORE
+from workloads.glacier.data import readers, windows
+from workloads.glacier.data.readers import Opened, Unusable
+from workloads.glacier.data.scenes import Scene
+from workloads.glacier.data.tiles import Store
+from workloads.glacier.settings import Cut, Source
+
+VERSION = 3  # of the store's files
+_PROGRESS_SECONDS = 15.0
+_COMPLETE = "complete.json"
+_FLOAT16_MAX = 65_504.0
+
+
+@dataclass
+class Cutter:
+    """Cuts scenes into a store's folder, each of them once, and collects sentences on those that cannot be used."""
+
+    folder: Path
+    source: Source
+    cut: Cut
+    limit: int = 0  # unusable scenes that are left out; one more refuses the data
+
+    def __post_init__(self) -> None:
+        self.problems: list[str] = []
+        self.records: list[dict[str, Any]] = []
+        self._verified = records.Verified(self.folder, "such scenes are cut again")
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def all(self, scenes: Sequence[Scene], problems: Sequence[str]) -> Store:
+        """Cuts every scene and prints progress. Raises BadInput past the limit of unusable scenes."""
+        self.problems += problems
+        begin = shown = time.monotonic()
+        for number, scene in enumerate(scenes, 1):
+            self.add(scene)
+            if time.monotonic() - shown > _PROGRESS_SECONDS:
+                shown = time.monotonic()
+                left = (shown - begin) / number * (len(scenes) - number)
+                print(f"Slicing: {number:,} of {len(scenes):,} scenes, about {left:.0f} s left", flush=True)
+        return self.finish()
+
+    def add(self, scene: Scene, stamp: list[Any] | None = None) -> None:
+        """Cuts one scene unless it was cut before; notes a problem where it cannot be used.
+
+        `stamp` changes when one of the scene's files changes; by default their paths, sizes and times.
+        """
+        try:
+            stamp = stamp or [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in scene.files]
+        except OSError as error:
+            self.problems.append(f"{error.filename} cannot be read ({error.strerror}). Copy or download it again.")
+            return
+        try:
+            if not self.take(scene, stamp):
+                self.records.append(self._make(scene, _file_name(scene), stamp))
+        except Unusable as problem:
+            self.problems.append(str(problem))
+
+    def take(self, scene: Scene, stamp: list[Any]) -> bool:
+        """Takes over the tiles of a scene that was cut before out of the same files; returns whether there are any.
+
+        What a scene's files hold is verified.
+        """
+        record = self._verified.read(f"{_file_name(scene)}.json", stamp)
+        if record:
+            self.records.append(record)
+        return record is not None
+
+    def finished(self) -> Store | None:
+        """Returns the store if `finish(complete=True)` was reached before: then the data is no longer needed."""
+        index = self._verified.read(_COMPLETE)
+        cut = [self._verified.read(f"{file}.json") for file in index["scenes"]] if index else [None]
+        if not all(cut):
+            return None
+        self.records, self.problems = cut, index["problems"]
+        return self.finish()
+
+    def finish(self, complete: bool = False) -> Store:
+        """Returns the store of all scenes added and prints what was left out. Raises BadInput past the limit.
+
+        `complete` notes for `finished` that there are no other scenes.
+        """
+        check_limit("Scenes that cannot be used", self.problems, self.limit)
+        if self.problems:
+            print(f"Left out {len(self.problems)} unusable scenes (workload.bad_input_limit {self.limit}):")
+            print(first_ten(self.problems))
+        self.records.sort(key=lambda record: record["name"])  # whatever the order in which they came
+        store = Store(self.folder, self.records)
+        invalid, unlabelled = (sum(record[key] for record in self.records) for key in ("invalid", "unlabelled"))
+        summary = (
+            f"{len(store):,} tiles of {self.cut.size} x {self.cut.size} from {len(self.records):,} scenes; left out "
+            f"{invalid:,} with fewer than {self.cut.min_valid_share:.0%} valid pixels and {unlabelled:,} with fewer "
+            f"than {self.cut.min_label_share:.0%} labelled other than {self.source.classes[0]}."
+        )
+        print(summary)
+        if not len(store):
+            raise BadInput(f"No tile is left. {summary} Lower the shares in workload.tiles.")
+        if complete:
+            index = {"scenes": [record["file"] for record in self.records], "problems": self.problems}
+            self._verified.write(_COMPLETE, index)
+        return store
+
+    def _make(self, scene: Scene, file: str, stamp: list[Any]) -> dict[str, Any]:
+        """Cuts a scene into its two files and then writes its record: a scene with a record is done."""
+        size, step = self.cut.size, self.cut.step
+        with readers.opened(scene, self.source) as opened:
+            places = (
+                (row, column, min(size, opened.height), min(size, opened.width))
+                for row in starts(opened.height, size, step)
+                for column in starts(opened.width, size, step)
+            )
+            tiles, facts = self._write(opened, places, file)
+        digest = hashlib.blake2b(digest_size=16)
+        for tile in tiles:
+            digest.update(bytes.fromhex(tile.pop("digest")))
+        record = {
+            "name": scene.name, "group": scene.group, "file": file, "stamp": stamp, "part": scene.part,
+            "space": opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name),
+            "digest": digest.hexdigest(), "tiles": tiles, **facts,
+        }  # fmt: skip
+        return self._verified.write(f"{file}.json", record, [self.folder / name for name in _parts(file)])
+
+    def _write(
+        self, opened: Opened, places: Iterable[tuple[int, int, int, int]], file: str
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Appends each tile that is kept to the scene's two files. Raises Unusable without data or label."""
+        tiles: list[dict[str, Any]] = []
+        left_out: dict[str, Any] = {"invalid": 0, "unlabelled": 0}
+        hashes = np.empty(0, np.uint64)
+        is_lost = not opened.crs and opened.scene.images[0].suffix != ".npy"  # patches have groups by their names
+        classes, shape = len(self.source.classes), (self.cut.size, self.cut.size)
+        labels, pixels = np.zeros(classes, np.int64), 0
+        bands = (len(self.source.bands), *shape)
+        image_file, target_file = _parts(file)
+        with (
+            growing_array(self.folder / image_file, self.cut.storage, bands) as append_image,
+            growing_array(self.folder / target_file, "uint8", shape) as append_target,
+        ):
+            for window in places:
+                image, target = self._tile(opened, window)
+                if is_lost and not any(start % self.cut.size for start in window[:2]):
+                    hashes = windows.sketch(image, hashes)
+                tile = tile_facts(image, target, classes)
+                tile |= {"bounds": [float(value) for value in opened.bounds(window)], "corner": window[:2]}
+                labels, pixels = labels + tile["counts"], pixels + tile["valid"]
+                if sum(tile["counts"]) < max(1, self.cut.min_valid_share * target.size):
+                    left_out["invalid"] += 1
+                elif sum(tile["counts"][1:]) < self.cut.min_label_share * sum(tile["counts"]):
+                    left_out["unlabelled"] += 1
+                else:
+                    append_image(image)
+                    append_target(target)
+                    tiles.append(tile)
+            if not pixels:
+                raise Unusable(f"{opened.scene.images[0]} holds no data at all: every pixel is NaN or nodata.")
+            if not labels.sum():
+                raise Unusable(f"{opened.scene.mask} labels none of the pixels that have data.")
+        return tiles, left_out | ({"sketch": windows.packed(hashes)} if is_lost else {})
+
+    def _tile(self, opened: Opened, window: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """Reads one tile; where the scene is smaller than a tile, the rest has no data."""
+        image, target = opened.read(window)
+        missing = [self.cut.size - length for length in target.shape]
+        if any(missing):
+            image = np.pad(image, ((0, 0), (0, missing[0]), (0, missing[1])), constant_values=np.nan)
+            target = np.pad(target, ((0, missing[0]), (0, missing[1])), constant_values=IGNORE)
+        if self.cut.storage == "float16" and np.nanmax(np.abs(image), initial=0) > _FLOAT16_MAX:
+            raise Unusable(
+                f"{opened.scene.images[0]} holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold. Set "
+                "workload.tiles.storage to float32."
+            )
+        return np.ascontiguousarray(image, self.cut.storage), target
+
+
+@contextlib.contextmanager
+def growing_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Iterator[Callable[[np.ndarray], None]]:
+    """Yields a function that appends an array of `shape` to a .npy file, which has its name only once it is whole."""
+    count = 0
+
+    def write_header() -> None:
+        # NumPy pads the header for the first dimension to grow, so a later one fits where the first one stood.
+        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (count, *shape)}
+        np.lib.format.write_array_header_1_0(file, header)
+
+    def append(array: np.ndarray) -> None:
+        nonlocal count
+        file.write(array.data)
+        count += 1
+
+    with disk.whole(path, cache=True) as aside, aside.open("wb") as file:
+        write_header()
+        yield append
+        file.seek(0)
+        write_header()
+
+
+def _parts(file: str) -> tuple[str, str]:
+    """Returns the names of a scene's two arrays."""
+    return f"{file}.image.npy", f"{file}.target.npy"
+
+
+def folder_for(cache: Path, root: Path, source: Source, cut: Cut) -> Path:
+    """Returns where the tiles of these settings lie."""
+    facts = json.dumps([VERSION, str(root.resolve()), asdict(source), asdict(cut)], sort_keys=True)
+    return cache / f"tiles-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+
+
+def starts(length: int, size: int, step: int) -> list[int]:
+    """Returns where tiles begin along one side; the last one ends with the side."""
+    if length <= size:
+        return [0]
+    regular = list(range(0, length - size + 1, step))
+    return regular if regular[-1] + size == length else [*regular, length - size]
+
+
+def tile_facts(image: np.ndarray, target: np.ndarray, classes: int) -> dict[str, Any]:
+    """Returns class counts over labelled pixels; mean and squared differences of each band over pixels with data.
+
+    `image` is (bands, S, S) with NaN for no data, `target` (S, S) with IGNORE.
+    """
+    known = image[:, ~np.isnan(image[0])].astype(np.float64)
+    mean = known.mean(1) if known.size else np.zeros(len(image))
+    return {
+        "counts": np.bincount(target[target != IGNORE], minlength=classes).tolist(),
+        "valid": known.shape[1],
+        "mean": mean.tolist(),
+        "squares": ((known - mean[:, None]) ** 2).sum(1).tolist(),
+        "digest": hashlib.blake2b(image.tobytes() + target.tobytes(), digest_size=16).hexdigest(),
+    }
+
+
+def _file_name(scene: Scene) -> str:
+    """Returns a file name that no other scene has, and that a person recognises."""
+    digest = hashlib.sha256(str(scene.images[0]).encode()).hexdigest()[:8]
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', scene.name)[:60]}-{digest}"

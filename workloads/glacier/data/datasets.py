@@ -1,0 +1,266 @@
+"""The workload's data: tiles cut from what was given, downloaded or generated, dealt to three parts."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lib.errors import BadInput
+from lib.machine import platform, records
+from lib.scores import IGNORE
+from lib.text import aligned
+from workloads.glacier.augment import ANYWHERE
+from workloads.glacier.data import folds, layout, terrain
+from workloads.glacier.data.crops import Draws, shares
+from workloads.glacier.data.cutter import Cutter, folder_for
+from workloads.glacier.data.download import cut
+from workloads.glacier.data.folds import Parts
+from workloads.glacier.data.given import given
+from workloads.glacier.data.homes import home
+from workloads.glacier.data.sampling import reached, tile_weights
+from workloads.glacier.data.tiles import Statistics, Store, once, other_units, tile_statistics
+from workloads.glacier.model import difference
+from workloads.glacier.settings import Settings
+
+_LEAST_SHARE = 1e-6  # of a class, in a logarithm
+_INDEX_TILES = 200  # over which the indices' mean and deviation are taken
+
+
+class Sample(NamedTuple):
+    """A tile as it lies on disk, and whether it is to be augmented."""
+
+    image: np.ndarray  # (bands, S, S) float32 with NaN for no data
+    target: np.ndarray  # (S, S) uint8 with IGNORE
+    training: bool
+    around: int = ANYWHERE  # the class of which a crop shows a pixel
+
+
+class Tiles:
+    """The tiles of one part of the data; `weights` says how often each is trained on.
+
+    Where tiles overlap, every pixel of a held-out part counts in one of them alone.
+    """
+
+    def __init__(self, store: Store, chosen: np.ndarray, part: str, weights: np.ndarray | None = None):
+        self.store, self.part, self.weights = store, part, weights
+        self.chosen, self.new_in = (chosen, {}) if part == "train" else once(store.table, chosen, store.tile_size)
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, index: int) -> Sample:
+        number = int(self.chosen[index])
+        image, target = self.store.read(number)
+        if (bits := self.new_in.get(number)) is not None:
+            target[~np.unpackbits(bits, count=target.size).view(bool).reshape(target.shape)] = IGNORE
+        return Sample(image, target, self.part == "train")
+
+
+class Crops(Tiles):
+    """The training tiles as `draws` has them: several times where a crop may lie around a pixel of a rare class."""
+
+    def __init__(self, store: Store, chosen: np.ndarray, draws: Draws):
+        super().__init__(store, chosen, "train", draws.weights)
+        self.draws = draws
+
+    def __len__(self) -> int:
+        return len(self.draws.tiles)
+
+    def __getitem__(self, index: int) -> Sample:
+        whole = super().__getitem__(int(self.draws.tiles[index]))
+        return whole._replace(around=int(self.draws.classes[index]))
+
+
+class Data:
+    """The tiles of all scenes and their parts. Each is read or computed once, when it is first needed."""
+
+    def __init__(self, settings: Settings, source: Path | None):
+        """`source` is the folder of the scenes; without one they are downloaded or generated."""
+        self.settings, self.source = settings, source
+        self.cache = platform.detect().scratch_dir / "glacier"
+
+    @cached_property
+    def store(self) -> Store:
+        """All tiles. Raises BadInput where the data cannot be used, or the cache not be written to."""
+        with records.writing(self.cache):
+            return self._tiles()
+
+    def _tiles(self) -> Store:
+        settings = self.settings
+        archives = () if self.source else settings.download
+        origin = Path("|".join(archives)) if archives else self.root
+        folder = folder_for(self.cache, origin, settings.source, settings.tiles)
+        cutter = Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
+        if archives:
+            return cut(archives, self.cache / "downloads", cutter)
+        scenes, problems = layout.find(origin, settings.source)
+        print(f"{origin}: {layout.summary(scenes, problems)}.")
+        try:
+            return cutter.all(scenes, problems)
+        except BadInput as refusal:
+            if not self.source:  # generated scenes are nobody's
+                raise
+            look = f"trainbook data {self.source}"
+            raise BadInput(f"{refusal}\n{look} shows what is there and prints settings that read it.") from None
+
+    @cached_property
+    def root(self) -> Path:
+        """The folder of the scenes: the given one, or one of generated scenes for these settings."""
+        if self.source:
+            return home(self.source)
+        folder = self.cache / f"generated-{self._generator_key()}"
+        terrain.write(folder, self.settings.generator, self.settings.source)
+        return folder
+
+    def _generator_key(self) -> str:
+        source = self.settings.source
+        facts = [terrain.VERSION, asdict(self.settings.generator), source.bands, source.classes, source.codes]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+    def fingerprint(self) -> str:
+        """Hashes the generator's settings, as another machine may round a pixel differently, or else the content."""
+        settings = self.settings
+        generated = self.source is None and not settings.download
+        content = self._generator_key() if generated else self.store.fingerprint()
+        facts = json.dumps([content, asdict(settings.tiles), self._split_facts(generated)], sort_keys=True)
+        return hashlib.sha256(facts.encode()).hexdigest()[:32]
+
+    def _split_facts(self, generated: bool) -> dict[str, Any]:
+        """Returns the settings of the split; what is given of it by its content, and only where it is given."""
+        split = self.settings.split
+        facts = {name: value for name, value in asdict(split).items() if name not in ("file", "folders")}
+        if not split.file and (generated or not any(self.store.parts)):
+            return facts
+        fixed = given(self.store, split, self.settings.source.name_pattern, self.source)
+        return {**facts, "given": sorted(zip(self.store.digests, fixed.parts, fixed.groups, strict=True))}
+
+    @cached_property
+    def parts(self) -> Parts:
+        settings = self.settings
+        pattern = settings.source.name_pattern
+        return folds.parts(self.store, settings.split, settings.source.classes, pattern, self.source)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the parts, and with them the tiles, have been read in this process."""
+        return "parts" in self.__dict__
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """Mean and deviation of each band over the training tiles."""
+        return tile_statistics(self.store.table, self.parts.train)
+
+    @cached_property
+    def weights(self) -> np.ndarray | None:
+        """(training tiles) how often each is drawn; None for an even draw."""
+        return tile_weights(self.store.table.counts[self.parts.train], self.settings.sampling)
+
+    @cached_property
+    def draws(self) -> Draws | None:
+        """What crops are drawn from; None where whole tiles are trained on."""
+        sampling, classes = self.settings.sampling, self.settings.source.classes
+        centred = {classes.index(name): share for name, share in sampling.centred.items()}
+        counts = self.store.table.counts[self.parts.train]
+        return Draws(counts, self.weights, centred, sampling.crop) if sampling.crop else None
+
+    @cached_property
+    def drawn_shares(self) -> np.ndarray:
+        """(classes) shares of the pixels that training draws; of crops it is an estimate."""
+        counts, train = self.store.table.counts, self.parts.train
+        if self.draws is None:
+            return reached(counts[train], self.weights)
+        return shares(self.store, train, self.draws, self.settings.sampling.crop)
+
+    @property
+    def prior(self) -> np.ndarray:
+        """(classes) what is added to logits: log of the true share in the training, less log of the drawn one."""
+        true = reached(self.store.table.counts[self.parts.train], None)
+        return np.log(np.maximum(true, _LEAST_SHARE)) - np.log(np.maximum(self.drawn_shares, _LEAST_SHARE))
+
+    @cached_property
+    def input_statistics(self) -> Statistics:
+        """Mean and deviation of each input of the network: bands, and indices over some training tiles."""
+        places = self.settings.index_places
+        if not places:
+            return self.statistics
+        train = self.parts.train
+        found: list[np.ndarray] = []
+        for number in train[:: max(1, len(train) // _INDEX_TILES)]:
+            image = torch.from_numpy(self.store.read(int(number))[0])
+            found.append(torch.cat([difference(image, *pair) for pair in places]).flatten(1).double().numpy())
+        values = np.concatenate(found, 1)
+        mean, deviation = np.nanmean(values, 1), np.nanstd(values, 1)
+        deviation = np.where(deviation > 0, deviation, 1.0)
+        bands = self.statistics
+        return Statistics(np.concatenate([bands.mean, mean]), np.concatenate([bands.deviation, deviation]))
+
+    @property
+    def whole_tiles(self) -> Tiles:
+        """The training tiles, each once and whole."""
+        return Tiles(self.store, self.parts.train, "train")
+
+    def tiles(self) -> dict[str, Tiles]:
+        """The data sets "train", "validation" and "test"."""
+        parts = self.parts
+        train = Tiles(self.store, parts.train, "train", self.weights)
+        return {
+            "train": Crops(self.store, parts.train, self.draws) if self.draws else train,
+            "validation": Tiles(self.store, parts.validation, "validation"),
+            "test": Tiles(self.store, parts.test, "test"),
+        }
+
+    def describe(self) -> str:
+        """Says where the data comes from, how it is split, and which shares the classes have."""
+        settings = self.settings
+        where = f"Data: {self.source}"
+        if self.source is None:
+            where = (
+                f"Data: the archives {', '.join(settings.download)}"
+                if settings.download
+                else "No data was given or found mounted. The embedded default is used: "
+                f"{settings.generator.scenes} generated scenes of {settings.generator.size} x "
+                f"{settings.generator.size} pixels"
+            )
+        parts, split = self.parts, settings.split
+        fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
+        sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
+        means = zip(self.statistics.mean, self.statistics.deviation, strict=True)
+        bands = ", ".join(
+            f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in enumerate(means, 1)
+        )
+        bands = f"Bands (mean ± deviation of the training): {bands}"
+        notes = [*parts.notes, *other_units(self.store), *self._unreached()]
+        return "\n".join([f"{where}.", f"{fold}{sizes}.", *notes, self._shares(), bands])
+
+    def _unreached(self) -> list[str]:
+        """Returns a sentence for each class that is drawn with less than half of its wanted share."""
+        sampling, classes = self.settings.sampling, self.settings.source.classes
+        counts = self.store.table.counts[self.parts.train]
+        most = (counts / counts.sum(1, keepdims=True)).max(0)
+        told = zip(classes, sampling.target_shares, self.drawn_shares, most, strict=False)
+        return [
+            f"The wanted share of {name}, {wanted:.2%} of the pixels, cannot be reached by drawing tiles: {drawn:.2%} "
+            f"is drawn, and the tile with most of it has {best:.2%}. Crops around its pixels come nearer: "
+            f"workload.sampling.crop and centred, such as {{{name}: 0.2}}."
+            for name, wanted, drawn, best in told
+            if drawn < wanted / 2
+        ]
+
+    def _shares(self) -> str:
+        """Returns a table of class shares: as they are in each part, and as training draws them."""
+        counts, parts = self.store.table.counts, self.parts
+        rows = {
+            "training": reached(counts[parts.train], None),
+            "training, wanted": self.settings.sampling.target_shares,
+            "training, as drawn": self.drawn_shares,
+            "validation": reached(counts[parts.validation], None),
+            "test": reached(counts[parts.test], None),
+        }
+        head = ["share of pixels", *self.settings.source.classes]
+        table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
+        return aligned([head, *table], left=[0])

@@ -1,0 +1,220 @@
+"""Plausible glacier scenes: terrain, ice, debris, lakes and snow with the spectra that a sensor would see of them.
+
+This is no simulation. It keeps what makes the task hard: debris has the spectrum of rock and differs by its place and
+shape; seasonal snow has the spectrum of ice; shadow darkens both; clouds are as bright as snow; some ground is missing.
+Reflectances follow the usual picture of the materials: ice and snow are bright in the visible and dark in the
+short-wave infrared, water is dark beyond the visible, air cools by 6.5 K a kilometre.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from lib.errors import BadInput
+from lib.machine import records
+from workloads.glacier.data import rasters
+from workloads.glacier.settings import Generator, Source
+
+VERSION = 1  # of what is drawn; a change of it is a change of the data
+METRES = 30.0  # a pixel, as in Landsat
+BANDS = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
+CLASSES = ("background", "glacier", "debris", "lake")
+_SCALE = 10_000  # reflectance to whole numbers; temperature is stored in hundredths of a kelvin
+_NODATA = 0
+_CRS = "EPSG:32643"  # UTM zone 43 north
+
+# Reflectance in the order of BANDS, with the temperature in kelvin at 4,500 m in the place of the thermal band.
+_SPECTRA = {
+    "rock": (0.13, 0.15, 0.18, 0.22, 0.27, 286.0, 0.24),
+    "vegetation": (0.05, 0.08, 0.06, 0.30, 0.19, 284.0, 0.10),
+    "ice": (0.60, 0.58, 0.54, 0.46, 0.09, 272.0, 0.06),
+    "snow": (0.84, 0.84, 0.82, 0.70, 0.10, 270.0, 0.07),
+    "debris": (0.14, 0.16, 0.19, 0.23, 0.27, 284.0, 0.24),
+    "lake": (0.13, 0.15, 0.11, 0.04, 0.02, 279.0, 0.01),
+    "cloud": (0.70, 0.70, 0.70, 0.68, 0.55, 258.0, 0.45),
+}
+
+
+def write(folder: Path, options: Generator, source: Source) -> None:
+    """Writes scenes as georeferenced GeoTIFFs, Band1/img001.tif ... and label/img001.tif.
+
+    Those that are there and whole, by a record img001.json, stay. A class that `source` does not name is drawn as its
+    first one. Raises BadInput where it names a band or a class that is not drawn.
+    """
+    if strange := [name for name in source.bands if name not in BANDS]:
+        raise BadInput(
+            f"The generated scenes have no band {strange[0]}, only {', '.join(BANDS)}. Correct workload.source.bands, "
+            "or name your data in data.dir."
+        )
+    if strange := [name for name in source.classes if name not in CLASSES]:
+        raise BadInput(
+            f"The generated scenes have no class {strange[0]}, only {', '.join(CLASSES)}. Correct "
+            "workload.source.classes, or name your data in data.dir."
+        )
+    code_of = dict(zip(source.classes, source.codes, strict=True))
+    codes = np.array([code_of.get(name, source.codes[0]) for name in CLASSES], np.uint8)
+    verified = records.Verified(folder, "such scenes are drawn again")
+    for index in range(options.scenes):
+        name = f"img{index + 1:03d}"
+        if verified.read(f"{name}.json"):
+            continue
+        image, classes = scene(options.seed, index, options.size)
+        # Scenes lie apart on the map, so that none shows another one's ground.
+        apart = options.size * METRES * 1.25
+        x, y = 300_000 + index % 10 * apart, 4_000_000 - index // 10 * apart
+        transform = rasters.import_rasterio().Affine(METRES, 0, x, 0, -METRES, y)
+        planes = {f"Band{number}": image[BANDS.index(band)] for number, band in enumerate(source.bands, 1)}
+        files = [folder / kind / f"{name}.tif" for kind in (*planes, "label")]
+        for path, plane in zip(files, planes.values(), strict=False):
+            rasters.write_tiff(path, plane, _CRS, transform, _NODATA, cache=True)
+        rasters.write_tiff(files[-1], codes[classes], _CRS, transform, cache=True)
+        verified.write(f"{name}.json", {}, files)
+
+
+def scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws (7, size, size) uint16 of BANDS with 0 for no data, and (size, size) uint8 of CLASSES; a pure function."""
+    draw = np.random.default_rng([seed, index])
+    broad, folded, rough = (_noise(draw, size, slope) for slope in (4.0, 3.4, 2.6))
+    ridges = 0.9 * broad - 0.8 * np.abs(folded) + 0.06 * rough  # the crests of folded noise, on broad mountains
+    height = 4600 + 520 * (ridges - ridges.mean()) / ridges.std()  # metres
+    down, across = np.gradient(height, METRES)
+    steepness = np.hypot(down, across)
+    classes, thickness = _classes(draw, height, steepness)
+    image = _ground(draw, height, steepness, classes, thickness)
+    image = _lit(draw, image, down, across)
+    image[5] -= 6.5e-3 * (height - 4500)
+    image = _clouded(draw, image)
+    image = _sensed(draw, image)
+    image[:, _missing(draw, size)] = _NODATA
+    return image, classes
+
+
+def _noise(draw: np.random.Generator, size: int, slope: float) -> np.ndarray:
+    """Draws (size, size) of mean 0 and deviation 1 whose spectrum falls as frequency^-slope: 2 is rough, 4 smooth."""
+    frequency = np.hypot(np.fft.fftfreq(2 * size)[:, None], np.fft.rfftfreq(2 * size)[None])
+    frequency[0, 0] = np.inf
+    white = np.fft.rfft2(draw.standard_normal((2 * size, 2 * size)))  # twice as large: a quarter has no seam
+    field = np.fft.irfft2(white * frequency ** (-slope / 2), s=(2 * size, 2 * size))[:size, :size]
+    return (field - field.mean()) / field.std()
+
+
+def _blurred(field: np.ndarray, pixels: float) -> np.ndarray:
+    """Blurs (size, size) by a Gaussian with mirrored edges."""
+    size = field.shape[0]
+    mirrored = np.pad(field, ((0, size), (0, size)), mode="symmetric")
+    frequency = np.hypot(np.fft.fftfreq(2 * size)[:, None], np.fft.rfftfreq(2 * size)[None])
+    kernel = np.exp(-2 * (np.pi * pixels * frequency) ** 2)
+    return np.fft.irfft2(np.fft.rfft2(mirrored) * kernel, s=(2 * size, 2 * size))[:size, :size]
+
+
+def _classes(draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns classes, and how deep below the line of clean ice a pixel lies (0 to 1), which thickens debris.
+
+    Ice gathers high up and flows down hollows; its lower end is covered by debris; lakes stand on and before it.
+    """
+    size = height.shape[0]
+    hollow = _blurred(height, size / 24) - height
+    hollow /= hollow.std()
+    high = (height - height.mean()) / height.std()
+    share = draw.uniform(0.18, 0.42)  # of the scene that is ice or debris
+    potential = _blurred(high + 0.55 * hollow + 0.12 * _noise(draw, size, 3.0), 1.5)
+    potential -= 0.9 * (_blurred(steepness, 2.0) > np.quantile(steepness, 0.93))
+    ice = potential > np.quantile(potential, 1 - share)
+    low = np.quantile(high[ice], draw.uniform(0.1, 0.3))
+    depth = (low - high) + 0.25 * hollow + 0.18 * _noise(draw, size, 3.0)
+    classes = np.zeros(height.shape, np.uint8)
+    classes[ice] = 1
+    classes[ice & (depth > 0)] = 2
+    _add_lakes(draw, classes, high, steepness)
+    return classes, np.clip(depth, 0, 1)
+
+
+def _add_lakes(draw: np.random.Generator, classes: np.ndarray, high: np.ndarray, steepness: np.ndarray) -> None:
+    """Adds a few ponds of two to six pixels' radius at the flattest places of debris and of the ground before it."""
+    size = classes.shape[0]
+    near = _blurred((classes == 2).astype(float), 3.0) > 0.15
+    flat = np.where(near & (classes != 1), -steepness, -np.inf) + 0.02 * draw.standard_normal(classes.shape)
+    rows, columns = np.mgrid[:size, :size]
+    for _ in range(draw.integers(1, 2 + max(1, size // 128))):
+        if not np.isfinite(flat.max()):
+            return
+        row, column = np.unravel_index(flat.argmax(), flat.shape)
+        radius = draw.uniform(1.8, 4.5) * (1 + 0.25 * _noise(draw, size, 3.0))
+        distance = np.hypot(rows - row, (columns - column) * draw.uniform(0.7, 1.4))
+        classes[distance < radius] = 3
+        flat[distance < 8 * radius.max()] = -np.inf
+
+
+def _ground(
+    draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray, classes: np.ndarray, thickness: np.ndarray
+) -> np.ndarray:
+    """Returns (7, h, w) reflectance and temperature of the ground, before light and air."""
+    size = height.shape[0]
+    spectrum = {name: np.array(values)[:, None, None] for name, values in _SPECTRA.items()}
+    green = np.clip((height.mean() - 0.4 * height.std() - height) / 250 + 0.4 * _noise(draw, size, 2.5), 0, 0.8)
+    image = spectrum["rock"] * (1 - green) + spectrum["vegetation"] * green
+    geology = 1 + 0.2 * _noise(draw, size, 3.2) + 0.08 * _noise(draw, size, 1.5)  # of the rock, and so of its debris
+    image[_OPTICAL] *= geology
+    seasonal = _noise(draw, size, 2.4) + 0.8 * (height - height.mean()) / height.std() > 1.9  # snow that is no glacier
+    image = np.where(
+        seasonal & (steepness < np.quantile(steepness, 0.8)), 0.75 * spectrum["snow"] + 0.25 * image, image
+    )
+    fresh = np.clip((height - np.quantile(height, 0.75)) / 300, 0, 1)
+    clean = spectrum["ice"] * (1 - fresh) + spectrum["snow"] * fresh
+    dirt = np.clip(0.18 + 0.14 * _noise(draw, size, 2.4), 0, 0.7)
+    clean = clean * (1 - dirt) + image * dirt
+    cover = np.clip(0.72 + 0.5 * thickness, 0, 1)
+    rubble = spectrum["debris"] * np.ones_like(image)
+    rubble[_OPTICAL] *= geology
+    covered = cover * rubble + (1 - cover) * clean
+    turbid = 1 + 0.25 * draw.standard_normal()
+    water = spectrum["lake"] * np.ones_like(image)
+    water[:3] *= turbid
+    return np.select([classes == 1, classes == 2, classes == 3], [clean, covered, water], image)
+
+
+_OPTICAL = [index for index, name in enumerate(BANDS) if name != "thermal"]
+
+
+def _lit(draw: np.random.Generator, image: np.ndarray, down: np.ndarray, across: np.ndarray) -> np.ndarray:
+    """Lights the image from one side: slopes that face away keep the light of the sky; they are colder too."""
+    azimuth, elevation = draw.uniform(2.0, 2.9), draw.uniform(0.6, 1.0)  # morning, radians
+    towards = np.sin(elevation) - np.cos(elevation) * (across * np.sin(azimuth) - down * np.cos(azimuth))
+    light = np.clip(towards / np.hypot(1, np.hypot(down, across)) / np.sin(elevation), 0, 1.5)
+    image[_OPTICAL] *= 0.22 + 0.78 * light
+    image[5] += 4.0 * (light - 1)
+    return image
+
+
+def _clouded(draw: np.random.Generator, image: np.ndarray) -> np.ndarray:
+    """Adds thin to thick clouds over a small part of some scenes; the label stays that of the ground."""
+    if draw.random() > 0.4:
+        return image
+    field = _noise(draw, image.shape[1], 3.2)
+    opacity = 0.85 * np.clip((field - np.quantile(field, 1 - draw.uniform(0.02, 0.1))) / 0.8, 0, 1)
+    return (1 - opacity) * image + opacity * np.array(_SPECTRA["cloud"])[:, None, None]
+
+
+def _sensed(draw: np.random.Generator, image: np.ndarray) -> np.ndarray:
+    """Adds haze, exposure and weather of the day and the noise of the sensor; rounds to uint16."""
+    haze = draw.uniform(0, 0.06) * np.array([1.0, 0.7, 0.5, 0.2, 0.1, 0.0, 0.05])
+    exposure = 1 + 0.1 * draw.standard_normal((len(BANDS), 1, 1))
+    noise = draw.standard_normal(image.shape)
+    image = image + haze[:, None, None]
+    image[_OPTICAL] = (image * exposure)[_OPTICAL] * (1 + 0.16 * noise[_OPTICAL]) + 0.02 * noise[_OPTICAL][::-1]
+    image[5] += 4.0 * draw.standard_normal() + 2.0 * noise[5]
+    image[_OPTICAL] *= _SCALE
+    image[5] *= 100
+    return np.clip(image.round(), 1, 65_535).astype(np.uint16)  # 0 is no data
+
+
+def _missing(draw: np.random.Generator, size: int) -> np.ndarray:
+    """Returns (size, size) bool: ground missing at a slanting edge of the swath, or in the stripes of Landsat 7."""
+    rows, columns = np.mgrid[:size, :size] / size
+    kind = draw.random()
+    slope = draw.uniform(0.1, 0.3)
+    if kind < 0.2:
+        return columns + slope * rows < draw.uniform(0.05, 0.2)
+    if kind < 0.35:
+        return (rows + slope * columns) * 6 % 1 < 0.16 * np.abs(columns - 0.3)
+    return np.zeros((size, size), bool)

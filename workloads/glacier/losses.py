@@ -1,0 +1,193 @@
+"""Losses of a segmentation with ignored pixels: focal, Dice, soft MCC, distance to boundaries, Tversky and Lovász.
+
+All are computed tile by tile and summed, so that neither the micro-batch nor the number of cards changes them. `count`
+says by what to divide: focal by valid pixels, Dice, Tversky and Lovász by tiles with any, MCC and boundary by tiles
+with at least two classes, because both are undefined on a tile that has one. Arithmetic is in fp32 at least, whatever
+autocast says.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lib.scores import IGNORE
+from workloads.glacier.settings import Loss
+
+
+def weights(loss: Loss, step: int) -> dict[str, float]:
+    """Returns the weight of each term in a step.
+
+    The boundary's rises linearly: the regions must be found before their rims can be moved (Kervadec et al. 2021,
+    section 3.3, there as an increasing alpha).
+    """
+    ramp = min(1.0, step / loss.ramp_steps) if loss.ramp_steps else 1.0
+    return {term: getattr(loss, term) * (ramp if term == "boundary" else 1.0) for term in loss.terms}
+
+
+def count(loss: Loss, mask: Tensor) -> dict[str, float]:
+    """Returns what each term of `sums` is divided by. mask (B, H, W): integers, IGNORE where a pixel does not count."""
+    valid = mask != IGNORE
+    lowest = mask.flatten(1).amin(1)  # (B); IGNORE is the highest label
+    highest = mask.masked_fill(~valid, 0).flatten(1).amax(1)
+    tiles, several = int(valid.flatten(1).any(1).sum()), int(((lowest != IGNORE) & (highest > lowest)).sum())
+    pixels: float = int(valid.sum())
+    if loss.class_weights:
+        of_class = torch.bincount(mask[valid].long().flatten(), minlength=len(loss.class_weights)).double().cpu()
+        pixels = float(of_class @ torch.tensor(loss.class_weights, dtype=torch.float64))
+    numbers = {"focal": pixels, "dice": tiles, "mcc": several, "boundary": several, "tversky": tiles, "lovasz": tiles}
+    return {term: numbers[term] for term in loss.terms}
+
+
+def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = None) -> dict[str, Tensor]:
+    """Sums each term over the tiles, without its weight.
+
+    logits (B, K, H, W); mask (B, H, W) integers below K, or IGNORE; distances (B, K, H, W) from `distance_maps`, for
+    the boundary term alone. A tile without valid pixels adds 0, and 0 to the gradient.
+    """
+    with torch.autocast(logits.device.type, enabled=False):
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        log_p = logits.log_softmax(1)
+        truth = mask[:, None] == torch.arange(logits.shape[1], device=mask.device)[:, None, None]  # all False: ignored
+        p = log_p.exp().masked_fill((mask == IGNORE)[:, None], 0.0)
+        total: dict[str, Tensor] = {}
+        if loss.focal:
+            total["focal"] = _weighted(_focal(log_p, truth, loss.gamma), truth, loss.class_weights).sum()
+        if loss.dice or loss.mcc or loss.tversky:
+            overlap = p.masked_fill(~truth, 0.0).sum((2, 3))  # (B, K)
+            predicted, true = p.sum((2, 3)), truth.sum((2, 3)).to(p.dtype)
+        if loss.dice:
+            total["dice"] = _dice(overlap, predicted, true).sum()
+        if loss.mcc:
+            total["mcc"] = _mcc(overlap, predicted, true).sum()
+        if loss.tversky:
+            total["tversky"] = _tversky(overlap, predicted, true, loss.missed).sum()
+        if loss.lovasz:
+            total["lovasz"] = _lovasz(p, truth).sum()
+        if loss.boundary:
+            if distances is None:
+                raise ValueError("The boundary loss needs the distance maps of the batch; see distance_maps.")
+            total["boundary"] = _boundary(p, truth, distances).sum()
+        return total
+
+
+def _focal(log_p: Tensor, truth: Tensor, gamma: float) -> Tensor:
+    """FL = -(1 - p_t)^gamma log p_t of each pixel (Lin et al., ICCV 2017, equation 4); 0 where it is ignored."""
+    log_pt = log_p.masked_fill(~truth, 0.0).sum(1)  # (B, H, W)
+    if gamma == 0:
+        return -log_pt
+    # A saturated pixel has 1 - p_t = 0, whose power below 1 has no finite slope
+    return -((-torch.expm1(log_pt)).clamp_min(1e-6) ** gamma) * log_pt
+
+
+def _weighted(focal: Tensor, truth: Tensor, class_weights: Sequence[float]) -> Tensor:
+    """(B, H, W) losses -> the same, each times the weight of its true class; as they are without weights."""
+    if not class_weights:
+        return focal
+    weight = focal.new_tensor(class_weights).view(-1, 1, 1)
+    return focal * (truth * weight).sum(1)
+
+
+def _dice(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
+    """1 - 2 sum(p g) / (sum(p) + sum(g)) of each tile, as the mean over the classes that it has (Milletari et al., 3DV
+    2016, with plain sums below as in Sudre et al., DLMIA 2017).
+
+    A class that a tile lacks has no overlap to be won; what is predicted of it is missing from the others. All
+    arguments are (B, K); returns (B).
+    """
+    present = true > 0
+    scores = 2 * overlap / (predicted + true).clamp_min(1.0)
+    # a present class has at least one pixel, so the bound of 1 never bites there
+    return torch.where(present, 1 - scores, 0.0).sum(1) / present.sum(1).clamp_min(1)
+
+
+def _tversky(overlap: Tensor, predicted: Tensor, true: Tensor, missed: float) -> Tensor:
+    """1 - TP / (TP + missed FN + (1 - missed) FP) of each tile, as the mean over the classes that it has (Salehi et
+    al., MLMI 2017, equation 3, with expected counts). At missed = 0.5 it is Dice. All tensors are (B, K); returns (B).
+    """
+    present = true > 0
+    below = overlap + missed * (true - overlap) + (1 - missed) * (predicted - overlap)
+    # below is 0 only where nothing is predicted and misses do not count
+    scores = overlap / below.clamp_min(torch.finfo(below.dtype).tiny)
+    return torch.where(present, 1 - scores, 0.0).sum(1) / present.sum(1).clamp_min(1)
+
+
+def _lovasz(p: Tensor, truth: Tensor) -> Tensor:
+    """The Lovász extension of 1 - IoU of each tile, as the mean over the classes that it has (Berman et al., CVPR 2018,
+    equations 8 and 9, and algorithm 1). (B, K, H, W) probabilities, 0 where ignored, and truth -> (B).
+
+    Whole numbers are summed, and weights are put back by a second sort: both are the same bits on every run.
+    """
+    valid = truth.any(1, keepdim=True).flatten(2)  # (B, 1, N)
+    truth, p = truth.flatten(2), p.flatten(2)
+    errors = torch.where(truth, 1 - p, p) * valid  # an ignored pixel has no error, and so no weight in the sum
+    with torch.no_grad():
+        order = errors.argsort(dim=2, descending=True, stable=True)
+        hit = truth.gather(2, order)
+        true = truth.sum(2, keepdim=True)
+        left, union = true - hit.cumsum(2), true + (~hit).cumsum(2)
+        lost = 1 - left.to(errors.dtype) / union.clamp_min(1).to(errors.dtype)  # 1 - IoU if the first n are wrong
+        steps = torch.diff(lost, dim=2, prepend=torch.zeros_like(lost[..., :1]))
+        weights = steps.gather(2, order.argsort(2))
+    present = truth.any(2)
+    return torch.where(present, (errors * weights).sum(2), 0.0).sum(1) / present.sum(1).clamp_min(1)
+
+
+def _mcc(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
+    """1 - R_K of each tile, with expected counts in place of counts (R_K: Gorodkin, Comp. Biol. Chem. 2004).
+
+        R_K = (c - sum_k t_k q_k) / sqrt((1 - sum_k t_k^2) (1 - sum_k q_k^2))
+
+    where c, t and q are the shares of the pixels that are right, truly of class k, and predicted as k. In shares,
+    because squares of pixel counts lose digits in fp32. 0 for tiles of one class. All arguments are (B, K), the result
+    is (B).
+    """
+    pixels = true.sum(1, keepdim=True).clamp_min(1.0)
+    overlap, predicted, true = overlap / pixels, predicted / pixels, true / pixels
+    covariance = overlap.sum(1) - (true * predicted).sum(1)
+    spread = (1 - (true**2).sum(1)) * (1 - (predicted**2).sum(1))
+    # 1e-8: a tile predicted as one class altogether has no spread, and the root no slope there
+    correlation = covariance / (spread.clamp_min(0.0) + 1e-8).sqrt()
+    several = (true > 0).sum(1) > 1
+    return torch.where(several, 1 - correlation, 0.0)
+
+
+def _boundary(p: Tensor, truth: Tensor, distances: Tensor) -> Tensor:
+    """The mean over a tile's valid pixels and its classes of phi_k p_k (Kervadec et al. 2019, equation 5): probability
+    inside a region lowers it, probability outside raises it, both by the distance to the rim. (B, K, H, W) -> (B)."""
+    present = truth.flatten(2).any(2)  # (B, K)
+    pixels = truth.flatten(1).sum(1).clamp_min(1)
+    total = (p * distances.to(p.dtype)).sum((2, 3))
+    mean = torch.where(present, total, 0.0).sum(1) / (pixels * present.sum(1).clamp_min(1))
+    return torch.where(present.sum(1) > 1, mean, 0.0)
+
+
+def distance_maps(mask: np.ndarray, classes: int) -> np.ndarray:
+    """(H, W) integers -> (classes, H, W) float16: the signed distance of each pixel to the rim of each class.
+
+    Negative inside; in units of the longer side of the tile, so that the loss is of the order of 1 whatever its size.
+    The pixels on the inner side of a rim are at 0 and those on the outer side at 1 pixel, as in the code of Kervadec et
+    al. An absent class has no rim, and a tile of one class has none at all: zeros. Ignored pixels make no rim: the
+    distance goes to the next valid pixel of another class.
+
+    Made while collating: 512 x 512 takes about 30 ms for four classes on one core.
+    """
+    from scipy.ndimage import distance_transform_edt
+
+    maps = np.zeros((classes, *mask.shape), np.float16)
+    present = [k for k in range(classes) if (mask == k).any()]
+    if len(present) < 2:
+        return maps
+    rows, columns = np.indices(mask.shape, dtype=np.int32, sparse=True)
+    away = {}  # class -> (H, W) float32 distance of each pixel to the nearest one of it
+    for k in present:
+        # Distances out of the nearest pixels' places in single precision: a third less time than in scipy's double
+        nearest = distance_transform_edt(mask != k, return_distances=False, return_indices=True)
+        away[k] = np.hypot((nearest[0] - rows).astype(np.float32), (nearest[1] - columns).astype(np.float32))
+    for k in present:
+        # the next pixel of another class is the next one of any of them, so one transform a class is enough
+        outside = np.minimum.reduce([away[other] for other in present if other != k])
+        signed = np.where(mask == k, 1 - outside, away[k])
+        maps[k] = signed / max(mask.shape)
+    return maps

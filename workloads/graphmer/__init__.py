@@ -1,0 +1,286 @@
+"""graphmer: an encoder for a knowledge graph of code that ranks the tails of facts, beginning at what counting reaches.
+
+Data: a folder with triples and entities as JSON lines, or any tree of Python files, from which the graph is built.
+The embedded default is the standard library of the running Python.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lib.errors import BadInput
+from lib.task import Batch, Task
+from workloads.graphmer import tokens
+from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, Shape, room
+from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Settings
+from workloads.graphmer.tokens import IGNORE
+
+if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
+    from workloads.graphmer.data import Data
+    from workloads.graphmer.evaluation import Answers, Evaluator
+    from workloads.graphmer.predicting.calibration import Calibration
+
+
+# What learning the text does not reach
+_RANKS = [
+    f"{name}.*" for name in (
+        "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
+        "vector", "trust", "trust_beside_file",
+    )
+]  # fmt: skip
+
+
+class Graphmer(Task):
+    """Predicts the tail of a triple from the text around its head."""
+
+    Settings = Settings
+    sentinels = ("entities.jsonl", "*.entities.jsonl")
+    selection = ("mrr", "max")
+    shown = tuple(f"mrr_{condition}" for condition in CONDITIONS)
+    dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.facts": (2, 4, 8, 16)}
+    several = True
+    _answers: "dict[str, Answers] | None" = None  # of the newest evaluation on the test set, for `report`
+    _measured: Sequence[Mapping[str, Any]] = ()  # of its predictions, for `report`
+    _weights: dict[str, Any] | None = None  # of the counts, as JSON has them
+
+    @property
+    def settings(self) -> Settings:
+        return self.config.workload
+
+    # --- data -----------------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a loader worker needs: the evaluation and its results stay in the training process."""
+        return {
+            name: value for name, value in vars(self).items() if name not in ("evaluator", "calibration", "_answers")
+        }
+
+    @cached_property
+    def data(self) -> "Data":
+        from workloads.graphmer.data import Data
+
+        return Data(self.sources, self.sentinels, self.settings)
+
+    def describe_data(self) -> str:
+        return self.data.describe()
+
+    def fingerprint(self) -> str:
+        return self.data.corpus.fingerprint()
+
+    def keep(self, folder: Path) -> None:
+        self.data.keep(folder)
+
+    def take_kept(self, folder: Path) -> str:
+        return self.data.take(folder)
+
+    def datasets(self) -> dict[str, Any]:
+        return self.data.datasets()
+
+    def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
+        self.data.use(self.learned()["counts"])
+        return self.data.collate(samples, generator)
+
+    def example_batch(self, size: int, device: torch.device) -> Batch:
+        """Returns texts of full length, as many facts as a sample may have, and as many candidates as may compete.
+
+        The shapes are those of `chains.Collator`.
+        """
+        chain, objective, model = self.settings.chain, self.settings.objective, self.settings.model
+        L, G, V = chain.roots, chain.facts, chain.vocabulary
+        C = room(objective.candidates, size * G)
+
+        def below(most: int, *shape: int) -> Tensor:
+            return torch.randint(most, (size, *shape), device=device)
+
+        def floats(*shape: int) -> Tensor:  # one number in all places: features of all candidates take no memory here
+            return torch.rand((), device=device).expand(size, *shape)
+
+        batch = {
+            "roots": below(V - len(tokens.SPECIALS), L) + len(tokens.SPECIALS),
+            "within": below(tokens.LONGEST_WORD, L),
+            "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
+            "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
+            "distance": 1 + below(L, G, L),
+            "prior": floats(G, C), "own": floats(G, C), "places": floats(G, L), "boost": floats(G),
+            "sibling": floats(G, C), "features": floats(G, C, len(FEATURES)), "near": floats(C, len(NEAR) + 1),
+            "pieces": below(V, C, WIDTH), "kind": below(model.types, C), "vector": below(1 + model.own_vectors, C),
+            "name": below(V, C), "name_owner": below(V, C), "chance": -floats(C),
+        }  # fmt: skip
+        if objective.mlm_steps:
+            chosen = torch.rand(size, L, device=device) < min(1.0, 2 * objective.mlm_ratio)
+            targets = torch.where(chosen, batch["roots"], IGNORE)
+            batch |= {"masked_roots": batch["roots"].clone(), "root_targets": targets}
+        return batch
+
+    # --- training -------------------------------------------------------------------------------------------------
+
+    def model(self) -> nn.Module:
+        chain, model = self.settings.chain, self.settings.model
+        return Ranker(
+            Shape(
+                chain.roots,
+                chain.vocabulary,
+                model.layers,
+                model.hidden,
+                model.heads,
+                model.feed_forward,
+                model.relations,
+                model.types,
+                model.relation_rank,
+                model.own_vectors,
+                model.dropout,
+                model.token_dropout,
+                model.pointer,
+                model.meanings,
+                model.decay,
+            )
+        )
+
+    def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
+        """Lets the few weights that say how much the encoder counts move faster, and does not decay them.
+
+        What only ranking uses is trained when the text has been learned.
+        """
+        fast = {"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}
+        if not (begin := self.settings.objective.mlm_steps):
+            return [fast]
+        return [{**fast, "from_step": begin}, {"names": _RANKS, "from_step": begin}]
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        facts = int((batch["gold"] != IGNORE).sum())
+        counts = {"trust": facts, "likeness": facts, "name": int(_with_namesakes(batch).sum())}
+        if "root_targets" not in batch:
+            return counts
+        if not self._learns_text():
+            return {**counts, "mlm": 0}
+        return {**dict.fromkeys(counts, 0), "mlm": int((batch["root_targets"] != IGNORE).sum())}
+
+    def _learns_text(self) -> bool:
+        return self.step < self.settings.objective.mlm_steps
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Returns the sums of softmaxes over sampled candidates, with trust and with likeness too; see `Ranker`.
+
+        A third one is over the entities of the right name, of both. In the first `mlm_steps` the only one is over the
+        masked pieces of the text.
+        """
+        if "root_targets" in batch and self._learns_text():
+            chosen = batch["root_targets"] != IGNORE
+            logits = model(batch, chosen).float()
+            return {"mlm": F.cross_entropy(logits, batch["root_targets"][chosen], reduction="sum")}, {}
+        asked, named = batch["gold"] != IGNORE, _with_namesakes(batch)
+        gold, of_named = batch["gold"][asked], named[asked]
+        is_gold = F.one_hot(gold, batch["chance"].shape[1]).bool()
+        # Each candidate stands for those that were not drawn: minus log of its chance, for all but the right one
+        correction = batch["chance"][0].masked_fill(is_gold, 0)
+        is_other_name = batch["name"][0] != batch["name"][0][gold[of_named]][:, None]
+        sums, of_name = {}, []
+        for term, scores in zip(("trust", "likeness"), model(batch), strict=True):
+            corrected = scores.float()[asked] - correction
+            sums[term] = F.cross_entropy(corrected, gold, reduction="sum")
+            others = corrected[of_named].masked_fill(is_other_name, IMPOSSIBLE)
+            of_name.append(F.cross_entropy(others, gold[of_named], reduction="sum"))
+        sums["name"] = torch.stack(of_name).sum()
+        return sums, {}
+
+    def term_weights(self, step: int) -> dict[str, float]:
+        return {"name": self.settings.objective.same_name_weight}
+
+    # --- what is learned from data ----------------------------------------------------------------------------------
+
+    def learned(self) -> dict[str, Any]:
+        """Returns the weights of the counts, fitted on training files."""
+        if self._weights is None:
+            self._weights = self.data.fitted().as_json(self.data.corpus)
+        return {"counts": self._weights}
+
+    def take_learned(self, values: Mapping[str, Any]) -> None:
+        self._weights = dict(values["counts"])
+        if "data" in vars(self):
+            self.data.use(self._weights)
+
+    # --- evaluation -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def evaluator(self) -> "Evaluator":
+        from workloads.graphmer.evaluation import Evaluator
+
+        self.data.use(self.learned()["counts"])
+        return Evaluator(self.data)
+
+    @cached_property
+    def calibration(self) -> "Calibration":
+        from workloads.graphmer.predicting.calibration import Calibration
+
+        self.data.use(self.learned()["counts"])
+        return Calibration(self.data)
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
+        """Returns the figures of both protocols; on the validation set it chooses the model's gate first.
+
+        There the probabilities of predictions are fitted too, which the test measures.
+        """
+        is_test = loader.dataset.split == "test"  # type: ignore[attr-defined]
+        answers = self.evaluator.answer(model, loader, chooses_gate=not is_test)
+        if is_test:
+            self._answers, self._measured = answers, self.calibration.measured(model)
+            self.evaluator.show(model, loader.dataset)  # type: ignore[attr-defined]
+        else:
+            self.calibration.fit(model)
+        return self.evaluator.headline(answers["counts + encoder"])
+
+    def baseline(self) -> dict[str, float]:
+        """Returns what the counts combined reach, without an encoder."""
+        return self.evaluator.headline(self.evaluator.counted["counts combined"])
+
+    def report(self, metrics: Mapping[str, float], folder: Path) -> str:
+        """Writes evaluation.csv, examples.csv and predictions.csv; returns what was asked and what the encoder adds.
+
+        Raises RuntimeError before the first evaluation on the test set.
+        """
+        if self._answers is None:
+            raise RuntimeError("There are no ranks to report. Call `evaluate` on the test set before `report`.")
+        methods = {**self.evaluator.counted, **self._answers}
+        return "\n".join([self.evaluator.report(methods, folder), self._predictions(folder)])
+
+    def _predictions(self, folder: Path) -> str:
+        """Writes predictions.csv, and returns it as text, where there is something to predict."""
+        from workloads.graphmer import tables
+        from workloads.graphmer.predicting import calibration
+
+        if not self._measured:
+            return (
+                "Nothing is predicted of such a graph: it has neither unresolved names nor relations that lack facts."
+            )
+        tables.write(folder / "predictions.csv", self._measured)
+        return calibration.as_text(self._measured)
+
+    # --- prediction -----------------------------------------------------------------------------------------------
+
+    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
+        """Says of a tree of Python files, or of one file, what its unresolved names mean and which facts it lacks.
+
+        Returns a row for each answer by "head relation tail"; writes them, and the graph with them, into `out`.
+        """
+        from workloads.graphmer.predicting.answers import predict
+
+        if self.kept_from is None and "data" not in vars(self):
+            raise BadInput(
+                "The counts that the model begins at are not there: a run keeps them in its folder data, which its "
+                "archive has up to 268 MB. Give the folder of the run, with data in it."
+            )
+        return predict(self, models, source, out)
+
+
+def _with_namesakes(batch: Batch) -> Tensor:
+    """Returns (B, G) whether the question has its text and the right entity shares its name with another candidate."""
+    name = batch["name"][0]
+    asked = (batch["gold"] != IGNORE) & (batch["condition"] == CONDITIONS.index("full_text"))
+    gold = batch["gold"].clamp(min=0)
+    possible = batch["prior"] > IMPOSSIBLE / 2
+    return asked & (((name[gold][..., None] == name) & possible).sum(-1) > 1)

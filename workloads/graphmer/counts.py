@@ -1,0 +1,343 @@
+"""What counting says of a fact: numbers of the training facts that are like it, without those of its own file.
+
+Every number comes from training files alone. A training fact is asked as if its file were not there (`leave_out`), so
+that the weights are fitted on what a new file looks like: a tail that only this file has counts as unseen.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from workloads.graphmer.corpus import Corpus
+from workloads.graphmer.ragged import Groups, Postings, expand, find
+from workloads.graphmer.settings import CONDITIONS, FEATURES
+
+FULL_TEXT, MASKED, NAME_ONLY = range(len(CONDITIONS))
+REACH = 3  # words on each side of a hidden name
+_LONGEST = 5000  # tails of a key; a word that stands beside more of them says little
+_SUB_TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+# Of each lift: how many facts its tail's own frequency weighs as, chosen on validation of the standard library
+_WEIGHT_OF_FREQUENCY = {
+    "head's name": 5.0, "words of the head's name": 10.0, "parent's name": 10.0, "package": 20.0, "folder": 20.0,
+    "context": 10.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Facts whose tail is asked for: Q windows (each of one head), relations, conditions and hidden words, or -1."""
+
+    window: np.ndarray
+    relation: np.ndarray
+    condition: np.ndarray
+    hidden: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.window)
+
+    def __getitem__(self, chosen: np.ndarray) -> "Questions":
+        return Questions(self.window[chosen], self.relation[chosen], self.condition[chosen], self.hidden[chosen])
+
+    @classmethod
+    def of_facts(cls, corpus: Corpus, triple: np.ndarray, condition: np.ndarray) -> "Questions":
+        """Returns the questions for the tails of known triples; in `masked` the name of the tail is hidden."""
+        hidden = np.where(condition == MASKED, corpus.name[corpus.tail[triple]], -1)
+        return cls(corpus.window_of[triple], corpus.relation[triple], condition, hidden)
+
+
+class CandidateSet:
+    """Entities that compete, ascending: `entities` (C), and `place` (E) of each entity among them, or -1."""
+
+    def __init__(self, corpus: Corpus, entities: np.ndarray):
+        self.corpus, self.entities = corpus, entities
+        self.place = np.full(len(corpus.entity_type), -1, np.int32)
+        self.place[entities] = np.arange(len(entities))
+
+    def __len__(self) -> int:
+        return len(self.entities)
+
+    @cached_property
+    def by_name(self) -> Groups:
+        return Groups(self.corpus.name[self.entities])
+
+    @cached_property
+    def by_owner(self) -> Groups:
+        return Groups(self.corpus.owner[self.entities])
+
+
+Sparse = tuple[np.ndarray, np.ndarray, np.ndarray]  # (N) questions, candidates and values
+
+
+@dataclass(frozen=True)
+class Found:
+    """Features of questions and candidates by name: those that most candidates have, (Q, C), and those of few."""
+
+    dense: Mapping[str, np.ndarray]
+    sparse: Mapping[str, Sparse]
+
+    def stacked(self) -> np.ndarray:
+        """Returns (Q, C, FEATURES)."""
+        shape = next(iter(self.dense.values())).shape
+        stacked = np.zeros((*shape, len(FEATURES)), np.float32)
+        for name, value in self.dense.items():
+            stacked[:, :, FEATURES.index(name)] = value
+        for name, (row, column, value) in self.sparse.items():
+            summed = np.bincount(row * shape[1] + column, value, shape[0] * shape[1])
+            stacked[:, :, FEATURES.index(name)] = summed.reshape(shape)
+        return stacked
+
+
+class Counts:
+    """The tables of counts, and the features of questions and candidates that they give."""
+
+    def __init__(self, corpus: Corpus):
+        self.corpus = corpus
+        self.train = corpus.triples_of("train")
+        tail, relation = corpus.tail[self.train], corpus.relation[self.train]
+        self.file = corpus.window_file.astype(np.int64)
+        self.of_tail = np.zeros((len(corpus.relations), len(corpus.entities)), np.float32)
+        np.add.at(self.of_tail, (relation, tail), 1)
+        self.total = self.of_tail.sum(1)
+        file = self.file[corpus.window_of[self.train]]
+        self.own = self._postings(relation * len(corpus.files) + file)
+        self.of_file = self._postings(file)
+
+    def _postings(self, key: np.ndarray, facts: np.ndarray | None = None) -> Postings:
+        """Returns the postings of training facts by (N) keys; `facts` (N) are indices of training facts, else all."""
+        triple = self.train if facts is None else self.train[facts]
+        file = self.file[self.corpus.window_of[triple]]
+        return Postings(key, self.corpus.tail[triple], file, len(self.corpus.entities), len(self.corpus.files))
+
+    @cached_property
+    def tables(self) -> dict[str, Postings]:
+        """The postings of each lift."""
+        tables = {}
+        for lift in _WEIGHT_OF_FREQUENCY:
+            condition = np.full(len(self.train), MASKED if lift == "context" else NAME_ONLY)
+            fact, key, _ = self.keys(lift, Questions.of_facts(self.corpus, self.train, condition))
+            tables[lift] = self._postings(key, fact)
+        return tables
+
+    # --- keys of questions --------------------------------------------------------------------------------------------
+
+    def keys(self, lift: str, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns (P) questions with a key of the lift, the keys, and the weights with which several add up."""
+        corpus, words = self.corpus, len(self.corpus.word_list)
+        if lift == "context":
+            return self._contexts(asked)
+        if lift == "words of the head's name":
+            row, sub_token = self.head_words(asked)
+            count = np.bincount(row, minlength=len(asked))
+            key = asked.relation[row] * (len(self._sub_tokens[1]) + 1) + sub_token
+            return row, key, 1 / count[row].astype(np.float32)
+        head = corpus.head[asked.window]
+        if lift == "folder":
+            value, size = self.folder[self.file[asked.window]], len(corpus.files)
+        else:
+            value = {"head's name": corpus.name, "parent's name": corpus.owner, "package": corpus.package}[lift][head]
+            size = words
+            value = np.where(value == asked.hidden, -1, value)  # a name that is hidden is so in the head's id too
+        row = np.flatnonzero(value >= 0)
+        return row, asked.relation[row] * size + value[row], np.ones(len(row), np.float32)
+
+    def _contexts(self, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The words within REACH of the places of a hidden name, each once for its offset."""
+        question, place, first, last = self.hidden_places(asked)
+        parts = []
+        for offset in (*range(-REACH, 0), *range(1, REACH + 1)):
+            other = place + offset
+            inside = (other >= first) & (other < last)
+            row = question[inside]
+            word = self.corpus.text[other[inside]]
+            is_shown = word != asked.hidden[row]
+            row, word = row[is_shown], word[is_shown]
+            key = asked.relation[row] * self.contexts_a_relation + (offset + REACH) * len(self.corpus.word_list) + word
+            parts.append(np.stack([row, key]))
+        pairs = np.concatenate(parts, 1)
+        pairs = pairs[:, np.lexsort((pairs[1], pairs[0]))]
+        is_new = np.ones(pairs.shape[1], bool)
+        is_new[1:] = (pairs[:, 1:] != pairs[:, :-1]).any(0)
+        row, key = pairs[:, is_new]
+        return row, key, np.ones(len(row), np.float32)
+
+    @property
+    def contexts_a_relation(self) -> int:
+        """How many keys of contexts one relation has: a word at each offset."""
+        return (2 * REACH + 1) * len(self.corpus.word_list)
+
+    def hidden_places(self, asked: Questions) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Returns (N) questions whose hidden word stands in their text, its places, and the bounds of the text."""
+        corpus = self.corpus
+        masked = np.flatnonzero(asked.hidden >= 0)
+        first, last = corpus.window_start[asked.window[masked]], corpus.window_stop[asked.window[masked]]
+        row, place = expand(first, last - first)
+        hit = corpus.text[place] == asked.hidden[masked[row]]
+        row, place = row[hit], place[hit]
+        return masked[row], place, first[row], last[row]
+
+    @cached_property
+    def folder(self) -> np.ndarray:
+        """(files) the folder of each file, a number."""
+        folders: dict[str, int] = {}
+        return np.array([folders.setdefault(file.rpartition("/")[0], len(folders)) for file in self.corpus.files])
+
+    @cached_property
+    def _sub_tokens(self) -> tuple[np.ndarray, dict[str, int]]:
+        """Returns where the sub-tokens of each word begin (words + 1), and their numbers by name."""
+        numbers: dict[str, int] = {}
+        begin, flat = [0], []
+        is_name = np.zeros(len(self.corpus.word_list), bool)
+        is_name[self.corpus.name] = True
+        for word, wanted in zip(self.corpus.word_list, is_name.tolist(), strict=True):
+            if wanted:
+                parts = sorted({part.lower() for part in _SUB_TOKEN.findall(word)})
+                flat += [numbers.setdefault(part, len(numbers)) for part in parts]
+            begin.append(len(flat))
+        self._sub_token = np.array(flat, np.int64)
+        return np.array(begin, np.int64), numbers
+
+    def _of_words(self, word: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(N) words -> (M) the index of each, and a sub-token of it."""
+        begin = self._sub_tokens[0]
+        row, at = expand(begin[word], begin[word + 1] - begin[word])
+        return row, self._sub_token[at]
+
+    def head_words(self, asked: Questions) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (P) questions and a sub-token of their head's name, unless this is hidden."""
+        name = self.corpus.name[self.corpus.head[asked.window]]
+        shown = np.flatnonzero(name != asked.hidden)
+        row, sub_token = self._of_words(name[shown])
+        return shown[row], sub_token
+
+    @cached_property
+    def _by_sub_token(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The entities by a sub-token of their name: where each begins, the entity, the share of its name."""
+        entity, sub_token = self._of_words(self.corpus.name)
+        order = np.argsort(sub_token, kind="stable")
+        frequency = np.bincount(sub_token, minlength=len(self._sub_tokens[1]))
+        information = np.log(len(self.corpus.name) / np.maximum(frequency, 1))
+        whole = np.bincount(entity, information[sub_token], len(self.corpus.name))
+        share = information[sub_token] / np.maximum(whole[entity], 1e-6)
+        begin = np.concatenate([[0], np.cumsum(frequency)])
+        return begin, entity[order], share[order].astype(np.float32)
+
+    # --- features -----------------------------------------------------------------------------------------------------
+
+    def found(self, asked: Questions, among: CandidateSet, leave_out: bool) -> "Found":
+        """Returns all features. `leave_out` leaves out the own file of each question, in training."""
+        return Found(dict(self.dense(asked, among, leave_out)), dict(self.sparse(asked, among, leave_out)))
+
+    def dense(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields features that most candidates have, as (Q, C)."""
+        count = self.count(asked, among, leave_out)
+        yield "frequency", np.log(count + np.float32(0.2))
+        yield "unseen", count <= 0
+        yield from self.near(asked, among)
+        name = np.where(asked.condition == MASKED, -2, self.corpus.name[self.corpus.head[asked.window]])
+        yield "same name", self.corpus.name[among.entities][None] == name[:, None]
+
+    def near(self, asked: Questions, among: CandidateSet) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields what candidates are to the head, as (Q, C)."""
+        corpus, entities = self.corpus, among.entities
+        head, file = corpus.head[asked.window], self.file[asked.window]
+        of_file = corpus.entity_file[entities]
+        same_file = of_file[None] == file[:, None]
+        yield "same file", same_file
+        parent = corpus.parent[entities]
+        yield "same parent", parent[None] == corpus.parent[head][:, None]
+        yield "child of the head", parent[None] == head[:, None]
+        package = corpus.package[head]
+        package = np.where(package == asked.hidden, -2, package)
+        yield "same package", (corpus.package[entities][None] == package[:, None]) & (of_file >= 0)
+        folder = np.where(of_file >= 0, self.folder[of_file], -1)
+        yield "same folder", folder[None] == self.folder[file][:, None]
+
+    def count(self, asked: Questions, among: CandidateSet, leave_out: bool) -> np.ndarray:
+        """(Q, C) how many training facts have the relation and the tail, without the own file's if asked for."""
+        count = self.of_tail[asked.relation[:, None], among.entities]
+        return count - self.own_count(asked, among) if leave_out else count
+
+    def elsewhere(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        """(Q, C) whether training has the tail outside of the question's own file, with any relation."""
+        file = self.file[asked.window]
+        row, tail, number = self.of_file.own(file, file)
+        column = among.place[tail]
+        inside = column >= 0
+        found = np.repeat(self.of_tail[:, among.entities].sum(0)[None], len(asked), 0)
+        found[row[inside], column[inside]] -= number[inside]
+        return found > 0
+
+    def own_count(self, asked: Questions, among: CandidateSet) -> np.ndarray:
+        """(Q, C) how many facts of the question's own file have the relation and the tail, 0 outside of training."""
+        file = self.file[asked.window]
+        row, tail, number = self.own.own(asked.relation * len(self.corpus.files) + file, file)
+        column = among.place[tail]
+        inside = column >= 0
+        code = row[inside] * len(among) + column[inside]
+        return np.bincount(code, number[inside], len(asked) * len(among)).astype(np.float32).reshape(-1, len(among))
+
+    def sparse(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Iterator[tuple[str, Sparse]]:
+        """Yields features that few candidates have."""
+        own = self.own_count(asked, among) if leave_out else None
+        for lift in _WEIGHT_OF_FREQUENCY:
+            yield lift, self._lift(lift, asked, among, own)
+        yield "words shared with the head's name", self._shared_words(asked, among)
+        yield from self._before(asked, among)
+
+    def _lift(self, lift: str, asked: Questions, among: CandidateSet, own: np.ndarray | None) -> Sparse:
+        """log(1 + n N / (a (c + 0.2))): n facts of N have key and tail, c the tail; a Bayesian back-off where w = 1."""
+        question, key, weight = self.keys(lift, asked)
+        table = self.tables[lift]
+        pair, tail, number = table.get(key, _LONGEST)
+        column = among.place[tail]
+        inside = column >= 0
+        pair, tail, number, column = pair[inside], tail[inside], number[inside], column[inside]
+        row = question[pair]
+        relation = asked.relation[row]
+        frequency, total = self.of_tail[relation, tail], self.total[relation]
+        if own is not None:
+            file = self.file[asked.window]
+            theirs, their_tail, less = table.own(key, file[question])
+            place = find(pair * len(among.place) + tail, theirs * len(among.place) + their_tail)
+            number[place[place >= 0]] -= less[place >= 0]
+            frequency = frequency - own[row, column]
+            total = total - self._own_total(asked)[row]
+        value = np.log1p(number * total / (np.float32(_WEIGHT_OF_FREQUENCY[lift]) * (frequency + np.float32(0.2))))
+        return row, column, value * weight[pair]
+
+    def _own_total(self, asked: Questions) -> np.ndarray:
+        """(Q) how many facts of the relation the question's own file has in training."""
+        file = self.file[asked.window]
+        row, _, number = self.own.own(asked.relation * len(self.corpus.files) + file, file)
+        return np.bincount(row, number, len(asked)).astype(np.float32)
+
+    def _shared_words(self, asked: Questions, among: CandidateSet) -> Sparse:
+        """The share of a candidate's name, by information, that the words of the head's name make up."""
+        begin, entity, share = self._by_sub_token
+        question, sub_token = self.head_words(asked)
+        length = begin[sub_token + 1] - begin[sub_token]
+        pair, at = expand(begin[sub_token], np.where(length > _LONGEST, 0, length))
+        column = among.place[entity[at]]
+        inside = column >= 0
+        return question[pair[inside]], column[inside], share[at[inside]]
+
+    def _before(self, asked: Questions, among: CandidateSet) -> Iterator[tuple[str, Sparse]]:
+        """Whether `owner.` of the candidate, or `self.` of its class, stands before a hidden name."""
+        corpus = self.corpus
+        question, place, first, _ = self.hidden_places(asked)
+        far = place - 2 >= first
+        question, place = question[far], place[far]
+        dotted = corpus.text[place - 1] == corpus.word_index(".")
+        question, before = question[dotted], corpus.text[place[dotted] - 2]
+        pairs = np.unique(np.stack([question, before], 1), axis=0)
+        row, column = among.by_owner.places(pairs[:, 1])
+        row = pairs[row, 0]
+        yield "owner before", (row, column, np.ones(len(row), np.float32))
+        is_self = np.isin(pairs[:, 1], [corpus.word_index("self"), corpus.word_index("cls")])
+        asking = np.unique(pairs[is_self, 0])
+        parent = corpus.parent[among.entities]
+        row, column = np.nonzero(parent[None] == corpus.parent[corpus.head[asked.window[asking]]][:, None])
+        yield "self before", (asking[row], column, np.ones(len(row), np.float32))

@@ -1,0 +1,291 @@
+"""The data of a run: the graph, the arrays made from it, and the samples that training and evaluation draw."""
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lib.errors import BadInput, check_limit, printable
+from lib.machine import platform
+from lib.task import Batch
+from lib.training import splits
+from workloads.codegraph import ontology, records, trees
+from workloads.codegraph.graph import build_cached, content_key
+from workloads.codegraph.records import Graph
+from workloads.codegraph.trees import Sources
+from workloads.graphmer.chains import Collator, Queries, Samples
+from workloads.graphmer.corpus import Corpus, build
+from workloads.graphmer.counts import Counts
+from workloads.graphmer.entities import EntityTable
+from workloads.graphmer.fitting import fit
+from workloads.graphmer.rows import Layout
+from workloads.graphmer.scoring import Sampler, Scorer, Weights
+from workloads.graphmer.settings import Settings
+
+# The code that makes the cached arrays
+_MAKERS = [*(Path(__file__).with_name(name) for name in ("corpus.py", "tokens.py")), Path(splits.__file__)]
+CORPUS, ONTOLOGY, _ABOUT = "corpus.npz", "ontology.yaml", "about.json"  # what a run keeps
+_SHOWN = 20  # of the files and lines that are left out
+
+
+class Data:
+    """What a run trains on: a graph in JSON lines, or trees of Python files of which the graph is built.
+
+    `given` are its folders or files; none stands for the standard library and `workload.packages`. `sentinels` are the
+    patterns of file names by which a graph is recognised. `kept` is the folder with what an earlier session made of it.
+    """
+
+    def __init__(self, given: Sequence[Path], sentinels: tuple[str, ...], settings: Settings):
+        self.given, self.settings = tuple(given), settings
+        if single := next((path for path in given if path.suffix == ".py" and path.is_file()), None):
+            raise BadInput(
+                f"{single} is one Python file, and training takes a tree of them. Give a folder: "
+                f"data.dir={single.parent}."
+            )
+        graphs = [path for path in given if path.is_file() or any(next(path.glob(p), None) for p in sentinels)]
+        if graphs and len(graphs) < len(self.given):
+            others = ", ".join(str(path) for path in given if path not in graphs)
+            raise BadInput(
+                f"data.dir lists graphs in JSON lines ({', '.join(map(str, graphs))}) beside trees of Python files "
+                f"({others}). Give one kind: a graph says which file a fact stands in, and not its text."
+            )
+        self.is_graph = bool(graphs)
+        self._used: Mapping[str, Any] | None = None
+        self.cache = platform.detect().scratch_dir / "graphmer"
+        self.kept: Path | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
+        self.collator.scorer.counts.tables  # noqa: B018  computed here once
+        return {name: value for name, value in vars(self).items() if name not in ("graph", "rules", "sources")}
+
+    @cached_property
+    def sources(self) -> Sources:
+        """The trees of Python files. Raises BadInput."""
+        if self.given:
+            return Sources([trees.folder(path) for path in self.given])
+        return Sources([trees.standard_library(), *trees.installed(self.settings.packages)])
+
+    @cached_property
+    def rules(self) -> ontology.Ontology:
+        if not self.is_graph:
+            return ontology.load()
+        found = [ontology.find(path) for path in self.given]
+        if any(one.relations != found[0].relations or one.entities != found[0].entities for one in found):
+            raise BadInput(
+                f"The graphs that data.dir lists have different ontologies: {', '.join(o.source for o in found)}. "
+                "Give all of them the same file."
+            )
+        return found[0]
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The validated graph. Prints what was left out. Raises BadInput."""
+        limit = self.settings.bad_input_limit
+        if self.is_graph:
+            graph = records.read(self.given, limit)
+        else:
+            graph = build_cached(self.sources, self.cache)
+            own = [(file, reason) for file, reason in graph.skipped if self.sources.located(file)[0].is_own]
+            check_limit("Unreadable source files", [f"{self.sources.path(f)}: {reason}" for f, reason in own], limit)
+        report = ontology.validate(graph, self.rules, strict=not self.is_graph)
+        report.raise_if_bad()
+        left_out = [f"Left out {where}: {reason}" for where, reason in graph.skipped]
+        more = [f"Left out {len(left_out) - _SHOWN:,} more"] if len(left_out) > _SHOWN else []
+        for line in [*left_out[:_SHOWN], *more, *report.warnings]:
+            print(printable(line))
+        return graph
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The arrays of data that the model has tables for. Raises BadInput."""
+        corpus = self._read_or_built()
+        for what, names in (("relations", corpus.relations), ("types", corpus.types)):
+            if len(names) > (rows := getattr(self.settings.model, what)):
+                raise BadInput(
+                    f"The data has {len(names)} {what} and workload.model.{what} is {rows}. Set it to at least "
+                    f"{len(names)}."
+                )
+        return corpus
+
+    def _read_or_built(self) -> Corpus:
+        """Returns the arrays, from the cache where the same data and settings made them before. Raises BadInput."""
+        path = self.cache / f"corpus-{self._corpus_key()}.npz"
+        try:
+            if path.is_file():
+                return Corpus.load(path)
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            print(f"The cached corpus {path} is damaged ({error}); it is built again.")
+        built = build(self.graph, None if self.is_graph else self.sources, self.settings.chain, self.settings.split)
+        try:
+            built.save(path)
+            return Corpus.load(path)  # mapped, as in every later run
+        except OSError as error:
+            print(
+                f"The corpus is not kept for the next run, because {path} cannot be written "
+                f"({error.strerror or error}). Each loader worker has a copy of its own in memory."
+            )
+            return built
+
+    @cached_property
+    def content(self) -> str:
+        """A hash of the data as it lies there now. Raises BadInput."""
+        if not self.is_graph:
+            return self.sources.content
+        folders = [path if path.is_dir() else path.parent for path in self.given]
+        files = [p for folder in folders for p in sorted(folder.iterdir()) if p.suffix in {".jsonl", ".yaml"}]
+        return hashlib.sha256("".join(hashlib.sha256(p.read_bytes()).hexdigest() for p in files).encode()).hexdigest()
+
+    def _corpus_key(self) -> str:
+        """Hashes the data, the code that makes the arrays, and the settings that they depend on."""
+        digest = hashlib.sha256((self.content if self.is_graph else content_key(self.sources)).encode())
+        for file in _MAKERS:
+            digest.update(file.read_bytes())
+        digest.update(repr((self.settings.chain, self.settings.split, self.settings.bad_input_limit)).encode())
+        return digest.hexdigest()[:16]
+
+    # --- what is kept with a run ----------------------------------------------------------------------------------
+
+    def keep(self, folder: Path) -> None:
+        """Writes the arrays, the ontology, and what `take` tells by whether they are this data's."""
+        self.corpus.save(folder / CORPUS)
+        (folder / ONTOLOGY).write_bytes(Path(self.rules.source).read_bytes())
+        about = json.loads((self.kept / _ABOUT).read_text("utf-8")) if self.kept else self._about()
+        (folder / _ABOUT).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+
+    def take(self, folder: Path) -> str:
+        """Goes on with what `keep` wrote, unless it is of another source or of other settings.
+
+        Returns a sentence where the source has other content by now, or the arrays are of another version.
+        """
+        try:
+            about = json.loads((folder / _ABOUT).read_text("utf-8"))
+            names, made_with, content, was = (about[name] for name in ("names", "settings", "content", "versions"))
+            if (names, made_with) != (self._names(), self._made_with()):
+                return ""
+            corpus, rules = Corpus.load(folder / CORPUS), ontology.load(folder / ONTOLOGY)
+        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            return f"The corpus that is kept in {folder} cannot be read by this version ({error}); it is built again."
+        self.kept, self.corpus, self.rules = folder, corpus, rules
+        try:
+            changed = "has changed" if self.content != content else ""
+        except BadInput as error:
+            changed = f"cannot be read as then ({error})"
+        if not changed:
+            return ""
+        then = ", ".join(f"{name} {version}" for name, version in was.items())
+        return (
+            f"The data of this run, {then or ', '.join(map(str, self.given))}, {changed} since the run began. It goes "
+            f"on with the corpus that it began with, which is kept in {folder}. For the data of now start a run under "
+            "another run.name."
+        )
+
+    def _names(self) -> list[str]:
+        """Returns what the data is called: the same in another session where it lies or is mounted elsewhere."""
+        packages = [trees.name_of(text) for text in self.settings.packages]
+        return sorted(path.resolve().name for path in self.given) or ["the standard library", *sorted(packages)]
+
+    def _made_with(self) -> str:
+        return repr((self.settings.chain, self.settings.split))
+
+    def _about(self) -> dict[str, Any]:
+        versions = {} if self.given else {tree.name: tree.version for tree in self.sources.trees}
+        return {
+            "names": self._names(),
+            "versions": versions,
+            "content": self.content,
+            "settings": self._made_with(),
+        }
+
+    # --- what is read of it ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def structural(self) -> np.ndarray:
+        """(relations) bool, True for those that a rule on names answers."""
+        return np.array([name in self.rules.structural for name in self.corpus.relations])
+
+    def describe(self) -> str:
+        """Returns where the data comes from and how much of it there is."""
+        where = f"Data: {', '.join(map(str, self.given))}"
+        packages = self.settings.packages
+        if not self.given:
+            why = "No data was given or found mounted"
+            where = f"{why}. The embedded default is used: the standard library, {trees.STANDARD_LIBRARY}"
+            where += f", and {len(packages)} packages ({', '.join(packages)})" if packages else ""
+        elif packages:
+            where += ". workload.packages is left out: it stands beside the standard library, where no data is given"
+        return f"{where}.\n{self.corpus.summary()}."
+
+    @cached_property
+    def allowed(self) -> np.ndarray:
+        """(relations, entity types) bool, True where the ontology lets a relation have such a tail."""
+        ranges = [self.rules.relations[name].range for name in self.corpus.relations]
+        return np.array([[kind in tails for kind in self.corpus.types] for tails in ranges])
+
+    @cached_property
+    def samples(self) -> Samples:
+        return Samples(self.corpus, self.structural, self.settings.objective.name_only_ratio)
+
+    def datasets(self) -> dict[str, Any]:
+        sizes = self.settings.evaluation
+        return {
+            "train": self.samples,
+            "validation": Queries(self.corpus, "validation", self.structural, sizes.validation_triples),
+            "test": Queries(self.corpus, "test", self.structural, sizes.test_triples, sizes.structural_test_triples),
+        }
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        return Scorer(self.corpus, Counts(self.corpus), self.allowed)
+
+    def fitted(self) -> Weights:
+        """Fits the weights of the counts on training files."""
+        return fit(self.collator, self.settings.objective.fitting_steps)
+
+    def use(self, weights: Mapping[str, Any]) -> None:
+        """Takes the weights of the counts as JSON has them. Raises BadInput where they belong to other data."""
+        if weights is self._used:
+            return
+        try:
+            self.scorer.weights = Weights.from_json(weights, self.corpus)
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(
+                f"The weights of the counts that the run began with cannot be used: {error}. Start a run under another "
+                "run.name."
+            ) from None
+        self._used = weights
+
+    @cached_property
+    def table(self) -> EntityTable:
+        return EntityTable(self.corpus, self.settings.model.own_vectors)
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout(self.corpus, self.settings.chain.roots)
+
+    @cached_property
+    def collator(self) -> Collator:
+        chain, objective = self.settings.chain, self.settings.objective
+        return Collator(
+            self.corpus,
+            self.scorer,
+            Sampler(self.scorer, np.flatnonzero(~self.structural), objective.candidates),
+            self.table,
+            self.samples,
+            objective,
+            self.layout,
+            chain.facts,
+            chain.vocabulary,
+        )
+
+    def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
+        """Returns the tensors of samples (training) or of queries (evaluation); see `Collator` for their shapes."""
+        if isinstance(samples[0], int):
+            return self.collator.training(samples, generator)
+        return self.collator.queries(samples)

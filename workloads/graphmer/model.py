@@ -1,0 +1,360 @@
+"""The ranker of leafy chain graphs: an encoder of roots and leaves, vectors of entities, and a pointer into the text.
+
+The encoder is GraphMERT's, arXiv 2510.09580, sections 4.2 (leafy chain graphs) and 4.3 (architecture): H-GAT at the
+embeddings, attention that decays with distance on the graph. Its leaves are one masked node for each fact.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lib.task import Batch
+from workloads.graphmer import tokens
+from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, OF_GAPS, OF_REFERENCES
+
+PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
+WIDTH = sum(most for _, most in PARTS)
+MOST_MEANT = 8.0  # that a place may say for or against an entity of its name
+IMPOSSIBLE = -1e4  # the score of a candidate whose type the relation does not have
+_UNSEEN = -1e4  # what attention adds where it does not go
+
+
+def room(candidates: int, facts: int) -> int:
+    """Returns how many candidates a batch has at most: those asked for, or twice its facts where these are more."""
+    return max(candidates, 2 * facts)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the ranker and of the chain that it reads."""
+
+    roots: int
+    vocabulary: int
+    layers: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    relations: int
+    types: int
+    relation_rank: int
+    own_vectors: int
+    dropout: float
+    token_dropout: float
+    pointer: bool
+    meanings: bool
+    decay: float
+
+
+def sinusoids(positions: int, hidden: int, longest: float = 200.0) -> Tensor:
+    """Returns (positions, hidden) sines and cosines, rows of norm 1 (Vaswani et al., 2017, section 3.5)."""
+    frequency = longest ** (-torch.arange(hidden // 2) * 2 / hidden)
+    angles = torch.arange(positions)[:, None] * frequency
+    return F.pad(torch.cat([angles.sin(), angles.cos()], 1), (0, hidden % 2)) * (2 / hidden) ** 0.5
+
+
+class HGat(nn.Module):
+    """Fuses a relation and its head into the embeddings of a leaf.
+
+        e_ij = LeakyReLU(a_r . [W_r t_i ; W_r h_j]),  alpha = softmax over the head's tokens j,
+        t_i <- t_i + sum_j alpha_ij W_r h_j
+
+    W_r is 1 + U_r V_r of rank `rank`: full matrices of 32 relations would be 19 M parameters at width 768, and with the
+    identity a leaf begins as the text that it hangs on. The sum is taken before W_r, so that every relation is one
+    slice of the same two matrix products.
+    """
+
+    def __init__(self, hidden: int, relations: int, rank: int):
+        super().__init__()
+        self.relations, self.rank = relations, rank
+        self.down = nn.Parameter(torch.randn(hidden, relations * rank) / math.sqrt(hidden))
+        self.up = nn.Parameter(0.02 * torch.randn(relations * rank, hidden))
+        self.attend_leaf = nn.Parameter(torch.randn(relations, hidden) / math.sqrt(hidden))
+        self.attend_head = nn.Parameter(torch.randn(relations, hidden) / math.sqrt(hidden))
+
+    def forward(self, leaves: Tensor, relation: Tensor, roots: Tensor, span: Tensor) -> Tensor:
+        """leaves (B, G, d), relation (B, G), roots (B, L, d), span (B, G, L) bool -> (B, G, d)."""
+        # a_r . W_r x = (W_r^T a_r) . x, which needs no W_r x for every relation
+        # F.embedding and not [relation]: its backward pass is deterministic, on a GPU too
+        to_leaf = F.embedding(relation, self._transposed(self.attend_leaf))  # (B, G, d)
+        to_head = F.embedding(relation, self._transposed(self.attend_head))
+        scores = (leaves * to_leaf).sum(-1, keepdim=True) + to_head @ roots.mT  # (B, G, L)
+        scores = F.leaky_relu(scores, 0.2).masked_fill(~span, _UNSEEN)
+        mixed = scores.softmax(-1).to(roots.dtype) @ roots  # (B, G, d)
+        inner = (mixed @ self.down).unflatten(-1, (self.relations, self.rank))
+        chosen = F.one_hot(relation, self.relations)[..., None].to(inner.dtype)
+        return leaves + mixed + ((inner * chosen).flatten(-2) @ self.up)
+
+    def _transposed(self, vectors: Tensor) -> Tensor:
+        """(relations, d) -> W_r^T a_r of each relation, (relations, d)."""
+        up = self.up.view(self.relations, self.rank, -1)
+        down = self.down.view(-1, self.relations, self.rank)
+        return vectors + torch.einsum("drk,rk->rd", down, torch.einsum("rkd,rd->rk", up, vectors))
+
+
+class Block(nn.Module):
+    """A pre-norm transformer layer with an additive attention bias."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.heads, self.dropout = shape.heads, shape.dropout
+        self.norm1, self.norm2 = nn.LayerNorm(shape.hidden), nn.LayerNorm(shape.hidden)
+        self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden)
+        self.out = nn.Linear(shape.hidden, shape.hidden)
+        self.fc1 = nn.Linear(shape.hidden, shape.feed_forward)
+        self.fc2 = nn.Linear(shape.feed_forward, shape.hidden)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        """x (B, P, d), bias (B, H, P, P) -> (B, P, d)."""
+        B, P, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(B, P, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        drop = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=drop)
+        x = x + F.dropout(self.out(mixed.transpose(1, 2).reshape(B, P, d)), self.dropout, self.training)
+        return x + F.dropout(self.fc2(F.gelu(self.fc1(self.norm2(x)))), self.dropout, self.training)
+
+
+class Ranker(nn.Module):
+    """Scores entities as the tails of facts: what the encoder adds to the score of the counts.
+
+    It adds two things. Trust is what it changes in the weights of the counts' features and of the entity types, and
+    adds to the score of each root as a place of the entity's name: which counts to believe, given this text. To a place
+    it adds which of the entities of that name is meant there: weights of their types and of what they are to the head,
+    and the product of the root and of the entity's origin, which is its vector without its name. An origin counts only
+    where other files have the entity too, in training and in asking: of those that its file alone has, training would
+    know by heart where they stand. Likeness is the product of the leaf's query and the entity's vector, which is
+    composed of the pieces of its name, owner and package, its type and, where several files have it, one of its own.
+    All begin at 0, so that training begins at the counts. `gate` (conditions, 2) opens trust and likeness; it is chosen
+    on validation, and training does not read it.
+    """
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.shape = shape
+        d, conditions = shape.hidden, len(CONDITIONS)
+        self.token = nn.Embedding(shape.vocabulary, d)
+        self.root_position = nn.Embedding(shape.roots, d)
+        self.piece = nn.Embedding(tokens.LONGEST_WORD, d)
+        self.relation = nn.Embedding(shape.relations, d)
+        self.condition = nn.Embedding(conditions, d)
+        self.hgat = HGat(d, shape.relations, shape.relation_rank)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(d)
+        self.reach = nn.Parameter(torch.linspace(0.0, 4.0, shape.heads))  # p: how far each head sees undimmed
+        self.query, self.place_query, self.place_key = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
+        self.meaning, self.meant = nn.Linear(d, d), nn.Linear(d, shape.types + len(NEAR) + 1)
+        self.compose = nn.ModuleDict({name: nn.Linear(d, d, bias=False) for name, _ in PARTS})
+        self.kind = nn.Embedding(shape.types, d)
+        self.vector = nn.Embedding(1 + shape.own_vectors, d)  # the first is that of entities without one
+        self.strength = nn.Parameter(torch.zeros(conditions, shape.relations))
+        self.strength_of_places = nn.Parameter(torch.zeros(conditions, shape.relations))
+        self.strength_of_meaning = nn.Parameter(torch.zeros(1))
+        self.own_file = nn.Parameter(torch.ones(conditions, shape.relations))
+        self.trust, self.trust_beside_file = (nn.Linear(d, len(FEATURES) + shape.types) for _ in range(2))
+        self.register_buffer("gate", torch.ones(conditions, 2))
+        # Weights of the probabilities of predictions, fitted on validation: without the encoder, and as chosen there
+        self.register_buffer("of_references", torch.zeros(2, len(OF_REFERENCES)))
+        self.register_buffer("of_gaps", torch.zeros(2, len(OF_GAPS)))
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Starts attention near the identity (mimetic initialisation, arXiv 2305.09828) and positions as sinusoids.
+
+        A leaf begins as a mixture of the text that it hangs on, and an entity's vector as the pieces of its name, so
+        that a leaf is like what stands near it from the first step.
+        """
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        for table in (self.token, self.piece, self.relation):
+            nn.init.normal_(table.weight, std=self.shape.hidden**-0.5)
+        for linear in (self.trust, self.trust_beside_file, self.meant):
+            nn.init.zeros_(linear.weight)
+        self.root_position.weight.data.copy_(0.7 * sinusoids(self.shape.roots, self.shape.hidden))
+        with torch.no_grad():
+            identity = torch.eye(self.shape.hidden)
+            for block in self.blocks:
+                query, key, value = block.qkv.weight.chunk(3)
+                for weight, scale in ((query, 0.5), (key, 0.5), (value, 0.7), (block.out.weight, 0.7)):
+                    weight += scale * identity
+            for linear, scale in (
+                (self.query, 1.0), (self.meaning, 1.0), (self.compose["name"], 1.0), (self.compose["owner"], 0.3),
+            ):  # fmt: skip
+                linear.weight += scale * identity
+
+    # --- the encoder --------------------------------------------------------------------------------------------------
+
+    def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """roots, within (B, L), relation, condition (B, G), distance (B, G, L) -> roots (B, L, d), leaves (B, G, d).
+
+        A leaf reads the roots and itself: an answer does not depend on what else is asked, nor the text on any of it.
+        """
+        text = self._embedded(self._thinned(batch["roots"]), batch["within"])
+        leaves = self.token.weight[tokens.MASK] + self.relation(batch["relation"]) + self.condition(batch["condition"])
+        leaves = self.hgat(leaves, batch["relation"], text, batch["distance"] == 1)
+        hidden = self._encoded(torch.cat([text, leaves.to(text.dtype)], 1), batch["roots"], batch["distance"])
+        return hidden[:, : text.shape[1]], hidden[:, text.shape[1] :]
+
+    def _thinned(self, roots: Tensor) -> Tensor:
+        """In training, masks a share of the pieces at random, so that texts are not known by heart."""
+        if not self.training or not self.shape.token_dropout:
+            return roots
+        chosen = torch.rand(roots.shape, device=roots.device) < self.shape.token_dropout
+        return roots.masked_fill(chosen & (roots >= len(tokens.SPECIALS)), tokens.MASK)
+
+    def text_logits(self, roots: Tensor, within: Tensor, chosen: Tensor) -> Tensor:
+        """roots, within (B, L), chosen (B, L) bool -> (N, vocabulary) logits of the chosen roots, by the text alone."""
+        nothing = roots.new_zeros(len(roots), 0, roots.shape[1])
+        hidden = self._encoded(self._embedded(roots, within), roots, nothing)
+        return F.linear(hidden[chosen], self.token.weight)
+
+    def _embedded(self, roots: Tensor, within: Tensor) -> Tensor:
+        return self.token(roots) + self.root_position.weight[: roots.shape[1]] + self.piece(within)
+
+    def _encoded(self, x: Tensor, roots: Tensor, distance: Tensor) -> Tensor:
+        x = F.dropout(x, self.shape.dropout, self.training)
+        # In the format that the layers compute in: each would otherwise keep a copy of its own for the backward pass.
+        computed_in = (x[0, :1] @ self.token.weight[0]).dtype
+        bias = self._bias(roots, distance).to(computed_in)
+        for block in self.blocks:
+            x = block(x, bias)
+        return self.norm(x)
+
+    def _bias(self, roots: Tensor, distance: Tensor) -> Tensor:
+        """log(lambda) * GELU(sqrt(distance) - p) for each head; none for padding and other leaves: (B, H, P, P)."""
+        L, G = roots.shape[1], distance.shape[1]
+        place = torch.arange(L, device=roots.device)
+        chain = (place[:, None] - place[None, :]).abs().expand(len(roots), L, L)
+        steps = torch.cat([chain, distance], 1)  # (B, P, L): to the roots
+        decay = math.log(self.shape.decay) * F.gelu(steps.sqrt()[:, None] - self.reach[:, None, None])
+        decay = decay.masked_fill((roots == tokens.PAD)[:, None, None], _UNSEEN)  # (B, H, P, L)
+        to_leaves = torch.full((L + G, G), _UNSEEN, device=roots.device)
+        to_leaves[L:].fill_diagonal_(0)
+        return torch.cat([decay, to_leaves.to(decay.dtype).expand(*decay.shape[:2], L + G, G)], -1)
+
+    # --- scores -------------------------------------------------------------------------------------------------------
+
+    def entities(self, pieces: Tensor, kind: Tensor, vector: Tensor) -> Tensor:
+        """pieces (C, WIDTH), kind, vector (C) -> (C, 2, d), the vector of each and its origin."""
+        origin, begin, parts = self.kind(kind) + self.vector(vector), 0, {}
+        for name, most in PARTS:
+            part = pieces[:, begin : begin + most]
+            is_piece = (part != tokens.PAD)[..., None].to(origin.dtype)
+            bag = (self.token(part) * is_piece).sum(1) / is_piece.sum(1).clamp(min=1).sqrt()
+            parts[name] = self.compose[name](bag)
+            begin += most
+        origin = origin + parts["owner"] + parts["package"]
+        return torch.stack([origin + parts["name"], origin], 1)
+
+    def added(self, roots: Tensor, leaves: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Returns queries (B, G, d), what places say of entities (B, 1, L, ...), of the tail (B, G, L), and weights.
+
+        What they say of entities are `meanings` (d), and `meant` (types + NEAR + 1). The weights are of features
+        (B, G, FEATURES) and of types (B, G, types).
+        """
+        features, types = self.trusted(leaves)
+        return {
+            "queries": self.queries(leaves, batch),
+            "meanings": self.meanings(roots)[:, None],
+            "meant": self.meant(roots)[:, None] * self.shape.meanings,
+            "places": self.places(leaves, roots, batch),
+            "features": features,
+            "types": types,
+        }
+
+    def trusted(self, leaves: Tensor) -> tuple[Tensor, Tensor]:
+        """leaves (B, G, d) -> (B, G, FEATURES) and (B, G, types), what is added to the weights of the counts."""
+        return _parted(self.trust(leaves))
+
+    def queries(self, leaves: Tensor, batch: Batch) -> Tensor:
+        """leaves (B, G, d) -> (B, G, d), whose product with an entity's vector the encoder adds to its score."""
+        return self.query(leaves) * self._of(self.strength, batch)[..., None]
+
+    def places(self, leaves: Tensor, roots: Tensor, batch: Batch) -> Tensor:
+        """leaves (B, G, d), roots (B, L, d) -> (B, G, L), what the encoder adds to the score of a root as a place."""
+        scores = self.place_query(leaves) @ self.place_key(roots).mT / math.sqrt(self.shape.hidden)
+        return scores * self._of(self.strength_of_places, batch)[..., None] * self.shape.pointer
+
+    def meanings(self, roots: Tensor) -> Tensor:
+        """roots (B, L, d) -> (B, L, d), whose product with an entity's origin is added where its name stands."""
+        return self.meaning(roots) * (self.strength_of_meaning * self.shape.meanings / math.sqrt(self.shape.hidden))
+
+    def named(self, roots: Tensor, origins: Tensor, kind: Tensor, near: Tensor) -> Tensor:
+        """roots (B, L, d), origins (C, d), kind (C), near (B, C, NEAR + 1) -> (B, L, C).
+
+        It is what a root says of an entity, if the entity's name stands there. The last of `near` is whether other
+        files have it.
+        """
+        is_kind = F.one_hot(kind, self.shape.types).to(near.dtype).expand(len(near), -1, -1)
+        meant = self.meant(roots) @ torch.cat([is_kind, near], 2).mT * self.shape.meanings
+        return meant + (self.meanings(roots) @ origins.T) * near[:, None, :, -1]
+
+    def forward(self, batch: Batch, masked: Tensor | None = None) -> Any:
+        """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
+
+        The second ones leave the first as they are: likeness learns what trust, and the tails of the fact's own file
+        with weights of the counts beside them, do not explain. So trust is learned without these, as it is asked, and
+        no question has them. See `Collator` for the tensors of a batch.
+
+        Everything goes through here, because sharded weights are whole only inside: where `masked` (B, L) is given, it
+        returns logits of these roots instead, (N, vocabulary); of a batch of questions what is added to their scores,
+        see `added`; and of one without roots the vectors and origins of its entities, (C, 2, d).
+        """
+        if "roots" not in batch:
+            return self.entities(batch["pieces"], batch["kind"], batch["vector"])
+        if masked is not None:
+            return self.text_logits(batch["masked_roots"], batch["within"], masked)
+        roots, leaves = self.read(batch)
+        if "prior" not in batch:
+            return self.added(roots, leaves, batch)
+        first = {name: batch[name][0] for name in ("pieces", "kind", "vector", "name", "name_owner")}
+        trusting = batch["prior"] + _weighted(batch["features"], first["kind"], *self.trusted(leaves))
+        vectors, origins = self.entities(first["pieces"], first["kind"], first["vector"]).unbind(1)
+        places = batch["places"] + self.places(leaves, roots, batch)
+        meant = self.named(roots, origins, first["kind"], batch["near"])
+        with torch.autocast(roots.device.type, enabled=False):
+            trusting = trusting + pointed(places, meant, batch, first["name"], first["name_owner"])
+        alike = self.queries(leaves, batch) @ vectors.T
+        of_file = self._of(self.own_file, batch)[..., None] * torch.log1p(batch["own"])
+        of_file = of_file + _weighted(batch["features"], first["kind"], *_parted(self.trust_beside_file(leaves)))
+        return trusting, trusting.detach() + of_file + alike
+
+    @staticmethod
+    def _of(table: Tensor, batch: Batch) -> Tensor:
+        """(conditions, relations) -> (B, G), the entry of each question."""
+        return F.embedding(batch["condition"] * table.shape[1] + batch["relation"], table.reshape(-1, 1)).squeeze(-1)
+
+
+def _parted(added: Tensor) -> tuple[Tensor, Tensor]:
+    return added[..., : len(FEATURES)], added[..., len(FEATURES) :]
+
+
+def _weighted(features: Tensor, kind: Tensor, weights: Tensor, of_kinds: Tensor) -> Tensor:
+    """features (B, G, C, FEATURES), kind (C), weights (B, G, FEATURES), of_kinds (B, G, types) -> (B, G, C)."""
+    is_kind = F.one_hot(kind, of_kinds.shape[-1]).to(of_kinds.dtype)  # a product, whose gradient is deterministic
+    return (features @ weights[..., None]).squeeze(-1) + of_kinds @ is_kind.T
+
+
+def pointed(places: Tensor, meant: Tensor, batch: Batch, name: Tensor, owner: Tensor) -> Tensor:
+    """places (B, G, L), name and owner (C) of candidates -> (B, G, C) log(1 + sum of exp over the name's places).
+
+    `meant` (B, L, C) is added to a place for a candidate. A place after `owner.` of the candidate's owner, or after
+    `self.` of its class, counts more. The gradient of `total` is up to exp(15) where no place names a candidate, so
+    the caller switches off autocast: fp16 ends at 65,504, and that times 0 is NaN.
+    """
+    named = batch["word"][:, :, None] == name  # (B, L, C)
+    owned = named & (batch["owner"][:, :, None] == owner)
+    factor = meant.float().clamp(-MOST_MEANT, MOST_MEANT).exp()
+    named, owned = factor * named, factor * owned
+    places = places.float().clamp(max=15.0)
+    most = places.detach().amax(-1, keepdim=True).clamp(min=0)
+    weight = (places - most).exp()
+    after_self = weight * (batch["is_self"] == 1)[:, None]
+    total = weight @ named + batch["boost"][..., None] * (weight @ owned)
+    total = total + batch["sibling"] * (after_self @ named)
+    return torch.log1p(most.exp() * total.float().clamp(min=0))

@@ -1,0 +1,248 @@
+"""legal: the role of each sentence of a judgment, by an encoder of text that is multiplied into what counting reaches.
+
+Data: a folder of files with a sentence and its role in a line, JSON with segments and labels, or a CSV of text and
+label (see `documents`). The embedded default are generated judgments (see `generated`).
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lib.config.batches import slot_of
+from lib.config.files import read_bytes
+from lib.errors import BadInput, printable
+from lib.task import Batch, Task
+from workloads.legal import encoders, samples
+from workloads.legal.model import Network
+from workloads.legal.sentences import MARKS, final_marks
+from workloads.legal.settings import POSITIONS, Settings
+
+# Whatever reads, counts, evaluates or predicts is imported where it is used: a plan needs none of it.
+if TYPE_CHECKING:
+    from workloads.legal.data import Data
+    from workloads.legal.evaluation import Evaluator
+
+_KEPT = "learned.json"
+_MOST_KEPT = 2**26  # bytes
+
+
+class Legal(Task):
+    """Finds the role of each sentence of a judgment."""
+
+    Settings = Settings
+    sentinels = ("*.txt", "*.json", "*.jsonl", "*.csv")
+    selection = ("probability", "max")
+    shown = ("macro_f1", "network_macro_f1")
+    dials: ClassVar = {"workload.context.length": (64, 128, 256, 512)}
+    _learned: dict[str, Any] | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return self.config.workload
+
+    # --- data -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def homes(cls, folders: list[Path]) -> list[Path]:
+        """Returns the folders with judgments: not those of a mounted encoder, which has such files too."""
+        from workloads.legal import mounts
+
+        return mounts.homes(folders)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a loader worker needs: the evaluation stays in the training process."""
+        return {name: value for name, value in vars(self).items() if name != "evaluator"}
+
+    @cached_property
+    def data(self) -> "Data":
+        from lib.training.data import share
+        from workloads.legal.data import Data
+
+        return Data(self.source, self.settings, share(self.config.data.subset_ratio), self.config.seed)
+
+    def describe_data(self) -> str:
+        self.learned()
+        return f"{self.data.describe()}\n{self.data.about_lengths(self.padding())}"
+
+    def draw_data(self, folder: Path) -> list[Path]:
+        """Draws how often each role comes, and how long the inputs are; returns the pictures."""
+        from workloads.legal.evaluation import draw
+
+        self.learned()
+        return draw(self.data, folder)
+
+    def padding(self) -> float:
+        """Returns the share of padding in the first epoch's batches, which follows from the lengths of the inputs."""
+        from lib.training.order import buckets, permutation
+        from workloads.legal.contexts import padding
+
+        train, training, seed = self.data.part("train"), self.config.training, self.config.seed
+        batch, pool = training.effective_batch, self.config.data.buckets
+        order = buckets(train.lengths, seed, 0, batch, pool) if pool else permutation(seed, 0, len(train))
+        window = self.settings.head.read_together or 1
+        return padding(train.lengths[order], slot_of(training), int(train.filled.sum()), window)
+
+    def batch_share(self) -> float:
+        """Returns how large a training batch is on average, as a share of the largest that can be."""
+        self.learned()
+        largest = self.settings.context.length * (self.settings.head.read_together or 1)
+        return float(self.data.part("train").filled.mean()) / (1 - self.padding()) / largest
+
+    def fingerprint(self) -> str:
+        return self.data.fingerprint()
+
+    def datasets(self) -> dict[str, Any]:
+        self.learned()
+        return self.data.datasets()
+
+    def collate(self, samples_: list[Any], generator: torch.Generator) -> Batch:
+        pad, size = self.learned()["tokenizer"]["pad"], self.settings.head.read_together
+        return samples.in_windows(samples_, pad, size) if size else samples.collated(samples_, pad)
+
+    def example_batch(self, size: int, device: torch.device) -> Batch:
+        settings = self.settings
+        return samples.example(size, settings.context.length, POSITIONS, device, settings.head.read_together)
+
+    # --- what is learned from data --------------------------------------------------------------------------------
+
+    def learned(self) -> dict[str, Any]:
+        """Returns the names of roles and categories, the chosen encoder, its tokenizer, final marks, and the counts."""
+        if self._learned is None:
+            self._learned = self._learn()
+            self.data.learned = self._learned
+        return self._learned
+
+    def _learn(self) -> dict[str, Any]:
+        data, chosen = self.data, encoders.choose(self.settings.encoder)
+        found = {
+            "classes": data.found_classes,
+            "categories": data.found_categories,
+            "class_weights": data.class_weights.tolist(),
+            "encoder": chosen,
+            "tokenizer": encoders.tokenizer(self.settings.encoder, chosen, data.training_sentences),
+            "final_marks": final_marks(data.training_sentences),
+        }
+        return {**found, "counts": dict(data.counts)}
+
+    def take_learned(self, values: Mapping[str, Any]) -> None:
+        """Takes what `learned` returned. Raises BadInput where that is of another kind."""
+        values = {"final_marks": MARKS, **values}  # which an earlier version did not have
+        wanted = {"classes": list, "categories": list, "class_weights": list, "encoder": dict, "tokenizer": dict}
+        wanted |= {"counts": dict, "final_marks": str}
+        if wrong := [name for name, kind in wanted.items() if not isinstance(values.get(name), kind)]:
+            raise BadInput(f"What was learned from data lacks {', '.join(wrong)}, so the weights cannot be used.")
+        names, outputs = values["classes"], self.settings.outputs
+        if not 2 <= len(names) <= outputs or len(values["class_weights"]) != len(names) or not _are_texts(names):
+            raise BadInput(f"What was learned from data names {len(names)} roles, and the network has {outputs}.")
+        encoders.check(values["encoder"])
+        if values == self._learned:
+            return
+        for name in ("evaluator", "data"):
+            vars(self).pop(name, None)
+        self._learned = values
+        self.data.learned = self._learned
+
+    def keep(self, folder: Path) -> None:
+        """Writes all that was learned, so that a later session neither fits the counts again nor chooses again."""
+        (folder / _KEPT).write_text(json.dumps(self.learned()), "utf-8")
+
+    def take_kept(self, folder: Path) -> str:
+        try:
+            self.take_learned(json.loads(read_bytes(folder / _KEPT, _MOST_KEPT)))
+        except (OSError, ValueError, RecursionError) as error:
+            return f"What the run learned from its data cannot be read ({printable(error)}); it is learned again."
+        begun, asked = self.learned()["encoder"]["weights"], self.settings.encoder.weights
+        if begun or not asked:
+            return ""
+        return f"The run began with an encoder from scratch and goes on with it, although {printable(asked)} is named."
+
+    # --- training -------------------------------------------------------------------------------------------------
+
+    def model(self) -> nn.Module:
+        settings = self.settings
+        chosen = self._learned["encoder"] if self._learned else encoders.choose(settings.encoder)
+        encoder = encoders.build(self, settings.encoder, chosen, settings.context.length)
+        return Network(encoder, POSITIONS, settings.outputs, settings.head)
+
+    def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
+        """Gives the head a rate of its own, and each layer of the encoder less the further it is from the head."""
+        rates, below = self.settings.rates, encoders.depths(model.encoder)  # type: ignore[arg-type]
+        trained = {name: below[name] for name, p in model.encoder.named_parameters() if p.requires_grad}  # type: ignore
+        head = ["inner.*", "output.*", "norm.*", *(["document.*"] if self.settings.head.read_together else [])]
+        groups: list[dict[str, Any]] = [{"names": head, "lr": rates.head}]
+        for depth in sorted(set(trained.values())):
+            names = [f"encoder.{name}" for name, own in trained.items() if own == depth]
+            groups.append({"names": names, "lr": rates.layer_decay**depth})
+        return groups
+
+    def count(self, batch: Batch) -> dict[str, float]:
+        return {"loss": float(batch["weight"].sum())}
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        padding = 1 - batch["mask"].float().mean()
+        return {"loss": self.summed(model(batch), batch)}, {"padding": padding}
+
+    def summed(self, logits: Tensor, batch: Batch) -> Tensor:
+        """(sentences, outputs) -> the weighted sum of their losses; outputs without a role are left out."""
+        losses = F.cross_entropy(self.of_roles(logits), batch["labels"].flatten(), reduction="none")
+        if focal := self.settings.loss.focal:
+            losses = losses * (1 - torch.exp(-losses)) ** focal
+        return (losses * batch["weight"].flatten()).sum()
+
+    def of_roles(self, logits: Tensor) -> Tensor:
+        """(sentences, outputs) -> (sentences, roles); a plan, which knows no roles, has all of them."""
+        return logits[:, : len(self._learned["classes"])].float() if self._learned else logits.float()
+
+    # --- evaluation -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def evaluator(self) -> "Evaluator":
+        from workloads.legal.evaluation import Evaluator
+
+        self.learned()
+        return Evaluator(self.data)
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
+        """Returns the figures of the network multiplied into the counts; on the validation set chooses their shares."""
+        total = count = 0.0
+        parts, numbers = [], []
+        for batch in loader:
+            logits = model(batch)
+            total += float(self.summed(logits, batch))
+            count += self.count(batch)["loss"]
+            parts.append(F.log_softmax(self.of_roles(logits), -1).cpu())
+            numbers.append(batch["number"].flatten().cpu())
+        found = samples.in_order(torch.cat(parts), torch.cat(numbers))
+        return {"loss": total / count, **self.evaluator.judge(model, found, loader.dataset.part)}  # type: ignore
+
+    def baseline(self) -> dict[str, float]:
+        """Returns what the strongest counting reaches on the test, without a network."""
+        return self.evaluator.baseline()
+
+    def report(self, metrics: Mapping[str, float], folder: Path) -> str:
+        """Writes evaluation.csv and the figures of the test into the run's folder; returns the tables as text."""
+        return f"{self.evaluator.report(folder)}\n{self.data.about_lengths(self.padding())}"
+
+    # --- prediction -----------------------------------------------------------------------------------------------
+
+    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
+        """Returns the sentences with roles and probabilities of each judgment in a text file or a folder of these.
+
+        Writes a file of JSON lines and a page of HTML for each into `out`.
+        """
+        from workloads.legal.prediction import predict
+
+        if not isinstance(source, Path):
+            raise BadInput("Give one text file, or a folder of text files, to predict.")
+        self.learned()
+        return predict(self, models, source, out)
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)

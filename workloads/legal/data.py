@@ -1,0 +1,221 @@
+"""The data of a run: judgments that are read or made up, their parts, and all that is learned of the training's."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lib.errors import BadInput, printable
+from lib.machine import disk, platform
+from lib.report.progress import working
+from workloads.legal import counting, documents, generated, splits
+from workloads.legal.contexts import Inputs, Texts
+from workloads.legal.counting import packing
+from workloads.legal.counting.features import position_features
+from workloads.legal.counting.stack import Stack
+from workloads.legal.document import Document
+from workloads.legal.samples import Sentences, Windows
+from workloads.legal.settings import CATEGORIES, Settings
+from workloads.legal.tokens import Tokens
+
+# The code that makes the cached counts
+_MAKERS = sorted(Path(counting.__file__).parent.glob("*.py"))
+
+
+def _content(chosen: Sequence[Document]) -> str:
+    """Returns a hash of what documents say."""
+    digest = hashlib.sha256()
+    for one in chosen:
+        facts = [one.name, one.category, list(one.sentences), list(one.roles)]
+        digest.update(json.dumps(facts).encode())
+    return digest.hexdigest()
+
+
+class Data:
+    """Judgments and their parts. Each is read or computed once, when it is first needed.
+
+    `share` of the training documents are used. `learned` has what an earlier session, or `Legal.learned`, found.
+    """
+
+    def __init__(self, source: Path | None, settings: Settings, share: float, seed: int):
+        self.source, self.settings, self.share, self.seed = source, settings, share, seed
+        self.learned: Mapping[str, Any] = {}
+        self._samples: dict[str, Sentences | Windows] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what collating needs: a loader worker gets its samples from the data set."""
+        kept = ("source", "settings", "share", "seed", "learned")
+        return {name: value for name, value in vars(self).items() if name in kept} | {"_samples": {}}
+
+    # --- documents and parts --------------------------------------------------------------------------------------
+
+    @cached_property
+    def documents(self) -> list[Document]:
+        """All of them, with their roles. Raises BadInput."""
+        if self.source is None:
+            made = generated.judgments(self.settings.generator)
+            return [Document(name, category, tuple(texts), tuple(roles)) for name, category, texts, roles in made]
+        return documents.read(self.source, self.settings.names, self.settings.bad_input_limit)
+
+    @cached_property
+    def dealt(self) -> splits.Parts:
+        """The numbers of the documents of each part; a share is of the training alone. Raises BadInput."""
+        own = self.settings.split
+        return splits.deal(
+            self.documents, own.folds, own.fold, own.by, own.partition, own.validation, self.share, own.given
+        )
+
+    @cached_property
+    def parts(self) -> dict[str, list[Document]]:
+        """The documents of "train", "validation" and "test". Raises BadInput for a document in two of them."""
+        return {name: [self.documents[n] for n in chosen] for name, chosen in self.dealt.by_name().items()}
+
+    def fingerprint(self) -> str:
+        """Hashes what the judgments say, and how they are divided."""
+        own = self.settings.split
+        parts, _ = splits.of_files(self.documents) if own.given else ([], [])
+        return hashlib.sha256(f"{own} {_content(self.documents)}{''.join(parts)}".encode()).hexdigest()
+
+    @cached_property
+    def found_classes(self) -> list[str]:
+        """The roles of the data, or those of the configuration. Raises BadInput where there are too many."""
+        names = list(self.settings.names or documents.class_names(self.documents, self.settings.outputs))
+        if len(names) < 2:
+            raise BadInput("The data has fewer than two roles, so there is nothing to tell apart. Look at data.dir.")
+        return names
+
+    @cached_property
+    def found_categories(self) -> list[str]:
+        names = sorted({one.category for one in self.parts["train"] if one.category})
+        return names[:CATEGORIES]
+
+    # --- what was learned -----------------------------------------------------------------------------------------
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self.learned.get("classes") or self.found_classes)
+
+    @cached_property
+    def stack(self) -> Stack:
+        """The counts, of all documents that are not tested."""
+        return Stack.from_json(self.counts["stack"])
+
+    @cached_property
+    def held_out(self) -> dict[str, np.ndarray]:
+        """(sentences, classes) scores of each counted validation document, by counts that did not see it."""
+        shape = {one.name: (len(one), len(self.classes)) for one in self.parts["validation"]}
+        packed = self.counts["held_out"]
+        return {name: packing.unpacked_array(text, "<f4", shape[name]) for name, text in packed.items()}
+
+    @cached_property
+    def counts(self) -> Mapping[str, Any]:
+        """The `stack` and `held_out` as JSON has them: as they were learned, cached on this machine, or fitted now.
+
+        A cache that cannot be read or written changes nothing.
+        """
+        if "counts" in self.learned:
+            return self.learned["counts"]
+        counted = [*self.parts["train"], *self.parts["validation"]]
+        makers = [file.read_text("utf-8") for file in _MAKERS]
+        facts = [_content(counted), len(self.parts["train"]), self.classes, self.seed, makers]
+        key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+        path = platform.detect().scratch_dir / "legal" / f"counts-{key}.json"
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads(path.read_text("utf-8"))
+        with working("Counting words for what the network has to beat"):
+            stack = Stack.fit(counted, self.classes, self.seed)
+        names = [one.name for one in self.parts["validation"] if one.name in stack.held_out]
+        held_out = {name: packing.packed_array(stack.held_out[name], "<f4") for name in names}
+        found = {"stack": stack.as_json(), "held_out": held_out}
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with disk.whole(path, cache=True) as aside:
+                aside.write_text(json.dumps(found), "utf-8")
+        return found
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        return Tokens(self.learned["tokenizer"])
+
+    # --- samples --------------------------------------------------------------------------------------------------
+
+    def datasets(self) -> dict[str, Sentences | Windows]:
+        return {name: self.part(name) for name in self.parts}
+
+    def part(self, name: str) -> Sentences | Windows:
+        """Returns the samples of a part, whose sentences are cut into tokens once."""
+        if name not in self._samples:
+            self._samples[name] = self.samples(self.parts[name], name)
+        return self._samples[name]
+
+    def samples(self, chosen: Sequence[Document], part: str) -> Sentences | Windows:
+        """Returns the samples of some documents, sentences or windows of them; those without roles are labelled 0."""
+        context, tokens, size = self.settings.context, self.tokens, self.settings.head.read_together
+        texts = Texts([tokens.numbers(document.sentences) for document in chosen])
+        inputs = Inputs(texts, context.mode, context.length, tokens.cls, tokens.sep)
+        labels = self.labels(chosen)
+        categories = {name: number for number, name in enumerate(self.learned["categories"], 1)}
+        sentences = Sentences(
+            part,
+            inputs,
+            np.concatenate([position_features(document) for document in chosen]),
+            np.repeat([categories.get(one.category, 0) for one in chosen], [len(one) for one in chosen]),
+            labels,
+            self.class_weights[labels],
+        )
+        return Windows(sentences, size) if size else sentences
+
+    def labels(self, chosen: Sequence[Document]) -> np.ndarray:
+        """(sentences) the number of each role; 0 where a document has none."""
+        number = {name: place for place, name in enumerate(self.classes)}
+        return np.array([number[role] for one in chosen for role in one.roles or [self.classes[0]] * len(one)])
+
+    @cached_property
+    def class_weights(self) -> np.ndarray:
+        """(classes) the weight of each role in the loss: its rarity to a power, 1 for a mean training sentence."""
+        if "class_weights" in self.learned:
+            return np.array(self.learned["class_weights"])
+        counts = self.class_counts
+        rarity = (counts.sum() / np.maximum(counts, 1)) ** self.settings.loss.class_weights
+        return rarity * counts.sum() / (rarity * counts).sum()
+
+    @cached_property
+    def class_counts(self) -> np.ndarray:
+        """(classes) the training sentences of each role."""
+        return np.bincount(self.labels(self.parts["train"]), minlength=len(self.classes))
+
+    @property
+    def training_sentences(self) -> list[str]:
+        return [sentence for document in self.parts["train"] for sentence in document.sentences]
+
+    # --- descriptions ---------------------------------------------------------------------------------------------
+
+    def describe(self) -> str:
+        """Returns where the judgments come from, how many there are, and what a reader should know of their parts."""
+        where = f"Data: {self.source}" if self.source else (
+            "No data was given or found mounted. The embedded default is used: "
+            f"{len(self.documents)} generated judgments"
+        )  # fmt: skip
+        sizes = ", ".join(
+            f"{sum(map(len, chosen)):,} sentences of {len(chosen):,} documents in {part}"
+            for part, chosen in self.parts.items()
+        )
+        names = ", ".join(printable(name, most=40) for name in self.classes)
+        notes = "".join(f"\n{note}" for note in self.dealt.notes)
+        hint = " These are numbers: a file labels.txt beside the documents, with a line `0 NAME` for each, names them."
+        return f"{where}. {sizes}.{notes}\nRoles: {names}.{hint if all(map(str.isdecimal, self.classes)) else ''}"
+
+    def about_lengths(self, padded: float) -> str:
+        """Returns a sentence on the tokens of training inputs, those that are cut, and the padding of their batches."""
+        lengths, most = self.part("train").inputs.lengths, self.settings.context.length
+        half, nearly, longest = np.percentile(lengths, [50, 95, 100]).astype(int)
+        return (
+            f"Tokens of an input: median {half}, 95 % have at most {nearly}, the longest {longest}; "
+            f"{(lengths == most).sum():,} are full at {most}. Padding: {padded:.1%} of a batch; to {most} it would be "
+            f"{1 - lengths.mean() / most:.1%}."
+        )

@@ -1,0 +1,250 @@
+"""Roles by counts, by the network, and by both multiplied: the network's weight, tables with intervals, figures."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from lib.report import figure
+from lib.report.result import write_table
+from lib.scores import Interval, concluded
+from lib.text import aligned
+from workloads.legal import figures, judging
+from workloads.legal.counting.linear import log_softmax
+from workloads.legal.data import Data
+from workloads.legal.model import Network
+
+# Rows of the tables, from the least to the most
+MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", "words in context", "runs of roles"
+COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
+NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
+WEIGHTS = tuple(np.arange(0, 1.01, 0.125).tolist())  # of the network beside the counts
+_ROUNDS = 10
+# Of an encoder with published weights: what ten documents of the sample corpus chose. One from scratch only ties.
+PUBLISHED_WEIGHT = 0.5
+POWERS = tuple((2.0 ** np.arange(-2, 1.1, 0.25)).tolist())  # of the product: how sure it is, and not of what
+
+
+class Evaluator:
+    """Judges all methods on the parts of some data."""
+
+    def __init__(self, data: Data):
+        self.data, self.classes = data, data.classes
+        self._counted: dict[str, dict[str, np.ndarray]] = {}
+        self._tested: tuple[np.ndarray, float] | None = None
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        return self.data.stack.offsets
+
+    def judge(self, model: Network, network: np.ndarray, part: str) -> dict[str, float]:
+        """Returns the figures of (sentences, classes) log-probabilities multiplied into the counts.
+
+        On the validation documents the model's weight and power are chosen first. Models are compared there by their
+        `probability`, which is that under the best weight, so that none gains by having chosen another one.
+        """
+        truth, best = self.truth(part), None
+        if part == "validation":
+            weight, best = self.chosen_weight(network, part)
+            model.weight.fill_(weight)
+            rows = self.multiplied(network, float(model.weight), part)
+            model.power.fill_(max(POWERS, key=lambda power: _logs(power * rows[BOTH], truth).mean()))
+        weight = float(model.weight)
+        if part == "test":
+            self._tested = network, weight
+        rows = self.multiplied(network, weight, part)
+        found = self._figures(self.confusions(rows[BOTH], part))
+        found["probability"] = probability(rows[PRODUCT], truth) if best is None else best
+        if part != "test":  # whose report has a row for the network alone
+            alone = judging.scores(self.confusions(network, part).sum(0))
+            found |= {"network_macro_f1": float(alone[0]), "network_weight": weight}
+        return found
+
+    def chosen_weight(self, network: np.ndarray, part: str) -> tuple[float, float]:
+        """Returns a weight, and the probability of the right roles under the best one.
+
+        The weight is that nearest to the usual one, out of those as good as the best as far as the documents can tell.
+        As good: the right roles are as probable but for one standard error (Breiman et al., 1984). Probabilities change
+        little by little with a weight, where the F1 of a few documents jumps.
+        """
+        truth, lengths = self.truth(part), [len(document) for document in self.data.parts[part]]
+        rows = {weight: self.multiplied(network, weight, part)[PRODUCT] for weight in WEIGHTS}
+        logs = {weight: fitted_logs(product, truth) for weight, product in rows.items()}
+        most = max(logs.values(), key=np.mean)
+        behind = {weight: most - own for weight, own in logs.items()}
+        alike = [w for w, own in behind.items() if own.mean() <= standard_error(own, lengths)]
+        usual = PUBLISHED_WEIGHT if self.data.learned["encoder"]["weights"] else 0.0
+        return min(alike, key=lambda weight: (abs(weight - usual), weight)), float(np.exp(most.mean()))
+
+    def truth(self, part: str) -> np.ndarray:
+        """(sentences) the number of each role."""
+        return self.data.labels(self.data.parts[part])
+
+    def baseline(self) -> dict[str, float]:
+        """Returns the figures of the counts with offsets on the test."""
+        rows = self.counted("test")
+        found = self._figures(self.confusions(rows[STRONGEST], "test"))
+        return {**found, "probability": probability(rows[COUNTS], self.truth("test"))}
+
+    def _figures(self, counts: np.ndarray) -> dict[str, float]:
+        pooled = counts.sum(0)
+        found = dict(zip(judging.METRICS, judging.scores(pooled).tolist(), strict=True))
+        f1 = 2 * pooled.diagonal() / np.maximum(pooled.sum(0) + pooled.sum(1), 1)
+        return {**found, **{f"f1_{name}": float(f1[k]) for k, name in enumerate(self.classes) if pooled[k].sum()}}
+
+    # --- scores -------------------------------------------------------------------------------------------------------
+
+    def counted(self, part: str) -> dict[str, np.ndarray]:
+        """Returns (sentences, classes) scores of every method that counts; they are kept.
+
+        Of validation documents, which are counted too, there are those of the whole alone, by counts without them.
+        """
+        if part not in self._counted:
+            self._counted[part] = held_out(self.data) if part == "validation" else counted(self.data, part)
+        return self._counted[part]
+
+    def multiplied(self, network: np.ndarray, weight: float, part: str) -> dict[str, np.ndarray]:
+        """Returns the scores of the rows that a network has a share in."""
+        product = self.counted(part)[COUNTS] + weight * network
+        return {NETWORK: network, PRODUCT: product, BOTH: product + self.offsets}
+
+    def confusions(self, scores: np.ndarray, part: str) -> np.ndarray:
+        """Returns (documents, classes, classes)."""
+        documents = self.data.parts[part]
+        ends = np.cumsum([len(document) for document in documents])[:-1]
+        truth = np.split(self.truth(part), ends)
+        return judging.confusions(truth, np.split(scores.argmax(1), ends), len(self.classes))
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    def report(self, folder: Path) -> str:
+        """Writes evaluation.csv, answers.csv and figures of the test; returns the tables as text.
+
+        Raises RuntimeError before the first evaluation on the test set.
+        """
+        if self._tested is None:
+            raise RuntimeError("There are no answers to report. Call `evaluate` on the test set before `report`.")
+        network, weight = self._tested
+        rows = {**self.counted("test"), **self.multiplied(network, weight, "test")}
+        counts = {name: self.confusions(scores, "test") for name, scores in rows.items()}
+        write_table(folder / "evaluation.csv", self._csv(counts))
+        write_table(folder / "answers.csv", self._answers(rows))
+        pooled = counts[BOTH].sum(0)
+        figure.confusion(pooled, self.classes, folder / "plots" / "confusion.png", "sentences")
+        draw(self.data, folder / "plots")
+        return self._text(counts, weight, len(self.data.parts["test"]))
+
+    def _answers(self, rows: Mapping[str, np.ndarray]) -> Iterator[list[object]]:
+        """Yields each sentence of the test with its role and the one that each method gives it."""
+        yield ["document", "sentence", "role", *rows]
+        guesses = np.stack([scores.argmax(1) for scores in rows.values()], 1)
+        places = ((one, number) for one in self.data.parts["test"] for number in range(len(one)))
+        for (document, number), guess in zip(places, guesses, strict=True):
+            roles = [document.roles[number], *(self.classes[k] for k in guess)]
+            yield [document.name, number + 1, *roles]
+
+    def _text(self, counts: Mapping[str, np.ndarray], weight: float, documents: int) -> str:
+        head = ["", "macro F1", "weighted F1", "accuracy", f"macro F1 above {STRONGEST!r}"]
+        table = [head]
+        for name, own in counts.items():
+            judged = judging.judge(own)
+            above = "" if name == STRONGEST else judging.gain(own, counts[STRONGEST])["macro_f1"].signed
+            table.append([name, *(str(judged[metric]) for metric in judging.METRICS), above])
+        gain = judging.gain(counts[BOTH], counts[STRONGEST])["macro_f1"]
+        roles = aligned(judging.report(counts[BOTH].sum(0), self.classes), left={0})
+        return (
+            f"{aligned(table, left={0})}\n"
+            f"In brackets: 95 % of {judging.DRAWS:,} draws of the {documents} test documents; gains are paired. The "
+            f"network counts {weight:g} (0 to 1) beside the counts.\n"
+            f"{concluded(repr(BOTH), STRONGEST, 'macro F1', gain, documents, 'document')}\n\n"
+            f"Roles by {BOTH!r}:\n{roles}"
+        )
+
+    def _csv(self, counts: Mapping[str, np.ndarray]) -> list[list[object]]:
+        bounds = [f"{metric}{end}" for metric in judging.METRICS for end in ("", "_low", "_high")]
+        head = ["method", *bounds, *(f"gain_{name}" for name in bounds), *(f"f1_{name}" for name in self.classes)]
+        rows: list[list[object]] = [head]
+        for name, own in counts.items():
+            cells = [*_cells(judging.judge(own)), *_cells(judging.gain(own, counts[STRONGEST]))]
+            f1 = self._figures(own)
+            rows.append([name, *cells, *(f"{f1[key]:.6f}" if (key := f"f1_{c}") in f1 else "" for c in self.classes)])
+        return rows
+
+
+def probability(scores: np.ndarray, truth: np.ndarray) -> float:
+    """Returns the geometric mean of the probabilities of the right roles, of (sentences, classes) scores.
+
+    They are those under the power and the offsets of roles that fit these sentences best: what a method knows, whatever
+    it takes for common.
+    """
+    return float(np.exp(fitted_logs(scores, truth).mean()))
+
+
+def fitted_logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Returns (sentences) the logarithms of these probabilities."""
+    there = np.bincount(truth, minlength=scores.shape[1]) + 0.5
+    found = []
+    for power in POWERS:
+        offsets = np.zeros(scores.shape[1])
+        for _ in range(_ROUNDS):  # of iterative scaling: as many of each role as there are
+            shares = np.exp(log_softmax(power * scores + offsets))
+            offsets += np.log(there / (shares.sum(0) + 0.5))
+        found.append(_logs(power * scores + offsets, truth))
+    return max(found, key=np.mean)
+
+
+def standard_error(values: np.ndarray, lengths: Sequence[int]) -> float:
+    """Returns that of the mean of (sentences) values, of which those of a document belong together.
+
+    Documents are drawn, and not sentences, which are alike within one (Cochran, Sampling Techniques, 1977, 9A.1). A
+    single document tells nothing: infinity.
+    """
+    if len(lengths) < 2:
+        return float("inf")
+    sums = np.add.reduceat(values, np.cumsum([0, *lengths[:-1]]))
+    spread = ((sums - np.asarray(lengths) * values.mean()) ** 2).sum() * len(lengths) / (len(lengths) - 1)
+    return float(np.sqrt(spread) / len(values))
+
+
+def _logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    return log_softmax(scores)[np.arange(len(truth)), truth]
+
+
+def draw(data: Data, folder: Path) -> list[Path]:
+    """Draws how often each role comes in each part of the data, and how long the training inputs are."""
+    labels = {part: data.labels(chosen) for part, chosen in data.parts.items()}
+    number = {part: np.bincount(own, minlength=len(data.classes)) for part, own in labels.items()}
+    lengths = data.part("train").inputs.lengths
+    return [
+        figures.classes(number, data.classes, folder / "classes.png"),
+        figures.lengths(lengths, data.settings.context.length, folder / "lengths.png"),
+    ]
+
+
+def held_out(data: Data) -> dict[str, np.ndarray]:
+    """Returns the scores of the validation documents by counts that did not see them."""
+    found = [
+        data.held_out[one.name] if one.name in data.held_out else data.stack.scores(one)
+        for one in data.parts["validation"]
+    ]
+    product = np.concatenate(found).astype(np.float64)
+    return {COUNTS: product, STRONGEST: product + data.stack.offsets}
+
+
+def counted(data: Data, part: str) -> dict[str, np.ndarray]:
+    """Returns (sentences, classes) scores of every method that counts, by its name."""
+    stack, documents = data.stack, data.parts[part]
+    parts = [stack.parts(document) for document in documents]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    product = np.concatenate([stack.scores(document) for document in documents])
+    commonest = np.zeros_like(product)
+    commonest[:, data.class_counts.argmax()] = 1
+    return {
+        MAJORITY: commonest, SENTENCE: joined["sentence"], CONTEXT: joined["context"], CHAIN: joined["crf"],
+        COUNTS: product, STRONGEST: product + stack.offsets,
+    }  # fmt: skip
+
+
+def _cells(judged: Mapping[str, Interval]) -> list[str]:
+    return [f"{value:.6f}" for one in judged.values() for value in (one.value, one.low, one.high)]

@@ -1,0 +1,217 @@
+"""Judgments dealt to training, validation and test: whole ones, by folds or by category, and checked for leaks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lib.errors import BadInput, printable
+from lib.training.splits import makes_a_split, part_of, stratify
+from workloads.legal.document import Document
+
+LONG = 5  # words; shorter sentences ("Appeal dismissed") stand in many judgments and give nothing away
+_SAME = 0.5  # share of a document's long sentences in another one that makes both the same judgment
+_FEWEST = 3  # long sentences that can show it
+_NAMED = 3  # documents that a message names
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Sorted numbers of documents, and sentences on what a reader should know."""
+
+    train: tuple[int, ...]
+    validation: tuple[int, ...]
+    test: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+    def by_name(self) -> dict[str, tuple[int, ...]]:
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+
+def deal(
+    documents: Sequence[Document],
+    folds: int = 5,
+    fold: int = 0,
+    by: str = "document",
+    seed: int = 0,
+    validation: float = 0.15,
+    subset_ratio: float = 1.0,
+    given: bool = True,
+) -> Parts:
+    """Deals documents: one fold of `folds` is the test, and a share of the others validates. Raises BadInput.
+
+    By "category" each category is a fold, in alphabetical order. Otherwise parts that files are `given` names for
+    count, and what they lack is dealt from the training documents. A subset is one of the training documents, and a
+    smaller one is part of a larger one.
+    """
+    names = [document.name for document in documents]
+    order = sorted(range(len(documents)), key=names.__getitem__)  # the parts hang on names, not on the order of files
+    ordered = [documents[place] for place in order]
+    own, notes = of_files(ordered, fold) if given and by == "document" else ([""] * len(ordered), [])
+    held_out, validating = (np.array([part == name for part in own]) for name in ("test", "validation"))
+    if by == "category":
+        held_out, notes = _by_category(ordered, fold)
+    elif by != "document":
+        raise BadInput(f"workload.split.by is {printable(repr(by))}; it is document or category.")
+    elif not held_out.any():
+        rest = np.flatnonzero(~validating)
+        held_out[rest] = _by_document([ordered[place] for place in rest], folds, fold, seed)
+    if validation and not validating.any():
+        rest = np.flatnonzero(~held_out)
+        validating[rest[_dealt([ordered[place] for place in rest], [1 - validation, validation], seed) == 1]] = True
+    parts = {"train": ~held_out & ~validating, "validation": validating, "test": held_out}
+    by_name = {name: [order[place] for place in np.flatnonzero(part)] for name, part in parts.items()}
+    chosen = {name: tuple(sorted(part)) for name, part in by_name.items()}
+    _refuse_empty(chosen, bool(validation))
+    notes += check_leaks(documents, chosen)
+    return Parts(**{**chosen, "train": _subset(by_name["train"], subset_ratio, seed)}, notes=tuple(notes))
+
+
+def of_files(documents: Sequence[Document], fold: int = 0) -> tuple[list[str], list[str]]:
+    """Returns the part of each document by its file's name, "" where these make no split, and a sentence on it."""
+    parts = [part_of(Path(document.file)) for document in documents]
+    if makes_a_split(parts):
+        if fold and "test" in parts:
+            raise BadInput(
+                f"workload.split.fold is {fold}, and the files' own test has no folds. Set workload.split.given: false "
+                "to deal all documents."
+            )
+        return parts, ["The split is that of the files' names; workload.split.given: false deals the documents anew."]
+    names = ", ".join(sorted({*parts}))
+    lacks = f"Files are named for {names} and none is named for train, so the documents are dealt anew."
+    return [""] * len(parts), [lacks] if len({*parts} - {"train"}) > 1 and "" not in parts else []
+
+
+def _by_document(documents: Sequence[Document], folds: int, fold: int, seed: int) -> np.ndarray:
+    if len(documents) < 2:
+        raise BadInput("There is one document alone, and whole documents are trained on and tested. Give several.")
+    if not 2 <= folds <= len(documents):
+        raise BadInput(
+            f"workload.split.folds is {folds}, and there are {len(documents)} documents: take 2 to {len(documents)} "
+            "folds. A .txt file has several documents where blank lines part them, a .csv file where it has a column "
+            "`document`."
+        )
+    if not 0 <= fold < folds:
+        raise BadInput(f"workload.split.fold is {fold}; the {folds} folds are 0 to {folds - 1}.")
+    return _dealt(documents, [1 / folds] * folds, seed) == fold
+
+
+def _by_category(documents: Sequence[Document], fold: int) -> tuple[np.ndarray, list[str]]:
+    categories = categories_of(documents)
+    if len(categories) < 2:
+        raise BadInput(
+            f"The documents have {len(categories)} categories, and a category can be held out of two or more. Put a "
+            "categories.txt beside the documents (a line each: category, tab, names), or take workload.split.by: "
+            "document."
+        )
+    if not 0 <= fold < len(categories):
+        raise BadInput(
+            f"workload.split.fold is {fold}; by category the folds are 0 to {len(categories) - 1}: "
+            f"{', '.join(map(printable, categories))}."
+        )
+    held_out = np.array([document.category == categories[fold] for document in documents])
+    return held_out, [f"The test is the category {printable(categories[fold])}; training knows none of it."]
+
+
+def categories_of(documents: Sequence[Document]) -> list[str]:
+    """Returns the known categories in alphabetical order: by category, fold 0 holds out the first."""
+    return sorted({document.category for document in documents} - {""})
+
+
+def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) -> np.ndarray:
+    """Returns (documents) the part of each, so that every part has its share of each category.
+
+    Without categories every part gets its share of each role.
+    """
+    kinds = sorted({document.category for document in documents})
+    counts = np.array([[document.category == kind for kind in kinds] for document in documents], float)
+    if len(kinds) < 2:
+        roles = sorted({role for document in documents for role in document.roles})
+        counts = np.array([[document.roles.count(role) for role in roles] for document in documents], float)
+    return stratify(counts, shares, seed)
+
+
+def _subset(part: Sequence[int], ratio: float, seed: int) -> tuple[int, ...]:
+    """Returns the documents of a part that a quick run takes, at least one of them."""
+    if not 0 < ratio <= 1:
+        raise BadInput(f"data.subset_ratio is {ratio}; it is above 0 and at most 1.")
+    drawn = np.random.default_rng(seed).permutation(len(part))
+    count = int(np.ceil(ratio * len(part) - 1e-9))
+    return tuple(sorted(part[place] for place in drawn[:count]))
+
+
+def _refuse_empty(parts: Mapping[str, Sequence[int]], is_validated: bool) -> None:
+    for name, part in parts.items():
+        if not part and (name != "validation" or is_validated):
+            raise BadInput(
+                f"No document is left for {name}: there are {sum(map(len, parts.values()))} in all. Give more "
+                "documents, or change workload.split."
+            )
+
+
+def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> list[str]:
+    """Returns a sentence on equal sentences in training and held-out documents. Raises BadInput for equal documents.
+
+    A document is in two parts where it is dealt to both, where another one has the same name, and where more than half
+    of its sentences of five words and more stand in one document of the other part.
+    """
+    texts = [_long(document) for document in documents]
+    _refuse_shared(documents, parts, texts)
+    trained = {text for place in parts["train"] for text in texts[place]}
+    notes = []
+    for name in ("validation", "test"):
+        found = [text for place in parts.get(name, ()) for text in texts[place] if text in trained]
+        if found:
+            example = printable(min(found, key=len), most=80)
+            stand = "sentence stands" if len(found) == 1 else "sentences stand"
+            notes.append(f"Of {LONG} words and more, {len(found):,} {stand} in {name} and in training, say: {example}")
+    return notes
+
+
+def _long(document: Document) -> frozenset[str]:
+    return frozenset(s.casefold() for s in document.sentences if s.count(" ") + 1 >= LONG)
+
+
+def _refuse_shared(
+    documents: Sequence[Document], parts: Mapping[str, Sequence[int]], texts: Sequence[frozenset[str]]
+) -> None:
+    part_of: dict[str, tuple[str, int]] = {}  # by name
+    places: dict[str, list[tuple[str, int]]] = {}  # of each long sentence
+    found = []
+    for part, chosen in parts.items():
+        for place in chosen:
+            document = documents[place]
+            first = part_of.setdefault(document.name, (part, place))
+            twin = first if first[0] != part else _twin(part, texts[place], places, documents)
+            if twin:
+                other = documents[twin[1]]
+                where = f"{document.place(0)}; {other.place(0)}"
+                found.append(f"{document.name} ({part}) and {other.name} ({twin[0]}), which begin in {where}")
+            for text in texts[place]:
+                places.setdefault(text, []).append((part, place))
+    if found:
+        some = "document is" if len(found) == 1 else "documents are"
+        shown = "; ".join(map(printable, found[:_NAMED])) + ("; ..." if len(found) > _NAMED else "")
+        raise BadInput(
+            f"{len(found):,} {some} in two parts: {shown}. What is tested would have been trained on. Remove the copy."
+        )
+
+
+def _twin(
+    part: str,
+    text: frozenset[str],
+    places: Mapping[str, list[tuple[str, int]]],
+    documents: Sequence[Document],
+) -> tuple[str, int] | None:
+    """Returns part and number of a document of another part that has most of these sentences, if there is one."""
+    shared: dict[tuple[str, int], int] = {}
+    for sentence in text:
+        for other, place in places.get(sentence, ()):
+            if other != part:
+                shared[other, place] = shared.get((other, place), 0) + 1
+    if not shared:
+        return None
+    (other, place), count = max(shared.items(), key=lambda one: one[1])
+    fewest = min(len(text), sum(1 for s in documents[place].sentences if s.count(" ") + 1 >= LONG))
+    return (other, place) if count >= _FEWEST and count > _SAME * fewest else None

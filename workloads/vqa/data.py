@@ -1,0 +1,100 @@
+"""The data of a run: records that are read or drawn, their parts, and the samples that are made of them."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lib.errors import BadInput, printable
+from workloads.vqa import generated, records, splits
+from workloads.vqa.records import Collection, Record
+from workloads.vqa.samples import Questions
+from workloads.vqa.settings import Settings
+from workloads.vqa.tokens import KINDS, Tokens
+
+_SPLIT_SEED = 0  # runs of all seeds are tested on the same pictures, and their models can answer together
+
+
+class Data:
+    """Records and their parts. Each is read once, when it is first needed."""
+
+    def __init__(self, source: Path | None, settings: Settings):
+        self.source, self.settings = source, settings
+        self._samples: dict[str, Questions] = {}
+
+    @cached_property
+    def collection(self) -> Collection:
+        """All records, those that are drawn out of a cache of this machine. Raises BadInput."""
+        if self.source is None:
+            return generated.collection(self.settings.generator)
+        return records.read(self.source, self.settings)
+
+    @cached_property
+    def parts(self) -> dict[str, list[Record]]:
+        """The records of "train", "validation" and "test". Raises BadInput for a picture in two of them."""
+        return splits.split(self.collection.records, self.settings.split, _SPLIT_SEED)
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The types of training questions. Raises BadInput where there are more than tokens for them."""
+        found = sorted({one.kind for one in self.parts["train"] if one.kind})
+        if len(found) > KINDS:
+            raise BadInput(
+                f"The training questions are of {len(found)} types ({printable(', '.join(found), most=120)}), and at "
+                f"most {KINDS} are told apart. Name another column as workload.source.kind."
+            )
+        if self.settings.distillation.mode == "soft" and not any(one.teacher for one in self.parts["train"]):
+            raise BadInput(
+                "workload.distillation.mode is soft, and no training record has answers of a teacher with their "
+                "probabilities. Write hard, or give the records teacher_answers."
+            )
+        return found
+
+    @property
+    def texts(self) -> list[str]:
+        """What a tokenizer of the run's own is trained on."""
+        own = self.parts["train"]
+        return [text for one in own for text in (one.question.lower(), one.answer, one.reasoning)]
+
+    def fingerprint(self) -> str:
+        """Hashes what the records say and show, and how they are divided."""
+        content = [self.settings.split, records.fingerprint(self.collection.records)]
+        return hashlib.sha256(repr(content).encode()).hexdigest()
+
+    def forget_samples(self) -> None:
+        """Lets the samples be cut anew, by other tokenizers; the records stay."""
+        self._samples.clear()
+
+    def datasets(self, reader: Tokens, writer: Tokens) -> dict[str, Questions]:
+        """Returns the samples of each part, cut into tokens once."""
+        if not self._samples:
+            self._samples = {
+                name: Questions(name, own, self.settings, reader, writer) for name, own in self.parts.items()
+            }
+        return self._samples
+
+    def describe(self, learned: Mapping[str, Any]) -> str:
+        """Returns where the records come from, how many there are of what, and what a reader should know of them."""
+        where = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese"
+        if self.source:
+            where = f"Data: {printable(self.source)} ({self.collection.layout})"
+        sizes = ", ".join(
+            f"{len(own):,} questions about {len({one.picture for one in own}):,} pictures in {name}"
+            for name, own in self.parts.items()
+        )
+        kinds = Counter(one.kind or "without a type" for one in self.parts["train"]).most_common(12)
+        types = ", ".join(f"{printable(name, most=40)} {number:,}" for name, number in kinds)
+        notes = "".join(f"\n{note}" for note in self.collection.notes)
+        return f"{where}. {sizes}. Training questions by type: {types}.{notes}\n{self._about_targets(learned)}"
+
+    def _about_targets(self, learned: Mapping[str, Any]) -> str:
+        lengths = sorted(len(one.tokens) for one in self._samples["train"].targets)
+        most = self.settings.decoder.length
+        full = sum(length == most for length in lengths)
+        names = [f"{part} {one['weights'] or 'from scratch'}" for part, one in learned["encoders"].items()]
+        return (
+            f"Tokens of an answer with its reasoning: median {lengths[len(lengths) // 2]}, the longest {lengths[-1]}, "
+            f"{full:,} full at {most}. Parts: {printable(', '.join(names), most=300)}."
+        )

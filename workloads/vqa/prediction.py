@@ -1,0 +1,149 @@
+"""Answers to questions about one's own pictures, in the form of records that a student can be trained on."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lib.config.files import absolute, read_bytes
+from lib.errors import BadInput, printable
+from lib.machine import disk
+from lib.report.progress import counted
+from lib.task.batches import in_batches
+from lib.training.data import to_device
+from workloads.vqa import decoding
+from workloads.vqa.decoding import Answer
+from workloads.vqa.records import Record
+from workloads.vqa.samples import Questions
+from workloads.vqa.scoring import normal
+
+FILE = "answers.jsonl"
+_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
+_IMAGES = ("image_path", "image", "img_id", "image_id")
+_MOST_BYTES = 2**28  # of a file of questions
+_AT_ONCE = 8  # questions, where no batch is set
+_HOW = (
+    "Give a folder of pictures, each with a text file of the same name and a question a line in it, or a file of JSON "
+    'lines {"image": "cat.png", "question": "..."} beside the pictures.'
+)
+
+
+def predict(task: Any, models: Sequence[nn.Module], source: Path, out: Path | None) -> dict[str, list[dict[str, Any]]]:
+    """Returns the answers of each picture by its name, and writes them as JSON lines into `out`. Raises BadInput."""
+    asked = questions(source)
+    samples = Questions("new", asked, task.settings, task.reader, task.writer)
+    at_once = task.config.data.evaluation_batch or task.config.training.micro_batch or _AT_ONCE
+    rows: dict[Record, dict[str, Any]] = {}
+    with torch.inference_mode():
+        for part in in_batches(partial(_answered, task, models, samples), range(len(samples)), at_once):
+            rows |= part
+    found: dict[str, list[dict[str, Any]]] = {}
+    for record in asked:
+        found.setdefault(Path(record.image).name, []).append(rows[record])
+    if out is not None:
+        write([row for own in found.values() for row in own], out / FILE)
+    return found
+
+
+def _answered(
+    task: Any, models: Sequence[nn.Module], samples: Questions, numbers: range
+) -> dict[Record, dict[str, Any]]:
+    """Returns a row for each question; several models choose by the means of their probabilities."""
+    chosen = [samples[n] for n in numbers]
+    batch, settings = task.collate(chosen, torch.Generator()), task.settings
+    by_model = [
+        decoding.candidates(
+            model, to_device(batch, next(model.parameters()).device), settings.writing.beams, settings.decoder.length,
+            task.writer,
+        )
+        for model in models
+    ]  # fmt: skip
+    return {one.record: row(one.record, several) for one, *several in zip(chosen, *by_model, strict=True)}
+
+
+def row(record: Record, found: Sequence[Mapping[Answer, float]]) -> dict[str, Any]:
+    """Returns what several models answer together, in the fields of a teacher's records."""
+    first: dict[str, Answer] = {}
+    shares: dict[str, float] = {}
+    for one, share in (pair for own in found for pair in own.items()):
+        text = first.setdefault(normal(one.text), one).text
+        shares[text] = shares.get(text, 0.0) + share / len(found)
+    text = max(shares, key=lambda name: shares[name])
+    best = first[normal(text)]
+    return {
+        "img_id": Path(record.image).stem,
+        "image_path": record.image,
+        "question": record.question,
+        "reasoning_type": best.kind,
+        "teacher_answer": text,
+        "teacher_reasoning": best.reasoning,
+        "teacher_answers": {name: round(share, 6) for name, share in shares.items() if name},
+        "is_valid": best.is_valid,
+    }
+
+
+def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Writes rows as JSON lines, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk.whole(path) as aside:
+        aside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+
+
+# --- what is asked ------------------------------------------------------------------------------------------------
+
+
+def questions(source: Path) -> list[Record]:
+    """Returns the questions of a folder or a file, without answers. Raises BadInput."""
+    if not source.exists():
+        raise BadInput(f"There is no {printable(source)}. {_HOW}")
+    files = [source] if source.is_file() else sorted(source.rglob("*"))
+    root = source.parent if source.is_file() else source
+    asked = [record for path in counted(files, "files read") for record in _of_file(path, root)]
+    if not asked:
+        raise BadInput(f"There is no question about a picture in {printable(source)}. {_HOW}")
+    return asked
+
+
+def _of_file(path: Path, root: Path) -> list[Record]:
+    if path.suffix.lower() == ".txt":
+        beside = [path.with_suffix(suffix) for suffix in _PICTURES]
+        image = next((one for one in beside if one.is_file()), None)
+        lines = enumerate(_text(path).splitlines(), 1) if image else ()
+        return [_record(number, line, image, path) for number, line in lines if line.strip()]  # type: ignore[arg-type]
+    if path.suffix.lower() in (".jsonl", ".ndjson"):
+        lines = enumerate(_text(path).split("\n"), 1)
+        return [_of_line(number, line, path, root) for number, line in lines if line.strip()]
+    return []
+
+
+def _of_line(number: int, line: str, path: Path, root: Path) -> Record:
+    try:
+        given = json.loads(line)
+        image = next(str(given[name]) for name in _IMAGES if given.get(name))
+        question = given["question"]
+    except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError):
+        raise BadInput(f"{printable(path)}, line {number}: there is no question with an image. {_HOW}") from None
+    try:
+        near = (path.parent / image, path.parent / Path(image).name)
+        found = next((one for one in near if one.is_file() and absolute(one).is_relative_to(absolute(root))), None)
+    except (OSError, ValueError):  # a name that no disk takes
+        found = None
+    if found is None or not isinstance(question, str) or not question.strip():
+        what = "the question is empty" if found else f"there is no picture {printable(image, most=100)} below {root}"
+        raise BadInput(f"{printable(path)}, line {number}: {what}. {_HOW}")
+    return _record(number, question, found, path)
+
+
+def _record(number: int, question: str, image: Path, path: Path) -> Record:
+    return Record(number, " ".join(question.split()), "", str(image), str(image.resolve()), file=str(path))
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_bytes(path, _MOST_BYTES).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{printable(path)} cannot be read as UTF-8 ({printable(error, most=100)}).") from None

@@ -1,0 +1,150 @@
+"""The samples of a part of the data: questions as the model takes them, those of a picture beside each other."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lib.task import Batch
+from lib.training.order import mix, permutation
+from workloads.vqa import objectives, pictures
+from workloads.vqa.objectives import Shares, Target
+from workloads.vqa.records import Record
+from workloads.vqa.records.settings import Pictures
+from workloads.vqa.settings import Settings
+from workloads.vqa.tokens import Tokens
+
+_CACHED = 2**28  # bytes of pictures that a process keeps
+_PICTURES, _RUNS = 1, 2  # domains of `mix`
+
+
+class Sample(NamedTuple):
+    """One question about a picture."""
+
+    record: Record
+    question: list[int]
+    target: Target
+    number: int  # in its part
+    is_training: bool
+
+
+class Questions:
+    """The questions of a part. `part` is train, validation, test, or new for what has no answers."""
+
+    def __init__(self, part: str, records: Sequence[Record], settings: Settings, reader: Tokens, writer: Tokens):
+        """`reader` is the tokenizer of questions, `writer` that of answers."""
+        self.part, self.most = part, settings.together
+        names = {name: number for number, name in enumerate(sorted({one.picture for one in records}))}
+        self.pictures = np.array([names[one.picture] for one in records], int)
+        # An evaluation meets the questions of a picture together, so that it is read and encoded once for them
+        shown = np.arange(len(records)) if part == "train" else np.argsort(self.pictures, kind="stable")
+        self.records, self.pictures = [records[n] for n in shown], self.pictures[shown]
+        self.questions = reader.questions([one.question for one in self.records], settings.text.length)
+        self.targets = objectives.targets(self.records, writer, settings.decoder.length, settings.distillation)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(self.records[index], self.questions[index], self.targets[index], index, self.part == "train")
+
+    def order(self, seed: int, epoch: int) -> np.ndarray:
+        """Returns an epoch's order: of each picture some questions after each other, `most` at most, then another's.
+
+        All of a picture's questions together would leave few pictures in a batch.
+        """
+        shuffled = permutation(mix(_PICTURES, seed), epoch, len(self))
+        by_picture = shuffled[np.argsort(self.pictures[shuffled], kind="stable")]
+        own = self.pictures[by_picture]
+        place = np.arange(len(own)) - np.searchsorted(own, own)  # within its picture
+        begins = np.flatnonzero(place % self.most == 0)
+        run = np.cumsum(place % self.most == 0) - 1
+        return by_picture[np.argsort(permutation(mix(_RUNS, seed), epoch, len(begins))[run], kind="stable")]
+
+
+class Album:
+    """Decoded pictures, of which a process keeps as many as a limit on memory allows."""
+
+    def __init__(self, settings: Pictures):
+        self.settings = settings
+        self.load = functools.lru_cache(max(1, _CACHED // (3 * settings.side**2)))(self._load)
+
+    def __reduce__(self) -> tuple:
+        return Album, (self.settings,)  # a loader worker decodes its own
+
+    def _load(self, path: str) -> np.ndarray:
+        return pictures.load(path, self.settings.side, self.settings.limit_pixels)
+
+    def of(self, samples: Sequence[Sample], generator: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (samples, 3, side, side) uint8, and which sample is the first with the same picture.
+
+        A training picture is changed as all of its questions allow, once for all of them.
+        """
+        first: dict[str, int] = {}
+        places = [first.setdefault(one.record.picture, number) for number, one in enumerate(samples)]
+        found: dict[int, np.ndarray] = {}
+        for number in first.values():
+            found[number] = self.load(samples[number].record.image)
+            if self.settings.augment and samples[number].is_training:
+                own = [one.record for one, place in zip(samples, places, strict=True) if place == number]
+                found[number] = pictures.augment(found[number], [f"{r.kind} {r.question}" for r in own], generator)
+        pixels = np.stack([found[place] for place in places]).transpose(0, 3, 1, 2)
+        return np.ascontiguousarray(pixels), np.array(places)
+
+
+def collated(samples: Sequence[Sample], album: Album, pads: tuple[int, int], candidates: int, generator: Any) -> Batch:
+    """Returns the tensors of a batch, as long as its longest question and answer.
+
+    `pads` are the padding of questions and answers; `candidates`, 0 for none, the tokens of a teacher at a place.
+    """
+    pixels, picture = album.of(samples, generator)
+    question = _padded([one.question for one in samples], pads[0])
+    target = _padded([one.target.tokens for one in samples], pads[1])
+    batch = {
+        "picture": torch.from_numpy(picture),
+        "pixels": torch.from_numpy(pixels),
+        "question": question,
+        "words": torch.arange(question.shape[1]) < torch.tensor([[len(one.question)] for one in samples]),
+        "target": target,
+        "part": _padded([one.target.parts for one in samples], 0),
+        "number": torch.tensor([one.number for one in samples]),
+    }
+    return batch | (_soft([one.target.soft for one in samples], target.shape[1], candidates) if candidates else {})
+
+
+def _padded(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
+    found = torch.full((len(rows), max(map(len, rows))), value)
+    for place, row in enumerate(rows):
+        found[place, : len(row)] = torch.tensor(row, dtype=torch.int64)
+    return found
+
+
+def _soft(rows: Sequence[Sequence[Shares]], length: int, candidates: int) -> Batch:
+    """Returns tokens and shares (B, L, K) of a teacher; where it says nothing, the shares are 0."""
+    tokens = torch.zeros(len(rows), length, candidates, dtype=torch.int64)
+    shares = torch.zeros(tokens.shape)
+    for row, places in enumerate(rows):
+        for place, likely in enumerate(places, 1):  # the first token is the tag before the answer
+            for column, (token, share) in enumerate(likely.items()):
+                tokens[row, place, column], shares[row, place, column] = token, share
+    return {"soft_tokens": tokens, "soft_shares": shares}
+
+
+def example(size: int, settings: Settings, device: torch.device) -> Batch:
+    """Returns a batch of the largest shape: as many pictures as questions, all as long as they can be."""
+    side, length = settings.pictures.side, settings.decoder.length
+
+    def ones(*shape: int, **more: Any) -> torch.Tensor:
+        return torch.ones(size, *shape, dtype=torch.int64, device=device, **more)
+
+    batch = {
+        "picture": torch.arange(size, device=device), "pixels": ones(3, side, side).to(torch.uint8),
+        "question": ones(settings.text.length) + 3, "words": ones(settings.text.length).bool(),
+        "target": ones(length) + 3, "part": ones(length) * objectives.ANSWER, "number": ones(),
+    }  # fmt: skip
+    if settings.distillation.mode == "soft":
+        shape = length, settings.distillation.candidates
+        batch |= {"soft_tokens": ones(*shape), "soft_shares": ones(*shape).float()}
+    return batch
