@@ -10,6 +10,7 @@
 # make types         checks the types of the three houses (two minutes; afterwards what changed, in seconds)
 # make lint check    lint, and whether notebooks, tables and pictures are fresh
 # make test          these two, then unit tests and every notebook headlessly (12 minutes on 2 cores)
+# make golden        holds eight small runs, each killed once, to the bytes that they had (eight minutes)
 # make bench         measures again and writes tests/bench/records
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
 #                    Python; ranks that die (about two hours on 2 cores, an estimate; one that was interrupted goes on)
@@ -26,7 +27,7 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 # PyTorch's own builds: PyPI's for Linux brings CUDA, which a machine without an NVIDIA GPU has no use for
 CPU_BUILDS := https://download.pytorch.org/whl/cpu
 
-.PHONY: help train build test lint types check docs docs-site pictures notebooks bench faults gpu kaggle-image clean
+.PHONY: help train build test lint types check docs docs-site pictures notebooks bench golden faults gpu kaggle-image clean
 
 help:
 	@sed -n '/^# make/,/^[^#]/s/^# //p' Makefile
@@ -81,6 +82,9 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_workers
 	$(PY) -m tests.bench.bench_buckets
 	$(PY) -m tests.bench.bench_legal_counting
+
+golden: .venv/ready
+	$(PY) -m tests.golden
 
 gpu: .venv/ready
 	$(PY) -m tests.gpu
