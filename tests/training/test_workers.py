@@ -212,3 +212,9 @@ def test_workers_start_where_temporary_files_have_a_path_too_long_for_a_socket(t
     environment = os.environ | {"TMPDIR": str(temporary)}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+def test_a_worker_prints_no_traceback_of_a_killed_peer(capsys):
+    for error in (ConnectionResetError("by peer"), EOFError(), ValueError("of the data")):
+        workers._without_lost_peers(type(error), error, None)
+    assert capsys.readouterr().err == "ValueError: of the data\n"
