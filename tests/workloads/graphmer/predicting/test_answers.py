@@ -76,9 +76,9 @@ def test_an_archive_predicts_in_an_empty_folder_on_another_machine(run, elsewher
 
 def test_a_run_reports_how_good_its_predictions_are(run):
     rows = (run / "graphmer" / "predictions.csv").read_text().splitlines()
-    assert rows[0] == "questions,group,method,figure,value,predicted,answers"
-    assert any(row.startswith("references,all,counts + encoder,calibration error,") for row in rows)
-    assert "Predictions about the test's files" in json.loads((run / "graphmer" / "summary.json").read_text())["report"]
+    assert rows[0] == "references,method,number,right,resolved,sure,right of the sure,calibration error"
+    assert any(row.startswith("all,counts + encoder,") for row in rows)
+    assert "References of the test's files" in json.loads((run / "graphmer" / "summary.json").read_text())["report"]
 
 
 def test_each_reference_has_its_answers_and_the_chance_that_none_is_in_the_tree(run, elsewhere, tmp_path):
