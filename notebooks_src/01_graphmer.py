@@ -143,7 +143,7 @@ print(notebook.compare(summary))
 # A graph of sources has holes: of `thing.close()` it says only that something called `close` is called. The model says which
 # one it may be, how sure that is, and which facts are missing. Here it is asked about a folder of this library. For sources of
 # your own, which may be a folder or a file: `trainbook predict outputs.tar.gz SOURCES ANSWERS` writes all answers as
-# tables, and the completed graph for Gephi and Neo4j.
+# tables, and the completed graph.
 
 # %%
 from pathlib import Path

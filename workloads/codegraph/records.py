@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,14 @@ def entity_row(entity: Entity) -> dict[str, Any]:
     return {name: value for name, value in asdict(entity).items() if value}
 
 
-def write(graph: Graph, folder: Path) -> None:
-    """Writes triples.jsonl and entities.jsonl; the same graph gives the same bytes."""
+def write(graph: Graph, folder: Path, probabilities: Mapping[tuple[str, str, str], float] | None = None) -> None:
+    """Writes triples.jsonl and entities.jsonl; the same graph gives the same bytes.
+
+    `probabilities` are those of predicted triples, by their keys.
+    """
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    triples = map(triple_row, graph.triples)
+    chances = {key: {"probability": value} for key, value in (probabilities or {}).items()}
+    triples = (triple_row(triple) | chances.get(triple.key, {}) for triple in graph.triples)
     entities = (entity_row(entity) for _, entity in sorted(graph.entities.items()))
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in ((TRIPLES, triples), (ENTITIES, entities)):

@@ -255,7 +255,7 @@ class Graphmer(Task):
 
         if not self._measured:
             return (
-                "Nothing is predicted of such a graph: it has neither unresolved names nor relations that lack facts."
+                "Nothing is predicted of such a graph: it has no unresolved names."
             )
         tables.write(folder / "predictions.csv", self._measured)
         return calibration.as_text(self._measured)
@@ -263,7 +263,7 @@ class Graphmer(Task):
     # --- prediction -----------------------------------------------------------------------------------------------
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """Says of a tree of Python files, or of one file, what its unresolved names mean and which facts it lacks.
+        """Answers what the unresolved names of a tree of Python files, or of one file, mean.
 
         Returns a row for each answer by "head relation tail"; writes them, and the graph with them, into `out`.
         """

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lib.task import Batch
 from workloads.graphmer import tokens
-from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, OF_GAPS, OF_REFERENCES
+from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, OF_REFERENCES
 
 PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
 WIDTH = sum(most for _, most in PARTS)
@@ -157,7 +157,6 @@ class Ranker(nn.Module):
         self.register_buffer("gate", torch.ones(conditions, 2))
         # Weights of the probabilities of predictions, fitted on validation: without the encoder, and as chosen there
         self.register_buffer("of_references", torch.zeros(2, len(OF_REFERENCES)))
-        self.register_buffer("of_gaps", torch.zeros(2, len(OF_GAPS)))
         self._initialise()
 
     def _initialise(self) -> None:

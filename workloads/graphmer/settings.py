@@ -18,7 +18,6 @@ OF_REFERENCES = (
     "own class", "imported", "same file", "in the tree", "out of sight",
     "none", "none of an object's", "none after self", "none of a bare name", "many answers",
 )  # fmt: skip
-OF_GAPS = ("counts", "trust", "likeness", "none")
 
 
 @dataclass(frozen=True)

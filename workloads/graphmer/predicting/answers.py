@@ -1,9 +1,9 @@
-"""Predictions about a new tree: what its unresolved names mean, and which facts it lacks. Each `task` is a Graphmer."""
+"""Predictions about a new tree: what its unresolved names mean. Each `task` is a Graphmer."""
 
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from workloads.graphmer.answering import Answering
 from workloads.graphmer.corpus import Corpus, build
 from workloads.graphmer.data import CORPUS, ONTOLOGY
 from workloads.graphmer.predicting import files
-from workloads.graphmer.predicting.calibration import GAPS, REFERENCES, Calibration, judged, weights_of
+from workloads.graphmer.predicting.calibration import Calibration, judged, weights_of
 from workloads.graphmer.predicting.checked import check
 from workloads.graphmer.predicting.choices import Choices
 from workloads.graphmer.predicting.files import Answer
@@ -34,7 +34,6 @@ from workloads.graphmer.ragged import offsets
 _CHECKED = 1000  # known references of the tree that are hidden, to say how well it is answered
 _ANSWERS = 5  # of a reference that are written down
 _LEAST = 0.01  # the probability of an answer that is
-_GAP = 0.5  # the probability of a missing fact that is
 _SHOWN = 20  # files that are left out
 Item = TypeVar("Item")
 
@@ -65,14 +64,11 @@ def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | Non
 
 
 def _found(predicting: "_Predicting", graph: Graph) -> files.Found:
-    answers = []
+    if not predicting.is_fitted:
+        print("No references are asked for: the run's validation had none, so that probabilities were not fitted.")
+        return files.Found(graph, predicting.joined, [], {})
     with torch.inference_mode():
-        for kind, ask in ((REFERENCES, predicting.references), (GAPS, predicting.gaps)):
-            if predicting.can(kind):
-                answers += ask()
-            else:
-                print(f"No {kind} are asked for: the run's validation had none, so that probabilities were not fitted.")
-        return files.Found(graph, predicting.joined, answers, predicting.check())
+        return files.Found(graph, predicting.joined, predicting.references(), predicting.check())
 
 
 def _sources(source: Any) -> Sources:
@@ -135,25 +131,23 @@ class _Predicting:
         self.answering = [Answering(joined.data, model) for model in models]
         self.by_key = {triple.key: triple for triple in graph.triples}
 
-    def check(self) -> dict[str, dict[str, float]]:
-        """Returns how well known facts of the tree are answered when they are hidden, by the first model.
+    def check(self) -> dict[str, float]:
+        """Returns how well known references of the tree are answered when they are hidden, by the first model.
 
-        References are those of an object, as nearly all unresolved ones are; where there are none, all.
+        They are those of an object, as nearly all unresolved ones are; where there are none, all.
         """
-        found = self.calibration.hidden(self.joined.windows, self.answering[0], _CHECKED)
-        checked = {}
-        for kind, hidden in found.items():
-            if not self.can(kind):
-                continue
-            weights, choices = weights_of(self.models[0], kind)[1], hidden.choices
-            every = judged(choices, weights)
-            asked = judged(choices[hidden.of_object], weights) if hidden.of_object.any() else every
-            checked[kind] = {**asked, "number of all": every["number"], "right of all": every["right"]}
-        return checked
+        hidden = self.calibration.hidden(self.joined.windows, self.answering[0], _CHECKED)
+        if hidden is None:
+            return {}
+        weights, choices = weights_of(self.models[0])[1], hidden.choices
+        every = judged(choices, weights)
+        shares = judged(choices[hidden.of_object], weights) if hidden.of_object.any() else every
+        return {**shares, "number of all": every["number"], "right of all": every["right"]}
 
-    def can(self, kind: str) -> bool:
-        """Says whether the models' probabilities were fitted, for which validation must have had known facts."""
-        return all(weights_of(model, kind).any() for model in self.models)
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the models' probabilities were fitted, for which validation must have had known references."""
+        return all(weights_of(model).any() for model in self.models)
 
     def references(self) -> list[Answer]:
         """Returns an answer for each reference that is not resolved, in the order of the graph."""
@@ -165,42 +159,17 @@ class _Predicting:
         batches = zip(*(asking.ask(asked, answering) for answering in self.answering), strict=True)
         for parts in _shown(batches, len(asking.batches(asked)), "batches of references answered"):
             answers = [(part.choices, part.entity, part.relation) for part in parts]
-            votes = Votes.of(answers, [weights_of(model, REFERENCES) for model in self.models])
+            votes = Votes.of(answers, [weights_of(model) for model in self.models])
             for row, number in enumerate(parts[0].chosen.tolist()):
-                found[number] = self._answer(REFERENCES, self._triple(int(triples[number])), votes, row)
+                found[number] = self._answer(self._triple(int(triples[number])), votes, row)
         return [found[number] for number in sorted(found)]
-
-    def gaps(self) -> list[Answer]:
-        """Returns the facts that are missing with some probability, the most probable first."""
-        filling, corpus = self.calibration.filling, self.corpus
-        asked = filling.open(filling.questions(self.joined.windows))
-        found: dict[tuple[str, str, str], Answer] = {}
-        batches = zip(*(filling.ask(asked, answering) for answering in self.answering), strict=True)
-        for parts in _shown(batches, len(filling.batches(asked)), "batches of questions for missing facts answered"):
-            relation = int(asked.relation[parts[0].chosen[0]])
-            answers = [(part.choices, part.entity, np.full(len(part.entity), relation)) for part in parts]
-            votes = Votes.of(answers, [weights_of(model, GAPS) for model in self.models])
-            for row, number in enumerate(parts[0].chosen.tolist()):
-                best = votes.best(row, 1)
-                if len(best) and votes.probability[best[0]] >= _GAP:
-                    tail = corpus.entities[votes.entity[best[0]]]
-                    answer = self._answer(GAPS, self._missing(int(asked.window[number]), relation, tail), votes, row)
-                    known = found.get(answer.asked.key, answer)  # from another window of the same head
-                    found[answer.asked.key] = max(known, answer, key=lambda one: one.tails[0][2])
-        return sorted(found.values(), key=lambda answer: (-answer.tails[0][2], answer.asked.key))
 
     def _triple(self, number: int) -> Triple:
         corpus = self.corpus
         head = corpus.entities[corpus.head[corpus.window_of[number]]]
         return self.by_key[head, corpus.relations[corpus.relation[number]], corpus.entities[corpus.tail[number]]]
 
-    def _missing(self, window: int, relation: int, tail: str) -> Triple:
-        """Returns a fact that stands about where the first fact of its window does."""
-        first, behind = self.corpus.first_triple[window : window + 2].tolist()
-        near = min((self._triple(number) for number in range(first, behind)), key=lambda triple: triple.line)
-        return replace(near, relation=self.corpus.relations[relation], tail=tail)
-
-    def _answer(self, kind: str, asked: Triple, votes: "Votes", row: int) -> Answer:
+    def _answer(self, asked: Triple, votes: "Votes", row: int) -> Answer:
         corpus = self.corpus
         best = [place for place in votes.best(row, _ANSWERS).tolist() if votes.probability[place] >= _LEAST]
         tails = [
@@ -211,7 +180,7 @@ class _Predicting:
         inside = float(votes.probability[own][self.joined.in_tree[votes.entity[own]]].sum())
         counted = own[np.argmax(votes.counted[own])] if len(own) else -1
         by_counts = (corpus.entities[votes.entity[counted]], float(votes.counted[counted])) if len(own) else ("", 0.0)
-        return Answer(kind, asked, tails, inside, float(votes.none[row]), by_counts)
+        return Answer(asked, tails, inside, float(votes.none[row]), by_counts)
 
 
 @dataclass(frozen=True)

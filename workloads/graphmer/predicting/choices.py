@@ -110,32 +110,11 @@ def fit(choices: Choices, start: np.ndarray, free: np.ndarray) -> np.ndarray:
     return weights
 
 
-@dataclass(frozen=True)
-class Bin:
-    """Answers that were given a probability between `low` and `high`: how many, their mean, and how many are right."""
-
-    low: float
-    high: float
-    number: int
-    predicted: float
-    observed: float
-
-
-def reliability(probability: np.ndarray, right: np.ndarray) -> list[Bin]:
-    """(N) probabilities and whether each answer is right -> what was predicted and observed, by BINS."""
-    place = np.clip(np.searchsorted(BINS, probability, "right") - 1, 0, len(BINS) - 2)
-    found = []
-    for number in np.unique(place):
-        own = place == number
-        mean, share = float(probability[own].mean()), float(right[own].mean())
-        found.append(Bin(BINS[number], BINS[number + 1], int(own.sum()), mean, share))
-    return found
-
-
-def calibration_error(bins: Sequence[Bin]) -> float:
-    """Returns the expected calibration error: the mean gap of predicted and observed, by the numbers of answers.
+def calibration_error(probability: np.ndarray, right: np.ndarray) -> float:
+    """(N) probabilities and whether each answer is right -> the mean gap of predicted and observed shares, by BINS.
 
     Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian Binning, AAAI 2015.
     """
-    total = sum(one.number for one in bins)
-    return sum(one.number * abs(one.predicted - one.observed) for one in bins) / max(1, total)
+    place = np.clip(np.searchsorted(BINS, probability, "right") - 1, 0, len(BINS) - 2)
+    gaps = np.bincount(place, probability) - np.bincount(place, right)
+    return float(np.abs(gaps).sum() / max(1, len(right)))

@@ -6,10 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
-import networkx
 import numpy as np
 import pytest
-import torch
 
 from lib import launch
 from lib.errors import BadInput
@@ -18,7 +16,6 @@ from tests.workloads.graphmer.conftest import load, write_tree
 from tests.workloads.graphmer.predicting.conftest import write_new
 from trainbook.commands import main
 from workloads.codegraph import records, trees
-from workloads.graphmer.predicting.calibration import GAPS, REFERENCES
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +60,7 @@ def test_an_archive_predicts_in_an_empty_folder_on_another_machine(run, elsewher
     said = capsys.readouterr().out
     assert "facts of 3 files" in said and "6 of them are references that could not be followed" in said
     assert re.search(r"Expect [\d.]+% of the unresolved references to be answered rightly", said)
-    assert "Each was hidden in its turn." in said and "missing facts" in said
+    assert "Each was hidden in its turn." in said
     assert not (tmp_path / "cache").exists(), "nothing was built of this machine's library"
     found = {(row["head"], row["asked"]): row for row in rows_of(tmp_path / "out")}
     row = found["shop.main.visit", "name::open_slowly"]
@@ -73,15 +70,15 @@ def test_an_archive_predicts_in_an_empty_folder_on_another_machine(run, elsewher
     assert float(found["shop.main.visit", "name::nowhere_at_all"]["probability"]) == 1.0
     other = ensemble.run(run / "graphmer", elsewhere, tmp_path / "same")
     assert f"{len(found)} predictions of 1 models" in other
-    for name in ("predictions.csv", "references.jsonl", "missing.jsonl", "triples.jsonl", "graph.graphml"):
+    for name in ("predictions.csv", "references.jsonl", "triples.jsonl", "entities.jsonl"):
         assert (tmp_path / "same" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
 def test_a_run_reports_how_good_its_predictions_are(run):
     rows = (run / "graphmer" / "predictions.csv").read_text().splitlines()
-    assert rows[0] == "questions,group,method,figure,value,predicted,answers"
-    assert any(row.startswith("references,all,counts + encoder,calibration error,") for row in rows)
-    assert "Predictions about the test's files" in json.loads((run / "graphmer" / "summary.json").read_text())["report"]
+    assert rows[0] == "references,method,number,right,resolved,sure,right of the sure,calibration error"
+    assert any(row.startswith("all,counts + encoder,") for row in rows)
+    assert "References of the test's files" in json.loads((run / "graphmer" / "summary.json").read_text())["report"]
 
 
 def test_each_reference_has_its_answers_and_the_chance_that_none_is_in_the_tree(run, elsewhere, tmp_path):
@@ -102,11 +99,10 @@ class Sure:
 
     def __init__(self, models):
         for model in models:
-            for name in ("of_references", "of_gaps"):
-                buffer = model.get_buffer(name)
-                buffer.copy_(torch.zeros_like(buffer))
-                buffer[:, 0] = 1.0
-                buffer[:, -1 if name == "of_gaps" else -5] = -20.0
+            buffer = model.get_buffer("of_references")
+            buffer.zero_()
+            buffer[:, 0] = 1.0
+            buffer[:, -5] = -20.0
 
 
 def test_the_completed_graph_has_what_is_likely_marked_with_its_probability(run, elsewhere, tmp_path):
@@ -118,18 +114,9 @@ def test_the_completed_graph_has_what_is_likely_marked_with_its_probability(run,
     answers = {(row["head"], row["relation"], row["tail"]): row["probability"] for row in found.values() if row["tail"]}
     assert {key for key, p in answers.items() if p > 0.5} <= keys <= {key for key, p in answers.items() if p >= 0.5}
     assert ("shop.main.visit", "calls", "shop.doors.Door.open_slowly") in keys
-    assert {line["relation"] for line in predicted} & {"returns"}, "missing facts too"
-    graph = networkx.read_graphml(tmp_path / "out" / "graph.graphml", force_multigraph=True)
-    marked = [data for _, _, data in graph.edges(data=True) if data["predicted"]]
-    assert len(marked) == len(predicted) and all(0.5 <= data["probability"] <= 1 for data in marked)
-    names = {data["entity"] for _, data in graph.nodes(data=True)}
-    assert {tail for _, _, tail in keys} <= names
+    assert all(0.5 <= line["probability"] <= 1 for line in predicted)
     again = records.read(tmp_path / "out" / "triples.jsonl")
-    assert len(again.triples) == len(graph.edges)
-    neo4j = (tmp_path / "out" / "neo4j_relationships.csv").read_text().splitlines()
-    assert sum(",true," in line for line in neo4j) == len(predicted)
-    missing = lines_of(tmp_path / "out" / "missing.jsonl")
-    assert missing and all(line["probability"] >= 0.5 for line in missing)
+    assert keys <= {triple.key for triple in again.triples} and {tail for _, _, tail in keys} <= again.entities.keys()
     assert "answer" in (tmp_path / "out" / "summary.txt").read_text()
 
 
@@ -229,5 +216,4 @@ def test_questions_without_fitted_probabilities_are_not_asked(run, elsewhere, ca
     models[0].get_buffer("of_references").zero_()
     found = task.predict(models, elsewhere, None)
     said = capsys.readouterr().out
-    assert f"No {REFERENCES} are asked for" in said and f"No {GAPS}" not in said
-    assert all(row["asked"] == "missing fact" for row in found.values())
+    assert "No references are asked for" in said and found == {}
