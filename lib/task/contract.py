@@ -15,7 +15,6 @@ from lib.task import published
 from lib.task.blocks import find_blocks
 from lib.task.fingerprint import fingerprint
 from lib.task.survey import Survey
-from lib.task.terms import TermMeans
 
 Batch = dict[str, Tensor]
 _IGNORED = -100  # the label of what has no target, as in torch and transformers
@@ -34,10 +33,8 @@ class Task:
     mounted data folder is recognised: of files in it ("*.tif"), or of files below it ("train/*/*.png"). `selection`
     names the validation metric that decides which weights are best, and whether "max" or "min" of it is better; `shown`
     names those that the plot draws. `dials` are the dotted keys that set the size of a sample (a sequence, an image),
-    each with the values that the memory panel offers beside the configuration's own. `together` is the number of
-    neighbouring samples that a loss compares with each other (negatives within the batch): no slot or micro-batch parts
-    them, neither of training nor of an evaluation, whose last batch has the remainder. `several` says that `data.dir`
-    may list several folders, which are then `sources`.
+    each with the values that the memory panel offers beside the configuration's own. `several` says that `data.dir` may
+    list several folders, which are then `sources`.
     """
 
     Settings: ClassVar[type] = NoSettings
@@ -45,7 +42,6 @@ class Task:
     selection: ClassVar[tuple[str, str]] = ("loss", "min")
     shown: ClassVar[tuple[str, ...]] = ()
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
-    together: ClassVar[int] = 1
     several: ClassVar[bool] = False
     sources: tuple[Path, ...] = ()
     exports: bool = True  # whether `export`, where a task has it, writes anything under these settings
@@ -80,11 +76,6 @@ class Task:
         given = [source] if isinstance(source, str | Path) else source or []
         self.sources = tuple(given)  # type: ignore[arg-type]
         self.source = self.sources[0] if self.sources else None
-
-    @property
-    def given(self) -> Path | tuple[Path, ...] | None:
-        """The data as the constructor takes it, for another task on the same data."""
-        return self.sources if len(self.sources) > 1 else self.source
 
     def model(self) -> nn.Module:
         """Returns a freshly initialised model on the CPU. Reads no data: the planner calls it where there is none."""
@@ -189,39 +180,15 @@ class Task:
         return find_blocks(model)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
-        """Returns groups of parameters that are trained in a way of their own; those in none are as configured.
+        """Returns groups of parameters with other rates, or trained in some steps only; the rest is as configured.
 
             [{"names": "head.*", "lr": 10.0}, {"names": ["embed.*", "blocks.0.*"], "from_step": 500, "lr": 0.1}]
 
         `names` are one or more globs over the names of parameters, of which the first match counts. `lr` is a factor on
         the scheduled rate. `weight_decay` holds for all of the group. Before `from_step`, and from `until_step` on, the
-        group is frozen: weights, moments and weight decay rest. `player` is for `Task.player`. `optimizer` is its own
-        one: "adamw", "sgd" or "adafactor". With a `clip_norm` its gradients are clipped by their own norm. Other keys
-        are options of its optimizer: `betas` and `eps`, or `momentum` and `nesterov`. Batch statistics are no
-        parameters.
+        group is frozen: weights, moments and weight decay rest. Batch statistics are no parameters.
         """
         return ()
-
-    def learning_rate(self, step: int, total_steps: int) -> float | Mapping[str, float | None] | None:
-        """Returns what `optimizer.lr` is multiplied by in a step, in place of the schedule; None: as configured.
-
-        It may be several by name: of a player, or of a group as metrics.csv has it ("head" in "lr_head"). Others are
-        as configured, and `lr` of a group comes on top.
-        It is a function of its arguments alone, so that a resumed run has the same rates, and is asked for all steps
-        before the first one.
-        """
-        return None
-
-    def player(self, step: int) -> str | None:
-        """Returns the one player that is trained in a step, of those in `parameter_groups`; None: all of them are.
-
-        For two networks that play against each other: the groups of other players are frozen in the step, and gradients
-        are clipped by the norm of this one; in fp16 it has a loss scale of its own. A loss term with the name of
-        another player is left out of the step, so `loss` need not compute it: `self.step` is the step. So each player
-        has a term of its name, or `term_weights` gives 0 to what is for others. It is a function of the step alone, and
-        is asked for all steps before the first.
-        """
-        return None
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
         """Fits `run.initial_weights` to the shapes of `model` (bands, words); returns them and a sentence on how.
@@ -245,13 +212,25 @@ class Task:
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns metrics of `model` (in evaluation mode) over a loader whose `.dataset` is one of `datasets()`.
 
-        By default these are the mean of each loss term, and as "loss" their sum. Where players take turns, `loss` is
-        asked in a step of each of them.
+        By default these are the mean of each loss term that `loss` returns, and as "loss" their sum.
         """
-        terms = TermMeans(self)
+        totals: dict[str, float] = {}
+        targets: dict[str, float] = {}
+        has_targets = False
         for batch in loader:
-            terms.add(model, batch)
-        return terms.means()
+            counts, sums = self.count(batch), self.loss(model, batch)[0]
+            has_targets |= any(counts.values())
+            for term in [term for term in counts if term in sums]:
+                targets[term] = targets.get(term, 0) + counts[term]
+                totals[term] = totals.get(term, 0.0) + float(sums[term])
+        if has_targets and not totals:
+            name = type(self).__name__
+            raise BadInput(
+                f"{name}.loss returns no term in evaluation mode, so there is nothing to choose the best weights by. "
+                f"Return the terms there too, or write {name}.evaluate(model, loader)."
+            )
+        means = {term: totals[term] / targets[term] for term in targets if targets[term]}
+        return {**means, "loss": sum(means.values())}
 
     def baseline(self) -> dict[str, float]:
         """Returns the keys of `evaluate` on the test set, as the strongest trivial method reaches them, or some.
@@ -287,10 +266,6 @@ class Task:
         settings or of an earlier version need not be taken: then the data is read as for a new run.
         """
         return ""
-
-    def joined_by(self) -> Any:
-        """Returns what models must have in common to predict together: by default all of the task's settings."""
-        return self.config.workload
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
         """Predicts new data in `source` with all models together, by name; writes into `out` where it is given.

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
@@ -20,7 +19,6 @@ from lib.config import Config, read_config, with_changes
 from lib.config.files import size_of
 from lib.errors import BadInput, printable
 from lib.machine import inputs, platform
-from lib.task.checks import check_together
 from lib.task.contract import Task
 from lib.task.files import own_files
 
@@ -43,8 +41,7 @@ def find_task(name: str) -> type[Task]:
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 _MOST_SOURCE_BYTES = 10 * 2**20  # of a task file
-_task_folders: set[str] = set()  # of all task files that were loaded
-_beside: list[str] = []  # the folders of task files, at the end of sys.path
+_folders: list[str] = []  # of task files; those that were not in sys.path are put there
 _loaded: dict[Path, tuple[tuple[int, int], types.ModuleType]] = {}  # by path: time and size, and the module
 
 
@@ -72,9 +69,7 @@ def _reason(error: Exception) -> str:
 def _module(path: Path) -> types.ModuleType:
     """Imports a task file, once until it changes. Raises BadInput with the line where it fails.
 
-    It is known to `sys.modules`, where dataclasses and pickle look for it. Files beside it can be imported, and none of
-    them stands for one of Python's or of this program's. Those that it does import come before installed packages of
-    the same name, which another machine may have: as for a script.
+    It is known to `sys.modules`, where dataclasses and pickle look for it.
     """
     state = path.stat()
     version = (state.st_mtime_ns, state.st_size)
@@ -85,7 +80,7 @@ def _module(path: Path) -> types.ModuleType:
     if spec is None or spec.loader is None:
         raise BadInput(f"The task file {printable(path)} is no Python file. Give its name an ending of .py.")
     module = importlib.util.module_from_spec(spec)
-    _prefer(path)
+    _enter(path)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -96,53 +91,36 @@ def _module(path: Path) -> types.ModuleType:
     return module
 
 
-class _Beside(importlib.abc.MetaPathFinder):
-    """Finds the modules that the task file loaded last imports from its folder, before installed ones."""
+def _enter(path: Path) -> None:
+    """Lets a task import the files beside it: after Python's modules, before installed packages and other tasks' files.
 
-    folder = ""
-    names: frozenset[str] = frozenset()
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        return importlib.machinery.PathFinder.find_spec(name, [self.folder]) if name in self.names else None
-
-
-_finder = _Beside()
-_PROGRAMS = frozenset(sys.modules)  # what this program runs on: a file beside a task stands for none of it
-
-
-def _prefer(path: Path) -> None:
-    """Lets files beside a task file be imported, before those of other task files, of which namesakes are forgotten.
-
-    Raises BadInput where an installed namesake of one that the task imports is in use already.
+    Another machine may have other packages. Raises BadInput where an installed namesake is in use already.
     """
-    folder, former = path.parent, _finder.names
-    with contextlib.suppress(BadInput):  # of a file that is no Python, which its import says
-        tops = {one.relative_to(folder).parts[0].removesuffix(".py") for one in own_files(path).files}
-        _finder.folder, _finder.names = str(folder), frozenset(tops - _PROGRAMS)
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
-    _task_folders.add(str(folder))
-    for name, module in list(sys.modules.items()):
-        place = _place(module)
-        if place in _task_folders - {str(folder)} and (
-            (folder / f"{name}.py").is_file() or (name in former and _is_installed(name))
-        ):
-            del sys.modules[name]
-        elif place and name in _finder.names and place not in _task_folders:
-            raise BadInput(
-                f"{printable(folder / name)} beside the task has the name of the installed package {name}, which is in "
-                f"use already ({printable(place)}). Give the file another name."
-            )
-    others = [entry for entry in _beside if entry != str(folder)]
-    sys.path[:] = [entry for entry in sys.path if entry not in _beside]
-    _beside[:] = [*([] if str(folder) in sys.path else [str(folder)]), *others]
-    sys.path += _beside
+    folder = str(path.parent)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("workloads")  # ours, whatever lies beside the task
+    sys.path[:] = [entry for entry in sys.path if entry not in _folders]
+    if folder not in sys.path:
+        _folders.append(folder)
+        first = next((n for n, entry in enumerate(sys.path) if entry.endswith("-packages")), len(sys.path))
+        sys.path.insert(first, folder)
     importlib.invalidate_caches()
-
-
-def _is_installed(name: str) -> bool:
-    folders = [entry for entry in sys.path if entry not in _task_folders]
-    return importlib.machinery.PathFinder.find_spec(name, folders) is not None
+    for name, module in list(sys.modules.items()):
+        if "." not in name and (place := _place(module)) in _folders and place != folder:
+            spec = importlib.machinery.PathFinder.find_spec(name)
+            if spec and spec.origin and spec.origin != module.__spec__.origin:  # a namesake of another task's file
+                for inner in [inner for inner in sys.modules if f"{inner}.".startswith(f"{name}.")]:
+                    del sys.modules[inner]
+    try:
+        others = own_files(path).files[1:]
+    except BadInput:  # no Python, which the import says
+        return
+    for name in {file.relative_to(folder).parts[0].removesuffix(".py") for file in others}:
+        if (place := _place(sys.modules.get(name))) and place != folder:
+            raise BadInput(
+                f"{printable(path.parent / name)} beside the task has the name of the installed package {name}, which "
+                f"is in use already ({printable(place)}). Give the file another name."
+            )
 
 
 def _place(module: Any) -> str:
@@ -206,9 +184,7 @@ def with_slots(config: Config, cards: int) -> Config:
     batch = config.training.effective_batch
     if config.training.micro_batch_slots:
         return config
-    together = find_task(config.task)(config).together if cards > 1 else 1
-    groups = batch // together if type(together) is int and together > 0 and batch % together == 0 else 1
-    slots = max((n for n in range(1, cards + 1) if groups % n == 0), default=1)
+    slots = max((n for n in range(1, cards + 1) if batch % n == 0), default=1)
     return with_changes(config, {"training.micro_batch_slots": slots})
 
 
@@ -216,13 +192,10 @@ def load_task(config: Config) -> Task:
     """Returns the task of a configuration with its data located.
 
     An empty `data.dir` means a mounted input that holds one of the task's sentinels, or the task's embedded default
-    where there is none; `describe_data` says which. Raises BadInput where batches would part what the task keeps
-    together.
+    where there is none; `describe_data` says which.
     """
     cls = find_task(config.task)
-    task = cls(config, _locate_all(cls, config.data.dirs))
-    check_together(task, config)
-    return task
+    return cls(config, _locate_all(cls, config.data.dirs))
 
 
 def _locate_all(cls: type[Task], names: Sequence[str]) -> Path | tuple[Path, ...] | None:

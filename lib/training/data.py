@@ -254,21 +254,6 @@ def check_samples(batch: Batch) -> None:
         )
 
 
-def whole_groups(size: int, together: int) -> int:
-    """Returns the largest number of samples up to `size` that parts no group of `together`; at least one group."""
-    return max(together, size // together * together)
-
-
-def half(size: int, together: int) -> int:
-    """Returns half of a number of samples that is a multiple of `together`, rounded up to one."""
-    return (size // together + 1) // 2 * together
-
-
-def smallest(together: int) -> str:
-    """Says of which size no half is left."""
-    return "one sample" if together == 1 else f"{together} samples, which the task keeps together,"
-
-
 def micro_batches(batch: Batch, most: int) -> Iterator[Batch]:
     """Yields slices of at most `most` samples."""
     if size_of(batch) <= most:

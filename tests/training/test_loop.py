@@ -23,7 +23,7 @@ from lib.training.optimization import learning_rate
 from lib.training.order import Order
 from lib.training.session import Session
 from lib.training.state import new_state
-from lib.training.step import _gradients, _Turn, total_norm
+from lib.training.step import _gradients, total_norm
 from tests.conftest import ROOT, VOLATILE_COLUMNS
 
 
@@ -57,8 +57,7 @@ def gradient(config, micro_batch):
     slots = slots_of(config.training)
     order = Order(config.workload.samples, config.seed, config.training.effective_batch, slots)
     _, batches = next(data.train_batches(task, task.datasets()["train"], order, range(1), config.data))
-    turn = _Turn(0, None, add_counts(map(task.count, batches)), task.term_weights(0), set())
-    _gradients(state, task, config, batches, turn, Meter({}, state.device))
+    _gradients(state, task, config, batches, 0, add_counts(map(task.count, batches)), Meter({}, state.device))
     return torch.cat([p.grad.flatten() for p in state.model.parameters()]), batches, state
 
 

@@ -20,7 +20,7 @@ from lib.text import Criterion
 from workloads.glacier import losses
 from workloads.glacier.augment import augment, cut_out
 from workloads.glacier.model import Net
-from workloads.glacier.settings import Settings, Source
+from workloads.glacier.settings import Settings
 
 # Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries
 # the modules above, and none of the others.
@@ -273,9 +273,6 @@ class Glacier(Task):
         table = alone.table(self.members, shares, scores, names, settings.prediction.views)
         warning, verdict = voting.flattered(settings.split, len(models)), "\n".join(_verdict(asked, advice))
         return scores, "\n\n".join(filter(None, [warning, table, judged.text(), verdict]))
-
-    def joined_by(self) -> Source:
-        return self.settings.source
 
     def predict(
         self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
