@@ -25,13 +25,11 @@ from lib.task import Task, checked_blocks
 from lib.training import frozen as freezing
 from lib.training import groups, identity, learned, optimization
 from lib.training.draws import seed_all
-from lib.training.gradients import FirstGradients
-from lib.training.groups import Group
-from lib.training.optimization import Ema
+from lib.training.groups import FirstGradients, Group
+from lib.training.optimization import Ema, Stopping
 from lib.training.order import INITIALISE, mix
 from lib.training.precision import Precision, allow_tf32, choose_precision
 from lib.training.recomputation import about_recomputed, recompute
-from lib.training.stopping import Stopping
 
 
 @dataclass
@@ -361,17 +359,11 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
             unused += 1
             continue
         state.optimizer.state[parameter] = {
-            kind: value if kind == "step" else _as_fp32(sharding.sharded_like(parameter, value), parameter)
+            kind: value if kind == "step" else sharding.sharded_like(parameter, value)
             for kind, value in by_name[name].items()
         }
     if unused:
         note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(wanted)} parameters.")
-
-
-def _as_fp32(value: Tensor, parameter: nn.Parameter) -> Tensor:
-    """Returns a moment in fp32 where its weight is: an earlier version trained a model of 16 bits in these."""
-    is_half = value.dtype in (torch.float16, torch.bfloat16) and parameter.dtype is torch.float32
-    return value.float() if is_half else value
 
 
 def state_tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:

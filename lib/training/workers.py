@@ -21,7 +21,7 @@ import tempfile
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, reduction
 from pathlib import Path
 from typing import Any
@@ -296,14 +296,14 @@ def _mapped(path: str, offset: int, dtype: np.dtype, shape: tuple[int, ...], str
     return np.ndarray(shape, dtype, np.memmap(path, np.uint8, "r"), offset, strides)
 
 
-def unsendable(value: Any, name: str, seen: frozenset[int] = frozenset()) -> str:
+def unsendable(value: Any, name: str) -> str:
     """Returns what of `value` cannot be pickled, as "name.attribute, a Type: reason"; empty where all can."""
     reason = _reason(value)
     if not reason:
         return ""
-    for inner, part in _parts(value, name):
-        if id(part) not in seen and (said := unsendable(part, inner, seen | {id(value)})):
-            return said
+    for key, part in getattr(value, "__dict__", {}).items():
+        if why := _reason(part):
+            return f"{name}.{key}, a {type(part).__name__}: {why}"
     return f"{name}, a {type(value).__name__}: {reason}"
 
 
@@ -313,13 +313,3 @@ def _reason(value: Any) -> str:
     except Exception as error:  # of anybody's __getstate__ too
         return str(error) or type(error).__name__
     return ""
-
-
-def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        yield from ((f"{name}[{key!r}]", part) for key, part in value.items())
-    elif isinstance(value, list | tuple):
-        yield from ((f"{name}[{number}]", part) for number, part in enumerate(value))
-    if not isinstance(value, type | types.FunctionType | types.ModuleType):
-        attributes: Iterable[tuple[str, Any]] = getattr(value, "__dict__", {}).items()
-        yield from ((f"{name}.{key}", part) for key, part in attributes)

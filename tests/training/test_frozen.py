@@ -91,21 +91,6 @@ def test_another_type_of_a_trained_tensor_is_named(lora, tmp_path, cut):
         )
 
 
-def test_a_checkpoint_of_earlier_code_resumes(lora, tmp_path, cut):
-    """It has every weight, and says nothing of what was trained."""
-    cut(None)
-    launch.train(lora({"checkpoint.frozen": "save", "run.name": "whole"}))
-    cut(3)
-    launch.train(lora({"checkpoint.frozen": "save"}))
-    found = newest(tmp_path)
-    state = {key: value for key, value in found.state.items() if key not in ("trained", "frozen", "published")}
-    checkpoint.save(found.path.parent, found.step, found.tensors, state)
-    cut(None)
-    assert launch.train(lora()).reason == "completed"
-    assert newest(tmp_path).tensors["model"].keys() >= BASE
-    assert same(newest(tmp_path), newest(tmp_path, "whole"))
-
-
 def same(one, other):
     groups = ("model", "optimizer")
     pairs = [(one.tensors[group], other.tensors[group]) for group in groups]
@@ -374,20 +359,6 @@ def test_a_whole_model_in_halves_is_trained_tested_and_put_back_in_fp32(toy, tmp
     best = checkpoint.load_newest(tmp_path / "runs" / "slow" / "best")[0].tensors["model"]
     here = weights.of(model)
     assert all(here[name].dtype is value.dtype and torch.equal(here[name], value) for name, value in best.items())
-
-
-def test_a_checkpoint_in_halves_of_earlier_code_goes_on_in_fp32(toy, tmp_path, cut):
-    config = {"task": f"{ROOT / 'tests' / 'adapters.py'}:Halves", **LONG}
-    cut(3)
-    launch.train(toy(config))
-    found = newest(tmp_path)
-    as_half = lambda value: value.bfloat16() if value.dtype is torch.float32 and value.dim() else value  # noqa: E731
-    tensors = {group: {name: as_half(value) for name, value in named.items()} for group, named in found.tensors.items()}
-    trained = {name: described.replace("float32", "bfloat16") for name, described in found.state["trained"].items()}
-    checkpoint.save(found.path.parent, found.step, tensors, {**found.state, "trained": trained})
-    cut(None)
-    assert launch.train(toy(config)).step == 6
-    assert {value.dtype for group in newest(tmp_path).tensors.values() for value in group.values()} == {torch.float32}
 
 
 def test_halves_in_a_run_that_computes_in_fp32_are_a_sentence(lora):

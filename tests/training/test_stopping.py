@@ -15,8 +15,8 @@ from lib.notebook import ended
 from lib.report import outputs
 from lib.report.metrics import read
 from lib.report.summary import Summary
-from lib.task import Task
-from lib.training.stopping import Stopping
+from lib.training import optimization
+from lib.training.optimization import Stopping
 from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable
 from trainbook.kaggle import preflight
 
@@ -33,7 +33,8 @@ def learns_until(monkeypatch):
     """learns_until(n): from step n on the rate is 0, so no validation is better than the one before it."""
 
     def put(last):
-        monkeypatch.setattr(Task, "learning_rate", lambda self, step, total: 1.0 if step < last else 0.0)
+        rate = lambda config, step, plateau: config.optimizer.lr * (step < last)  # noqa: E731
+        monkeypatch.setattr(optimization, "learning_rate", rate)
 
     put(4)
     return put
