@@ -166,13 +166,6 @@ def test_what_a_task_returns_wrongly_is_said_with_class_and_method(own, monkeypa
         launch.train(config)
 
 
-def test_a_metric_may_be_a_tensor_of_one_number(own, monkeypatch):
-    config = own()
-    metrics = {"loss": torch.tensor(0.5), "rmse": torch.tensor([0.25])}
-    monkeypatch.setattr(find_task("own.py:Own"), "evaluate", lambda self, *_: metrics)
-    assert launch.train(config).metrics == {"rmse": 0.25}
-
-
 LAYOUTS = {"new": "datasets/ada/graphs", "old": "graphs"}
 
 

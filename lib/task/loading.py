@@ -36,7 +36,11 @@ def find_task(name: str) -> type[Task]:
         raise BadInput(
             f"There is no task {shown}. Known tasks: {', '.join(known)}. Your own is named as file.py:Class."
         )
-    return _only_task(importlib.import_module(f"workloads.{name}"), name)
+    members = inspect.getmembers(importlib.import_module(f"workloads.{name}"), inspect.isclass)
+    tasks = [cls for _, cls in members if issubclass(cls, Task) and cls is not Task]
+    if len(tasks) != 1:
+        raise BadInput(f"workloads/{name} must hold exactly one Task class in its namespace; it holds {len(tasks)}.")
+    return tasks[0]
 
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
@@ -50,7 +54,8 @@ def _from_file(file: str, class_name: str) -> type[Task]:
         path = Path(file).resolve()
         size = size_of(path)
     except (OSError, RuntimeError, ValueError) as error:
-        why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({_reason(error)})"
+        reason = printable(getattr(error, "strerror", None) or error, most=200)
+        why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({reason})"
         advice = "Give its path from the folder of the configuration, or from the one that you start in."
         raise BadInput(f"The task file {printable(file, most=200)} {why}. {advice}") from None
     if size > _MOST_SOURCE_BYTES:
@@ -60,10 +65,6 @@ def _from_file(file: str, class_name: str) -> type[Task]:
         name = f"{printable(file)} has no class {printable(class_name)}"
         raise BadInput(f"{name} that derives from lib.task.Task. Define it there.")
     return found
-
-
-def _reason(error: Exception) -> str:
-    return printable(getattr(error, "strerror", None) or error, most=200)
 
 
 def _module(path: Path) -> types.ModuleType:
@@ -143,32 +144,22 @@ def _why_not_imported(path: Path, error: BaseException) -> str:
     return f"{printable(where)}: The task file cannot be imported ({what}). Correct it there."
 
 
-def _only_task(module: Any, name: str) -> type[Task]:
-    found = [c for _, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, Task) and c is not Task]
-    if len(found) != 1:
-        raise BadInput(f"workloads/{name} must hold exactly one Task class in its namespace; it holds {len(found)}.")
-    return found[0]
-
-
 def load_config(path: str | Path, overrides: Mapping[str, object] | None = None, runs_files: bool = True) -> Config:
     """Reads a configuration whose `workload:` section is checked against the settings of the task that it names.
 
     Without `runs_files`, for one that may be anybody's, a task that is a Python file is refused and not imported.
     """
-    return read_config(path, overrides, workload=lambda name: _settings(_find_task(name, runs_files)))
+    return read_config(path, overrides, workload=lambda name: _settings(name, runs_files))
 
 
-def _find_task(name: str, runs_files: bool) -> type[Task]:
+def _settings(name: str, runs_files: bool) -> type:
+    """Returns the dataclass of a task's settings. Raises BadInput where it is none that a configuration can fill."""
     if not runs_files and ":" in name:
         raise BadInput(
             f"The task is a Python file, {printable(name, most=200)}, which this configuration cannot make run: it may "
             "be anybody's. Where the task is your own, give it: --task file.py:Class."
         )
-    return find_task(name)
-
-
-def _settings(cls: type[Task]) -> type:
-    """Returns the dataclass of a task's settings. Raises BadInput where it is none that a configuration can fill."""
+    cls = find_task(name)
     why = "it is no dataclass" if not dataclasses.is_dataclass(cls.Settings) else ""
     try:
         get_type_hints(cls.Settings)
@@ -181,10 +172,9 @@ def _settings(cls: type[Task]) -> type:
 
 def with_slots(config: Config, cards: int) -> Config:
     """Gives a configuration without `training.micro_batch_slots` one for each card, as far as the batch divides."""
-    batch = config.training.effective_batch
     if config.training.micro_batch_slots:
         return config
-    slots = max((n for n in range(1, cards + 1) if batch % n == 0), default=1)
+    slots = max((n for n in range(1, cards + 1) if config.training.effective_batch % n == 0), default=1)
     return with_changes(config, {"training.micro_batch_slots": slots})
 
 

@@ -235,8 +235,6 @@ def check_samples(batch: Batch) -> None:
     if len(known) == 1 and -1 not in known:
         return  # the usual case
     sizes = Counter(len(value) for value in batch.values() if isinstance(value, Tensor) and value.dim())
-    if len(sizes) == 1 and sizes.total() == len(batch):
-        return
     if not sizes:
         raise BadInput("The batch has no tensors with samples. Task.collate must return a mapping of name to tensor.")
     size = sizes.most_common(1)[0][0]
@@ -249,8 +247,7 @@ def check_samples(batch: Batch) -> None:
             continue
         raise BadInput(
             f"A batch of {size} samples has {what}. It is cut into micro-batches along the samples, so Task.collate "
-            f"must return tensors of shape ({size}, ...) alone. Repeat it for each sample, or keep what belongs to no "
-            "sample in the task or the model."
+            f"must return tensors of shape ({size}, ...) alone."
         )
 
 

@@ -1,9 +1,9 @@
-"""The processes that load data: how they start, what is sent to them, and what ends them.
+"""Starts the processes that load data, sends them task and data set, and ends them.
 
-They are forked from a server, a small process without threads. A fork of the training process itself would copy the
-locks that its other threads hold, of which some are then never released. So a worker inherits nothing: task and data
-set are pickled. Functions and classes that a worker cannot import, such as those of a notebook, are sent with their
-code; mapped files as path and offset; large arrays once, in a file that all workers map.
+They are forked from a server, a small process without threads: a fork of the training process itself would copy locks
+that its other threads hold. So a worker inherits nothing, and task and data set are pickled. Functions and classes that
+a worker cannot import, such as those of a notebook, are sent with their code; mapped files as path and offset; large
+arrays once, in a file that all workers map.
 """
 
 import contextlib
@@ -53,8 +53,7 @@ class _Process(_BASE.Process):
 
     @staticmethod
     def _Popen(process: Any) -> Any:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
+        main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
         try:
             return _BASE.Process._Popen(process)
         finally:
@@ -76,32 +75,18 @@ def start_server() -> None:
     path = [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
     changes = {"PYTHONPATH": os.pathsep.join(path), environment.FORK_SERVER: str(os.getpid())}
     changes["PYTHONSAFEPATH"] = "1"  # else a folder lib in the working folder would be taken for this one
-    former = {name: os.environ.get(name) for name in changes}
+    former, folder = dict(os.environ), tempfile.gettempdir()
     os.environ.update(changes)
-    _keep_sockets_in_short_folder()
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER:  # as Python does from 3.14 on (its issue 132124)
+        tempfile.tempdir = "/tmp"
     try:
+        multiprocessing.util.get_temp_dir()  # of its sockets; it keeps the folder that it makes at the first call
         forkserver.ensure_running()
     finally:
-        for name, value in former.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _keep_sockets_in_short_folder() -> None:
-    """Chooses /tmp for multiprocessing's sockets where TMPDIR is too long for a socket's path.
-
-    Python does so itself from 3.14 on (https://github.com/python/cpython/issues/132124).
-    """
-    chosen = tempfile.gettempdir()
-    if len(os.fsencode(chosen)) <= _LONGEST_FOLDER:
-        return
-    tempfile.tempdir = "/tmp"
-    try:
-        multiprocessing.util.get_temp_dir()  # it keeps the folder that it makes at the first call
-    finally:
-        tempfile.tempdir = chosen
+        tempfile.tempdir = folder
+        for name in changes:
+            del os.environ[name]
+        os.environ.update(former)
 
 
 # --- sending ----------------------------------------------------------------------------------------------------------
@@ -137,7 +122,7 @@ class Sent:
 def _received(
     task: str, variables: dict[str, str], folder: str, pickled: bytes, file: Any, pieces: list[tuple[int, int]]
 ) -> Any:
-    """Returns the data set, in a worker; where that fails one that says why whenever a sample is asked for."""
+    """Returns the data set, in a worker; if that fails, one that raises why for every sample."""
     os.environ.clear()
     os.environ.update(variables)
     try:

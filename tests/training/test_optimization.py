@@ -134,7 +134,7 @@ def test_applying_the_average_moves_no_number_and_keeps_every_tensor_that_others
     assert all(ema.average[name] is value for name, value in held.items())
 
 
-@pytest.mark.parametrize("at", range(1, 9))
+@pytest.mark.parametrize("at", [1, 4, 5, 8])
 def test_an_interruption_at_any_parameter_leaves_weights_and_average_whole(monkeypatch, at):
     model = net()
     ema = Ema(model, 0.5)

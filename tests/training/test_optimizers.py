@@ -1,20 +1,17 @@
 """Optimizers and schedules beside AdamW and the cosine: torch's own numbers, the same after a kill, and planned."""
 
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from lib import launch
 from lib.checkpoint import contents
-from lib.config import Config, Training
 from lib.errors import BadInput
 from lib.planner import find_card
 from lib.planner.trace import predict_task
 from lib.task import load_task
-from lib.training import identity, optimization
+from lib.training import optimization
 from lib.training.groups import Group
 from lib.training.sizes import saved_bytes
 from lib.training.state import new_state
@@ -122,17 +119,6 @@ def test_what_does_not_go_together_is_refused(toy):
         toy({"optimizer.name": "sgd", "optimizer.momentum": 0, "optimizer.nesterov": True})
 
 
-def test_keys_that_an_earlier_version_did_not_have_count_as_their_defaults(toy):
-    run = launch.prepare(toy())
-    now = identity.facts(run.config, run.task)
-    new = ("optimizer.momentum", "optimizer.nesterov")
-    earlier = {key: value for key, value in now.items() if key not in new}
-    assert len(earlier) == len(now) - 2 and identity.check(earlier, now, Path("runs")) == ""
-    run = launch.prepare(toy({"optimizer.momentum": 0.5}))
-    with pytest.raises(BadInput, match="optimizer.momentum"):
-        identity.check(earlier, identity.facts(run.config, run.task), Path("runs"))
-
-
 # --- schedules --------------------------------------------------------------------------------------------------------
 
 
@@ -162,13 +148,6 @@ def test_linear_falls_in_equal_steps_to_its_floor(toy):
     config = toy({"scheduler.name": "linear", "optimizer.lr": 1.0, **lengths})
     rates = [optimization.learning_rate(config, step) for step in range(11)]
     assert rates == pytest.approx([0.5, 1.0, *(1 - 0.1 * k for k in range(9))])
-
-
-def test_the_defaults_are_what_they_were():
-    config = Config(task="x", training=Training(effective_batch=1))
-    assert (config.optimizer.name, config.scheduler.name, config.training.stop_after_evaluations) == (
-        "adamw", "cosine", 0,
-    )  # fmt: skip
 
 
 def test_state_of_the_default_optimizer_is_as_before(toy):
