@@ -153,8 +153,8 @@ def predict_task(
 def predict_evaluation(task: Task, config: Config, target: Target, size: int, micro_batch: int) -> tuple[int, bool]:
     """Predicts the peak bytes of an evaluation of `size` samples at once, and whether they fit.
 
-    It is `Task.evaluation_pass`, beside weights and optimizer after a step in micro-batches of `micro_batch` samples;
-    what `Task.evaluate` keeps on the card is not seen.
+    It is the task's `evaluation_pass`, else the loss, beside weights and optimizer after a step in micro-batches of
+    `micro_batch` samples; what `Task.evaluate` keeps on the card is not seen.
     """
     with seeded():
         step, batch = (task.example_batch(samples, torch.device("cpu")) for samples in (micro_batch, size))
@@ -164,7 +164,7 @@ def predict_evaluation(task: Task, config: Config, target: Target, size: int, mi
         allocator.peak_allocated, allocator.overflowed = allocator.allocated, False
         state.model.eval()
         with torch.no_grad(), autocast(state.precision, META), tracker.users_code():
-            task.evaluation_pass(state.model, to_device(batch, META))
+            getattr(task, "evaluation_pass", task.loss)(state.model, to_device(batch, META))
     peak = allocator.peak_allocated
     return peak, not allocator.overflowed and peak <= target.limit_bytes
 

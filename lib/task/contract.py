@@ -34,6 +34,14 @@ class Task:
     that decides which weights are best, and whether "max" or "min" of it is better; `shown` names the metrics of the
     plot. `dials` are the dotted keys that set the size of a sample (a sequence, an image), each with the values that
     the memory panel offers. `several` says that `data.dir` may list several folders, which are then `sources`.
+
+    A task may have three methods more:
+    - `adapt(weights, model)` fits `run.initial_weights` to the shapes of `model` (bands, words); it returns them and a
+      sentence on how. A weight whose shape still differs keeps its initial value.
+    - `evaluation_pass(model, batch)` computes what `evaluate` holds on the device at once, for the memory plan, if that
+      is not the loss: a task that writes text computes a last step of all lengths.
+    - `export(model, folder)` writes the tested model into an empty folder, which the archive has as `export/`, such as
+      `model.save_pretrained(folder)`; an attribute `exports` may say that it writes nothing under these settings.
     """
 
     Settings: ClassVar[type] = NoSettings
@@ -42,7 +50,6 @@ class Task:
     shown: ClassVar[tuple[str, ...]] = ()
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
     several: ClassVar[bool] = False
-    exports: bool = True  # whether `export` writes anything under these settings
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
     # The published weights that the run started from, by name; kept in its checkpoints, set when it resumes
     published: Mapping[str, Mapping[str, Any]] = {}
@@ -215,21 +222,7 @@ class Task:
         """
         return ()
 
-    def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
-        """Fits `run.initial_weights` to the shapes of `model` (bands, words); returns them and a sentence on how.
-
-        A weight whose shape still differs keeps its initial value.
-        """
-        return given, ""
-
     # --- evaluation and prediction ------------------------------------------------------------------------------------
-
-    def evaluation_pass(self, model: nn.Module, batch: Batch) -> None:
-        """Computes what `evaluate` holds on the device at once for a batch, for the memory plan; by default the loss.
-
-        One that writes text, whose shapes depend on what it wrote, computes a last step of all lengths.
-        """
-        self.loss(model, batch)
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns metrics of `model` (in evaluation mode) over a loader whose `.dataset` is one of `datasets()`.
@@ -266,12 +259,6 @@ class Task:
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Returns metrics of several models together on the test set, and what to print; figures go into `folder`."""
         raise to_write(self, "vote(models, folder)", "metrics of all models together on the test set, and a text")
-
-    def export(self, model: nn.Module, folder: Path) -> None:
-        """Writes the tested model into an empty folder, which the archive has as `export/`; by default nothing.
-
-        `model.save_pretrained(folder)` of transformers and peft does it.
-        """
 
     def solution(self, models: list[nn.Module], folder: Path) -> None:
         """Writes a program that predicts without this one into a folder, with the weights of all models, for a grader.

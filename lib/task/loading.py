@@ -109,7 +109,9 @@ def _enter(path: Path) -> None:
     for name, module in list(sys.modules.items()):
         if "." not in name and (place := _place(module)) in _folders and place != folder:
             spec = importlib.machinery.PathFinder.find_spec(name)
-            if spec and spec.origin and spec.origin != module.__spec__.origin:  # a namesake of another task's file
+            if (
+                spec and spec.origin and spec.origin != getattr(module.__spec__, "origin", None)
+            ):  # a namesake of another task's file
                 for inner in [inner for inner in sys.modules if f"{inner}.".startswith(f"{name}.")]:
                     del sys.modules[inner]
     try:

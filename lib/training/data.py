@@ -138,13 +138,13 @@ def limit_workers(task: Task, dataset: Any, options: Data) -> tuple[Data, str]:
     return dataclasses.replace(options, num_workers=most), sentence
 
 
+def _unsendable(task: Task, dataset: Any) -> str:
+    return workers.unsendable(task, "the task") or workers.unsendable(dataset, "the data set")
+
+
 def most_workers(task: Task, dataset: Any) -> int:
     """Returns the most loader workers that `limit_workers` lets a process have."""
     return 0 if _unsendable(task, dataset) else hardware.cpus_per_process(ranks.local_world())
-
-
-def _unsendable(task: Task, dataset: Any) -> str:
-    return workers.unsendable(task, "the task") or workers.unsendable(dataset, "the data set")
 
 
 _WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers on two CPUs (tests/bench/bench_loader.py)

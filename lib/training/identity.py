@@ -1,4 +1,4 @@
-"""Compares a saved run with what would be trained now: data order, settings, code, machine."""
+"""Compares a saved run with the run of now: data order, settings, code, machine."""
 
 import functools
 import hashlib
@@ -122,13 +122,13 @@ def check(
 def _ways(run: Path, can_accept: bool) -> str:
     """Returns the lines that a user writes to train an edited run; `can_accept`: also the one to continue the old."""
     free = next(name for n in itertools.count(2) if not (run.parent / (name := f"{run.name}-{n}")).exists())
-    in_notebook = machine_platform.in_notebook()
-    line = 'OVERRIDES["{}"] = {!r}' if in_notebook else "--set {}={}"
-    where = "at the end of the Parameters cell" if in_notebook else "on the command line"
+    line, where, yes = "--set {}={}", "on the command line", "true"
+    if machine_platform.in_notebook():
+        line, where, yes = 'OVERRIDES["{}"] = {!r}', "at the end of the Parameters cell", True
     ways = f"To train this configuration as a run of its own, write {where}:\n  {line.format('run.name', free)}"
     if can_accept:
-        accept = line.format("run.accept_changes", True if in_notebook else "true")
-        ways += f"\nTo keep the trained weights and continue with the changes:\n  {accept}"
+        ways += "\nTo keep the trained weights and continue with the changes:\n  "
+        ways += line.format("run.accept_changes", yes)
     return ways
 
 

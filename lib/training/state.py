@@ -190,7 +190,9 @@ def start_from(state: State, task: Task, config: Config) -> str:
     named = frozen.with_own(state.model, found)
     taken = task.published.get(name, {})  # by `Task.pretrained`
     task.published = {**task.published, name: {**taken, "weights_sha256": frozen.seal_of_all(named)}}
-    adapted, how = task.adapt({weights.plain(name): value for name, value in named.items()}, state.model)
+    adapted, how = {weights.plain(name): value for name, value in named.items()}, ""
+    if hasattr(task, "adapt"):
+        adapted, how = task.adapt(adapted, state.model)
     sentence = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
     if state.ema:
         state.ema = Ema(state.model, config.training.ema_decay)

@@ -217,24 +217,18 @@ def memory_for_next_launch(state: State) -> Iterator[None]:
 
 def out_of_memory(state: State) -> OutOfMemory:
     """Returns the error for memory that ran out where no step can be repeated, with the size for the next launch."""
-    smaller = (state.micro_batch + 1) // 2
-    advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
+    smaller = (state.micro_batch + 1) // 2 if state.micro_batch > 1 else 0
     why = "the weights may have changed in part"
     if state.sharded:
         why = "with training.fully_shard the ranks wait for each other in the middle of it"
     elif ranks.world() > 1:
         why = "the other ranks wait for this one in the middle of it"
-    if state.micro_batch == 1:
-        advice = "Set training.gradient_checkpointing to all, or take a card with more memory."
-        if state.sharded:
-            advice = "Set training.gradient_checkpointing to all, or divide the states among more ranks."
-    return OutOfMemory(
-        f"Memory ran out at step {state.step} in micro-batches of {state.micro_batch}, where it cannot be repeated: "
-        f"{why}.",
-        smaller if state.micro_batch > 1 else 0,
-        advice,
-        state.micro_batch,
-    )
+    advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
+    if not smaller:
+        more = "divide the states among more ranks" if state.sharded else "take a card with more memory"
+        advice = f"Set training.gradient_checkpointing to all, or {more}."
+    what = f"Memory ran out at step {state.step} in micro-batches of {state.micro_batch}, where it cannot be repeated"
+    return OutOfMemory(f"{what}: {why}.", smaller, advice, state.micro_batch)
 
 
 def _halve_micro_batch(state: State, step: int, tried: list[int]) -> None:
@@ -294,14 +288,10 @@ def _count_skipped(state: State, step: int, order: Order) -> None:
     if state.skipped_in_a_row < NON_FINITE_LIMIT:
         return
     samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
-    before = step + 1 - NON_FINITE_LIMIT
     folder = state.events.path.parent / "checkpoints" if state.events.path else None
-    steps = [saved for saved in checkpoint.steps(folder) if saved <= before] if folder else []
+    steps = [saved for saved in checkpoint.steps(folder) if saved <= step + 1 - NON_FINITE_LIMIT] if folder else []
     path = checkpoint.path_of(folder, steps[-1]) if folder and steps else state.resumed_from
-    last_good = "There is no checkpoint from before them."
-    if path:
-        number = int(path.name.rpartition("-")[2])
-        last_good = f"The last good checkpoint is {path}, from before them (step {number:,})."
+    last_good = f"The last good checkpoint is {path}, from before them." if path else "No checkpoint is older."
     raise TrainingFailed(
         f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, the last of them step {step} on "
         f"samples {samples[:16]}{'...' if len(samples) > 16 else ''}. Look at these, or lower optimizer.lr. {last_good}"

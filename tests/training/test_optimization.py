@@ -24,9 +24,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 def scheduled(direction="max", factor=0.5, patience=1, min_lr=0.0, lr=1.0):
     scheduler = Scheduler(name="plateau", factor=factor, patience=patience, min_lr=min_lr)
     training = Training(effective_batch=1, evaluate_every_steps=1)
-    return Plateau(
-        Config(task="toy", training=training, scheduler=scheduler, optimizer=Optimizer(lr=lr)), direction
-    )
+    return Plateau(Config(task="toy", training=training, scheduler=scheduler, optimizer=Optimizer(lr=lr)), direction)
 
 
 def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears():

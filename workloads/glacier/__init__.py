@@ -292,7 +292,7 @@ class Glacier(Task):
         solution.write(models, self.settings, folder, shares)
 
     @property
-    def exports(self) -> bool:  # type: ignore[override]
+    def exports(self) -> bool:
         return self.settings.export == "onnx"
 
     def export(self, model: nn.Module, folder: Path) -> None:
