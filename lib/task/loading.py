@@ -45,7 +45,8 @@ def find_task(name: str) -> type[Task]:
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 _MOST_SOURCE_BYTES = 10 * 2**20  # of a task file
-_folders: list[str] = []  # of task files; those that were not in sys.path are put there
+_folders: set[str] = set()  # of all task files that were loaded
+_added: list[str] = []  # those of them that were put into sys.path, the newest first
 _loaded: dict[Path, tuple[tuple[int, int], types.ModuleType]] = {}  # by path: time and size, and the module
 
 
@@ -100,18 +101,17 @@ def _enter(path: Path) -> None:
     folder = str(path.parent)
     with contextlib.suppress(ImportError):
         importlib.import_module("workloads")  # ours, whatever lies beside the task
-    sys.path[:] = [entry for entry in sys.path if entry not in _folders]
-    if folder not in sys.path:
-        _folders.append(folder)
-        first = next((n for n, entry in enumerate(sys.path) if entry.endswith("-packages")), len(sys.path))
-        sys.path.insert(first, folder)
+    rest = [entry for entry in sys.path if entry not in _added]
+    mine, older = [] if folder in rest else [folder], [entry for entry in _added if entry != folder]
+    first = next((n for n, entry in enumerate(rest) if entry.endswith("-packages")), len(rest))
+    sys.path[:] = [*rest[:first], *mine, *rest[first:], *older]
+    _added[:] = [*mine, *older]
     importlib.invalidate_caches()
+    _folders.add(folder)
     for name, module in list(sys.modules.items()):
         if "." not in name and (place := _place(module)) in _folders and place != folder:
             spec = importlib.machinery.PathFinder.find_spec(name)
-            if (
-                spec and spec.origin and spec.origin != getattr(module.__spec__, "origin", None)
-            ):  # a namesake of another task's file
+            if spec and spec.origin not in (None, module.__spec__.origin):  # type: ignore[union-attr]  # a namesake
                 for inner in [inner for inner in sys.modules if f"{inner}.".startswith(f"{name}.")]:
                     del sys.modules[inner]
     try:
