@@ -143,10 +143,8 @@ WRONG = {
     "a stream": ("datasets", {"train": Stream()}, "Own.datasets.* a Stream as 'train', whose samples come one after"),
     "no length": ("datasets", {"validation": Endless()}, "a Endless as 'validation', which has no __len__"),
     "an empty split": ("datasets", {"test": []}, "a list as 'test' without samples"),
-    "a missing split": ("datasets", None, "returns 'train'. It must return"),
     "no splits": ("datasets", 3, "returns a int. It must return"),
     "another metric": ("selection", ("iou", "max"), r"Own.selection is .*evaluate returns \(loss, rmse\)"),
-    "another direction": ("selection", ("loss", "low"), "whether \"max\" or \"min\""),
     "no scores": ("evaluate", None, "Own.evaluate returned None instead of metrics"),
     "scores of text": ("evaluate", {"loss": "low"}, "Own.evaluate returned 'loss' as a str"),
     "weights of nothing": ("term_weights", {"cubed": 1.0}, "Own.term_weights weighs 'cubed', which is no loss term"),
@@ -160,7 +158,7 @@ def test_what_a_task_returns_wrongly_is_said_with_class_and_method(own, monkeypa
     task = find_task("own.py:Own")
     if name == "datasets":
         sets = {"train": range(9), "validation": range(3), "test": range(3)}
-        value = {**sets, **value} if isinstance(value, dict) else value or {"train": range(9)}
+        value = {**sets, **value} if isinstance(value, dict) else value
     monkeypatch.setattr(task, name, value if name == "selection" else lambda self, *_: value)
     with pytest.raises(BadInput, match=sentence):
         launch.train(config)

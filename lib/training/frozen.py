@@ -1,7 +1,10 @@
-"""Selects frozen weights that checkpoints omit; sets the number formats of what is frozen and trained."""
+"""Which frozen weights a run leaves out of its checkpoints, and the number formats of what is frozen and trained."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -13,7 +16,6 @@ from lib.errors import BadInput
 from lib.ranks import sharding
 from lib.task import Task
 from lib.training import learned
-from lib.training.draws import seeded_draws
 from lib.training.order import INITIALISE, mix
 from lib.training.precision import Precision
 
@@ -80,7 +82,7 @@ def _made_again(model: nn.Module, task: Task, config: Config) -> Mapping[str, nn
     Another task makes it, so that what `model()` keeps on the run's own task (a teacher) stays that of the first model.
     Parameters that both models share, because the code keeps them, say nothing on where they come from.
     """
-    with seeded_draws(mix(INITIALISE, config.seed, 1)):
+    with _other_seed(config):
         try:
             other = type(task)(config, task.source)
             other.step, other.published = task.step, task.published
@@ -91,6 +93,22 @@ def _made_again(model: nn.Module, task: Task, config: Config) -> Mapping[str, nn
             return {}
     shared = {id(parameter) for parameter in model.parameters()}
     return {name: parameter for name, parameter in again.items() if id(parameter) not in shared}
+
+
+@contextlib.contextmanager
+def _other_seed(config: Config) -> Iterator[None]:
+    """Seeds everything that a model may be drawn from in another way than the run does, and puts it back afterwards."""
+    states = random.getstate(), np.random.get_state()
+    seed = mix(INITIALISE, config.seed, 1)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
 
 
 def unsaved(model: nn.Module, saved: checkpoint.Checkpoint | None, note: Callable[[str], None]) -> str:

@@ -67,6 +67,7 @@ def test_a_checkpoint_names_what_is_trained_with_type_and_shape(lora, tmp_path):
     [
         ("frozen", r"2 trained then and frozen now \(blocks.0.down.weight, blocks.0.up.weight\)"),
         ("wrapped twice", r"4 trained tensors: 2 trained now and not in the model then \(blocks.0.base.down"),
+        ("unused", r"4 trained tensors: 2 trained now and not in the model then \(extra.weight, extra.bias\)"),
     ],
 )
 def test_a_model_that_trains_something_else_is_not_resumed(lora, cut, wrong, sentence):
@@ -90,6 +91,21 @@ def test_another_type_of_a_trained_tensor_is_named(lora, tmp_path, cut):
         )
 
 
+def test_a_checkpoint_of_earlier_code_resumes(lora, tmp_path, cut):
+    """It has every weight, and says nothing of what was trained."""
+    cut(None)
+    launch.train(lora({"checkpoint.frozen": "save", "run.name": "whole"}))
+    cut(3)
+    launch.train(lora({"checkpoint.frozen": "save"}))
+    found = newest(tmp_path)
+    state = {key: value for key, value in found.state.items() if key not in ("trained", "frozen", "published")}
+    checkpoint.save(found.path.parent, found.step, found.tensors, state)
+    cut(None)
+    assert launch.train(lora()).reason == "completed"
+    assert newest(tmp_path).tensors["model"].keys() >= BASE
+    assert same(newest(tmp_path), newest(tmp_path, "whole"))
+
+
 def same(one, other):
     groups = ("model", "optimizer")
     pairs = [(one.tensors[group], other.tensors[group]) for group in groups]
@@ -110,6 +126,11 @@ def test_a_trained_tensor_that_gets_no_gradient_is_named_once(lora, tmp_path, ca
     (said,) = events(tmp_path)
     assert "2 of 6 trained tensors got no gradient (extra.weight, extra.bias)" in said
     assert capsys.readouterr().out.count("got no gradient") == 1
+
+
+def test_a_tensor_that_is_used_is_not_named_though_its_gradient_is_zero(lora, tmp_path):
+    launch.train(lora())  # `up` is zero, so `down` gets a gradient of zeros
+    assert events(tmp_path) == []
 
 
 # --- what is frozen ---------------------------------------------------------------------------------------------------
@@ -297,6 +318,11 @@ def test_an_archive_predicts_in_an_empty_folder(lora, tmp_path, monkeypatch, bas
     else:
         kept = checkpoint.load(tmp_path / "there" / "toy" / "frozen" / "step-00000000").tensors["model"]
         assert all(torch.equal(model.get_parameter(name), value) for name, value in kept.items())
+
+
+def test_the_average_of_the_weights_leaves_out_what_is_frozen(lora, tmp_path):
+    launch.train(lora({"training.ema_decay": 0.5}))
+    assert newest(tmp_path).tensors["ema"].keys() == TRAINED
 
 
 def test_dropout_in_a_base_that_comes_in_evaluation_mode_works_from_the_first_step(lora):
