@@ -247,7 +247,7 @@ def check_samples(batch: Batch) -> None:
             continue
         raise BadInput(
             f"A batch of {size} samples has {what}. It is cut into micro-batches along the samples, so Task.collate "
-            f"must return tensors of shape ({size}, ...) alone."
+            f"must return tensors of shape ({size}, ...) alone. Repeat it for each sample, or keep it in the task."
         )
 
 

@@ -133,7 +133,8 @@ def read_again(asked: Asked) -> Iterator[str]:
 def _fresh(asked: Asked, seed: int) -> tuple[dict[str, Any], str]:
     """Returns data sets and fingerprint of another task on the same data, made where other numbers are drawn."""
     with seeded_draws(seed), asking(f"{asked.name}.datasets()"):
-        task = type(asked.task)(asked.config, asked.task.sources)
+        sources = asked.task.sources
+        task = type(asked.task)(asked.config, sources if len(sources) > 1 else asked.task.source)
         if asked.task.kept_from:
             task.take_kept(asked.task.kept_from)
         learned.take(task, None, asked.doubts.append)
