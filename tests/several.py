@@ -26,10 +26,7 @@ from lib.errors import BadInput, TrainingFailed
 from lib.task import load_config
 from lib.training.session import Session
 from tests.conftest import ROOT, TOY
-from tests.gan import Gan
 from tests.toy import Toy
-
-__all__ = ["Gan"]  # a task that is named as one of this file
 
 
 class Slow(Toy):
@@ -137,20 +134,6 @@ class Exported(Listed):
 
     def export(self, model, folder):
         save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / "all.safetensors")
-
-
-class TwoKinds(Gan):
-    """Players with optimizers and rates of their own, each in one piece for FSDP2."""
-
-    def blocks(self, model):
-        return [model.generator, model.discriminator]
-
-    def parameter_groups(self, model):
-        generator, discriminator = super().parameter_groups(model)
-        return [generator, {**discriminator, "optimizer": "sgd", "momentum": 0.5}]
-
-    def learning_rate(self, step, total_steps):
-        return {"generator": 1 / (1 + step)}
 
 
 class CumulativeNorm(Toy):

@@ -181,9 +181,7 @@ class Memory:
 class Optimizer:
     """How gradients become updates."""
 
-    name: Literal["adamw", "sgd", "adafactor"] = option(
-        "adamw", "The optimizer; adafactor keeps a row and a column of moments for each matrix."
-    )
+    name: Literal["adamw", "sgd"] = option("adamw", "The optimizer.")
     lr: float = option(3e-4, "The highest learning rate, which is reached after the warm-up.", above=0)
     weight_decay: float = option(0.01, "Decoupled weight decay; of sgd it is a part of the gradient.", minimum=0)
     betas: tuple[float, float] = option((0.9, 0.999), "Decay of the two moments of adamw.", minimum=0, below=1)
@@ -317,12 +315,9 @@ class Config:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        training, scheduler, optimizer = values["training"], values["scheduler"], values["optimizer"]
-        if BAD in (training, scheduler, optimizer):
+        training, scheduler = values["training"], values["scheduler"]
+        if BAD in (training, scheduler):
             return
-        if training.fully_shard and optimizer.name == "adafactor":
-            advice = "Write adamw or sgd, or switch training.fully_shard off."
-            yield "optimizer", f"adafactor needs whole rows and columns, which training.fully_shard divides. {advice}"
         if training.evaluate_every_steps or training.evaluate_every_epochs:
             return
         advice = "Give training.evaluate_every_epochs or training.evaluate_every_steps"

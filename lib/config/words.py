@@ -177,7 +177,6 @@ _PRECISIONS = {
 _OPTIMIZERS = {
     "adamw": "AdamW torch.optim.AdamW adamw_torch adamw_torch_fused adamw_hf",
     "sgd": "SGD torch.optim.SGD momentum",
-    "adafactor": "Adafactor torch.optim.Adafactor",
 }
 _SCHEDULES = {
     "plateau": "ReduceLROnPlateau reduce_lr_on_plateau",

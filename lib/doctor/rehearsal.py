@@ -14,7 +14,6 @@ from lib.config import Config, profiles
 from lib.config.batches import micro_batch_of, slot_of
 from lib.doctor import addresses, findings, machine
 from lib.doctor.findings import Finding
-from lib.doctor.layers import check_convolutions
 from lib.errors import BadInput
 from lib.launch import Run
 from lib.launch.resume import check_completed, describe_resume, how_to_continue, look_for_checkpoint
@@ -181,7 +180,6 @@ def _state_checks(run: Run) -> list[Finding]:
         return [Finding("model", "its weights and the optimizer's states do not fit into memory", "bad", advice)]
     return [
         findings.run_check("recomputation", lambda: check_recomputation(run, state)),
-        findings.run_check("convolutions", lambda: check_convolutions(run.task, state)),
         findings.run_check("checkpoints", lambda: check_room(run, state)),
         findings.run_check(name, lambda: check_round_trip(run, state)),
     ]

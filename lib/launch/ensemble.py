@@ -7,6 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -152,8 +153,7 @@ def load_members(
         saved = _best_weights(run)
         learned = saved.state.get("learned", {})
         taken = learned if taken is None else taken
-        alike = label(task.config.task) == label(first.config.task) and task.joined_by() == first.joined_by()
-        if not alike or learned != taken:
+        if (task is not first and _form(task) != _form(first)) or learned != taken:
             raise BadInput(
                 f"{printable(run.name)} cannot vote together with {first.config.run.name}: their inputs or answers "
                 "differ, or what they learned from data. Give runs of one kind, or the folder of a single run."
@@ -170,6 +170,13 @@ def load_members(
     first.members = [{"run": run.name, "score": _validation(run)} for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
+
+
+def _form(task: Task) -> tuple[Any, ...]:
+    """Returns what models must have in common to predict together: their task, its `source` and the form of a batch."""
+    batch = task.example_batch(1, torch.device("cpu"))
+    forms = {name: (value.dtype, value.shape) for name, value in batch.items()}
+    return label(task.config.task), getattr(task.config.workload, "source", None), forms
 
 
 def _members(

@@ -13,7 +13,6 @@ from lib.checkpoint import weights
 from lib.launch.run import Run
 from lib.machine import disk
 from lib.ranks import sharding
-from lib.task import Task
 from lib.training.state import State
 
 FOLDER = "export"  # in the folder of the run
@@ -25,7 +24,7 @@ def is_lacking(run: Run) -> bool:
 
 
 def _exports(run: Run) -> bool:
-    return getattr(type(run.task), "export", Task.export) is not Task.export and getattr(run.task, "exports", True)
+    return hasattr(run.task, "export") and getattr(run.task, "exports", True)
 
 
 def model_of(run: Run, state: State) -> Callable[[], AbstractContextManager[nn.Module]] | None:
@@ -62,5 +61,5 @@ def write(run: Run, model: Callable[[], AbstractContextManager[nn.Module]]) -> P
         disk.discard(final)
     with model() as tested, disk.whole(final) as aside:
         aside.mkdir()
-        run.task.export(tested, aside)
+        run.task.export(tested, aside)  # type: ignore[attr-defined]
     return final

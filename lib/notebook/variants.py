@@ -10,7 +10,7 @@ from lib.machine.memory import GIB
 from lib.planner.search import Option
 from lib.text import aligned, amount, computed, duration
 
-_STATES = {"adamw": 3, "sgd": 2, "adafactor": 1}  # fp32 numbers of a checkpoint for each weight
+_STATES = {"adamw": 3, "sgd": 2}  # fp32 numbers of a checkpoint for each weight
 
 
 def table(

@@ -21,7 +21,7 @@ from lib.planner.host import Host
 from lib.planner.limits import NotTraceable, model_on_meta
 from lib.planner.prediction import Prediction
 from lib.planner.trace import predict_evaluation, predict_task
-from lib.task import Task, check_together, checked_blocks, find_task, with_slots
+from lib.task import Task, checked_blocks, find_task, with_slots
 from lib.text import amount
 from lib.training import data, optimization
 from lib.training.draws import put_back
@@ -213,7 +213,6 @@ class _Search:
     """Predictions for pairs of micro-batch and recomputed layers, each traced once."""
 
     def __init__(self, task: Task, config: Config, target: Target, count: int):
-        check_together(task, config)
         if config.training.fully_shard and count > 1:
             raise NotTraceable(_sharded(task, config, count))
         self.task, self.config, self.target, self.count = task, config, target, count
@@ -248,9 +247,8 @@ class _Search:
         """Returns the largest micro-batch that fits, of those that divide a slot most evenly; else the smallest.
 
         Memory grows with the micro-batch nearly on a line, so a few traces are enough; the answer is always traced.
-        Samples that the task keeps together are one.
         """
-        sizes = [groups * self.task.together for groups in _even_sizes(self.slot // self.task.together)]
+        sizes = _even_sizes(self.slot)
         fits, fails = -1, len(sizes)
         while fails - fits > 1:
             middle = len(sizes) - 1 if fails == len(sizes) else self._guess(sizes, fits, fails, recomputed)
@@ -293,8 +291,8 @@ class _Search:
         config = with_changes(self.config, changed)
         whole, fits = predict_evaluation(self.task, config, self.target, size, option.micro_batch)
         fitting = size
-        while not fits and fitting > self.task.together:
-            fitting = data.half(fitting, self.task.together)
+        while not fits and fitting > 1:
+            fitting = (fitting + 1) // 2
             _, fits = predict_evaluation(self.task, config, self.target, fitting, option.micro_batch)
         return Evaluation(size, whole, fitting if fits else 0)
 

@@ -5,7 +5,6 @@ import copy
 import random
 import traceback
 import types
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.driver import check_model
 from lib.planner.limits import NotTraceable
 from lib.planner.log import CATEGORIES
-from lib.planner.plain import META, PASSES, STEPS
+from lib.planner.plain import META, PASSES
 from lib.planner.prediction import Prediction
 from lib.planner.quantised import as_loaded
 from lib.planner.snapshot import write as write_snapshot
@@ -40,7 +39,6 @@ _OF_CARDS = [
     f"NCCL's own buffers: {NCCL_BYTES // MIB} MiB are set aside, which is an assumption.",
     "the time in which the cards sum their gradients.",
 ]
-_TURNS = 1000  # first steps of a run in which all players of a task have their turn
 
 
 def predict(
@@ -155,8 +153,8 @@ def predict_task(
 def predict_evaluation(task: Task, config: Config, target: Target, size: int, micro_batch: int) -> tuple[int, bool]:
     """Predicts the peak bytes of an evaluation of `size` samples at once, and whether they fit.
 
-    It is `Task.evaluation_pass`, beside weights and optimizer after a step in micro-batches of `micro_batch` samples;
-    what `Task.evaluate` keeps on the card is not seen.
+    It is the task's `evaluation_pass`, else the loss, beside weights and optimizer after a step in micro-batches of
+    `micro_batch` samples; what `Task.evaluate` keeps on the card is not seen.
     """
     with seeded():
         step, batch = (task.example_batch(samples, torch.device("cpu")) for samples in (micro_batch, size))
@@ -166,7 +164,7 @@ def predict_evaluation(task: Task, config: Config, target: Target, size: int, mi
         allocator.peak_allocated, allocator.overflowed = allocator.allocated, False
         state.model.eval()
         with torch.no_grad(), autocast(state.precision, META), tracker.users_code():
-            task.evaluation_pass(state.model, to_device(batch, META))
+            getattr(task, "evaluation_pass", task.loss)(state.model, to_device(batch, META))
     peak = allocator.peak_allocated
     return peak, not allocator.overflowed and peak <= target.limit_bytes
 
@@ -212,33 +210,18 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
         if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
             tracker.pass_by(summing_bytes(tracker.parameters))
 
-    moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None, rest=lambda terms: None)
+    moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
     loss = tracker.users_code()(task.loss)
-    watched = types.SimpleNamespace(count=task.count, term_weights=task.term_weights, loss=loss, player=task.player)
+    watched = types.SimpleNamespace(count=task.count, term_weights=task.term_weights, loss=loss)
     tracker.at("after load")
     begins = sorted({0, *(group.from_step for group in state.groups)})
     state.groups = [replace(group, from_step=0, until_step=None) for group in state.groups]  # most is trained then
-    state.players = {group.player for group in state.groups}  # whose terms are checked where they train
-    for step in _traced_steps(task, begins):
+    for step in [*begins, begins[-1] + 1]:  # the first of each stage, and the last of these once more
         tracker.at("start")
         task.step = step
         optimizer_step(state, watched, config, slots, step, None, moments)
         tracker.adopt_optimizer(state.optimizer)
         tracker.at("after optimizer step")
-
-
-def _traced_steps(task: Task, begins: list[int]) -> list[int]:
-    """Returns steps of which each player of a task has two, the most frequent one last.
-
-    Where it has no players, they are the first step of each stage, of which some groups are trained from then on, and
-    the last of these once more.
-    """
-    turns = [(task.player(step), step) for step in range(_TURNS)]
-    frequent = Counter(player for player, _ in turns).most_common()
-    first = dict(reversed(turns))
-    return (
-        [first[player] for player, _ in reversed(frequent)] * STEPS if len(frequent) > 1 else [*begins, begins[-1] + 1]
-    )
 
 
 def _built(model: Callable[[], nn.Module]) -> nn.Module:
@@ -281,7 +264,7 @@ def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
     """Sets `foreach`, which PyTorch chooses for parameters on a GPU and not for those on `meta`."""
     for group in optimizer.param_groups:
         # On a GPU adafactor takes one after the other, too, to save memory.
-        keeps_loop = isinstance(optimizer, torch.optim.Adafactor) or group.get("kind") == "adafactor"
+        keeps_loop = isinstance(optimizer, torch.optim.Adafactor)
         if not keeps_loop and "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
 

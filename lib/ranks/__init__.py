@@ -76,11 +76,8 @@ def cards(options: Device) -> list[int]:
     """Returns the GPUs that `device.gpu_ids` allows, by torch's numbers; none on a CPU. Raises BadInput."""
     count = torch.cuda.device_count()
     if missing := [number for number in options.gpu_ids if number >= count]:
-        gpus = "there is 1 (0)" if count == 1 else f"there are {count} (0 to {count - 1})"
-        raise BadInput(
-            f"device.gpu_ids names GPU {missing[0]}, but {gpus if count else 'there is no GPU'}. Leave it empty for "
-            "all there are."
-        )
+        gpus = f"the last one is {count - 1}" if count else "there is no GPU"
+        raise BadInput(f"device.gpu_ids names GPU {missing[0]}, but {gpus}. Leave it empty for all there are.")
     if len(set(options.gpu_ids)) < len(options.gpu_ids):
         raise BadInput(f"device.gpu_ids names a GPU twice: {[*options.gpu_ids]}. Each is used by one process.")
     return list(options.gpu_ids or range(count))
@@ -133,11 +130,11 @@ def _join() -> None:
                 "Choose another MASTER_PORT (torchrun: --master-port or --rdzv-endpoint)."
             ) from error
         first = str(error).strip().splitlines()[0]
-        if environment.RANK_FOLDER in os.environ:  # on one machine, so it is no wrong address: a fresh launch may do
+        if environment.RANK_FOLDER in os.environ:  # one machine, so no wrong address: a fresh launch may do
             raise RuntimeError(f"Timed out waiting for the other ranks to start: {first}") from error
         raise BadInput(
-            f"This process did not find the other ranks at {where} within {JOIN_SECONDS} s. See that all of them are "
-            f"started with this address and can reach it. torch's message: {first}"
+            f"This process did not find the other ranks at {where} within {JOIN_SECONDS} s. Start all of them with "
+            f"this address. torch's message: {first}"
         ) from error
     _expect(PATIENT_SECONDS)
 

@@ -1,8 +1,8 @@
 """Sums counts, gradients and losses over the ranks, and gives them the batch statistics of a single process."""
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any
 
@@ -20,25 +20,19 @@ BUCKET_BYTES = 25 * 2**20  # gradients are summed in pieces of this size; each t
 def add_counts(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Sums numbers by name over several mappings and over the ranks; a name that one lacks counts 0 there.
 
-    Whole numbers stay whole. Others are added exactly and rounded once, so the sum is the same for any number of ranks.
+    Integers stay integers. Others are added exactly and rounded once, so the sum is the same for any number of ranks.
     Raises BadInput for what is no count.
     """
-    total = _added(gathered(_added(counts)))
-    return {name: number if isinstance(number, int) else float(number) for name, number in total.items()}
+    mine = [{name: _checked(name, number) for name, number in named.items()} for named in counts]
+    numbers: dict[str, list[float]] = {}
+    for named in itertools.chain.from_iterable(gathered(mine)):
+        for name, number in named.items():
+            numbers.setdefault(name, []).append(number)
+    return {name: sum(each) if all(type(n) is int for n in each) else math.fsum(each) for name, each in numbers.items()}
 
 
-def _added(counts: Iterable[Mapping[str, Any]]) -> dict[str, int | Fraction]:
-    total: dict[str, int | Fraction] = {}
-    for numbers in counts:
-        for name, number in numbers.items():
-            total[name] = total.get(name, 0) + _exact(name, number)
-    return total
-
-
-def _exact(term: str, number: Any) -> int | Fraction:
+def _checked(term: str, number: Any) -> float:
     if type(number) is int and number >= 0:  # the usual case, in a tenth of the time
-        return number
-    if isinstance(number, Fraction):
         return number
     value = number.item() if hasattr(number, "item") else number  # of torch or NumPy
     if not isinstance(value, Real) or not 0 <= value < math.inf:
@@ -46,7 +40,7 @@ def _exact(term: str, number: Any) -> int | Fraction:
             f"Task.count returned {value} for the loss term {term!r}. Return how many valid targets the term has in "
             "the batch, or what they weigh together: a finite number, 0 or more."
         )
-    return int(value) if isinstance(value, Integral) else Fraction(float(value))
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:

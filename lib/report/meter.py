@@ -1,7 +1,6 @@
 """Measures mean losses, speed and memory between two logged rows."""
 
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,7 +116,6 @@ class Meter:
         order = [name for name in pending.get(_ORDER, ()) if name in terms]
         self._sums = {k: torch.tensor(terms[k], device=device) for k in dict.fromkeys([*order, *terms])}
         self._steps = int(pending.get("steps", 0))
-        self._rested = Counter(pending.get("rested", {}))  # steps from which a term was left out
         self._logged = _restored(pending.get("figures", []), device)
         self._begin = self._mark = time.perf_counter()
         self._timed_steps = self._window_steps = 0
@@ -145,10 +143,6 @@ class Meter:
         """Counts the figures of a step that has just ended."""
         for name, total in logged.items():
             self._logged.setdefault(name, Total()).add(total)
-
-    def rest(self, terms: Iterable[str]) -> None:
-        """Notes that a step that has just ended left these loss terms out, so that they are means over the others."""
-        self._rested.update(terms)
 
     def _figures(self) -> dict[str, float]:
         """Returns means since the last row, over all ranks, which must all call this."""
@@ -194,7 +188,7 @@ class Meter:
         sums = {term: float(value) for term, value in self._sums.items()}
         figures = ranks.gathered({name: total.facts() for name, total in self._logged.items()})
         order = list(sums) if len(sums) > 2 else None  # JSON sorts them; three add up to other bits in another order
-        more = {"figures": figures if any(figures) else None, "rested": dict(self._rested), _ORDER: order}
+        more = {"figures": figures if any(figures) else None, _ORDER: order}
         return {"steps": self._steps, **sums, **{name: value for name, value in more.items() if value}}
 
     def row(self, effective_batch: int) -> dict[str, float]:
@@ -204,8 +198,7 @@ class Meter:
 
         All ranks must call it.
         """
-        steps = {term: self._steps - self._rested[term] for term in self._sums}
-        terms = {f"loss_{term}": float(value) / steps[term] for term, value in self._sums.items() if steps[term]}
+        terms = {f"loss_{term}": float(value) / self._steps for term, value in self._sums.items()}
         means = {"loss": sum(terms.values())} if terms else {}
         means |= {} if self._sums.keys() == {"loss"} else terms
         means |= self._figures()
@@ -214,7 +207,7 @@ class Meter:
         saved = {"save_peak_memory_bytes": self._save_peak} if self._save_peak else {}
         self._timed_steps += self._window_steps
         self._seconds += self._window_seconds
-        self._sums, self._steps, self._logged, self._rested = {}, 0, {}, Counter()
+        self._sums, self._steps, self._logged = {}, 0, {}
         self._window_steps, self._window_seconds, self._window_waited, self._save_peak = 0, 0.0, 0.0, 0
         return {
             **means,

@@ -4,7 +4,6 @@ from lib.task.checks import (
     SPLITS,
     check_loss_terms,
     check_terms,
-    check_together,
     checked_blocks,
     checked_datasets,
     checked_numbers,
@@ -15,7 +14,7 @@ from lib.task.loading import find_task, load_config, load_task, locate_data, wit
 from lib.task.survey import Survey
 
 __all__ = [
-    "SPLITS", "Batch", "Survey", "Task", "check_loss_terms", "check_terms", "check_together", "checked_blocks",
+    "SPLITS", "Batch", "Survey", "Task", "check_loss_terms", "check_terms", "checked_blocks",
     "checked_datasets", "checked_numbers", "checked_scores", "find_task", "load_config", "load_task", "locate_data",
     "with_slots",
 ]  # fmt: skip

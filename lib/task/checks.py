@@ -6,8 +6,6 @@ from typing import Any
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from lib.config import Config
-from lib.config.batches import slots_of
 from lib.errors import BadInput, printable
 from lib.task.contract import Task
 
@@ -48,30 +46,6 @@ def checked_blocks(task: Task, model: nn.Module) -> list[nn.Module]:
             "Return modules that the model calls, such as list(model.layers)."
         )
     return blocks
-
-
-def check_together(task: Task, config: Config) -> None:
-    """Raises BadInput where a slot, a micro-batch or a batch of an evaluation would part samples of one group."""
-    name, together, training = type(task).__name__, task.together, config.training
-    if type(together) is not int or together < 1:
-        raise BadInput(f"{name}.together is {printable(repr(together))}. Write a whole number of samples, 1 or more.")
-    slots = slots_of(training)
-    each = slots * together
-    if training.effective_batch % each:
-        less = training.effective_batch // each * each
-        dealt = f"{slots} slots of {training.effective_batch // slots}" if slots > 1 else "one slot"
-        raise BadInput(
-            f"training.effective_batch {training.effective_batch} ({dealt}) would part samples: {name}.together keeps "
-            f"{together} in one slot. Write {f'{less} or ' if less else ''}{less + each}, or other slots."
-        )
-    sizes = {"training.micro_batch": training.micro_batch, "data.evaluation_batch": config.data.evaluation_batch}
-    for key, size in sizes.items():
-        if size % together:
-            less = size // together * together
-            raise BadInput(
-                f"{key} {size} would part samples: {name}.together keeps {together} in one piece. Write "
-                f"{f'{less} or ' if less else ''}{less + together}."
-            )
 
 
 def checked_scores(task: Task, scores: Any) -> dict[str, float]:

@@ -48,28 +48,18 @@ class Import:
 
 def own_files(path: Path) -> OwnFiles:
     """Returns the files that a task's file imports from its folder, directly or not, itself first. Raises BadInput."""
-    folder, waiting, files, packages = path.parent, [path], [path], set()
-    while waiting:
-        here = waiting.pop()
-        for one in _read(here):
-            dotted = _absolute(one, here, folder)
+    folder, files, packages = path.parent, [path], set()
+    for file in files:  # which grows
+        around = file.parent.relative_to(folder).parts
+        for name in _read(file):
+            parts = [*around[: len(around) - name.level + 1], name.dotted] if name.level else [name.dotted]
+            dotted = ".".join(filter(None, parts))
             beside = _beside(folder, dotted)
-            new = [file for file in beside if file not in files]
-            files += new
-            waiting += new
+            files += [other for other in beside if other not in files]
             top = dotted.split(".")[0]
-            if one.is_needed and not beside and top not in _NOT_BESIDE:
+            if name.is_needed and not beside and top not in _NOT_BESIDE:
                 packages.add(top)
     return OwnFiles(folder, (path, *sorted(files[1:])), tuple(sorted(packages)))
-
-
-def _absolute(one: Import, here: Path, folder: Path) -> str:
-    """Returns the dotted name of an import in the file `here`, counted from the task's folder."""
-    if not one.level:
-        return one.dotted
-    around = here.parent.relative_to(folder).parts
-    kept = around[: len(around) - one.level + 1]
-    return ".".join([*kept, *filter(None, [one.dotted])])
 
 
 def _beside(folder: Path, dotted: str) -> list[Path]:
@@ -77,11 +67,9 @@ def _beside(folder: Path, dotted: str) -> list[Path]:
     parts = dotted.split(".")
     if parts[0] in _NOT_BESIDE:
         return []
-    found = []
-    for length in range(1, len(parts) + 1):
-        base = folder.joinpath(*parts[:length])
-        found += [file for file in (base / "__init__.py", base.with_name(f"{base.name}.py")) if file.is_file()][:1]
-    return found
+    bases = [folder.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
+    pairs = [(base / "__init__.py", base.with_name(f"{base.name}.py")) for base in bases]
+    return [file for pair in pairs for file in [file for file in pair if file.is_file()][:1]]
 
 
 def _read(path: Path) -> list[Import]:
@@ -89,10 +77,8 @@ def _read(path: Path) -> list[Import]:
     try:
         return list(imports(path.read_bytes()))
     except (SyntaxError, ValueError) as error:
-        where = f"{path}:{getattr(error, 'lineno', None) or 1}"
-        raise BadInput(
-            f"{printable(where)}: This is no Python ({printable(error, most=200)}). Correct it there."
-        ) from None
+        where = printable(f"{path}:{getattr(error, 'lineno', None) or 1}")
+        raise BadInput(f"{where}: This is no Python ({printable(error, most=200)}). Correct it there.") from None
 
 
 def imports(code: str | bytes) -> Iterator[Import]:
@@ -149,7 +135,7 @@ def is_part(path: Path) -> bool:
 
 def named_paths(config: Config) -> dict[str, Path]:
     """Returns the files and folders that settings of a configuration's own task name (`path=True`), by their keys."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     waiting = [("workload", config.workload)] if file_of(config) else []
     while waiting:
         prefix, section = waiting.pop()
@@ -159,8 +145,8 @@ def named_paths(config: Config) -> dict[str, Path]:
             if dataclasses.is_dataclass(hints[field.name]):
                 waiting.append((key, getattr(section, field.name)))
             elif field.metadata.get("path") and (value := getattr(section, field.name)) and Path(value).exists():
-                found[key] = Path(value)
-    return dict(sorted(found.items()))
+                paths[key] = Path(value)
+    return dict(sorted(paths.items()))
 
 
 def own_places(path: Path) -> list[int]:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
@@ -20,7 +19,6 @@ from lib.config import Config, read_config, with_changes
 from lib.config.files import size_of
 from lib.errors import BadInput, printable
 from lib.machine import inputs, platform
-from lib.task.checks import check_together
 from lib.task.contract import Task
 from lib.task.files import own_files
 
@@ -38,13 +36,17 @@ def find_task(name: str) -> type[Task]:
         raise BadInput(
             f"There is no task {shown}. Known tasks: {', '.join(known)}. Your own is named as file.py:Class."
         )
-    return _only_task(importlib.import_module(f"workloads.{name}"), name)
+    members = inspect.getmembers(importlib.import_module(f"workloads.{name}"), inspect.isclass)
+    tasks = [cls for _, cls in members if issubclass(cls, Task) and cls is not Task]
+    if len(tasks) != 1:
+        raise BadInput(f"workloads/{name} must hold exactly one Task class in its namespace; it holds {len(tasks)}.")
+    return tasks[0]
 
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 _MOST_SOURCE_BYTES = 10 * 2**20  # of a task file
-_task_folders: set[str] = set()  # of all task files that were loaded
-_beside: list[str] = []  # the folders of task files, at the end of sys.path
+_folders: set[str] = set()  # of all task files that were loaded
+_added: list[str] = []  # those of them that were put into sys.path, the newest first
 _loaded: dict[Path, tuple[tuple[int, int], types.ModuleType]] = {}  # by path: time and size, and the module
 
 
@@ -53,7 +55,8 @@ def _from_file(file: str, class_name: str) -> type[Task]:
         path = Path(file).resolve()
         size = size_of(path)
     except (OSError, RuntimeError, ValueError) as error:
-        why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({_reason(error)})"
+        reason = printable(getattr(error, "strerror", None) or error, most=200)
+        why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({reason})"
         advice = "Give its path from the folder of the configuration, or from the one that you start in."
         raise BadInput(f"The task file {printable(file, most=200)} {why}. {advice}") from None
     if size > _MOST_SOURCE_BYTES:
@@ -65,16 +68,10 @@ def _from_file(file: str, class_name: str) -> type[Task]:
     return found
 
 
-def _reason(error: Exception) -> str:
-    return printable(getattr(error, "strerror", None) or error, most=200)
-
-
 def _module(path: Path) -> types.ModuleType:
     """Imports a task file, once until it changes. Raises BadInput with the line where it fails.
 
-    It is known to `sys.modules`, where dataclasses and pickle look for it. Files beside it can be imported, and none of
-    them stands for one of Python's or of this program's. Those that it does import come before installed packages of
-    the same name, which another machine may have: as for a script.
+    It is known to `sys.modules`, where dataclasses and pickle look for it.
     """
     state = path.stat()
     version = (state.st_mtime_ns, state.st_size)
@@ -85,7 +82,7 @@ def _module(path: Path) -> types.ModuleType:
     if spec is None or spec.loader is None:
         raise BadInput(f"The task file {printable(path)} is no Python file. Give its name an ending of .py.")
     module = importlib.util.module_from_spec(spec)
-    _prefer(path)
+    _enter(path)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -96,53 +93,37 @@ def _module(path: Path) -> types.ModuleType:
     return module
 
 
-class _Beside(importlib.abc.MetaPathFinder):
-    """Finds the modules that the task file loaded last imports from its folder, before installed ones."""
+def _enter(path: Path) -> None:
+    """Lets a task import the files beside it: after Python's modules, before installed packages and other tasks' files.
 
-    folder = ""
-    names: frozenset[str] = frozenset()
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        return importlib.machinery.PathFinder.find_spec(name, [self.folder]) if name in self.names else None
-
-
-_finder = _Beside()
-_PROGRAMS = frozenset(sys.modules)  # what this program runs on: a file beside a task stands for none of it
-
-
-def _prefer(path: Path) -> None:
-    """Lets files beside a task file be imported, before those of other task files, of which namesakes are forgotten.
-
-    Raises BadInput where an installed namesake of one that the task imports is in use already.
+    Another machine may have other packages. Raises BadInput where an installed namesake is in use already.
     """
-    folder, former = path.parent, _finder.names
-    with contextlib.suppress(BadInput):  # of a file that is no Python, which its import says
-        tops = {one.relative_to(folder).parts[0].removesuffix(".py") for one in own_files(path).files}
-        _finder.folder, _finder.names = str(folder), frozenset(tops - _PROGRAMS)
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
-    _task_folders.add(str(folder))
-    for name, module in list(sys.modules.items()):
-        place = _place(module)
-        if place in _task_folders - {str(folder)} and (
-            (folder / f"{name}.py").is_file() or (name in former and _is_installed(name))
-        ):
-            del sys.modules[name]
-        elif place and name in _finder.names and place not in _task_folders:
-            raise BadInput(
-                f"{printable(folder / name)} beside the task has the name of the installed package {name}, which is in "
-                f"use already ({printable(place)}). Give the file another name."
-            )
-    others = [entry for entry in _beside if entry != str(folder)]
-    sys.path[:] = [entry for entry in sys.path if entry not in _beside]
-    _beside[:] = [*([] if str(folder) in sys.path else [str(folder)]), *others]
-    sys.path += _beside
+    folder = str(path.parent)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("workloads")  # ours, whatever lies beside the task
+    rest = [entry for entry in sys.path if entry not in _added]
+    mine, older = [] if folder in rest else [folder], [entry for entry in _added if entry != folder]
+    first = next((n for n, entry in enumerate(rest) if entry.endswith("-packages")), len(rest))
+    sys.path[:] = [*rest[:first], *mine, *rest[first:], *older]
+    _added[:] = [*mine, *older]
     importlib.invalidate_caches()
-
-
-def _is_installed(name: str) -> bool:
-    folders = [entry for entry in sys.path if entry not in _task_folders]
-    return importlib.machinery.PathFinder.find_spec(name, folders) is not None
+    _folders.add(folder)
+    for name, module in list(sys.modules.items()):
+        if "." not in name and (place := _place(module)) in _folders and place != folder:
+            spec = importlib.machinery.PathFinder.find_spec(name)
+            if spec and spec.origin not in (None, module.__spec__.origin):  # type: ignore[union-attr]  # a namesake
+                for inner in [inner for inner in sys.modules if f"{inner}.".startswith(f"{name}.")]:
+                    del sys.modules[inner]
+    try:
+        others = own_files(path).files[1:]
+    except BadInput:  # no Python, which the import says
+        return
+    for name in {file.relative_to(folder).parts[0].removesuffix(".py") for file in others}:
+        if (place := _place(sys.modules.get(name))) and place != folder:
+            raise BadInput(
+                f"{printable(path.parent / name)} beside the task has the name of the installed package {name}, which "
+                f"is in use already ({printable(place)}). Give the file another name."
+            )
 
 
 def _place(module: Any) -> str:
@@ -165,32 +146,22 @@ def _why_not_imported(path: Path, error: BaseException) -> str:
     return f"{printable(where)}: The task file cannot be imported ({what}). Correct it there."
 
 
-def _only_task(module: Any, name: str) -> type[Task]:
-    found = [c for _, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, Task) and c is not Task]
-    if len(found) != 1:
-        raise BadInput(f"workloads/{name} must hold exactly one Task class in its namespace; it holds {len(found)}.")
-    return found[0]
-
-
 def load_config(path: str | Path, overrides: Mapping[str, object] | None = None, runs_files: bool = True) -> Config:
     """Reads a configuration whose `workload:` section is checked against the settings of the task that it names.
 
     Without `runs_files`, for one that may be anybody's, a task that is a Python file is refused and not imported.
     """
-    return read_config(path, overrides, workload=lambda name: _settings(_find_task(name, runs_files)))
+    return read_config(path, overrides, workload=lambda name: _settings(name, runs_files))
 
 
-def _find_task(name: str, runs_files: bool) -> type[Task]:
+def _settings(name: str, runs_files: bool) -> type:
+    """Returns the dataclass of a task's settings. Raises BadInput where it is none that a configuration can fill."""
     if not runs_files and ":" in name:
         raise BadInput(
             f"The task is a Python file, {printable(name, most=200)}, which this configuration cannot make run: it may "
             "be anybody's. Where the task is your own, give it: --task file.py:Class."
         )
-    return find_task(name)
-
-
-def _settings(cls: type[Task]) -> type:
-    """Returns the dataclass of a task's settings. Raises BadInput where it is none that a configuration can fill."""
+    cls = find_task(name)
     why = "it is no dataclass" if not dataclasses.is_dataclass(cls.Settings) else ""
     try:
         get_type_hints(cls.Settings)
@@ -203,12 +174,9 @@ def _settings(cls: type[Task]) -> type:
 
 def with_slots(config: Config, cards: int) -> Config:
     """Gives a configuration without `training.micro_batch_slots` one for each card, as far as the batch divides."""
-    batch = config.training.effective_batch
     if config.training.micro_batch_slots:
         return config
-    together = find_task(config.task)(config).together if cards > 1 else 1
-    groups = batch // together if type(together) is int and together > 0 and batch % together == 0 else 1
-    slots = max((n for n in range(1, cards + 1) if groups % n == 0), default=1)
+    slots = max((n for n in range(1, cards + 1) if config.training.effective_batch % n == 0), default=1)
     return with_changes(config, {"training.micro_batch_slots": slots})
 
 
@@ -216,13 +184,10 @@ def load_task(config: Config) -> Task:
     """Returns the task of a configuration with its data located.
 
     An empty `data.dir` means a mounted input that holds one of the task's sentinels, or the task's embedded default
-    where there is none; `describe_data` says which. Raises BadInput where batches would part what the task keeps
-    together.
+    where there is none; `describe_data` says which.
     """
     cls = find_task(config.task)
-    task = cls(config, _locate_all(cls, config.data.dirs))
-    check_together(task, config)
-    return task
+    return cls(config, _locate_all(cls, config.data.dirs))
 
 
 def _locate_all(cls: type[Task], names: Sequence[str]) -> Path | tuple[Path, ...] | None:

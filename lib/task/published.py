@@ -1,5 +1,6 @@
 """A model with published weights, which are chosen once: a run that resumes builds the same one without them."""
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -129,14 +130,10 @@ def _from_hub(name: str, download: bool = True) -> Path | None:
         from huggingface_hub import snapshot_download
 
         for patterns, is_local in tries if download else tries[:1]:
-            try:
+            with contextlib.suppress(OSError if is_local else ()):
                 folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=is_local))
-            except OSError:
-                if not is_local:
-                    raise
-                continue
-            if has_weights(folder):
-                return folder
+                if has_weights(folder):
+                    return folder
     except Exception as error:  # of the network in many forms
         print(f"{printable(name)} is not mounted, and the Hugging Face hub does not give it ({type(error).__name__}).")
         return None

@@ -138,13 +138,13 @@ def limit_workers(task: Task, dataset: Any, options: Data) -> tuple[Data, str]:
     return dataclasses.replace(options, num_workers=most), sentence
 
 
+def _unsendable(task: Task, dataset: Any) -> str:
+    return workers.unsendable(task, "the task") or workers.unsendable(dataset, "the data set")
+
+
 def most_workers(task: Task, dataset: Any) -> int:
     """Returns the most loader workers that `limit_workers` lets a process have."""
     return 0 if _unsendable(task, dataset) else hardware.cpus_per_process(ranks.local_world())
-
-
-def _unsendable(task: Task, dataset: Any) -> str:
-    return workers.unsendable(task, "the task") or workers.unsendable(dataset, "the data set")
 
 
 _WAY_SECONDS = 0.002  # of a batch from a worker, of a few numbers on two CPUs (tests/bench/bench_loader.py)
@@ -235,8 +235,6 @@ def check_samples(batch: Batch) -> None:
     if len(known) == 1 and -1 not in known:
         return  # the usual case
     sizes = Counter(len(value) for value in batch.values() if isinstance(value, Tensor) and value.dim())
-    if len(sizes) == 1 and sizes.total() == len(batch):
-        return
     if not sizes:
         raise BadInput("The batch has no tensors with samples. Task.collate must return a mapping of name to tensor.")
     size = sizes.most_common(1)[0][0]
@@ -249,24 +247,8 @@ def check_samples(batch: Batch) -> None:
             continue
         raise BadInput(
             f"A batch of {size} samples has {what}. It is cut into micro-batches along the samples, so Task.collate "
-            f"must return tensors of shape ({size}, ...) alone. Repeat it for each sample, or keep what belongs to no "
-            "sample in the task or the model."
+            f"must return tensors of shape ({size}, ...) alone. Repeat it for each sample, or keep it in the task."
         )
-
-
-def whole_groups(size: int, together: int) -> int:
-    """Returns the largest number of samples up to `size` that parts no group of `together`; at least one group."""
-    return max(together, size // together * together)
-
-
-def half(size: int, together: int) -> int:
-    """Returns half of a number of samples that is a multiple of `together`, rounded up to one."""
-    return (size // together + 1) // 2 * together
-
-
-def smallest(together: int) -> str:
-    """Says of which size no half is left."""
-    return "one sample" if together == 1 else f"{together} samples, which the task keeps together,"
 
 
 def micro_batches(batch: Batch, most: int) -> Iterator[Batch]:

@@ -14,7 +14,7 @@ from lib.machine import memory
 from lib.report.progress import Progress, Remaining, Within
 from lib.task import Batch, Task, checked_scores
 from lib.text import listed
-from lib.training.data import check_samples, half, micro_batches, smallest, to_device
+from lib.training.data import check_samples, micro_batches, to_device
 from lib.training.draws import put_back_all, seed_all, seeded_draws
 from lib.training.order import EVALUATE, mix
 from lib.training.precision import autocast
@@ -77,7 +77,7 @@ def evaluate(
     scores count. Its draws follow from the seed, the step and the samples, so a test that is repeated gives the same.
 
     Where memory runs out the whole evaluation is repeated with half as many samples at once: no metric changes. Raises
-    TrainingFailed where a single sample, or those that are kept together, does not fit.
+    TrainingFailed where a single sample does not fit.
     """
     own = config.data.evaluation_batch
     collated = own or micro_batch_of(config.training)  # whatever fits, padding and draws stay the same
@@ -119,14 +119,14 @@ def _shown_in(progress: Progress | Within) -> Callable[[int, int], None]:
 
 def _halve_evaluation_batch(state: State, tried: list[int]) -> None:
     """Clears memory and halves the evaluation's batch, with an event. Raises TrainingFailed where no half is left."""
-    if tried[-1] <= state.together:
+    if tried[-1] <= 1:
         raise TrainingFailed(
-            f"Memory ran out in the evaluation at step {state.step} with {smallest(state.together)} at once (tried: "
+            f"Memory ran out in the evaluation at step {state.step} with one sample at once (tried: "
             f"{listed(tried)}). Make the model or its input smaller, let Task.evaluate keep its results on the CPU, or "
             "take a card with more memory."
         )
     memory.clear_memory()
-    state.evaluation_batch = half(tried[-1], state.together)
+    state.evaluation_batch = (tried[-1] + 1) // 2
     state.events.record(
         state.step, "oom_evaluation", tried[-1], state.evaluation_batch,
         f"Memory ran out in the evaluation at step {state.step}: it starts again with {state.evaluation_batch} samples "

@@ -1,10 +1,9 @@
-"""Compares a saved run with what would be trained now: data order, settings, code, machine."""
+"""Compares a saved run with the run of now: data order, settings, code, machine."""
 
 import functools
 import hashlib
 import itertools
 import platform
-import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -28,7 +27,6 @@ from lib.text import aligned
 _REFUSED = (
     "task", "data fingerprint", "seed", "training.effective_batch", "training.micro_batch_slots", "data.buckets",
 )  # fmt: skip
-_LATER = ("data.buckets", "data.evaluation_batch")  # not in what an earlier version saved, which did without
 # May differ without a warning: it changes neither samples nor arithmetic.
 _HARMLESS = (
     "output_dir", "run.", "session.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",
@@ -45,7 +43,6 @@ _COMPUTED = (
     "training.compile", "training.fully_shard", "training.log_every_steps", "training.evaluate_every",
 )  # fmt: skip
 _CODE = ("code of lib", "code of the task")  # none in what an earlier version saved
-_FILES_AND_PARTS = re.compile(r"([0-9a-f]{64}) [0-9a-f]{16}")  # of data, where an earlier version had the files alone
 _TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run
 
 
@@ -55,9 +52,8 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
     # Micro-batches of a step. Two gradients add up to the same bits in either order, more do not; then the number of
     # ranks changes bits. So it does under FSDP2, where the gradient's norm is summed in pieces.
     addends = slots_of(training) * -(-slot_of(training) // micro_batch_of(training))
-    telling = {key: value for key, value in _known(config).items() if not key.startswith(_HARMLESS)}
     return {
-        **{key: list(value) if isinstance(value, tuple) else value for key, value in telling.items()},
+        **{key: value for key, value in _values(config).items() if not key.startswith(_HARMLESS)},
         "data fingerprint": task.fingerprint(),
         "version of torch": torch.__version__,
         "version of Python": platform.python_version(),
@@ -68,9 +64,10 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
     }
 
 
-def _known(config: Config) -> dict[str, Any]:
+def _values(config: Config) -> dict[str, Any]:
+    """Returns the settings by dotted key, as JSON gives them back."""
     values = flat(config) | {"training.micro_batch_slots": slots_of(config.training)}
-    return {key: value for key, value in values.items() if value or key not in _LATER}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 
 @functools.cache  # the code that this process runs, whatever is done to its files later
@@ -104,8 +101,6 @@ def check(
     """
     saved = {**{key: value for key, value in _defaults().items() if key in now}, **saved}
     left_out = {*REMOVED, *(_MACHINE if is_completed else ()), *(key for key in _CODE if key not in saved)}
-    if _is_of_files_alone(saved, now):
-        left_out.add("data fingerprint")
     saved, now = _portable(saved), _portable(now)
     keys = [key for key in {**saved, **now} if key not in left_out]
     different = [key for key in keys if saved.get(key) != now.get(key)]
@@ -127,20 +122,14 @@ def check(
 def _ways(run: Path, can_accept: bool) -> str:
     """Returns the lines that a user writes to train an edited run; `can_accept`: also the one to continue the old."""
     free = next(name for n in itertools.count(2) if not (run.parent / (name := f"{run.name}-{n}")).exists())
-    in_notebook = machine_platform.in_notebook()
-    line = 'OVERRIDES["{}"] = {!r}' if in_notebook else "--set {}={}"
-    where = "at the end of the Parameters cell" if in_notebook else "on the command line"
+    line, where, yes = "--set {}={}", "on the command line", "true"
+    if machine_platform.in_notebook():
+        line, where, yes = 'OVERRIDES["{}"] = {!r}', "at the end of the Parameters cell", True
     ways = f"To train this configuration as a run of its own, write {where}:\n  {line.format('run.name', free)}"
     if can_accept:
-        accept = line.format("run.accept_changes", True if in_notebook else "true")
-        ways += f"\nTo keep the trained weights and continue with the changes:\n  {accept}"
+        ways += "\nTo keep the trained weights and continue with the changes:\n  "
+        ways += line.format("run.accept_changes", yes)
     return ways
-
-
-def _is_of_files_alone(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Says whether an earlier version saved the same files, and not yet which samples are in which part."""
-    both = _FILES_AND_PARTS.fullmatch(str(now.get("data fingerprint")))
-    return both is not None and saved.get("data fingerprint") == both[1]
 
 
 def _portable(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,22 +146,17 @@ def _portable(facts: Mapping[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _defaults() -> dict[str, Any]:
     """Returns the defaults of keys: an earlier version did what the default of a key does that it did not have."""
-    values = flat(Config(task="", training=Training(effective_batch=1)))
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in values.items()
-        if key not in _REFUSED and not key.startswith(_HARMLESS)
-    }
+    values = _values(Config(task="", training=Training(effective_batch=1)))
+    return {key: value for key, value in values.items() if key not in _REFUSED and not key.startswith(_HARMLESS)}
 
 
 def check_settings(saved: Mapping[str, Any], config: Config, run: Path, accepted: str | None = None) -> None:
     """Does what `check` does for a completed run, without its data: lengths in epochs are not compared."""
-    values = flat(config)
+    values = _values(config)
     in_epochs = {key for key, value in values.items() if key.endswith("epochs") and value}
     unknown = in_epochs | {_in_steps(key) for key in in_epochs}
     keys = {key for key in values if not key.startswith(_HARMLESS)} - unknown | set(_CODE)
-    code = _code(find_task(config.task), tuple(named_files(config).values()))
-    now = {key: list(value) if isinstance(value, tuple) else value for key, value in _known(config).items()} | code
+    now = values | _code(find_task(config.task), tuple(named_files(config).values()))
     check(
         {key: value for key, value in saved.items() if key in keys},
         {key: value for key, value in now.items() if key in keys},

@@ -33,17 +33,15 @@ def take(task: Task, saved: checkpoint.Checkpoint | None, note: Callable[[str], 
 
 
 def of(task: Task) -> dict[str, Any]:
-    """Returns what a task has learned, as JSON gives it back. Raises BadInput where that cannot be kept."""
+    """Returns what a task has learned, as JSON gives it back. Raises BadInput for what cannot be kept."""
     name, values = type(task).__name__, task.learned()
     if not isinstance(values, Mapping):
         raise BadInput(f"{name}.learned returned a {type(values).__name__}. Return a dict of values by name.")
     try:
         text = json.dumps(dict(values), allow_nan=False, sort_keys=True)
     except (TypeError, ValueError) as error:
-        if key := _key_of_another_kind(values):
-            raise BadInput(f"{name}.learned returned a dict with the key {key}. Keys must be text: str(key).") from None
-        advice = "Return text, finite numbers, lists and dicts of these."
-        raise BadInput(f"{name}.learned returned what JSON does not have ({printable(error)}). {advice}") from None
+        advice = "Return text, finite numbers, lists, and dicts whose keys are text: str(key)."
+        raise BadInput(f"{name}.learned returned values that JSON cannot hold ({printable(error)}). {advice}") from None
     if len(text) > _MOST_BYTES:
         raise BadInput(
             f"{name}.learned returned {len(text):,} bytes, which every checkpoint would hold; at most {_MOST_BYTES:,} "
@@ -52,18 +50,6 @@ def of(task: Task) -> dict[str, Any]:
     if values and type(task).take_learned is Task.take_learned:
         raise BadInput(f"{name} has learned() and no take_learned(values), which a resumed run needs. Write it too.")
     return json.loads(text)
-
-
-def _key_of_another_kind(values: Any) -> str:
-    """Names the first key that JSON lacks, or cannot sort beside the text of others; empty where all keys are fine."""
-    if isinstance(values, list | tuple):
-        return next(filter(None, map(_key_of_another_kind, values)), "")
-    if not isinstance(values, Mapping):
-        return ""
-    others = [key for key in values if not isinstance(key, str)]
-    if others and (len(others) < len(values) or not all(isinstance(key, int | float) for key in others)):
-        return f"{printable(repr(others[0]), most=60)} ({type(others[0]).__name__})"
-    return next(filter(None, map(_key_of_another_kind, values.values())), "")
 
 
 def facts(task: Task) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def train(
         batches = data.train_batches(task, train_set, order, steps, loading, session.stop_alone, progress.note)
         for step, slots in _naming_stages(meter.waiting(batches), task, progress):
             begin = time.perf_counter()
-            rates = set_rates(state, task, config, step)
+            rates = set_rates(state, config, step)
             meter.add(optimizer_step(state, task, config, slots, step, order, meter))
             state.step = step + 1
             session.record("step", time.perf_counter() - begin)

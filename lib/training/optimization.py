@@ -1,20 +1,17 @@
 """The optimizer, and the learning rate: a function of the step, or lowered where validation no longer gets better."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Real
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lib.config import Config
-from lib.errors import BadInput, printable
 from lib.ranks import sharding
-from lib.task import Task
-from lib.task.terms import steps_to_ask
-from lib.training.groups import Group, player_of
+from lib.training.groups import Group
 
 
 def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
@@ -23,63 +20,27 @@ def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
     A group with a weight decay of its own has it for all of its parameters.
     """
     options = config.optimizer
-    parts: dict[str, list[dict[str, Any]]] = {}
-    for group in groups:
-        kind = group.optimizer or options.name
-        parts.setdefault(kind, []).extend(part for part in _parts(group, kind, options.weight_decay) if part["params"])
-    if "adafactor" in parts and config.training.fully_shard:
-        raise BadInput(
-            "A group of parameter_groups has the optimizer adafactor, which needs whole rows and columns, and "
-            "training.fully_shard divides them. Give it adamw or sgd, or leave training.fully_shard out."
-        )
-    made = [_of_kind(kind, groups, config) for kind, groups in parts.items() if groups]
-    return made[0] if len(made) == 1 else Several(made)
-
-
-def _of_kind(kind: str, parts: list[dict[str, Any]], config: Config) -> torch.optim.Optimizer:
-    options = config.optimizer
-    if kind == "sgd":
+    parts = [part for group in groups for part in _parts(group, options.weight_decay) if part["params"]]
+    if options.name == "sgd":
         return torch.optim.SGD(parts, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov)
-    if kind == "adafactor":
-        return torch.optim.Adafactor(parts, lr=options.lr)
     return torch.optim.AdamW(parts, lr=options.lr, betas=options.betas, eps=options.eps)
 
 
-class Several(torch.optim.Optimizer):
-    """Optimizers of different kinds that are stepped together: their groups in a row, and one table of states."""
-
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]):
-        super().__init__([group for optimizer in optimizers for group in optimizer.param_groups], {})
-        self.optimizers = optimizers
-        for optimizer in optimizers:
-            optimizer.state = self.state
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for optimizer in self.optimizers:
-            optimizer.step()
-
-
-def _parts(group: Group, kind: str, weight_decay: float) -> list[dict[str, Any]]:
-    """Returns a group as torch's optimizers take it: once, or its matrices before its vectors.
-
-    `scale`, `label` and `kind` are ours.
-    """
+def _parts(group: Group, weight_decay: float) -> list[dict[str, Any]]:
+    """Returns a group as torch's optimizers take it: once, or its matrices before its vectors; `scale` is ours."""
     parameters = list(group.parameters.values())
-    shared = {"scale": group.lr, "label": group.label, "kind": kind, **group.options}
     if group.weight_decay is not None:
-        return [{"params": parameters, "weight_decay": group.weight_decay, **shared}]
+        return [{"params": parameters, "weight_decay": group.weight_decay, "scale": group.lr}]
     return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay, **shared},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0, **shared},
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay, "scale": group.lr},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0, "scale": group.lr},
     ]
 
 
-def state_names(group: Mapping[str, Any], parameter: Tensor) -> tuple[str, ...]:
-    """Returns the names of the states that an optimizer of torch keeps for a parameter of one of its groups."""
-    if group["kind"] == "sgd":
+def state_names(group: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the states that an optimizer of torch keeps for the parameters of one of its groups."""
+    if "momentum" in group:  # SGD
         return ("momentum_buffer",) if group["momentum"] else ()
-    if group["kind"] == "adafactor":
-        return ("step", "row_var", "col_var") if parameter.dim() > 1 else ("step", "variance")
     return ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -93,8 +54,7 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None and parameter not in optimizer.state:
-                names = state_names(group, parameter)
-                optimizer.state[parameter] = {name: _first_value(name, parameter) for name in names}
+                optimizer.state[parameter] = {name: _first_value(name, parameter) for name in state_names(group)}
 
 
 def _first_value(name: str, parameter: Tensor) -> Tensor:
@@ -103,16 +63,12 @@ def _first_value(name: str, parameter: Tensor) -> Tensor:
         return torch.tensor(0.0, device="cpu")  # its value costs no wait there
     if name == "momentum_buffer":  # torch begins with the gradient itself, and -0.0 plus that has its bits
         return torch.full_like(parameter, -0.0, memory_format=torch.preserve_format)
-    if name in ("row_var", "col_var"):
-        one = parameter.dim() - (1 if name == "row_var" else 2)  # the axis over which it is a mean
-        return parameter.new_zeros([1 if axis == one else size for axis, size in enumerate(parameter.shape)])
     return torch.zeros_like(parameter, memory_format=torch.preserve_format)
 
 
 def copies(config: Config) -> int:
-    """Returns how many numbers a parameter takes in a step: weight, gradient and moments, without adafactor's few."""
-    moments = {"adamw": 2, "sgd": int(config.optimizer.momentum > 0), "adafactor": 0}
-    return 2 + moments[config.optimizer.name]
+    """Returns how many numbers a parameter takes in a step: weight, gradient and moments."""
+    return 4 if config.optimizer.name == "adamw" else 2 + int(config.optimizer.momentum > 0)
 
 
 class Plateau:
@@ -156,6 +112,45 @@ class Plateau:
         self._scheduler.num_bad_epochs = facts["waited"]
 
 
+@dataclass
+class Stopping:
+    """Counts validations since the best one. Like a plateau it has a history, so `facts` is in every checkpoint."""
+
+    after: int  # training.stop_after_evaluations
+    metric: str
+    direction: str  # "max" or "min": what counts as better
+    best: float | None = None
+    best_step: int = 0
+    waited: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.waited >= self.after
+
+    def observe(self, value: float, step: int) -> None:
+        """Takes a validation's value; one that is not finite is not better than anything."""
+        sign = -1 if self.direction == "max" else 1
+        if math.isfinite(value) and (self.best is None or sign * value < sign * self.best):
+            self.best, self.best_step, self.waited = value, step, 0
+        else:
+            self.waited += 1
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what a checkpoint keeps."""
+        return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
+
+    def load(self, facts: Mapping[str, Any]) -> None:
+        self.best, self.best_step, self.waited = facts["best"], facts["best_step"], facts["waited"]
+
+    def sentence(self, step: int, total: int) -> str:
+        """Says at which step the run stopped, and why."""
+        than = f"{self.best:.6g} of step {self.best_step:,}" if self.best is not None else "no number"
+        return (
+            f"It stopped early, at step {step:,} of {total:,}: in {self.waited} validations in a row {self.metric} was "
+            f"not better than {than} (training.stop_after_evaluations)."
+        )
+
+
 def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> float:
     """Returns a step's rate by the configuration: linear warm-up, then what `scheduler.name` says."""
     options, total = config.scheduler, config.training.max_steps
@@ -190,83 +185,18 @@ def _along_cosine(first: float, last: float, done: float) -> float:
     return last + (first - last) * (1 + math.cos(math.pi * done)) / 2
 
 
-def rate_of(task: Task, config: Config, step: int, plateau: Plateau | None = None) -> float:
-    """Returns a step's rate: by `Task.learning_rate` where that gives a factor for all, else by the configuration.
-
-    Raises BadInput for a factor that is none.
-    """
-    factor = task.learning_rate(step, config.training.max_steps)
-    return _rate(task, config, step, None if factor is None or isinstance(factor, Mapping) else factor, plateau)
-
-
-def own_rates(
-    task: Task, config: Config, groups: Iterable[Group], step: int, plateau: Plateau | None = None
-) -> dict[str, float]:
-    """Returns the rates of groups for which `Task.learning_rate` gives a factor by name, by label. Raises BadInput.
-
-    A name is that of a player, or what metrics.csv calls a group, which counts before its player.
-    """
-    factors = task.learning_rate(step, config.training.max_steps)
-    if factors is None or not isinstance(factors, Mapping):
-        return {}
-    known = {name: None for group in groups for name in (group.player, group.label) if name}
-    if unknown := [name for name in factors if name not in known]:
-        raise BadInput(
-            f"{type(task).__name__}.learning_rate returned a factor for {printable(repr(unknown[0]), most=60)} in step "
-            f"{step}, and no entry of parameter_groups is called so. They are: {', '.join(known) or 'none'}."
-        )
-    rates = {}
-    for group in groups:
-        name = group.label if group.label in factors else group.player
-        if name and name in factors:
-            rates[group.label] = _rate(task, config, step, factors[name], plateau)
-    return rates
-
-
-def _rate(task: Task, config: Config, step: int, factor: Any, plateau: Plateau | None) -> float:
-    if factor is None:
-        return learning_rate(config, step, plateau)
-    if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= factor < math.inf:
-        raise BadInput(
-            f"{type(task).__name__}.learning_rate returned {printable(repr(factor), most=60)} in step {step}. Return a "
-            "number, 0 or more, that optimizer.lr is multiplied by, or None for the configured schedule; or such "
-            "values by the names of players and groups."
-        )
-    return config.optimizer.lr * float(factor)
-
-
-def check_steps(task: Task, config: Config, groups: Sequence[Group]) -> None:
-    """Asks a task for players and rates of the steps to come. Raises BadInput for a mistake before any of them."""
-    players: list[Any] = []
-    for step in steps_to_ask(config.training.max_steps):
-        player = task.player(step)
-        if player not in players:
-            players.append(player_of(task, groups, step))
-        if task.learning_rate(step, config.training.max_steps) is not None:
-            rate_of(task, config, step)
-            own_rates(task, config, groups, step)
-
-
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Gives each group of the optimizer a rate, times its own factor where it has one."""
+    """Gives each group of the optimizer a rate, times its own factor."""
     for group in optimizer.param_groups:
         group["lr"] = value * group.get("scale", 1.0)
-
-
-def set_own_rates(optimizer: torch.optim.Optimizer, rates: Mapping[str, float]) -> None:
-    """Gives groups of the optimizer rates by their labels, times their own factors."""
-    for group in optimizer.param_groups:
-        if group["label"] in rates:
-            group["lr"] = rates[group["label"]] * group["scale"]
 
 
 class Ema:
     """Averages the trained parameters of a model after each step; validation, test and best weights use the average.
 
     The decay grows to `decay` as (1 + step) / (10 + step), so that a short run is not an average over its first steps.
-    Buffers (batch statistics) are averages already and are not averaged again. The average of a player rests in the
-    turns of others. That of a group that `until_step` has frozen goes on: it comes to the weights that the others are
-    trained beside.
+    Buffers (batch statistics) are averages already and are not averaged again. The average of a group that `until_step`
+    has frozen goes on: it comes to the weights that the others are trained beside.
     """
 
     def __init__(self, model: nn.Module, decay: float):
@@ -275,13 +205,10 @@ class Ema:
         self.average = {name: value.detach().clone() for name, value in self._parameters.items()}
 
     @torch.no_grad()
-    def update(self, step: int, resting: Iterable[nn.Parameter] = ()) -> None:
-        """Moves the average towards the weights after the step with this number (from 0), but not of those at rest."""
+    def update(self, step: int) -> None:
+        """Moves the average towards the weights after the step with this number (from 0)."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        at_rest = set(map(id, resting))
-        moving = {name: p for name, p in self._parameters.items() if id(p) not in at_rest}
-        if moving:
-            torch._foreach_lerp_([self.average[name] for name in moving], list(moving.values()), 1 - decay)
+        torch._foreach_lerp_(list(self.average.values()), list(self._parameters.values()), 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

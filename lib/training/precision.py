@@ -2,8 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -66,36 +65,3 @@ def autocast(in_precision: Precision, on: torch.device) -> contextlib.AbstractCo
     if in_precision == "fp32":
         return contextlib.nullcontext()
     return torch.autocast(on.type, torch.float16 if in_precision == "fp16" else torch.bfloat16)
-
-
-def scaler_of(
-    scaler: torch.amp.GradScaler, scalers: dict[str, torch.amp.GradScaler], player: str | None
-) -> torch.amp.GradScaler:
-    """Returns the loss scale of a player's steps, or of those in which all are trained; `scaler` is the one in use.
-
-    Each of `scalers` is its player's own ("": of all), so the gradient of one that overflows halves no other's. A
-    player's first one begins at the scale of all.
-    """
-    if not scaler.is_enabled() or (player is None and not scalers):
-        return scaler
-    whole = scalers.setdefault("", scaler)
-    if player and player not in scalers:
-        scalers[player] = torch.amp.GradScaler(whole._device, init_scale=whole.get_scale())
-    return scalers[player or ""]
-
-
-def scaler_facts(scaler: torch.amp.GradScaler, scalers: dict[str, torch.amp.GradScaler]) -> dict[str, Any]:
-    """Returns what a checkpoint keeps of the loss scale, and of those of players where there are any."""
-    own = {player: each.state_dict() for player, each in scalers.items() if player}
-    return {"scaler": scalers.get("", scaler).state_dict(), **({"scalers": own} if own else {})}
-
-
-def load_scalers(
-    scaler: torch.amp.GradScaler, scalers: dict[str, torch.amp.GradScaler], facts: Mapping[str, Any]
-) -> None:
-    """Puts back what a checkpoint keeps of loss scales; one of an earlier version has a single one for all."""
-    if not scaler.is_enabled() or not facts["scaler"]:
-        return
-    scaler.load_state_dict(facts["scaler"])
-    for player, own in facts.get("scalers", {}).items():
-        scaler_of(scaler, scalers, player).load_state_dict(own)

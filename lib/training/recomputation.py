@@ -22,10 +22,9 @@ _OWN = ("gradient_checkpointing", "grad_checkpointing")  # the switches of trans
 
 
 def recomputed_layers(asked: int | str, blocks: Sequence[nn.Module]) -> int:
-    """Returns how many layers `training.gradient_checkpointing` means: all where it asks for more.
+    """Returns how many layers `training.gradient_checkpointing` means, at most all. Raises BadInput if there are none.
 
-    A part with published weights has more layers than the small one that stands in for it. Raises BadInput where there
-    are none.
+    A part with published weights has more layers than the small one that stands in for it.
     """
     if asked and not blocks:
         raise BadInput(

@@ -23,16 +23,13 @@ from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
 from lib.task import Task, checked_blocks
 from lib.training import frozen as freezing
-from lib.training import groups, identity, layers, learned, optimization
-from lib.training.data import whole_groups
+from lib.training import groups, identity, learned, optimization
 from lib.training.draws import seed_all
-from lib.training.gradients import FirstGradients
-from lib.training.groups import Group
-from lib.training.optimization import Ema
+from lib.training.groups import FirstGradients, Group
+from lib.training.optimization import Ema, Stopping
 from lib.training.order import INITIALISE, mix
-from lib.training.precision import Precision, allow_tf32, choose_precision, load_scalers, scaler_facts
+from lib.training.precision import Precision, allow_tf32, choose_precision
 from lib.training.recomputation import about_recomputed, recompute
-from lib.training.stopping import Stopping
 
 
 @dataclass
@@ -41,12 +38,11 @@ class State:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler  # of the step at hand
+    scaler: torch.amp.GradScaler
     device: torch.device
     precision: Precision
     micro_batch: int
     sharded: bool = False  # among the ranks, by FSDP2
-    scalers: dict[str, torch.amp.GradScaler] = field(default_factory=dict)  # by player, where they have their own
     step: int = 0
     kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"metric", "step", "value"}, the best one first
     skipped_steps: int = 0
@@ -61,11 +57,9 @@ class State:
     unsaved: str = ""  # one hash of the buffers that no checkpoint has
     # Of this session alone, in no checkpoint:
     notes: tuple[str, ...] = ()  # what is to be said of number formats and recomputed layers
-    together: int = 1  # samples that no micro-batch parts
     evaluation_batch: int = 0  # samples on the device with which an evaluation did fit; 0: as configured
     groups: list[Group] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)  # in the step at hand
-    players: set[str] = field(default_factory=set)  # that had a turn
     gradients: FirstGradients = field(default_factory=FirstGradients)
     events: EventLog = field(default_factory=EventLog)
     resumed_from: Path | None = None
@@ -115,10 +109,9 @@ def first_state(
     task.published = saved.state.get("published", {}) if saved else {}
     state = new_state(task, config)
     state.unsaved = freezing.unsaved(state.model, saved, note)
-    optimization.check_steps(task, config, state.groups)
     for text in state.notes:
         note(text)
-    state.micro_batch = min(state.micro_batch, whole_groups(most or state.micro_batch, state.together))
+    state.micro_batch = min(state.micro_batch, most or state.micro_batch)
     if saved:
         restore_state(state, saved, note)
     else:
@@ -129,7 +122,6 @@ def first_state(
         note(ended["text"])
     if ranks.world() > 1:
         note(f"Training on {ranks.world()} ranks. {about_norms(state.with_buffers)}")
-    layers.announce(state.model, note)
     return state
 
 
@@ -171,10 +163,10 @@ def new_state(
     if config.training.compile and device.type != "meta":
         model.compile()
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
-    own = groups.groups_of(task, model, config.optimizer.name)
+    own = groups.groups_of(task, model)
     optimizer = optimization.build(own, config)
     state = State(model, optimizer, scaler, device, precision, micro_batch_of(config.training), sharded, groups=own)
-    state.together, state.notes = task.together, tuple(filter(None, notes))
+    state.notes = tuple(filter(None, notes))
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
     if config.training.stop_after_evaluations:
@@ -198,7 +190,9 @@ def start_from(state: State, task: Task, config: Config) -> str:
     named = frozen.with_own(state.model, found)
     taken = task.published.get(name, {})  # by `Task.pretrained`
     task.published = {**task.published, name: {**taken, "weights_sha256": frozen.seal_of_all(named)}}
-    adapted, how = task.adapt({weights.plain(name): value for name, value in named.items()}, state.model)
+    adapted, how = {weights.plain(name): value for name, value in named.items()}, ""
+    if hasattr(task, "adapt"):
+        adapted, how = task.adapt(adapted, state.model)
     sentence = f"{weights.transfer(state.model, adapted, config.run.initial_weights_share)} {how}".strip()
     if state.ema:
         state.ema = Ema(state.model, config.training.ema_decay)
@@ -237,7 +231,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         "pending": state.pending,
         "rows": state.rows,
         "plateau": state.plateau.facts() if state.plateau else None,
-        **scaler_facts(state.scaler, state.scalers),
+        "scaler": state.scaler.state_dict(),
         "micro_batch": state.micro_batch,
         **learned.facts(task),
         "trained": state.trained,
@@ -250,14 +244,11 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         saver.save("checkpoints", state.step, tensors, facts, keep)
 
 
-def set_rates(state: State, task: Task, config: Config, step: int) -> Callable[[], dict[str, float]]:
+def set_rates(state: State, config: Config, step: int) -> Callable[[], dict[str, float]]:
     """Gives the optimizer the rates of a step; returns what makes the columns of metrics.csv on them."""
-    lr = optimization.rate_of(task, config, step, state.plateau)
+    lr = optimization.learning_rate(config, step, state.plateau)
     optimization.set_learning_rate(state.optimizer, lr)
-    own = optimization.own_rates(task, config, state.groups, step, state.plateau)
-    if own:
-        optimization.set_own_rates(state.optimizer, own)
-    return lambda: groups.rates(state.groups, lr, step, groups.player_of(task, state.groups, step), own)
+    return partial(groups.rates, state.groups, lr, step)
 
 
 def _keep_frozen(state: State, saver: Saver) -> None:
@@ -335,11 +326,12 @@ def restore_state(
         state.ema.load(saved.tensors.get("ema", saved.tensors["model"]))
     groups.note_changes(saved.state.get("groups", []), state.groups, note)
     _restore_optimizer(state, saved.tensors.get("optimizer", {}), note)  # none in a lightweight checkpoint
-    load_scalers(state.scaler, state.scalers, saved.state)
+    if state.scaler.is_enabled() and saved.state["scaler"]:
+        state.scaler.load_state_dict(saved.state["scaler"])
     state.step, state.kept_best, state.pending = saved.step, saved.state["kept_best"], saved.state["pending"]
     state.skipped_steps, state.skipped_in_a_row = saved.state["skipped_steps"], saved.state["skipped_in_a_row"]
     state.rows = saved.state.get("rows", 0)  # none in a checkpoint of an earlier version
-    state.micro_batch = min(state.micro_batch, whole_groups(saved.state["micro_batch"], state.together))
+    state.micro_batch = min(state.micro_batch, saved.state["micro_batch"])
     if state.plateau and saved.state.get("plateau"):  # a run that began with another schedule has none
         state.plateau.load(saved.state["plateau"])
     if state.stopping:
@@ -357,7 +349,7 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
         # not be free while it is used.
         by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
     wanted = {
-        parameter: {*optimization.state_names(group, parameter)}
+        parameter: {*optimization.state_names(group)}
         for group in state.optimizer.param_groups
         for parameter in group["params"]
     }
@@ -369,17 +361,11 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
             unused += 1
             continue
         state.optimizer.state[parameter] = {
-            kind: value if kind == "step" else _as_fp32(sharding.sharded_like(parameter, value), parameter)
+            kind: value if kind == "step" else sharding.sharded_like(parameter, value)
             for kind, value in by_name[name].items()
         }
     if unused:
         note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(wanted)} parameters.")
-
-
-def _as_fp32(value: Tensor, parameter: nn.Parameter) -> Tensor:
-    """Returns a moment in fp32 where its weight is: an earlier version trained a model of 16 bits in these."""
-    is_half = value.dtype in (torch.float16, torch.bfloat16) and parameter.dtype is torch.float32
-    return value.float() if is_half else value
 
 
 def state_tensors(state: State, config: Config) -> dict[str, dict[str, Tensor]]:

@@ -22,20 +22,10 @@ from lib.training import data, groups
 from lib.training.draws import seed_all
 from lib.training.optimization import make_moments
 from lib.training.order import DROPOUT, Order, begun, mix
-from lib.training.precision import autocast, scaler_of
+from lib.training.precision import autocast
 from lib.training.state import State
 
 NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
-
-
-class _Turn(NamedTuple):
-    """A step: which it is, who is trained in it, and on which loss terms."""
-
-    step: int
-    player: str | None
-    counts: Mapping[str, float]
-    weight: Mapping[str, float]
-    idle: set[str]  # terms of players at rest
 
 
 class _Ready(NamedTuple):
@@ -66,25 +56,18 @@ def optimizer_step(
     for slot in slots:
         data.check_samples(slot)
     task.step = step
-    player = groups.player_of(task, state.groups, step)
-    state.frozen = groups.frozen_in(state.groups, step, player)
-    state.scaler = scaler_of(state.scaler, state.scalers, player)
+    state.frozen = groups.frozen_in(state.groups, step)
     counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
-    if player and player not in state.players:
-        groups.check_own_term(task, player, counts, task.term_weights(step))
-        state.players.add(player)
-    turn = _Turn(step, player, counts, *_term_weights(state, task, counts, step, player))
     tried: list[int] = []
-    while (ready := _before_update(state, task, config, slots, turn, meter)) is None:
+    while (ready := _before_update(state, task, config, slots, step, counts, meter)) is None:
         tried.append(state.micro_batch)
         _halve_micro_batch(state, step, tried)
     if ready.finite:
         state.skipped_in_a_row = 0
         _update(state)
         if state.ema:
-            state.ema.update(step, groups.out_of_turn(state.groups, player))
+            state.ema.update(step)
         meter.log(ready.logged)
-        meter.rest(turn.idle)
     else:
         _restore_buffers(state, ready.buffers)  # batch statistics that saw such values would stay so for ever
         _count_skipped(state, step, order)
@@ -95,7 +78,7 @@ def optimizer_step(
 
 
 def _before_update(
-    state: State, task: Task, config: Config, slots: list[Batch], turn: _Turn, meter: Meter
+    state: State, task: Task, config: Config, slots: list[Batch], step: int, counts: Mapping[str, float], meter: Meter
 ) -> _Ready | None:
     """Does all of a step that leaves the weights alone; None, with everything as before, where memory ran out."""
     buffers: list[dict[str, Tensor]] = []
@@ -104,7 +87,7 @@ def _before_update(
         # A failed step must leave batch statistics alone.
         buffers = [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
         with _resting(state) if state.frozen else contextlib.nullcontext():
-            computed = _gradients(state, task, config, slots, turn, meter)
+            computed = _gradients(state, task, config, slots, step, counts, meter)
     except Exception as error:
         # Under FSDP2 the other ranks wait in the middle of a layer for what this one cannot compute.
         if state.sharded or not memory.is_oom(error):
@@ -116,7 +99,7 @@ def _before_update(
         try:
             over_ranks(state.parameters, means, state.with_buffers, buffers, state.sharded)
             if state.device.type != "meta" and not state.gradients.is_done:  # meta: a plan
-                state.gradients.observe(state.groups, task, turn.step, turn.player, state.events)
+                state.gradients.observe(state.groups, step, state.events)
             return _Ready(means, logged, buffers, _prepare_update(state, config.training.clip_norm))
         except Exception as error:
             # Between two ranks' sums no other rank can be told, so a fresh launch repeats the step.
@@ -132,14 +115,12 @@ def _before_update(
 def _prepare_update(state: State, clip_norm: float) -> bool:
     """Unscales and clips the gradients, and makes the optimizer's states; returns whether the gradient is finite."""
     state.scaler.unscale_(state.optimizer)
-    parts = groups.clipped(state.groups, state.parameters, clip_norm)
-    norms = [total_norm([p.grad for p in parameters if p.grad is not None]) for parameters, _ in parts]
-    lengths = [norm.item() for norm in norms]  # the one wait for the device in a step
-    if not all(map(math.isfinite, lengths)):
+    norm = total_norm([p.grad for p in state.parameters if p.grad is not None])
+    length = norm.item()  # the one wait for the device in a step
+    if not math.isfinite(length):
         return False
-    for (parameters, most), norm, length in zip(parts, norms, lengths, strict=True):
-        if 0 < most < length:  # scaling by 1 takes 20 microseconds
-            nn.utils.clip_grads_with_norm_(parameters, most, norm)
+    if 0 < clip_norm < length:  # scaling by 1 takes 20 microseconds
+        nn.utils.clip_grads_with_norm_(state.parameters, clip_norm, norm)
     make_moments(state.optimizer)
     return True
 
@@ -160,12 +141,12 @@ def _update(state: State) -> None:
 
 
 def _gradients(
-    state: State, task: Task, config: Config, slots: list[Batch], turn: _Turn, meter: Meter
+    state: State, task: Task, config: Config, slots: list[Batch], step: int, counts: Mapping[str, float], meter: Meter
 ) -> tuple[dict[str, Tensor], Logged]:
     """Accumulates the gradient of the sum over terms of weight * (sum of losses / count); returns means, figures."""
     means: dict[str, Tensor] = {}
     logged: Logged = {}
-    step, _, counts, weight, idle = turn
+    weight = task.term_weights(step)
     if not state.model.training:
         state.model.train()  # walks all modules: 40 microseconds in a model of six
     position = ranks.rank() * sum(map(data.size_of, slots))  # in the whole effective batch
@@ -183,7 +164,7 @@ def _gradients(
         parts = {
             term: _weighted(value.float(), weight.get(term, 1.0)) / counts[term]
             for term, value in sums.items()
-            if counts[term] and term not in idle
+            if counts[term]
         }
         meter.allocated_at("after forward")
         if parts:
@@ -194,27 +175,15 @@ def _gradients(
         for term, value in parts.items():
             means[term] = means[term] + value.detach() if term in means else value.detach()
         if figures:
-            add_figures(logged, figures, size, counts, groups.rates(state.groups, 0.0, step, None))
+            add_figures(logged, figures, size, counts, groups.rates(state.groups, 0.0, step))
     if ranks.world() == 1 and (weight or means.keys() != counts.keys()):  # else the counts are those of all ranks
-        check_terms(task, {term: 0 if term in idle else n for term, n in counts.items()}, weight, means)
+        check_terms(task, counts, weight, means)
     means = {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}
     return means, logged
 
 
 def _weighted(value: Tensor, weight: float) -> Tensor:
     return value if weight == 1 else weight * value
-
-
-def _term_weights(
-    state: State, task: Task, counts: Mapping[str, float], step: int, player: str | None
-) -> tuple[Mapping[str, float], set[str]]:
-    """Returns the weights of the step's loss terms, and the terms that are left out of it: of a player at rest."""
-    weight = task.term_weights(step)
-    if player is None:
-        return weight, set()
-    resting = {group.player for group in state.groups} - {player}
-    weight = {**weight, **{term: 0.0 for term in counts if term in resting}}
-    return weight, {term for term in counts if weight.get(term, 1.0) == 0}
 
 
 def _check_graph(state: State, task: Task, total: Tensor, step: int) -> None:
@@ -224,8 +193,8 @@ def _check_graph(state: State, task: Task, total: Tensor, step: int) -> None:
     name = type(task).__name__
     if state.frozen:
         raise BadInput(
-            f"The loss of step {step} depends on no parameter that is trained in it. Look at from_step, until_step and "
-            f"player in {name}.parameter_groups, at {name}.player, and at what {name}.loss detaches."
+            f"The loss of step {step} depends on no parameter that is trained in it. Look at from_step and until_step "
+            f"in {name}.parameter_groups, and at what {name}.loss detaches."
         )
     raise BadInput(
         f"The loss of step {step} has no gradient, so nothing is trained: {name}.loss computes it from nothing that is "
@@ -248,36 +217,30 @@ def memory_for_next_launch(state: State) -> Iterator[None]:
 
 def out_of_memory(state: State) -> OutOfMemory:
     """Returns the error for memory that ran out where no step can be repeated, with the size for the next launch."""
-    smaller = data.half(state.micro_batch, state.together)
-    advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
+    smaller = (state.micro_batch + 1) // 2 if state.micro_batch > 1 else 0
     why = "the weights may have changed in part"
     if state.sharded:
         why = "with training.fully_shard the ranks wait for each other in the middle of it"
     elif ranks.world() > 1:
         why = "the other ranks wait for this one in the middle of it"
-    if state.micro_batch == state.together:
-        advice = "Set training.gradient_checkpointing to all, or take a card with more memory."
-        if state.sharded:
-            advice = "Set training.gradient_checkpointing to all, or divide the states among more ranks."
-    return OutOfMemory(
-        f"Memory ran out at step {state.step} in micro-batches of {state.micro_batch}, where it cannot be repeated: "
-        f"{why}.",
-        smaller if state.micro_batch > state.together else 0,
-        advice,
-        state.micro_batch,
-    )
+    advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
+    if not smaller:
+        more = "divide the states among more ranks" if state.sharded else "take a card with more memory"
+        advice = f"Set training.gradient_checkpointing to all, or {more}."
+    what = f"Memory ran out at step {state.step} in micro-batches of {state.micro_batch}, where it cannot be repeated"
+    return OutOfMemory(f"{what}: {why}.", smaller, advice, state.micro_batch)
 
 
 def _halve_micro_batch(state: State, step: int, tried: list[int]) -> None:
     """Clears memory and halves the micro-batch, with an event. Raises TrainingFailed where no half is left."""
-    if state.micro_batch == state.together:
+    if state.micro_batch == 1:
         raise TrainingFailed(
-            f"Memory ran out at step {step} with a micro-batch of {data.smallest(state.together)} (tried: "
+            f"Memory ran out at step {step} with a micro-batch of one sample (tried: "
             f"{listed(tried)}). Set training.gradient_checkpointing to all, make the model or its input smaller, or "
             "take a card with more memory."
         )
     memory.clear_memory()
-    before, state.micro_batch = state.micro_batch, data.half(state.micro_batch, state.together)
+    before, state.micro_batch = state.micro_batch, (state.micro_batch + 1) // 2
     state.events.record(
         step, "oom_training", before, state.micro_batch,
         f"Memory ran out at step {step}: the step is repeated in micro-batches of {state.micro_batch} instead of "
@@ -325,14 +288,10 @@ def _count_skipped(state: State, step: int, order: Order) -> None:
     if state.skipped_in_a_row < NON_FINITE_LIMIT:
         return
     samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
-    before = step + 1 - NON_FINITE_LIMIT
     folder = state.events.path.parent / "checkpoints" if state.events.path else None
-    steps = [saved for saved in checkpoint.steps(folder) if saved <= before] if folder else []
+    steps = [saved for saved in checkpoint.steps(folder) if saved <= step + 1 - NON_FINITE_LIMIT] if folder else []
     path = checkpoint.path_of(folder, steps[-1]) if folder and steps else state.resumed_from
-    last_good = "There is no checkpoint from before them."
-    if path:
-        number = int(path.name.rpartition("-")[2])
-        last_good = f"The last good checkpoint is {path}, from before them (step {number:,})."
+    last_good = f"The last good checkpoint is {path}, from before them." if path else "No checkpoint is older."
     raise TrainingFailed(
         f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, the last of them step {step} on "
         f"samples {samples[:16]}{'...' if len(samples) > 16 else ''}. Look at these, or lower optimizer.lr. {last_good}"

@@ -1,9 +1,9 @@
-"""The processes that load data: how they start, what is sent to them, and what ends them.
+"""Starts the processes that load data, sends them task and data set, and ends them.
 
-They are forked from a server, a small process without threads. A fork of the training process itself would copy the
-locks that its other threads hold, of which some are then never released. So a worker inherits nothing: task and data
-set are pickled. Functions and classes that a worker cannot import, such as those of a notebook, are sent with their
-code; mapped files as path and offset; large arrays once, in a file that all workers map.
+They are forked from a server, a small process without threads: a fork of the training process itself would copy locks
+that its other threads hold. So a worker inherits nothing, and task and data set are pickled. Functions and classes that
+a worker cannot import, such as those of a notebook, are sent with their code; mapped files as path and offset; large
+arrays once, in a file that all workers map.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import tempfile
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, reduction
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,7 @@ class _Process(_BASE.Process):
 
     @staticmethod
     def _Popen(process: Any) -> Any:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
+        main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
         try:
             return _BASE.Process._Popen(process)
         finally:
@@ -76,32 +75,18 @@ def start_server() -> None:
     path = [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
     changes = {"PYTHONPATH": os.pathsep.join(path), environment.FORK_SERVER: str(os.getpid())}
     changes["PYTHONSAFEPATH"] = "1"  # else a folder lib in the working folder would be taken for this one
-    former = {name: os.environ.get(name) for name in changes}
+    former, folder = dict(os.environ), tempfile.gettempdir()
     os.environ.update(changes)
-    _keep_sockets_in_short_folder()
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER:  # as Python does from 3.14 on (its issue 132124)
+        tempfile.tempdir = "/tmp"
     try:
+        multiprocessing.util.get_temp_dir()  # of its sockets; it keeps the folder that it makes at the first call
         forkserver.ensure_running()
     finally:
-        for name, value in former.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _keep_sockets_in_short_folder() -> None:
-    """Chooses /tmp for multiprocessing's sockets where TMPDIR is too long for a socket's path.
-
-    Python does so itself from 3.14 on (https://github.com/python/cpython/issues/132124).
-    """
-    chosen = tempfile.gettempdir()
-    if len(os.fsencode(chosen)) <= _LONGEST_FOLDER:
-        return
-    tempfile.tempdir = "/tmp"
-    try:
-        multiprocessing.util.get_temp_dir()  # it keeps the folder that it makes at the first call
-    finally:
-        tempfile.tempdir = chosen
+        tempfile.tempdir = folder
+        for name in changes:
+            del os.environ[name]
+        os.environ.update(former)
 
 
 # --- sending ----------------------------------------------------------------------------------------------------------
@@ -137,7 +122,7 @@ class Sent:
 def _received(
     task: str, variables: dict[str, str], folder: str, pickled: bytes, file: Any, pieces: list[tuple[int, int]]
 ) -> Any:
-    """Returns the data set, in a worker; where that fails one that says why whenever a sample is asked for."""
+    """Returns the data set, in a worker; if that fails, one that raises why for every sample."""
     os.environ.clear()
     os.environ.update(variables)
     try:
@@ -303,14 +288,14 @@ def _mapped(path: str, offset: int, dtype: np.dtype, shape: tuple[int, ...], str
     return np.ndarray(shape, dtype, np.memmap(path, np.uint8, "r"), offset, strides)
 
 
-def unsendable(value: Any, name: str, seen: frozenset[int] = frozenset()) -> str:
+def unsendable(value: Any, name: str) -> str:
     """Returns what of `value` cannot be pickled, as "name.attribute, a Type: reason"; empty where all can."""
     reason = _reason(value)
     if not reason:
         return ""
-    for inner, part in _parts(value, name):
-        if id(part) not in seen and (said := unsendable(part, inner, seen | {id(value)})):
-            return said
+    for key, part in getattr(value, "__dict__", {}).items():
+        if why := _reason(part):
+            return f"{name}.{key}, a {type(part).__name__}: {why}"
     return f"{name}, a {type(value).__name__}: {reason}"
 
 
@@ -320,13 +305,3 @@ def _reason(value: Any) -> str:
     except Exception as error:  # of anybody's __getstate__ too
         return str(error) or type(error).__name__
     return ""
-
-
-def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        yield from ((f"{name}[{key!r}]", part) for key, part in value.items())
-    elif isinstance(value, list | tuple):
-        yield from ((f"{name}[{number}]", part) for number, part in enumerate(value))
-    if not isinstance(value, type | types.FunctionType | types.ModuleType):
-        attributes: Iterable[tuple[str, Any]] = getattr(value, "__dict__", {}).items()
-        yield from ((f"{name}.{key}", part) for key, part in attributes)

@@ -11,7 +11,7 @@ from lib.checkpoint import weights
 from lib.errors import BadInput
 from lib.launch.ensemble import load, vote
 from lib.report.summary import Summary
-from lib.task import Task
+from lib.task import Task, find_task
 from tests.conftest import ROOT
 
 OWN = f"{ROOT / 'tests' / 'toy.py'}:Toy"
@@ -28,9 +28,12 @@ def test_the_best_weights_come_from_wherever_the_run_is_packed(toy, tmp_path, pl
     assert all(torch.equal(value, best.tensors["model"][name]) for name, value in weights.of(models[0]).items())
 
 
-def test_runs_that_answer_different_questions_are_not_put_together(toy, tmp_path):
+def test_runs_whose_inputs_have_different_forms_are_not_put_together(toy, tmp_path, monkeypatch):
     for seed, noise in ((1, 0.1), (2, 0.5)):
         launch.train(toy({"run.name": f"toy-seed{seed}", "queue.seeds": [1, 2], "workload.noise": noise}))
+    assert len(load(tmp_path / "runs", OWN)[1]) == 2
+    wide = lambda self, size, device: {"x": torch.zeros(size, 3 + (self.config.workload.noise > 0.1))}  # noqa: E731
+    monkeypatch.setattr(find_task(OWN), "example_batch", wide)
     with pytest.raises(BadInput, match="cannot vote together with"):
         load(tmp_path / "runs", OWN)
 

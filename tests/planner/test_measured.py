@@ -105,7 +105,7 @@ def on_a_card(monkeypatch, toy):
 def test_the_smoke_test_keeps_what_it_measured_beside_the_forecast(on_a_card, monkeypatch):
     first = on_a_card()
     likely = 1 / first.predicted.expected_seconds
-    state = types.SimpleNamespace(step=3, micro_batch=8, precision="fp16", together=1)
+    state = types.SimpleNamespace(step=3, micro_batch=8, precision="fp16")
     outcome = Outcome("completed", state, likely / 2, 2**30, {}, [])
     monkeypatch.setattr(smoke, "few_steps", lambda run: outcome)
     monkeypatch.setattr(smoke.contract, "require", lambda task, config: [])

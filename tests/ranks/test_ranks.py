@@ -37,14 +37,12 @@ BOTH = [
     run("sharded", {"training.fully_shard": True, "training.clip_norm": 0}),
     run("sharded and clipped", {"training.fully_shard": True, "training.clip_norm": 0.05, "training.ema_decay": 0.9}),
     run("tight", task="Tight"),
-    run("players", {"workload.turns": 2, "training.clip_norm": 0.05}, task="Gan"),
     run("early", {"training.stop_after_evaluations": 1, "training.evaluate_every_steps": 2, "optimizer.lr": 5.0}),
     run("frozen and sharded", {"training.fully_shard": True, "training.clip_norm": 0}, task="Frozen"),
     run("momentum, sharded", {"training.fully_shard": True, "training.clip_norm": 0, "optimizer.name": "sgd"}),
     run("recomputed and sharded", {**RECOMPUTED, "training.clip_norm": 0}),
     run("found layers", {**RECOMPUTED, "training.clip_norm": 0}, task="Listed"),
     run("recomputed, sharded and clipped", {**RECOMPUTED, "training.clip_norm": 0.05}),
-    run("two kinds, sharded", {"training.fully_shard": True, "training.clip_norm": 0}, task="TwoKinds"),
 ]
 # And these by two alone.
 TWO = [
@@ -60,8 +58,8 @@ SHARDED = [run("shards", {**PLAIN, **sharded}, "Figured", cut=4) for sharded in 
 
 
 SAME = [
-    "dropout", "branches", "not finite", "sharded", "recomputed and sharded", "found layers", "players",
-    "frozen and sharded", "momentum, sharded", "two kinds, sharded", "averaged, sharded and exported",
+    "dropout", "branches", "not finite", "sharded", "recomputed and sharded", "found layers",
+    "frozen and sharded", "momentum, sharded", "averaged, sharded and exported",
 ]  # fmt: skip
 
 

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lib import ranks
 from lib.errors import BadInput
@@ -58,12 +60,6 @@ def test_one_process_adds_nothing():
     assert tensor.tolist() == [1, 1] and add_counts([{"a": 1}, {"a": 2, "b": 1.0}]) == {"a": 3, "b": 1}
 
 
-def test_counts_are_added_by_name_and_a_missing_one_is_0(monkeypatch):
-    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2))
-    monkeypatch.setattr(sums, "gathered", lambda counts: [counts, {"b": 2, "a": 1}])
-    assert add_counts([{"a": 3}]) == {"a": 4, "b": 2}
-
-
 def test_a_notice_about_batch_norms_is_for_models_that_have_one():
     assert sums.about_norms([torch.nn.Linear(2, 2), torch.nn.GroupNorm(1, 2)]) == ""
     assert "this is no SyncBatchNorm" in sums.about_norms([torch.nn.BatchNorm1d(2)])
@@ -76,15 +72,18 @@ def test_counts_keep_their_fraction_and_whole_ones_stay_whole():
     assert [type(number) for number in total.values()] == [int, float, float, int]
 
 
-def test_counts_with_a_fraction_have_the_same_sum_on_any_number_of_ranks(monkeypatch):
-    counts = [{"a": 0.1 * n**3} for n in range(1, 9)]
+named = st.dictionaries(st.sampled_from("abc"), st.floats(0, 1e12) | st.integers(0, 10**12))
+
+
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(st.lists(named, max_size=8), st.integers(0, 8))
+def test_counts_have_the_same_sum_on_any_number_of_ranks(counts, cut):
     alone = add_counts(counts)
-    monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2))
-    theirs = []
-    monkeypatch.setattr(sums, "gathered", lambda mine: theirs.append(mine) or [mine])
-    add_counts(counts[5:])
-    monkeypatch.setattr(sums, "gathered", lambda mine: [mine, *theirs])
-    assert add_counts(counts[:5]) == alone
+    with pytest.MonkeyPatch.context() as patch:
+        parts = []
+        patch.setattr(sums, "gathered", lambda mine: parts.append(mine) or parts)
+        add_counts(counts[:cut])
+        assert add_counts(counts[cut:]) == alone
 
 
 @pytest.mark.parametrize("number", [float("nan"), -1, float("inf"), -0.5, None, "3"])

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from lib import launch, ranks
+from lib import ranks
 from lib.machine import hardware
 from lib.task import load_task
 from lib.training import data
@@ -104,12 +104,6 @@ def test_what_concerns_the_loader_reaches_it(toy, monkeypatch):
     assert options(num_workers=0)[0] == "here"
 
 
-def test_a_containers_quota_limits_the_workers(small_container, toy):
-    config = toy({"data.num_workers": 8})
-    limited, notice = data.limit_workers(load_task(config), None, config.data)
-    assert limited.num_workers == 1 and "1.5 CPUs serve 1 process(es): 1 load data" in notice
-
-
 def test_without_affinity_as_on_macos_the_default_number_of_workers_is_kept(toy, monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
@@ -166,12 +160,3 @@ def test_an_error_inside_a_loader_worker_is_raised_as_it_is(toy, tmp_path, monke
     sets = {"train": samples, "validation": range(5), "test": range(5)}
     with pytest.raises(ZeroDivisionError):
         run_in(tmp_path / "run", toy({"data.num_workers": 1}), monkeypatch, datasets=lambda self: sets)
-
-
-def test_prefetch_reaches_the_loader(toy, monkeypatch):
-    asked = []
-    real = data.DataLoader
-    monkeypatch.setattr(data, "DataLoader", lambda *a, **k: asked.append(k["prefetch_factor"]) or real(*a, **k))
-    config = toy({"data.num_workers": 1, "data.prefetch_factor": 5, "training.max_steps": 1})
-    launch.train(config)
-    assert asked == [5]

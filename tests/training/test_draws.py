@@ -75,22 +75,6 @@ def test_draws_of_any_kind_follow_from_step_and_slot(noisy, workers):
     assert not torch.equal(whole, torch.stack(batches(noisy(seed=1), range(4))))
 
 
-def test_what_is_drawn_between_two_steps_changes_no_batch(noisy):
-    config = noisy()
-    task = load_task(config)
-    order = Order(37, 0, 8, 1)
-    seen = []
-    for _, (batch,) in data.train_batches(task, task.datasets()["train"], order, range(3), config.data):
-        seen.append(batch["x"])
-        before = states()
-        disturb()
-        assert states() != before
-    alone = [batch["x"] for _, (batch,) in data.train_batches(
-        task, task.datasets()["train"], order, range(3), config.data
-    )]  # fmt: skip
-    assert all(map(torch.equal, seen, alone))
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_whose_data_set_draws_from_all_three_ends_in_the_same_bytes_after_a_resume(noisy, tmp_path, workers):
     config = noisy(**{"data.num_workers": workers})

@@ -376,20 +376,6 @@ def test_a_whole_model_in_halves_is_trained_tested_and_put_back_in_fp32(toy, tmp
     assert all(here[name].dtype is value.dtype and torch.equal(here[name], value) for name, value in best.items())
 
 
-def test_a_checkpoint_in_halves_of_earlier_code_goes_on_in_fp32(toy, tmp_path, cut):
-    config = {"task": f"{ROOT / 'tests' / 'adapters.py'}:Halves", **LONG}
-    cut(3)
-    launch.train(toy(config))
-    found = newest(tmp_path)
-    as_half = lambda value: value.bfloat16() if value.dtype is torch.float32 and value.dim() else value  # noqa: E731
-    tensors = {group: {name: as_half(value) for name, value in named.items()} for group, named in found.tensors.items()}
-    trained = {name: described.replace("float32", "bfloat16") for name, described in found.state["trained"].items()}
-    checkpoint.save(found.path.parent, found.step, tensors, {**found.state, "trained": trained})
-    cut(None)
-    assert launch.train(toy(config)).step == 6
-    assert {value.dtype for group in newest(tmp_path).tensors.values() for value in group.values()} == {torch.float32}
-
-
 def test_halves_in_a_run_that_computes_in_fp32_are_a_sentence(lora):
     with pytest.raises(BadInput, match="training.frozen_precision is fp16, but this run computes in fp32"):
         launch.train(lora({"training.frozen_precision": "fp16"}))

@@ -26,11 +26,7 @@ BODY = {"names": ["blocks.0.*"], "from_step": 4, "until_step": 9, "lr": 0.5}
 def grouped(monkeypatch):
     """grouped(entry, ...): every task has these groups."""
 
-    def put(*entries, player=lambda step: None):
-        monkeypatch.setattr(Task, "parameter_groups", lambda self, model: entries)
-        monkeypatch.setattr(Task, "player", lambda self, step: player(step))
-
-    return put
+    return lambda *entries: monkeypatch.setattr(Task, "parameter_groups", lambda self, model: entries)
 
 
 def column(folder, name, split="train"):
@@ -55,37 +51,25 @@ def trained(config, folder, seen):
         return fit(config, folder)
 
 
-def test_a_factor_and_a_weight_decay_of_its_own_give_what_torch_gives_with_them(toy, tmp_path, grouped):
+def test_a_factor_and_a_weight_decay_of_its_own_give_what_torch_gives_with_them(toy, grouped):
     """The first match counts, and the rest is as configured: matrices decayed, vectors not."""
     grouped({"names": "*.bias", "lr": 3.0}, HEAD)
-    config = toy({"optimizer.weight_decay": 0.5, "training.clip_norm": 0, "training.max_steps": 1})
-    start = new_state(load_task(config), config)
-    groups = [(3.0, 0.0), (10.0, 0.0), (1.0, 0.5)]
-    got = [(g["scale"], g["weight_decay"]) for g in start.optimizer.param_groups]
-    assert got == groups and [len(g["params"]) for g in start.optimizer.param_groups] == [2, 1, 1]
-    before = {name: value.detach().clone() for name, value in start.model.named_parameters()}
-    gradients = {}
-    with pytest.MonkeyPatch.context() as patch:
-        real = torch.optim.AdamW.step
-
-        def watched(optimizer):
-            gradients.update({i: p.grad.clone() for i, p in enumerate(model.parameters())})
-            real(optimizer)
-
-        model = start.model
-        patch.setattr(torch.optim.AdamW, "step", watched)
-        patch.setattr("lib.training.state.new_state", lambda *_: start)
-        fit(config, tmp_path)
-    for number, (name, value) in enumerate(start.model.named_parameters()):
-        index = 0 if name.endswith("bias") else 1 if name.startswith("blocks.3") else 2
-        parameter = nn.Parameter(before[name])
-        parameter.grad = gradients[number]
-        lr, decay = groups[index]
-        torch.optim.AdamW([parameter], lr=0.01 / 2 * lr, weight_decay=decay).step()
-        assert torch.equal(parameter, value), name
+    config = toy({"optimizer.weight_decay": 0.5})
+    state = new_state(load_task(config), config)
+    optimization.set_learning_rate(state.optimizer, 0.01)
+    expected = {}
+    for name, parameter in state.model.named_parameters():
+        parameter.grad = torch.randn_like(parameter)
+        twin = nn.Parameter(parameter.detach().clone())
+        twin.grad = parameter.grad.clone()
+        lr, decay = (3.0, 0.0) if name.endswith("bias") else (10.0, 0.0) if name.startswith("blocks.3") else (1.0, 0.5)
+        torch.optim.AdamW([twin], lr=0.01 * lr, weight_decay=decay).step()
+        expected[name] = twin
+    state.optimizer.step()
+    assert all(torch.equal(value, expected[name]) for name, value in state.model.named_parameters())
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_frozen_group_keeps_weights_and_moments_and_its_rate_is_0(toy, tmp_path, grouped, optimizer):
     grouped(BODY, HEAD)
     seen = []
@@ -148,24 +132,6 @@ def test_no_gradient_is_computed_for_what_is_frozen_and_model_is_as_it_was_betwe
     assert all(parameter.requires_grad for parameter in outcome.state.parameters)
 
 
-def test_a_figure_with_the_name_of_a_groups_rate_is_refused(toy, tmp_path, grouped, monkeypatch):
-    grouped(HEAD)
-    task = type(load_task(toy()))
-    real = task.loss
-    monkeypatch.setattr(task, "loss", lambda *given: (real(*given)[0], {"lr_blocks.3": 1.0}))
-    with pytest.raises(BadInput, match="a figure 'lr_blocks.3', a column that metrics.csv fills itself"):
-        fit(toy(), tmp_path)
-
-
-def test_the_norm_that_clips_is_that_of_what_is_trained(toy, tmp_path, grouped, monkeypatch):
-    grouped({"names": "blocks.0.*", "from_step": 99})
-    norms = []
-    real = step.total_norm
-    monkeypatch.setattr(step, "total_norm", lambda grads: norms.append(len(grads)) or real(grads))
-    fit(toy({"training.max_steps": 2}), tmp_path)
-    assert norms == [2, 2]  # weight and bias of the last layer
-
-
 def test_memory_that_runs_out_repeats_a_step_with_the_same_groups(toy, tmp_path, grouped, monkeypatch):
     grouped(BODY)
     config = toy({"training.max_steps": 6})
@@ -192,7 +158,7 @@ def test_changed_groups_are_named_at_resume_and_unchanged_ones_are_not(toy, tmp_
     fit(config, tmp_path / "head", StopAfter(3))
     assert json.loads(json.dumps(newest(tmp_path / "head").state["groups"])) == [
         {
-            "lr": 10.0, "weight_decay": 0.0, "from_step": 0, "until_step": None, "player": "",
+            "lr": 10.0, "weight_decay": 0.0, "from_step": 0, "until_step": None,
             "parameters": ["blocks.3.weight", "blocks.3.bias"],
         }
     ]  # fmt: skip
@@ -213,26 +179,18 @@ def test_changed_groups_are_named_at_resume_and_unchanged_ones_are_not(toy, tmp_
     assert "the group of blocks.3.weight, blocks.3.bias has changed: lr 10.0 -> 1.0" in said("head")
 
 
-MISTAKES = {
-    "no names": ({"lr": 1.0}, "entry 1: it has no names. Write"),
-    "no entry": ("head.*", "entry 1: it has no names. Write"),
-    "another key": ({"names": "*", "rate": 1.0}, "unknown key 'rate'. Known keys: names, lr, weight_decay"),
-    "no number": ({"names": "*", "lr": "fast"}, "lr is 'fast'. Give a number, 0 or more"),
-    "not finite": ({"names": "*", "lr": float("nan")}, "lr is nan. Give a number"),
-    "half a step": ({"names": "*", "from_step": 0.5}, "from_step is 0.5. Give a whole number"),
-    "no name": ({"names": ["*", 3]}, "names has 3. Give names of parameters, or globs"),
-    "an option of another": ({"names": "*", "momentum": 0.5}, "momentum is an option of sgd, and optimizer.name is"),
-    "no betas": ({"names": "*", "betas": 0.5}, "betas is 0.5. Give two numbers from 0 to below 1"),
-}
+MISTAKES = [
+    ({"lr": 1.0}, "it has no names"), ("head.*", "it has no names"), ({"names": "*", "rate": 1}, "unknown key 'rate'"),
+    ({"names": "*", "lr": "fast"}, "lr is 'fast'"), ({"names": "*", "lr": float("nan")}, "lr is nan"),
+    ({"names": "*", "from_step": 0.5}, "from_step is 0.5"), ({"names": ["*", 3]}, "names has 3"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_a_group_is_a_sentence(toy, grouped, mistake):
-    entry, sentence = MISTAKES[mistake]
-    grouped(entry)
-    with pytest.raises(BadInput) as raised:
-        new_state(load_task(toy()), toy())
-    assert "Toy.parameter_groups, entry 1: " in str(raised.value) and sentence in str(raised.value)
+def test_a_mistake_in_a_group_is_named_with_its_entry(toy, grouped):
+    for entry, sentence in MISTAKES:
+        grouped(entry)
+        with pytest.raises(BadInput, match=f"Toy.parameter_groups, entry 1: .*{sentence}"):
+            new_state(load_task(toy()), toy())
 
 
 def test_a_pattern_that_takes_nothing_is_a_sentence_that_says_why(toy, grouped):
@@ -259,7 +217,7 @@ def test_a_tied_weight_has_all_of_its_names(toy):
     task = load_task(toy())
     task.parameter_groups = lambda model: [{"names": "head.weight", "lr": 2.0}]
     model = Tied()
-    groups = groups_of(task, model, "adamw")
+    groups = groups_of(task, model)
     assert [list(group.parameters) for group in groups] == [["embed.weight"], ["head.bias"]]
     assert groups[0].parameters["embed.weight"] is model.head.weight
 
@@ -268,10 +226,10 @@ def test_what_model_has_frozen_is_in_no_group(toy):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[0].requires_grad_(False)
     task = load_task(toy())
-    assert [list(group.parameters) for group in groups_of(task, model, "adamw")] == [["1.weight", "1.bias"]]
+    assert [list(group.parameters) for group in groups_of(task, model)] == [["1.weight", "1.bias"]]
     task.parameter_groups = lambda model: [{"names": "0.*"}]
     with pytest.raises(BadInput, match=r"or frozen by model\(\) \(requires_grad False\)"):
-        groups_of(task, model, "adamw")
+        groups_of(task, model)
 
 
 def test_a_step_in_which_nothing_is_trained_is_a_sentence(toy, tmp_path, grouped):
@@ -319,9 +277,7 @@ def test_the_average_of_a_group_that_until_step_froze_comes_to_its_weights(toy, 
     assert apart < 1e-3 * saved["model"][name].abs().max()
 
 
-@pytest.mark.parametrize("groups", [(), ({"names": "blocks.0.*", "lr": 2.0},)])
-def test_a_model_in_which_everything_is_frozen_is_a_sentence(toy, grouped, monkeypatch, groups):
-    grouped(*groups)
+def test_a_model_in_which_everything_is_frozen_is_a_sentence(toy):
     config = toy()
     task = load_task(config)
     model = task.model

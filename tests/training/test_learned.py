@@ -3,7 +3,6 @@
 import json
 import tarfile
 
-import numpy as np
 import pytest
 
 from lib import checkpoint, launch
@@ -76,11 +75,12 @@ def test_it_goes_into_every_checkpoint_the_best_weights_and_the_archive(run, tmp
         assert "/best/" in best and json.load(archive.extractfile(best))["learned"] == KEPT
 
 
-def test_a_fresh_start_has_the_values_that_a_resumed_one_reads(run):
+def test_a_fresh_start_has_the_values_that_a_resumed_one_reads(run, capsys):
     task = run(2)
     assert task.taken == KEPT and task.calls[:2] == ["take", "datasets"]
     assert task.calls.index("take") < task.calls.index("model")
-    assert run().taken == KEPT
+    capsys.readouterr()
+    assert run().taken == KEPT and "What was learned" not in capsys.readouterr().out
 
 
 def test_a_resumed_run_takes_the_saved_values_and_is_told_what_its_data_gives_now(run, monkeypatch, capsys):
@@ -95,11 +95,6 @@ def test_whole_numbers_as_keys_have_the_same_order_in_a_fresh_and_a_resumed_run(
     monkeypatch.setattr(find_task("own.py:Own"), "facts", {"means": {2: 0.5, 10: 2.0, 1: 1.0}})
     fresh, resumed = run(2), run()
     assert list(fresh.taken["means"]) == list(resumed.taken["means"]) == ["1", "10", "2"]
-
-
-def test_nothing_is_said_where_the_data_gives_the_same(run, capsys):
-    run(2), run()
-    assert "What was learned" not in capsys.readouterr().out
 
 
 def test_a_checkpoint_from_before_the_task_learned_anything_resumes_with_its_own(run, monkeypatch, tmp_path):
@@ -127,11 +122,9 @@ def test_runs_that_learned_different_things_do_not_predict_together(run, tmp_pat
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ({"mean": {1, 2}}, "learned returned what JSON does not have"),
-        ({"mean": float("nan")}, "learned returned what JSON does not have"),
-        ({"words": {"a": 3, 1: "x"}}, r"returned a dict with the key 1 \(int\). Keys must be text"),
-        ({"words": [{np.int64(3): "x"}]}, r"returned a dict with the key np.int64\(3\) \(int64\). Keys must be text"),
-        ({"words": {3: {1, 2}}}, "learned returned what JSON does not have"),
+        ({"mean": float("nan")}, "learned returned values that JSON cannot hold"),
+        ({"words": {"a": 3, 1: "x"}}, "learned returned values that JSON cannot hold.*text: str"),
+        ({"words": {3: {1, 2}}}, "learned returned values that JSON cannot hold"),
         ({"words": "a" * 13_000_000}, "learned returned 13,000,.* bytes, which every checkpoint would hold"),
         ([1], "learned returned a list. Return a dict"),
     ],

@@ -24,9 +24,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 def scheduled(direction="max", factor=0.5, patience=1, min_lr=0.0, lr=1.0):
     scheduler = Scheduler(name="plateau", factor=factor, patience=patience, min_lr=min_lr)
     training = Training(effective_batch=1, evaluate_every_steps=1)
-    return Plateau(
-        Config(task="toy", training=training, scheduler=scheduler, optimizer=Optimizer(lr=lr)), direction
-    )
+    return Plateau(Config(task="toy", training=training, scheduler=scheduler, optimizer=Optimizer(lr=lr)), direction)
 
 
 def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears():
@@ -134,7 +132,7 @@ def test_applying_the_average_moves_no_number_and_keeps_every_tensor_that_others
     assert all(ema.average[name] is value for name, value in held.items())
 
 
-@pytest.mark.parametrize("at", range(1, 9))
+@pytest.mark.parametrize("at", [1, 4, 5, 8])
 def test_an_interruption_at_any_parameter_leaves_weights_and_average_whole(monkeypatch, at):
     model = net()
     ema = Ema(model, 0.5)

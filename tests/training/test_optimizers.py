@@ -1,20 +1,17 @@
 """Optimizers and schedules beside AdamW and the cosine: torch's own numbers, the same after a kill, and planned."""
 
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from lib import checkpoint, launch
 from lib.checkpoint import contents
-from lib.config import Config, Training
 from lib.errors import BadInput
 from lib.planner import find_card
 from lib.planner.trace import predict_task
-from lib.task import Task, load_task
-from lib.training import identity, optimization
+from lib.task import load_task
+from lib.training import optimization
 from lib.training.groups import Group
 from lib.training.sizes import saved_bytes
 from lib.training.state import new_state
@@ -24,14 +21,9 @@ KINDS = {
     "sgd": {"optimizer.name": "sgd"},
     "sgd with nesterov": {"optimizer.name": "sgd", "optimizer.momentum": 0.8, "optimizer.nesterov": True},
     "sgd without momentum": {"optimizer.name": "sgd", "optimizer.momentum": 0},
-    "adafactor": {"optimizer.name": "adafactor", "optimizer.lr": 0.05},
 }
 SHAPES = [(4, 3), (2, 3, 3, 3), (40,), ()]
-STATES = {
-    "sgd": {"momentum_buffer"},
-    "sgd without momentum": set(),
-    "adafactor": {"step", "row_var", "col_var", "variance"},
-}
+STATES = {"sgd without momentum": set()}
 
 
 def built(config, shapes=SHAPES):
@@ -59,10 +51,7 @@ def test_updates_are_those_of_torchs_own_optimizer_bit_for_bit(toy, kind):
         {"params": [p for p in theirs if p.dim() >= 2], "weight_decay": options.weight_decay},
         {"params": [p for p in theirs if p.dim() < 2], "weight_decay": 0.0},
     ]
-    if options.name == "sgd":
-        torchs = torch.optim.SGD(groups, options.lr, momentum=options.momentum, nesterov=options.nesterov)
-    else:
-        torchs = torch.optim.Adafactor(groups, options.lr)
+    torchs = torch.optim.SGD(groups, options.lr, momentum=options.momentum, nesterov=options.nesterov)
     for seed in range(4):
         without = () if seed else (1,)  # one joins later
         give_gradients(ours, seed, without)
@@ -90,13 +79,13 @@ def test_a_run_stopped_anywhere_ends_in_the_same_bytes_and_learns(toy, tmp_path,
     assert all(same_tensors(whole.tensors[group], parts.tensors[group]) for group in ("model", "optimizer"))
     assert whole.state == parts.state
     assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
-    assert {key.partition("/")[0] for key in whole.tensors["optimizer"]} == STATES.get(kind, STATES["sgd"])
+    assert {key.partition("/")[0] for key in whole.tensors["optimizer"]} == STATES.get(kind, {"momentum_buffer"})
     rows = stable(tmp_path / "whole" / "metrics.csv")
     scores = [float(row["loss"]) for row in rows if row["split"] == "validation"]
     assert scores[-1] != scores[0]
 
 
-@pytest.mark.parametrize("before, after", [("adamw", "sgd"), ("sgd", "adamw"), ("adafactor", "sgd")])
+@pytest.mark.parametrize("before, after", [("adamw", "sgd"), ("sgd", "adamw")])
 def test_a_checkpoint_of_another_optimizer_says_that_its_states_begin_anew(toy, tmp_path, capsys, before, after):
     fit(toy({"optimizer.name": before}), tmp_path, StopAfter(5))
     saved = newest(tmp_path)
@@ -109,21 +98,7 @@ def test_a_checkpoint_of_another_optimizer_says_that_its_states_begin_anew(toy, 
     assert kinds == ({"momentum_buffer"} if after == "sgd" else {"step", "exp_avg", "exp_avg_sq"})
 
 
-def test_rows_and_columns_of_another_shape_are_damage():
-    weight, row = torch.zeros(4, 3), torch.zeros(4, 1)
-    state = {"identity": {}, "kept_best": [], "pending": {}, "scaler": {}, "skipped_steps": 0, "skipped_in_a_row": 0}
-
-    def check(tensors):
-        groups = {"model": {"w": weight}, "optimizer": tensors}
-        contents.check(checkpoint.Checkpoint(None, 1, groups, {**state, "micro_batch": 1}))
-
-    check({"row_var/w": row, "col_var/w": torch.zeros(1, 3), "step/w": torch.zeros(())})
-    for key, value in {"row_var/w": torch.zeros(1, 3), "col_var/w": row, "momentum_buffer/w": row}.items():
-        with pytest.raises(checkpoint.DamagedCheckpoint, match="has not the shape of its weight"):
-            check({key: value})
-
-
-BYTES = {"adamw": 8, "sgd": 4, "sgd without momentum": 0, "adafactor": (4 * 3 * 1000) / 1000**2}
+BYTES = {"adamw": 8, "sgd": 4, "sgd without momentum": 0}
 
 
 @pytest.mark.parametrize("kind", BYTES)
@@ -142,19 +117,6 @@ def test_plan_and_preflight_count_the_bytes_that_each_optimizer_takes_a_paramete
 def test_what_does_not_go_together_is_refused(toy):
     with pytest.raises(BadInput, match="nesterov looks ahead along optimizer.momentum, which is 0"):
         toy({"optimizer.name": "sgd", "optimizer.momentum": 0, "optimizer.nesterov": True})
-    with pytest.raises(BadInput, match="adafactor needs whole rows and columns, which training.fully_shard divides"):
-        toy({"optimizer.name": "adafactor", "training.fully_shard": True})
-
-
-def test_keys_that_an_earlier_version_did_not_have_count_as_their_defaults(toy):
-    run = launch.prepare(toy())
-    now = identity.facts(run.config, run.task)
-    new = ("optimizer.momentum", "optimizer.nesterov")
-    earlier = {key: value for key, value in now.items() if key not in new}
-    assert len(earlier) == len(now) - 2 and identity.check(earlier, now, Path("runs")) == ""
-    run = launch.prepare(toy({"optimizer.momentum": 0.5}))
-    with pytest.raises(BadInput, match="optimizer.momentum"):
-        identity.check(earlier, identity.facts(run.config, run.task), Path("runs"))
 
 
 # --- schedules --------------------------------------------------------------------------------------------------------
@@ -186,38 +148,6 @@ def test_linear_falls_in_equal_steps_to_its_floor(toy):
     config = toy({"scheduler.name": "linear", "optimizer.lr": 1.0, **lengths})
     rates = [optimization.learning_rate(config, step) for step in range(11)]
     assert rates == pytest.approx([0.5, 1.0, *(1 - 0.1 * k for k in range(9))])
-
-
-class Stairs(Task):
-    def learning_rate(self, step, total_steps):
-        return None if step < 4 else 0.5 ** (10 * step // total_steps)
-
-
-def test_a_task_has_a_schedule_of_its_own_and_resumes_in_it(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(Task, "learning_rate", Stairs.learning_rate)
-    config = toy({"scheduler.name": "constant", "training.log_every_steps": 1})
-    fit(config, tmp_path / "whole")
-    fit(config, tmp_path / "parts", StopAfter(7))
-    fit(config, tmp_path / "parts", resume=newest(tmp_path / "parts"))
-    rows = [row for row in stable(tmp_path / "whole" / "metrics.csv") if row["split"] == "train"]
-    want = [0.005, 0.01, 0.01, 0.01, *(0.01 * 0.5 ** (10 * step // 12) for step in range(4, 12))]
-    assert [float(row["lr"]) for row in rows] == pytest.approx(want)
-    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
-    assert same_tensors(newest(tmp_path / "whole").tensors["model"], newest(tmp_path / "parts").tensors["model"])
-
-
-@pytest.mark.parametrize("factor", [-0.1, float("nan"), float("inf"), "0.5", True])
-def test_a_factor_that_is_none_is_a_sentence(toy, monkeypatch, factor):
-    monkeypatch.setattr(Task, "learning_rate", lambda self, step, total_steps: factor)
-    with pytest.raises(BadInput, match=r"Toy.learning_rate returned .* in step 3. Return a number, 0 or more"):
-        optimization.rate_of(load_task(toy()), toy(), 3)
-
-
-def test_the_defaults_are_what_they_were():
-    config = Config(task="x", training=Training(effective_batch=1))
-    assert (config.optimizer.name, config.scheduler.name, config.training.stop_after_evaluations) == (
-        "adamw", "cosine", 0,
-    )  # fmt: skip
 
 
 def test_state_of_the_default_optimizer_is_as_before(toy):

@@ -1,4 +1,4 @@
-"""Which samples a step sees: every one once an epoch, in any slots, by weight."""
+"""Which samples a step sees: every one once an epoch, in any slots, by weight, by length, or in a given order."""
 
 import itertools
 import pickle
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lib import launch
 from lib.config import with_changes
@@ -16,45 +18,34 @@ from tests.conftest import ROOT
 from tests.toy import Toy
 from tests.training.test_loop import StopAfter, fit, newest, same_tensors
 
-
-def order(samples=10, seed=3, batch=4, slots=1):
-    return Order(samples, seed, batch, slots)
-
-
-def test_every_epoch_sees_every_sample_once_although_batches_cross_its_end():
-    seen = list(itertools.chain.from_iterable(order().indices(step, 0) for step in range(5)))  # 20 = two epochs of 10
-    assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
-    assert seen[:10] != seen[10:]
+cheap = settings(derandomize=True, max_examples=40, deadline=None)
+seeds, counts = st.integers(0, 2**40), st.integers(1, 60)
 
 
-def test_slots_deal_the_same_samples_that_one_slot_has():
-    for step in range(6):
-        whole = order().indices(step, 0)
-        assert [i for slot in range(2) for i in order(slots=2).indices(step, slot)] == whole
-
-
-def test_an_effective_batch_larger_than_the_data_goes_round():
-    assert sorted(order(samples=3, batch=6).indices(0, 0)) == [0, 0, 1, 1, 2, 2]
+@cheap
+@given(counts, seeds, st.integers(1, 4), st.integers(1, 5))
+def test_slots_deal_epochs_in_which_every_sample_comes_once(samples, seed, slots, slot_size):
+    """Batches cross the end of an epoch, slots are pieces of the step, and ranks have all slots between them."""
+    batch = slots * slot_size
+    order = Order(samples, seed, batch, slots)
+    dealt = [i for step in range(samples) for slot in range(slots) for i in order.indices(step, slot)]
+    assert dealt == [i for step in range(samples) for i in Order(samples, seed, batch, 1).indices(step, 0)]
+    assert all(sorted(dealt[k * samples : (k + 1) * samples]) == list(range(samples)) for k in range(batch))
+    for ranks in (n for n in range(1, slots + 1) if slots % n == 0):
+        assert [slot for rank in range(ranks) for slot in order.share(rank, ranks)] == list(range(slots))
 
 
 def test_permutations_differ_by_seed_and_epoch_and_are_stable_over_versions():
     assert permutation(0, 0, 8).tolist() != permutation(0, 1, 8).tolist()
     assert permutation(0, 0, 8).tolist() != permutation(1, 0, 8).tolist()
     # The values themselves are a contract: a checkpoint of today is resumed by tomorrow's version.
-    assert mix(1, 2, 3) == PINNED_MIX
-    assert permutation(0, 0, 8).tolist() == PINNED_PERMUTATION
-
-
-def test_permutation_is_unbiased_in_its_first_place():
+    assert mix(1, 2, 3) == 2623250113353451629
+    assert permutation(0, 0, 8).tolist() == [0, 2, 3, 1, 7, 6, 4, 5]
     firsts = np.bincount([int(permutation(seed, 0, 5)[0]) for seed in range(2000)], minlength=5)
     assert firsts.min() > 330 and firsts.max() < 470  # 400 expected, 4 standard deviations are 71
 
 
-PINNED_MIX = 2623250113353451629
-
-
-PINNED_PERMUTATION = [0, 2, 3, 1, 7, 6, 4, 5]
-
+# --- by weight --------------------------------------------------------------------------------------------------------
 
 WEIGHTS = np.array([0.5, 2.0, 1.0, 0.0, 1.5, 1.0, 0.25, 1.75])
 
@@ -63,10 +54,14 @@ def counted(seed, epoch, weights=WEIGHTS):
     return np.bincount(weighted(seed, epoch, weights.tobytes()), minlength=len(weights))
 
 
-def test_a_weighted_epoch_has_each_sample_as_often_as_its_weight_rounded_up_or_down():
-    for epoch in range(50):
-        times = counted(0, epoch)
-        assert times.sum() == 8 and (np.floor(WEIGHTS) <= times).all() and (times <= np.ceil(WEIGHTS)).all()
+@cheap
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=30), seeds, st.integers(0, 1000))
+def test_a_weighted_epoch_has_each_sample_as_often_as_its_weight_rounded_up_or_down(whole, seed, epoch):
+    weights = np.array(whole, float)
+    times, expected = counted(seed, epoch, weights), weights * len(weights) / weights.sum()
+    assert times.sum() == len(weights)
+    assert (np.floor(expected - 1e-9) <= times).all() and (times <= np.ceil(expected + 1e-9)).all()
+    assert np.array_equal(times, counted(seed, epoch, 64 * weights)), "their scale does not matter"
 
 
 def test_over_many_epochs_the_mean_is_the_weight():
@@ -74,16 +69,8 @@ def test_over_many_epochs_the_mean_is_the_weight():
     assert np.abs(mean - WEIGHTS).max() < 0.04  # 5 standard deviations of a mean of 4000 halves
 
 
-def test_the_scale_of_the_weights_does_not_matter_and_equal_ones_give_every_sample_once():
-    assert np.array_equal(counted(1, 2), counted(1, 2, 64 * WEIGHTS))
-    assert (counted(1, 2, np.full(8, 0.3)) == 1).all()
-
-
 def test_a_weighted_order_is_a_pure_function_of_step_and_slot():
-    split = Order(8, 3, 6, 2, WEIGHTS)
-    late = Order(8, 3, 6, 2, WEIGHTS.copy())
-    assert [late.indices(7, 1), late.indices(2, 0)] == [split.indices(7, 1), split.indices(2, 0)]
-    whole = Order(8, 3, 6, 1, WEIGHTS)
+    whole, split = Order(8, 3, 6, 1, WEIGHTS), Order(8, 3, 6, 2, WEIGHTS.copy())
     assert whole.indices(4, 0) == split.indices(4, 0) + split.indices(4, 1)
     dealt = [i for step in range(4) for i in whole.indices(step, 0)]  # 24 positions: three epochs of 8
     assert dealt == [int(i) for epoch in range(3) for i in weighted(3, epoch, WEIGHTS.tobytes())]
@@ -98,22 +85,17 @@ def test_weights_come_with_the_data_set_and_its_subsets():
     assert weights_of(range(4)) is None
 
 
-def test_every_slot_is_dealt_to_one_rank():
-    order = Order(10, 0, 12, 6)
-    assert [[*order.share(rank, 3)] for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
-
-
 # --- buckets by length ------------------------------------------------------------------------------------------------
 
 LENGTHS = np.random.default_rng(0).integers(1, 200, 203)
 
 
-def test_buckets_see_every_sample_once_an_epoch_and_are_pure():
-    for epoch in range(3):
-        order = buckets(LENGTHS, 5, epoch, 8, 4)
-        assert sorted(order) == list(range(203)) and np.array_equal(order, buckets(LENGTHS, 5, epoch, 8, 4))
-    assert not np.array_equal(buckets(LENGTHS, 5, 0, 8, 4), buckets(LENGTHS, 5, 1, 8, 4))
-    assert not np.array_equal(buckets(LENGTHS, 5, 0, 8, 4), buckets(LENGTHS, 6, 0, 8, 4))
+@cheap
+@given(st.integers(1, 203), seeds, st.integers(0, 20), st.integers(1, 16), st.integers(1, 8))
+def test_buckets_see_every_sample_once_an_epoch_and_are_pure(size, seed, epoch, batch, pool):
+    order = buckets(LENGTHS[:size], seed, epoch, batch, pool)
+    assert sorted(order) == list(range(size))
+    assert np.array_equal(order, buckets(LENGTHS[:size], seed, epoch, batch, pool))
 
 
 def spread(order, steps, slots=1):
@@ -136,40 +118,21 @@ def test_a_step_has_samples_of_near_lengths_in_every_epoch(toy):
     for epoch in range(4):
         steps = [s for s in range(60) if {s * 16 // 203, (s * 16 + 15) // 203} == {epoch}]
         assert len(steps) >= 11 and spread(order, steps) < 0.4 * spread(plain, steps)
-    seen = [i for step in range(203) for i in order.indices(step, 0)]
-    assert all(sorted(seen[k * 203 : (k + 1) * 203]) == list(range(203)) for k in range(16))
-
-
-def test_batches_of_all_lengths_are_mixed_over_the_epoch(toy):
-    """Sorted batches that follow each other would be a curriculum."""
-    means = [LENGTHS[lengthy(toy).indices(step, 0)].mean() for step in range(12)]
+    means = [LENGTHS[order.indices(step, 0)].mean() for step in range(12)]  # sorted batches would be a curriculum
     assert np.abs(np.corrcoef(means, np.arange(12))[0, 1]) < 0.8 and np.diff(means).min() < 0 < np.diff(means).max()
+    slots = lengthy(toy, **{"training.micro_batch_slots": 2})
+    assert [i for slot in range(2) for i in slots.indices(3, slot)] == order.indices(3, 0)
+    assert spread(slots, range(12), 2) < spread(order, range(12))
 
 
-def test_slots_of_a_bucket_are_its_neighbours(toy):
-    whole, slots = lengthy(toy), lengthy(toy, **{"training.micro_batch_slots": 2})
-    assert [i for slot in range(2) for i in slots.indices(3, slot)] == whole.indices(3, 0)
-    assert spread(slots, range(12), 2) < spread(whole, range(12))
-
-
-@pytest.mark.parametrize("size, batch", [(3, 8), (8, 8), (9, 8), (1, 1)])
-def test_buckets_of_little_data_see_every_sample_too(size, batch):
-    for epoch in range(5):
-        assert sorted(buckets(LENGTHS[:size], 0, epoch, batch, 2)) == list(range(size))
-
-
-def test_a_part_of_the_data_has_the_lengths_of_its_samples(toy):
+def test_lengths_are_those_of_a_subset_and_all_must_be_there(toy):
     part = data.subset(Lengthy(range(203)), 0.5, 0)
-    order = Order.of(part, toy({"data.buckets": 4}))
-    assert np.array_equal(order.epochs.lengths, LENGTHS[part.indices])
-
-
-@pytest.mark.parametrize("lengths", [None, LENGTHS[:9]])
-def test_buckets_without_lengths_of_all_samples_are_refused(toy, lengths):
+    assert np.array_equal(Order.of(part, toy({"data.buckets": 4})).epochs.lengths, LENGTHS[part.indices])
     rows = Lengthy(range(203))
-    rows.lengths = lengths
-    with pytest.raises(BadInput, match="data.buckets is 4, and the training data set has no attribute `lengths` with"):
-        Order.of(rows, toy({"data.buckets": 4}))
+    for lengths in (None, LENGTHS[:9]):
+        rows.lengths = lengths
+        with pytest.raises(BadInput, match="data.buckets is 4, and the training data set has no attribute `lengths`"):
+            Order.of(rows, toy({"data.buckets": 4}))
 
 
 # --- an order of one's own --------------------------------------------------------------------------------------------
@@ -179,9 +142,9 @@ class Mixture(list):
     """Twice as many samples of the second half as of the first, and never the last; from (seed, epoch) alone."""
 
     def order(self, seed, epoch):
-        generator = np.random.default_rng([seed, epoch])
         half = len(self) // 2
-        return generator.permutation([*range(half), *range(half, len(self) - 1), *range(half, len(self) - 1)])
+        places = [*range(half), *range(half, len(self) - 1), *range(half, len(self) - 1)]
+        return np.random.default_rng([seed, epoch]).permutation(places)
 
 
 def test_the_order_of_a_data_set_deals_its_epochs_which_flow_into_each_other(toy):
@@ -192,15 +155,9 @@ def test_the_order_of_a_data_set_deals_its_epochs_which_flow_into_each_other(toy
     assert dealt == [i for epoch in range(8) for i in rows.order(3, epoch).tolist()]
     late, slots = (Order.of(rows, toy({"seed": 3, "training.micro_batch_slots": n})) for n in (1, 2))
     assert late.indices(9, 0) == order.indices(9, 0) == slots.indices(9, 0) + slots.indices(9, 1)
-    text = "Mixture.order leaves out 1 of 10 training samples in the first epoch, which has 13 places."
-    assert order.left_out == text
+    assert order.left_out.startswith("Mixture.order leaves out 1 of 10 training samples in the first epoch")
     assert Order.of(range(10), toy()).left_out == ""
-
-
-def test_an_order_reaches_a_loader_worker_with_its_data_set(toy):
-    rows = Mixture(range(10))
-    order = Order.of(rows, toy())
-    there, sent = pickle.loads(workers._pickled((rows, order), []))
+    there, sent = pickle.loads(workers._pickled((rows, order), []))  # in a loader worker
     assert sent.epochs.dataset is there and sent.indices(5, 0) == order.indices(5, 0)
 
 
@@ -214,24 +171,19 @@ def own(give):
 @pytest.mark.parametrize(
     "give, sentence",
     [
-        (lambda seed, epoch: np.random.permutation(10), "returned two orders for the same seed and epoch"),
-        (lambda seed, epoch: [0, 10], "Rows.order returned the index 10 in epoch 0, and there are 10 samples"),
-        (lambda seed, epoch: [0, -1], "returned the index -1 in epoch 0"),
-        (lambda seed, epoch: [0.0, 1.0], "returned float64 of shape .2,.. Return a row of whole numbers"),
-        (lambda seed, epoch: [[0, 1]], "of shape .1, 2.. Return a row"),
+        (lambda seed, epoch: np.random.permutation(10), "two orders for the same seed and epoch"),
+        (lambda seed, epoch: [0, 10], "the index 10 in epoch 0"),
+        (lambda seed, epoch: [0, -1], "the index -1 in epoch 0"),
+        (lambda seed, epoch: [0.0, 1.0], "float64 of shape .2,.."),
+        (lambda seed, epoch: [[0, 1]], "of shape .1, 2.."),
         (lambda seed, epoch: None, "Return a row of whole numbers"),
-        (lambda seed, epoch: np.arange(0), "gives 0 samples in epoch 0. Return as many in every epoch, and one"),
+        (lambda seed, epoch: np.arange(0), "gives 0 samples in epoch 0"),
+        (lambda seed, epoch: range(10 - epoch), "gives 9 samples in epoch 1, and 10 in epoch 0"),
     ],
 )
-def test_an_order_that_is_none_is_refused_before_the_first_step(toy, give, sentence):
-    with pytest.raises(BadInput, match=sentence):
-        Order.of(own(give), toy())
-
-
-def test_an_epoch_of_another_length_is_refused_where_it_comes(toy):
-    order = Order.of(own(lambda seed, epoch: range(10 - epoch)), toy())
-    with pytest.raises(BadInput, match="gives 9 samples in epoch 1, and 10 in epoch 0"):
-        order.indices(1, 0)
+def test_an_order_that_is_none_is_refused(toy, give, sentence):
+    with pytest.raises(BadInput, match=f"Rows.order .*{sentence}"):
+        Order.of(own(give), toy()).indices(1, 0)
 
 
 def test_a_part_of_the_data_comes_in_the_order_of_the_whole(toy):
@@ -244,15 +196,14 @@ def test_a_part_of_the_data_comes_in_the_order_of_the_whole(toy):
         assert [part[i] for i in order.indices(epoch, 0)] == wanted
 
 
-@pytest.mark.parametrize(
-    "has, overrides", [({"weights"}, {"data.buckets": 2}), ({"order"}, {"data.buckets": 2}), ({"order", "weights"}, {})]
-)
-def test_one_thing_alone_decides_the_order(toy, has, overrides):
-    rows = Lengthy(range(203))
-    for name in has:
-        setattr(rows, name, {"weights": np.ones(203), "order": lambda seed, epoch: range(203)}[name])
-    with pytest.raises(BadInput, match="and each alone decides their order"):
-        Order.of(rows, toy(overrides))
+def test_one_thing_alone_decides_the_order(toy):
+    deciders = {"weights": np.ones(203), "order": lambda seed, epoch: range(203), "data.buckets": 2}
+    for pair in itertools.combinations(deciders, 2):
+        rows = Lengthy(range(203))
+        for name in {*pair} - {"data.buckets"}:
+            setattr(rows, name, deciders[name])
+        with pytest.raises(BadInput, match="and each alone decides their order"):
+            Order.of(rows, toy({"data.buckets": 2 if "data.buckets" in pair else 0}))
 
 
 class Sorted(Toy):
@@ -286,14 +237,12 @@ def test_epochs_are_those_of_the_order(toy):
     assert run.lengths[-1].startswith("Mixture.order leaves out 1 of 20")
 
 
-def test_a_run_is_not_resumed_with_other_buckets_and_one_of_an_earlier_version_is(toy):
+def test_a_run_is_not_resumed_with_other_buckets(toy):
     facts = identity.facts(toy(SORTED), Sorted(toy(SORTED)))
-    assert "data.buckets" not in facts and not identity.check(facts, facts, Path("x"))  # as earlier versions saved
     now = identity.facts(toy({**SORTED, "data.buckets": 2}), Sorted(toy(SORTED)))
     for saved, other in ((facts, now), (now, facts)):
         with pytest.raises(BadInput, match="data.buckets"):
             identity.check(saved, other, Path("x"))
     identity.check_settings(facts, toy(SORTED), Path("x"))
-    for saved, config in ((facts, toy({**SORTED, "data.buckets": 2})), (now, toy(SORTED))):
-        with pytest.raises(BadInput, match="data.buckets"):
-            identity.check_settings(saved, config, Path("x"))
+    with pytest.raises(BadInput, match="data.buckets"):
+        identity.check_settings(now, toy(SORTED), Path("x"))

@@ -20,7 +20,7 @@ from lib.text import Criterion
 from workloads.glacier import losses
 from workloads.glacier.augment import augment, cut_out
 from workloads.glacier.model import Net
-from workloads.glacier.settings import Settings, Source
+from workloads.glacier.settings import Settings
 
 # Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries
 # the modules above, and none of the others.
@@ -274,9 +274,6 @@ class Glacier(Task):
         warning, verdict = voting.flattered(settings.split, len(models)), "\n".join(_verdict(asked, advice))
         return scores, "\n\n".join(filter(None, [warning, table, judged.text(), verdict]))
 
-    def joined_by(self) -> Source:
-        return self.settings.source
-
     def predict(
         self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
     ) -> Mapping[str, Any]:
@@ -295,7 +292,7 @@ class Glacier(Task):
         solution.write(models, self.settings, folder, shares)
 
     @property
-    def exports(self) -> bool:  # type: ignore[override]
+    def exports(self) -> bool:
         return self.settings.export == "onnx"
 
     def export(self, model: nn.Module, folder: Path) -> None:

@@ -238,11 +238,6 @@ class Vqa(Task):
         figures.samples(self.tested.shown, folder / "plots" / "samples.png")
         return evaluation.report(*self.tested.judged, self.rules, folder)
 
-    def joined_by(self) -> Any:
-        """Returns what models must share to answer together: pictures and questions, whatever their sizes."""
-        settings = self.settings
-        return settings.source, settings.pictures, settings.text.length, settings.decoder.length
-
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
         """Returns the answers to questions about one's own pictures, and writes answers.jsonl into `out`."""
         from workloads.vqa.prediction import predict

@@ -13,8 +13,8 @@ from workloads.vqa.fusion import Fusion
 class Stem(nn.Module):
     """Convolutions from scratch: stages of two 3 x 3 ones, of which the first halves the picture, and a pooling.
 
-    Returns all patches, and before them their maximum. A 1 x 1 convolution with a stride is avoided, see
-    lib/training/layers.py.
+    Returns all patches, and before them their maximum. A 1 x 1 convolution with a stride is avoided: on a
+    CPU its backward pass may write past its memory (uxlfoundation/oneDNN, issue 6035).
     """
 
     def __init__(self, channels: tuple[int, ...], side: int, width: int):

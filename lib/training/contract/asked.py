@@ -21,7 +21,7 @@ from lib.training.contract.sentences import asking
 from lib.training.draws import seeded_draws
 from lib.training.order import Order
 
-_SAMPLES = 4  # of a batch, unless more must stay together: two halves of two
+_SAMPLES = 4  # of a batch: two halves of two
 
 
 @dataclass
@@ -46,15 +46,9 @@ class Asked:
         return memory.device()
 
     @property
-    def together(self) -> int:
-        """How many samples must not be parted."""
-        return self.task.together
-
-    @property
     def size(self) -> int:
-        """Samples of a batch: a multiple of twice what must stay together."""
-        unit = 2 * self.together
-        return unit * max(1, _SAMPLES // unit)
+        """Samples of a batch."""
+        return _SAMPLES
 
     @property
     def collated(self) -> int:

@@ -12,13 +12,11 @@ from lib.errors import BadInput
 from lib.ranks.sums import add_counts
 from lib.report.meter import add_figures
 from lib.task import Batch, check_loss_terms, check_terms
-from lib.task.terms import turns
 from lib.training import data
 from lib.training.contract.asked import Asked, alike
 from lib.training.contract.sentences import asking
 from lib.training.draws import put_back, seed_all
-from lib.training.groups import check_own_term, groups_of
-from lib.training.optimization import check_steps
+from lib.training.groups import groups_of
 from lib.training.order import INITIALISE, mix
 from lib.training.precision import autocast, choose_precision
 
@@ -82,15 +80,11 @@ def losses(asked: Asked, model: nn.Module, drawn: list[Batch]) -> Iterator[str]:
         asked.doubts.append(
             f"{asked.name}.count() has no valid target in {samples} samples, from which nothing can be learned."
         )
-    former = asked.task.step
-    for step in _steps(asked, model):
-        asked.task.step = step
-        weights = asked.task.term_weights(step)
-        check_own_term(asked.task, asked.task.player(step), _counted(asked, batches[0]), weights)
-        yield from _in_training(asked, model, batches[0], counts[0])
-    asked.task.step = former
+    with asking(f"{asked.name}.parameter_groups()"):
+        groups_of(asked.task, model)
+    yield from _in_training(asked, model, batches[0], counts[0])
     _fix(asked, model, batches[0], counts[0])
-    for most, batch, numbers in zip((asked.size // 2, asked.together), batches[:2], counts[:2], strict=True):
+    for most, batch, numbers in zip((asked.size // 2, 1), batches[:2], counts[:2], strict=True):
         if found := list(_sums(asked, model, batch, numbers, most)):
             yield from found
             break
@@ -112,15 +106,6 @@ def _doubt_shares(asked: Asked, model: nn.Module, batch: Batch) -> None:
             f"{asked.name}.outputs() are positive and add up to 1 for each target, as after a softmax. The loss makes "
             "probabilities of scores itself, and of probabilities it learns slowly. Leave the softmax out of the model."
         )
-
-
-def _steps(asked: Asked, model: nn.Module) -> list[int]:
-    """Returns a step of each player that trains in turn. Raises BadInput for a mistake in any step or in a group."""
-    with asking(f"{asked.name}.parameter_groups()"):
-        groups = groups_of(asked.task, model, asked.config.optimizer.name)
-    with asking(f"{asked.name}.player() or learning_rate()", "They are asked for every step, from 0 to the last."):
-        check_steps(asked.task, asked.config, groups)
-    return sorted(turns(asked.task).values())
 
 
 def _counted(asked: Asked, batch: Batch) -> dict[str, float]:
@@ -213,7 +198,7 @@ def _no_sum(asked: Asked, term: str, whole: float, added: float, pieces: int, in
     return (
         f"{begin} Either it is a mean over what is valid, where a sum is due (reduction='sum', or the mean times its "
         "count), or samples see each other: shapes such as (n, 1) and (n) that are broadcast, or negatives from the "
-        "same batch, for which the task names how many samples stay together: `together`."
+        "same batch."
     )
 
 
@@ -264,8 +249,7 @@ def _kind(value: Any) -> str:
 def _check_sums(asked: Asked, sums: Sums, counts: Mapping[str, float]) -> None:
     name = f"{asked.name}.loss()"
     check_loss_terms(asked.task, counts, sums)
-    if asked.task.player(asked.task.step) is None:  # else terms of players at rest may be left out
-        check_terms(asked.task, counts, {}, sums)
+    check_terms(asked.task, counts, {}, sums)
     for term, value in sums.items():
         if not isinstance(value, Tensor):
             raise BadInput(

@@ -51,7 +51,7 @@ def items(asked: Asked) -> Iterator[str]:
 def batches(asked: Asked) -> list[Batch]:
     """Returns some training batches. Raises BadInput where one does not have the samples first, all of them."""
     train_set = asked.train_set(asked.sets)
-    sizes = [asked.size] * BATCHES + [asked.size + asked.together]  # of another size, which tells classes from samples
+    sizes = [asked.size] * BATCHES + [asked.size + 1]  # of another size, which tells classes from samples
     drawn = []
     for number, size in enumerate(sizes):
         indices = asked.indices(train_set, number * 7, size)
@@ -133,7 +133,8 @@ def read_again(asked: Asked) -> Iterator[str]:
 def _fresh(asked: Asked, seed: int) -> tuple[dict[str, Any], str]:
     """Returns data sets and fingerprint of another task on the same data, made where other numbers are drawn."""
     with seeded_draws(seed), asking(f"{asked.name}.datasets()"):
-        task = type(asked.task)(asked.config, asked.task.given)
+        sources = asked.task.sources
+        task = type(asked.task)(asked.config, sources if len(sources) > 1 else asked.task.source)
         if asked.task.kept_from:
             task.take_kept(asked.task.kept_from)
         learned.take(task, None, asked.doubts.append)

@@ -24,7 +24,7 @@ from lib.training.contract.asked import alike
 from tests.conftest import ROOT
 from tests.doctor.conftest import by_name
 from tests.toy import Toy
-from tests.training.contract.test_contract import IMAGES, Classes, InBatchNegatives, MeanLoss
+from tests.training.contract.test_contract import IMAGES, Classes, MeanLoss
 from tests.training.test_draws import states
 from tests.training.test_loop import StopAfter, endless, newest, stable
 
@@ -84,18 +84,6 @@ class WeightedCount(Classes):
     def loss(self, model, batch):
         sums = F.cross_entropy(model(batch["x"]), batch["labels"], self.weights, reduction="sum")
         return {"entropy": sums}, {"mean_label": batch["labels"].float().mean()}
-
-
-class Together(InBatchNegatives):
-    """Negatives from groups of two, which no cut parts."""
-
-    together = 2
-
-    def loss(self, model, batch):
-        pairs = model(batch["x"]).view(-1, 2, 3)
-        scores = pairs @ pairs.transpose(1, 2)
-        others = torch.arange(2).repeat(len(pairs))
-        return {"entropy": F.cross_entropy(scores.flatten(0, 1), others, reduction="sum")}, {}
 
 
 class DrawingLoss(Classes):
@@ -172,7 +160,7 @@ class Queue(Classes):
         return self.Net()
 
 
-SOUND = [GlobalDraws, DrawsElsewhere, WeightedCount, Together, DrawingLoss, Detector, NeedsAll, TwoTerms, Frozen]
+SOUND = [GlobalDraws, DrawsElsewhere, WeightedCount, DrawingLoss, Detector, NeedsAll, TwoTerms, Frozen]
 
 
 @pytest.mark.parametrize("cls", SOUND, ids=lambda cls: cls.__name__)
@@ -212,12 +200,6 @@ def test_draws_and_weighted_counts_train_and_figures_are_logged(cls, toy, tmp_pa
     highest = 3 if cls is not DrawsElsewhere else 6  # whose losses are weighed by up to 1.5
     assert all(0.3 < float(row["loss"]) < highest for row in logged), "an even guess has log(3)"
     assert all(0 < float(row["mean_label"]) < 2 for row in logged if cls is WeightedCount)
-
-
-def test_two_players_that_train_in_turn_keep_their_promises(toy):
-    config = toy({"task": f"{ROOT / 'tests' / 'gan.py'}:Gan"})
-    task = load_task(config)
-    assert contract.findings(task, config) == [] and task.step == 0
 
 
 @pytest.mark.parametrize("cls", ["Words", "Heights", "Tags", "Following", "Topics"])

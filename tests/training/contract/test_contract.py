@@ -510,7 +510,7 @@ class BaselineKeys(Classes):
 MISTAKES = [
     (MeanLoss, r"MeanLoss.loss\(\) gives .* as 'entropy' of a batch, and .* It is a mean. Return the sum"),
     (MaskedMean, r"loss\(\) gives .* Either it is a mean over what is valid"),
-    (InBatchNegatives, r"loss\(\) gives .* samples see each other.*`together`"),
+    (InBatchNegatives, r"loss\(\) gives .* samples see each other"),
     (Broadcast, r"loss\(\) gives .* shapes such as \(n, 1\) and \(n\) that are broadcast"),
     (MeanOfADrawingLoss, r"loss\(\) gives .* It is a mean"),
     (NoReduction, r"returns 'entropy' of shape \(4,\). Return one number: .sum\(\)"),
