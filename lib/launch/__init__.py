@@ -1,7 +1,8 @@
-"""A run from its configuration to its archive: data, resume, training, test, plot, summary."""
+"""Runs a configuration to its archive: data, resume, training, test, plot, summary."""
 
 import contextlib
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -16,8 +17,8 @@ from lib.checkpoint import frozen
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import code, export, kept, limits, resume, smaller, torchrun, watching
-from lib.launch.endings import noting
+from lib.launch import code, export, failures, kept, resume, torchrun, watching
+from lib.launch.failures import noting
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
@@ -59,13 +60,13 @@ def _train(run: Run) -> Summary:
     number = int(os.environ.get(environment.SESSION, 0)) or before + 1
     if (count := torchrun.processes(run.config)) > 1:
         return _train_below(run, count, number)
-    found = None
+    saved = None
     with ranks.together():
         if ranks.is_first():
-            found = _begin(run, number)
+            saved = _begin(run, number)
     try:
-        with watching.tracked(run, found is not None) if ranks.is_first() else contextlib.nullcontext() as tracked:
-            outcome = smaller.train(run, session, found)
+        with watching.tracked(run, saved is not None) if ranks.is_first() else contextlib.nullcontext() as tracked:
+            outcome = resume.train(run, session, saved)
             ended = _end(run, outcome, number)
             if tracked:
                 tracked.end(ended.reason == "completed", ended.metrics)
@@ -170,9 +171,9 @@ def _train_below(run: Run, count: int, number: int) -> Summary:
 
 
 def _predictions(run: Run) -> dict[str, Any]:
-    """Returns what the plan predicts for the run as it is configured; None where there was nothing to plan for."""
+    """Returns what the plan predicts for the configured run; None without a plan."""
     if torchrun.is_watched():
-        return torchrun.summary_of_parent()
+        return dict(json.loads(os.environ.get(environment.SUMMARY, "{}")))
     option = run.predicted
     return {
         "predicted_steps_per_second": option and round(1 / option.expected_seconds, 4),
@@ -217,7 +218,7 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
     step = checkpoint.newest_step(run.folder / "checkpoints")
     reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-        limit = limits.after(run.folder, run.config, error)
+        limit = failures.limit_after(run.folder, run.config, error)
         _summary(run, reason, step, number, error=str(error), limit=limit).write(run.folder)
 
 
