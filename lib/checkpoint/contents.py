@@ -109,8 +109,6 @@ def _is_sum(name: str, value: Any) -> bool:
         return untrusted.fits(value, dict[str, Natural])
     if name != "figures":
         return untrusted.fits(value, float)
-    if isinstance(value, dict):  # of an earlier version: the sum over all ranks, and samples
-        value = [{k: [*pair[:1], None, *pair[1:]] if isinstance(pair, list) else pair for k, pair in value.items()}]
     is_by_rank = untrusted.fits(value, list[dict[str, list]])
     return is_by_rank and all(_is_total(facts) for figures in value for facts in figures.values())
 

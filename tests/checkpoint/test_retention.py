@@ -6,12 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lib import checkpoint, launch
+from lib import checkpoint
 from lib.checkpoint import CheckpointNotSaved, retention
 from lib.checkpoint.retention import Retention
 from lib.config import Checkpoint
 from lib.machine.disk import held
-from lib.report.metrics import read
 from tests.checkpoint.test_saver import make, weights
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -92,12 +91,3 @@ def test_a_budget_of_bytes_or_files_keeps_fewer_but_always_the_newest(tmp_path, 
     assert kept_after(tmp_path / "b", range(5), keep_last=4, keep_bytes=1) == [4]
     limited(monkeypatch, lambda: 10**12, number=7)  # three files each
     assert kept_after(tmp_path / "c", range(5), keep_last=4) == [3, 4]
-
-
-def test_the_best_folder_keeps_the_best_by_metric(toy, tmp_path):
-    launch.train(toy({"checkpoint.keep_best": 2, "training.evaluate_every_steps": 2, "optimizer.lr": 0.05}))
-    state = checkpoint.load_newest(tmp_path / "runs" / "toy" / "checkpoints")[0].state
-    rows = read(tmp_path / "runs" / "toy" / "metrics.csv")
-    scores = sorted((float(row["loss"]), int(row["step"])) for row in rows if row["split"] == "validation")
-    assert [(best["value"], best["step"]) for best in state["kept_best"]] == scores[:2]
-    assert checkpoint.steps(tmp_path / "runs" / "toy" / "best") == sorted(step for _, step in scores[:2])

@@ -122,18 +122,6 @@ def test_weights_that_changed_within_a_step_are_never_taken_for_the_copied_ones(
     assert float(best.tensors["model"]["w"][0, 0]) == 1
 
 
-def test_prepared_buffers_are_the_ones_that_are_used(tmp_path):
-    saver = make(tmp_path)
-    saver.prepare(weights(1))
-    saver.wait()
-    addresses = {key: value.data_ptr() for key, value in saver._buffers.items()}
-    saver.prepare(weights(1))
-    saver.save("checkpoints", 1, weights(3), {})
-    saver.wait()
-    assert addresses and addresses == {key: value.data_ptr() for key, value in saver._buffers.items()}
-    assert float(loaded(tmp_path, 1).tensors["model"]["w"][0, 0]) == 3
-
-
 def test_a_failed_save_warns_at_the_next_one_and_raises_when_it_was_the_last(tmp_path, monkeypatch, capsys):
     saver = make(tmp_path)
     monkeypatch.setattr(disk, "calls", Full("step-00000001"))
@@ -182,15 +170,3 @@ def test_a_last_save_for_which_there_is_no_memory_is_an_error_of_the_session(tmp
     saver.save("checkpoints", 1, weights(1), {})
     with pytest.raises(TrainingFailed, match="no memory for a copy .* was the last save of the session"):
         saver.finish()
-
-
-def test_buffers_that_cannot_be_prepared_are_made_by_the_save(tmp_path, monkeypatch, capfd):
-    original = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
-    saver = make(tmp_path)
-    saver.prepare(weights(1))
-    saver.wait()
-    monkeypatch.setattr(torch, "empty", original)
-    saver.save("checkpoints", 1, weights(1), {})
-    saver.wait()
-    assert checkpoint.steps(tmp_path / "checkpoints") == [1] and "Traceback" not in capfd.readouterr().err

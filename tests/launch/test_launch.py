@@ -197,14 +197,6 @@ def test_no_score_of_a_completed_run_is_printed_under_other_settings(toy, capsys
     assert "was completed with other settings, because these differ:\n" in out and key in out
 
 
-def test_a_folder_in_the_place_of_a_file_is_named(toy, tmp_path):
-    for name in ("metrics.csv", "summary.json", "config.yaml"):
-        (tmp_path / "runs" / "toy" / name).mkdir(parents=True)
-        with pytest.raises(BadInput, match=f"{name} is a folder"):
-            launch.train(toy())
-        (tmp_path / "runs" / "toy" / name).rmdir()
-
-
 def test_a_second_call_of_a_queue_ends_and_does_not_take_the_next_run(toy, tmp_path):
     toy()
     overrides = {"queue.seeds": [1, 2], "output_dir": str(tmp_path / "runs"), "training.max_steps": 1}

@@ -229,9 +229,7 @@ def test_a_criterion_against_the_direction_of_the_metric_is_refused(config):
 @pytest.mark.parametrize("key, axis", [("seed", "queue.seeds"), ("optimizer.lr", "queue.grid"),
                                        ("checkpoint.keep_best", "queue.folds")])  # fmt: skip
 def test_an_override_of_what_the_queue_sets_is_refused(config, key, axis):
-    path = config(
-        "queue: {seeds: [1, 2], grid: {optimizer.lr: [0.1]}, folds: 2, fold_key: checkpoint.keep_best}\n"
-    )
+    path = config("queue: {seeds: [1, 2], grid: {optimizer.lr: [0.1]}, folds: 2, fold_key: checkpoint.keep_best}\n")
     with pytest.raises(BadInput, match=f"{key} was given as override, but {axis} sets it"):
         queue_of(path, **{key: 1})
 
