@@ -16,6 +16,7 @@ PICTURE = Path(__file__).with_name("house.svg")
 # From the lowest floor to the highest: a room imports only from lower floors, and from itself.
 FLOORS = (
     ("errors", "text", "scores"),
+    ("untrusted",),
     ("config", "dependencies"),
     ("machine", "ranks"),
     ("task", "checkpoint", "report"),

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from safetensors.torch import load_file
@@ -69,38 +68,6 @@ class Distilled(Adapted):
     def loss(self, model, batch):
         missed = model(batch["x"]) - self.teacher(batch["x"])
         return {"squared": missed.square().sum() + 0 * super().loss(model, batch)[0]["squared"]}, {}
-
-
-class Kept(Adapted):
-    """Makes its model once for each task, though it draws it."""
-
-    net = None
-
-    def model(self):
-        self.net = self.net or super().model()
-        return self.net
-
-
-class KeptByClass(Adapted):
-    """Makes its model once for all tasks."""
-
-    nets: ClassVar[list] = []
-
-    def model(self):
-        if not self.nets:
-            self.nets.append(super().model())
-        return self.nets[0]
-
-
-class Late(Adapted):
-    """Needs its data sets before its model."""
-
-    def datasets(self):
-        self.width = 4
-        return super().datasets()
-
-    def model(self):
-        return [super().model()][self.width - 4]
 
 
 class Halves(toy.Toy):

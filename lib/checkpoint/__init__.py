@@ -22,9 +22,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lib.config.files import read_bytes, size_of
+from lib import untrusted
 from lib.errors import BadInput, PrintableError, printable
 from lib.machine import disk
+from lib.untrusted import Natural, shown
 
 FORMAT = 1
 _NAME = re.compile(r"step-([0-9]{8,18})")
@@ -32,7 +33,7 @@ _LEFTOVER = re.compile(r"(step-[0-9]{8,18})\.(tmp|old|del|old\.del)")
 _QUARANTINED = re.compile(r"step-[0-9]{8,18}\.damaged(-[0-9]+)?")
 MANIFEST = "manifest.json"
 _STATE = "state.json"
-# A manifest may be anybody's: its seal says that nothing has changed since, not who wrote it.
+# Anyone can write a manifest: its own sha256 shows damage, not the author.
 _FILE = re.compile(r"[a-z_]{1,40}\.safetensors|state\.json")
 _MOST_BYTES = {MANIFEST: 2**20, _STATE: 16 * 2**20}
 _MOST_TENSOR_BYTES = 2**38  # a quarter of a TiB, which takes minutes to hash
@@ -42,6 +43,21 @@ _DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.bool: "BOOL", torch.uint8: "U8",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _File:
+    bytes: Natural
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Size and sha256 of each file of a checkpoint."""
+
+    format: int
+    step: Natural
+    files: dict[str, _File]
 
 
 class DamagedCheckpoint(PrintableError):
@@ -189,32 +205,27 @@ def _sealed(body: Mapping[str, Any]) -> bytes:
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
-def verify(path: Path) -> dict[str, Any]:
+def verify(path: Path) -> Manifest:
     """Returns the manifest of a checkpoint after comparing every file. Raises DamagedCheckpoint or NewerFormat."""
     try:
         manifest = _manifest(path)
-        for name, expected in manifest["files"].items():
-            _check_name(name)
-            size = size_of(path / name, links=False)
-            if size != expected["bytes"]:
-                raise DamagedCheckpoint(f"{name} has {size:,} bytes instead of {printable(expected['bytes'], most=30)}")
+        for name, expected in manifest.files.items():
+            if not _FILE.fullmatch(name):
+                raise DamagedCheckpoint(f"its manifest names {shown(name)}, which no checkpoint has")
+            size = untrusted.size_of(path / name, links=False)
+            if size != expected.bytes:
+                raise DamagedCheckpoint(f"{name} has {size:,} bytes instead of {expected.bytes:,}")
             if size > (most := _MOST_BYTES.get(name, _MOST_TENSOR_BYTES)):
                 raise DamagedCheckpoint(f"{name} has {size:,} bytes, and at most {most:,} are read")
             with (path / name).open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            if digest != expected["sha256"]:
+            if digest != expected.sha256:
                 raise DamagedCheckpoint(f"the content of {name} does not match its sha256")
     except NewerFormat:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedCheckpoint(f"its manifest or a file cannot be read ({_why(error)})") from error
     return manifest
-
-
-def _check_name(name: str) -> None:
-    """Raises DamagedCheckpoint unless a name of a manifest is one that a checkpoint's own file can have."""
-    if not _FILE.fullmatch(name):
-        raise DamagedCheckpoint(f"its manifest names {printable(repr(name), most=60)}, which no checkpoint has")
 
 
 def _why(error: Exception) -> str:
@@ -222,23 +233,22 @@ def _why(error: Exception) -> str:
     return f"{type(error).__name__}: {printable(text, most=200)}"
 
 
-def _manifest(path: Path) -> dict[str, Any]:
-    """Reads a manifest that is byte for byte what `_sealed` wrote. Every format to come keeps this seal."""
-    size_of(path / MANIFEST, links=False)
-    raw = read_bytes(path / MANIFEST, _MOST_BYTES[MANIFEST])
-    manifest = json.loads(raw)
-    del manifest["sha256"]
-    if _sealed(manifest) != raw:
+def _manifest(path: Path) -> Manifest:
+    """Reads a manifest that is byte for byte what `_sealed` wrote. Every later format keeps this seal."""
+    untrusted.size_of(path / MANIFEST, links=False)
+    raw = untrusted.read(path / MANIFEST, _MOST_BYTES[MANIFEST])
+    values = untrusted.objects(raw)
+    values.pop("sha256", None)
+    if _sealed(values) != raw:
         raise DamagedCheckpoint("the manifest does not match its own sha256")
-    if any(type(manifest[name]) is not int for name in ("format", "step")):
-        raise DamagedCheckpoint("format or step in its manifest is no whole number")
-    if manifest["format"] > FORMAT:
+    if type(values.get("format")) is int and values["format"] > FORMAT:
         raise NewerFormat(
-            f"Checkpoint {path} has format {manifest['format']}; this version reads up to {FORMAT}. Take the version "
-            "that wrote it or a newer one, or choose another run.name to start afresh. It is left as it is."
+            f"Checkpoint {path} has format {shown(values['format'])}; this version reads up to {FORMAT}. Take the "
+            "version that wrote it or a newer one, or choose another run.name to start afresh. It is left as it is."
         )
-    if (named := _NAME.fullmatch(path.name)) and int(named[1]) != manifest["step"]:
-        raise DamagedCheckpoint(f"its manifest is that of step {printable(manifest['step'], most=30)}")
+    manifest = untrusted.parse(values, Manifest)
+    if (named := _NAME.fullmatch(path.name)) and int(named[1]) != manifest.step:
+        raise DamagedCheckpoint(f"its manifest is that of step {manifest.step:,}")
     return manifest
 
 
@@ -246,20 +256,17 @@ def load(path: Path) -> Checkpoint:
     """Reads a checkpoint after verifying it; tensors on the CPU. Raises DamagedCheckpoint or NewerFormat."""
     manifest = verify(path)
     try:
-        tensors = {
-            name.removesuffix(".safetensors"): load_file(path / name)
-            for name in manifest["files"]
-            if name.endswith(".safetensors")
-        }
-        state = json.loads(read_bytes(path / _STATE, _MOST_BYTES[_STATE]))
-        if _STATE not in manifest["files"] or not isinstance(state, dict) or state.get("step") != manifest["step"]:
-            raise DamagedCheckpoint(f"{_STATE} is not that of step {printable(manifest['step'], most=30)}")
+        names = [name for name in manifest.files if name.endswith(".safetensors")]
+        tensors = {name.removesuffix(".safetensors"): load_file(path / name) for name in names}
+        state = untrusted.objects(untrusted.read(path / _STATE, _MOST_BYTES[_STATE]))
+        if _STATE not in manifest.files or state.get("step") != manifest.step:
+            raise DamagedCheckpoint(f"{_STATE} is not that of step {manifest.step:,}")
         if not isinstance(state.get("learned", {}), dict):
             raise DamagedCheckpoint(f"learned in {_STATE} is no object")
-        to_json(state)  # what cannot be written again, a NaN say, was not written by a save
+        to_json(state)  # a NaN, for example, was not written by a save
     except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
         raise DamagedCheckpoint(f"a file cannot be read ({_why(error)})") from error
-    return Checkpoint(path, manifest["step"], tensors, state)
+    return Checkpoint(path, manifest.step, tensors, state)
 
 
 def load_model(path: Path) -> Checkpoint:

@@ -1,7 +1,6 @@
-"""What of a model is trained and what is frozen: kept by name in a checkpoint, and compared when it is put back.
+"""Names the trained and frozen weights of a model in a checkpoint, and compares them when it is put back.
 
-Frozen weights need not be in every checkpoint. Those that a task's `model()` makes again are kept as a hash, and the
-others once, in the folder FOLDER of the run.
+Checkpoints omit frozen weights: a hash stands for those of a published file, and the run's FOLDER holds the others.
 """
 
 import dataclasses
@@ -69,19 +68,16 @@ def completed(found: Checkpoint | None) -> Checkpoint | None:
 
 
 def source(path: Path) -> Checkpoint:
-    """Reads what `weights.read` does, with the frozen weights that a run keeps once. Raises BadInput.
-
-    The state has the seals of those that are nowhere, because `model()` makes them.
-    """
+    """Reads what `weights.read` does, with the frozen weights of the run's FOLDER. Raises BadInput."""
     inside = weights.checkpoint_in(path)
     if inside is None:
         return Checkpoint(path, 0, {"model": weights.read(path)}, {})
-    found = weights.load(inside)
+    saved = weights.load(inside)
     try:
-        contents.check_names(found.state)
+        contents.check_names(saved.state)
     except checkpoint.DamagedCheckpoint as damage:
         raise weights.damaged(inside, damage) from None
-    return completed(found) or found
+    return completed(saved) or saved
 
 
 def with_own(model: nn.Module, found: Checkpoint) -> dict[str, Tensor]:
@@ -101,80 +97,58 @@ def with_own(model: nn.Module, found: Checkpoint) -> dict[str, Tensor]:
     return {**named, **own}
 
 
-def put_back(model: nn.Module, found: Checkpoint) -> None:
-    """Copies the weights of a checkpoint into a model whose frozen ones, if left out, `model()` has made again.
+def put_back(model: nn.Module, saved: Checkpoint) -> None:
+    """Copies the weights of a checkpoint into a model; frozen weights that it omits stay, in their saved precision.
 
-    Raises BadInput where the weights, what is trained, or the hash of what is frozen are not those of the checkpoint.
+    Raises BadInput if the weights, the trained names, or the hashes of the frozen weights differ.
     """
-    left_out = found.state.get("frozen", {})
-    _check_trained(model, found)
-    weights.put_back(model, found.tensors["model"], left_out)
-    _check_frozen(model, left_out, found)
-
-
-def _check_frozen(model: nn.Module, left_out: Mapping[str, str], found: Checkpoint) -> None:
-    """Gives the frozen weights the precision in which they were trained with. Raises BadInput where they are others."""
+    left_out = saved.state.get("frozen", {})
+    _check_trained(model, saved)
+    weights.put_back(model, saved.tensors["model"], left_out)
     here = weights.of(model) if left_out else {}
-    wrong = [name for name, saved in left_out.items() if name not in here or seal(here[name], saved) != saved]
-    if not wrong:
-        with torch.no_grad():
-            for name, saved in left_out.items():
-                kind = _FLOATS.get(saved.partition(" ")[0], here[name].dtype)
-                if kind != here[name].dtype:
-                    here[name].copy_(here[name].to(kind))
-        return
-    published = [
-        printable(name, most=100) for name, taken in found.state.get("published", {}).items() if "config" in taken
-    ]
+    if wrong := [name for name, hashed in left_out.items() if name not in here or seal(here[name], hashed) != hashed]:
+        raise BadInput(_changed(wrong, saved))
+    with torch.no_grad():
+        for name, hashed in left_out.items():
+            here[name].copy_(here[name].to(_FLOATS.get(hashed.partition(" ")[0], here[name].dtype)))
+
+
+def _changed(wrong: list[str], saved: Checkpoint) -> str:
+    files = saved.state.get("published", {})
+    published = [printable(name, most=100) for name, taken in files.items() if "config" in taken]
     source = (
-        "Mount, or download again, the weights that model() loads, in the version that the run began with. Where it "
+        "Mount, or download again, the weights that model() loads, in the version that the run began with. If it "
         f"draws them, take the version of torch that the run began with (now {torch.__version__})"
     )
     if published:
         source = f"They were published as {', '.join(published)}: mount exactly these"
-    raise BadInput(
-        f"The frozen weights are not those of {printable(found.path)}: of {len(left_out)} that it leaves out because "
-        f"model() makes them, {len(wrong)} have another hash now ({_listed(wrong)}). {source}."
+    return (
+        f"The frozen weights are not those of {printable(saved.path)}: of {len(saved.state['frozen'])} that it omits, "
+        f"{len(wrong)} have another hash now ({_listed(wrong)}). {source}."
     )
 
 
-def _check_trained(model: nn.Module, found: Checkpoint) -> None:
-    """Raises BadInput where other parameters are trained than in the run that saved a checkpoint."""
-    saved, now = found.state.get("trained"), trained(model)
-    if saved is None:  # of an earlier version, or best weights
-        return
-    saved = {name: _as_trained_now(name, described, found) for name, described in saved.items()}
-    if saved == now:
+def _check_trained(model: nn.Module, saved: Checkpoint) -> None:
+    """Raises BadInput if the saved run trained other parameters."""
+    before, now = saved.state.get("trained"), trained(model)
+    if before is None or before == now:  # best weights name none
         return
     here = {weights.plain(name) for name, _ in model.named_parameters()}
+    there = {*saved.tensors["model"], *saved.state.get("frozen", {})}
+    lost, new = [n for n in before if n not in now], [n for n in now if n not in before]
     differences = {
-        "trained then and frozen now": [name for name in saved if name in here and name not in now],
-        "trained now and frozen then": [name for name in now if name not in saved and name in _frozen_in(found)],
-        "trained then and not in the model now": [name for name in saved if name not in here],
-        "trained now and not in the model then": [
-            name for name in now if name not in saved and name not in _frozen_in(found)
-        ],
-        "of another type or shape now": [name for name in now if name in saved and saved[name] != now[name]],
+        "trained then and frozen now": [n for n in lost if n in here],
+        "trained now and frozen then": [n for n in new if n in there],
+        "trained then and not in the model now": [n for n in lost if n not in here],
+        "trained now and not in the model then": [n for n in new if n not in there],
+        "of another type or shape now": [n for n in now if n in before and before[n] != now[n]],
     }
     counts = "; ".join(f"{len(names)} {what} ({_listed(names)})" for what, names in differences.items() if names)
     raise BadInput(
-        f"What is trained differs from {printable(found.path)}, which has {len(saved)} trained tensors: {counts}. "
-        "model() must return the same model each time: adapters that are loaded come back frozen unless they are asked "
-        "to be trainable, and a model that is wrapped twice has other names. If the workload settings differ from "
-        "those of the saved run, compare with config.yaml in its folder."
+        f"What is trained differs from {printable(saved.path)}, which has {len(before)} trained tensors: {counts}. "
+        "model() must return the same model each time: loaded adapters come back frozen unless they are asked to be "
+        "trainable, and a model wrapped twice has other names. Compare the workload settings with config.yaml there."
     )
-
-
-def _as_trained_now(name: str, described: str, found: Checkpoint) -> str:
-    """Returns type and shape of what an earlier version trained in 16 bits, as it is trained now: in fp32."""
-    kind, _, shape = described.partition(" ")
-    value = found.tensors["model"].get(name)
-    is_half = _FLOATS.get(kind) in (torch.float16, torch.bfloat16)
-    return f"float32 {shape}" if is_half and value is not None and value.dtype is _FLOATS[kind] else described
-
-
-def _frozen_in(found: Checkpoint) -> set[str]:
-    return {*found.tensors["model"], *found.state.get("frozen", {})} - found.state["trained"].keys()
 
 
 def _listed(names: Iterable[str]) -> str:

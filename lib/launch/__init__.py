@@ -1,7 +1,8 @@
-"""A run from its configuration to its archive: data, resume, training, test, plot, summary."""
+"""Runs a configuration to its archive: data, resume, training, test, plot, summary."""
 
 import contextlib
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -16,8 +17,8 @@ from lib.checkpoint import frozen
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import code, export, kept, limits, resume, smaller, torchrun, watching
-from lib.launch.endings import noting
+from lib.launch import code, export, failures, kept, resume, torchrun, watching
+from lib.launch.failures import noting
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
 from lib.launch.run import Run, prepare
 from lib.machine import disk, platform
@@ -40,9 +41,9 @@ EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
 def train(config: Config | Run) -> Summary:
     """Trains, or resumes, the run that a configuration names; returns its summary, which is on disk too.
 
-    With several GPUs the run takes place in a process for each, below this one. Of a run that was completed before only
-    what its files lack is made. Raises BadInput before anything is written: for a run of another configuration, and
-    while another process trains this one.
+    With several GPUs the run takes place in a process for each, below this one. A completed run gets only what its
+    files lack. Raises BadInput before anything is written: for a run of another configuration, or if another process
+    trains this one.
     """
     run = config if isinstance(config, Run) else prepare(config)
     with _alone(run.folder), _stopping_at_signals():
@@ -59,13 +60,13 @@ def _train(run: Run) -> Summary:
     number = int(os.environ.get(environment.SESSION, 0)) or before + 1
     if (count := torchrun.processes(run.config)) > 1:
         return _train_below(run, count, number)
-    found = None
+    saved = None
     with ranks.together():
         if ranks.is_first():
-            found = _begin(run, number)
+            saved = _begin(run, number)
     try:
-        with watching.tracked(run, found is not None) if ranks.is_first() else contextlib.nullcontext() as tracked:
-            outcome = smaller.train(run, session, found)
+        with watching.tracked(run, saved is not None) if ranks.is_first() else contextlib.nullcontext() as tracked:
+            outcome = resume.train(run, session, saved)
             ended = _end(run, outcome, number)
             if tracked:
                 tracked.end(ended.reason == "completed", ended.metrics)
@@ -83,16 +84,13 @@ def _train(run: Run) -> Summary:
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Holds a run's folder against a second process. Below a launcher, which holds it already, it does nothing."""
-    busy = (
-        f"Another process is training in {folder}. Wait for its end or stop it, or choose another run.name. Nothing "
-        "was changed."
-    )
+    busy = f"Another process is training in {folder}. Wait for its end, stop it, or choose another run.name."
     with contextlib.ExitStack() as stack:
         with ranks.together():
             if ranks.is_first() and not torchrun.is_watched():
                 try:
                     stack.enter_context(disk.lock(folder, busy))
-                except OSError:  # a passing one, or the folder cannot be used, which the check says
+                except OSError:  # a passing one, or the folder cannot be used: the check raises
                     disk.check_writable(folder)
                     with disk.needed(folder, "Nothing was trained yet."):
                         stack.enter_context(disk.lock(folder, busy))
@@ -102,44 +100,30 @@ def _alone(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _stopping_at_signals() -> Iterator[None]:
     """Makes SIGTERM an interrupt like SIGINT, so that a summary is left also where no step can be finished first."""
-    if ranks.under_torchrun():  # which passes on every signal twice
-        yield
-        return
-    with handling_signals(_interrupt):
-        yield
 
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    with contextlib.nullcontext() if ranks.under_torchrun() else handling_signals(interrupt):  # torchrun sends it twice
+        yield
 
 
 def _complete(run: Run, earlier: Summary) -> Summary:
-    """Makes what a run lacks that was completed before; all else stays as it is. Raises BadInput for another run."""
-    _print_completed(run, earlier)
-    if earlier.missing.keys() - {"plot"} or ranks.from_first(export.is_lacking(run)):
+    """Makes what a completed run lacks; all else stays as it is. Raises BadInput for another run."""
+    is_tested = not earlier.missing.keys() - {"plot"}
+    with ranks.together():
+        if ranks.is_first() and not torchrun.is_watched():  # otherwise the process above has printed it
+            warning = check_completed(run, earlier)
+            lacking = f"It lacks: {', '.join(earlier.missing)}. That is made now." if earlier.missing else ""
+            sentence = f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}"
+            print(*filter(None, [sentence, warning, lacking]), sep="\n")
+            if is_tested:
+                _print_result(earlier)
+    if not is_tested or ranks.from_first(export.is_lacking(run)):
         if (count := torchrun.processes(run.config)) > 1:
             torchrun.train(run.config, run.folder, count, earlier.session, {})
             return Summary.read(run.folder) or earlier
         earlier = _test_again(run, earlier)
-    return _mend_files(run, earlier)
-
-
-def _print_completed(run: Run, earlier: Summary) -> None:
-    """Says that a run was completed before. Raises BadInput where that was another one."""
-    with ranks.together():
-        if ranks.is_first() and not torchrun.is_watched():  # else the process above has said it
-            warning = check_completed(run, earlier)
-            print(f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}")
-            if warning:
-                print(warning)
-            if earlier.missing:
-                print(f"It lacks: {', '.join(earlier.missing)}. That is made now.")
-            if not earlier.missing.keys() - {"plot"}:
-                _print_result(earlier)
-
-
-def _mend_files(run: Run, earlier: Summary) -> Summary:
-    """Draws and packs again what a kill or a full disk kept from a completed run; returns its summary."""
     if not ranks.is_first():
         return earlier
     _tidy(run)
@@ -170,9 +154,9 @@ def _train_below(run: Run, count: int, number: int) -> Summary:
 
 
 def _predictions(run: Run) -> dict[str, Any]:
-    """Returns what the plan predicts for the run as it is configured; None where there was nothing to plan for."""
+    """Returns what the plan predicts for the configured run; None without a plan."""
     if torchrun.is_watched():
-        return torchrun.summary_of_parent()
+        return dict(json.loads(os.environ.get(environment.SUMMARY, "{}")))
     option = run.predicted
     return {
         "predicted_steps_per_second": option and round(1 / option.expected_seconds, 4),
@@ -182,27 +166,27 @@ def _predictions(run: Run) -> dict[str, Any]:
 
 def _begin(run: Run, number: int) -> checkpoint.Checkpoint | None:
     """Finds the checkpoint to resume from, and makes the folder; returns the checkpoint."""
-    found = announce(run)
+    saved = announce(run)
     if not run.config.checkpoint.keep_last:
-        saved = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
-        print(f"checkpoint.keep_last is 0, so {saved}: a session that ends early cannot be resumed.")
+        files = "only the best weights are kept" if run.config.checkpoint.keep_best else "nothing is saved on the way"
+        print(f"checkpoint.keep_last is 0, so {files}: a session that ends early cannot be resumed.")
     disk.check_writable(run.folder)
     for name in (CONFIG, METRICS, EVENTS, SUMMARY):
         if (run.folder / name).is_dir():
             raise BadInput(f"{run.folder / name} is a folder, where the run writes a file. Move it away.")
     _tidy(run)
-    if found:
-        bring_along(run, found)
+    if saved:
+        bring_along(run, saved)
         with contextlib.suppress(OSError):
             disk.write_text(run.folder / resume.SESSION, str(number))
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
         disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
     kept.write(run.folder, run.task)
-    return found
+    return saved
 
 
 def _tidy(run: Run, state: State | None = None) -> None:
-    """Removes what killed saves and deletions left; with the state of a run's end also what retention could not."""
+    """Removes what killed saves and deletions left; with the state of a run's end also what retention left."""
     for kind in ("checkpoints", "best", frozen.FOLDER):
         checkpoint.tidy(run.folder / kind)
     with contextlib.suppress(OSError):  # the summary has it by now
@@ -213,11 +197,11 @@ def _tidy(run: Run, state: State | None = None) -> None:
 
 
 def _write_failure(run: Run, error: BaseException, number: int) -> None:
-    """Writes the summary of a run that ends with an error, or was stopped in a hurry and goes on the next time."""
+    """Writes the summary of a failed or interrupted run."""
     step = checkpoint.newest_step(run.folder / "checkpoints")
     reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-        limit = limits.after(run.folder, run.config, error)
+        limit = failures.limit_after(run.folder, run.config, error)
         _summary(run, reason, step, number, error=str(error), limit=limit).write(run.folder)
 
 
@@ -227,18 +211,18 @@ def _summary(run: Run, reason: Reason, step: int, number: int, **more: Any) -> S
 
 
 def _test_again(run: Run, earlier: Summary) -> Summary:
-    """Tests the weights of a completed run whose test, baseline or report failed; returns its summary with them.
+    """Tests a completed run whose test, baseline or report failed; returns its summary with them.
 
-    They are those of its last checkpoint; without one (`checkpoint.keep_last` 0) its best weights alone.
+    The weights are those of its last checkpoint; without one (`checkpoint.keep_last` 0) its best weights.
     """
-    found = None
+    saved = None
     with ranks.together():
         if ranks.is_first():
-            found, _ = look_for_checkpoint(run)
+            saved, _ = look_for_checkpoint(run)
     precision.set_determinism(run.config.training)
-    learned.take(run.task, found, print)
-    state = first_state(run.task, run.config, found, print)
-    if ranks.from_first(found is None):
+    learned.take(run.task, saved, print)
+    state = first_state(run.task, run.config, saved, print)
+    if ranks.from_first(saved is None):
         state.step, state.kept_best = earlier.step, [earlier.best] if earlier.best else []
         if not ranks.from_first(ranks.is_first() and best_weights(run, state) is not None):
             print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
@@ -248,38 +232,36 @@ def _test_again(run: Run, earlier: Summary) -> Summary:
     if not ranks.is_first():
         return earlier
     plots = {name: error for name, error in earlier.missing.items() if name == "plot"}
-    ended = dataclasses.replace(earlier, **{**tested, "missing": tested["missing"] | plots})
-    _write(run, ended)
-    _print_result(ended)
-    return _exported(run, ended, exported)
+    return _report(run, dataclasses.replace(earlier, **{**tested, "missing": tested["missing"] | plots}), exported)
 
 
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
-    """Tests a completed run, draws, and writes the summary, which also holds what could not be done.
+    """Tests a completed run, draws, and writes the summary, which also names what failed.
 
-    A kill before the summary is there leaves a run that resumes at its last step, and comes here again.
+    A kill before the summary leaves a run that resumes at its last step, and comes here again.
     """
+    state = outcome.state
     is_completed = outcome.reason == "completed"
-    tested = _tested(run, outcome.state) if is_completed else {}
-    exported = export.model_of(run, outcome.state) if is_completed else None
+    tested = _tested(run, state) if is_completed else {}
+    exported = export.model_of(run, state) if is_completed else None
     if not ranks.is_first():
-        return _summary(run, outcome.reason, outcome.state.step, number)
-    missing = tested.get("missing", {})
-    with noting(missing if is_completed else {}, "plot"):
+        return _summary(run, outcome.reason, state.step, number)
+    with noting(tested.get("missing", {}), "plot"):
         plot(run, tested.get("baseline", {}))
-    facts = (
-        {"identity": identity.facts(run.config, run.task)}
-        | _predictions(run)
-        | _measured(outcome, run.config.training.max_steps)
-    )
-    ended = _summary(run, outcome.reason, outcome.state.step, number, **tested, **facts)
+    facts = {
+        "identity": identity.facts(run.config, run.task), **_predictions(run),
+        "best": state.best, "steps_per_second": round(outcome.steps_per_second, 4),
+        "peak_memory_bytes": outcome.peak_bytes, "micro_batch": state.micro_batch, "precision": state.precision,
+        "skipped_steps": state.skipped_steps, "stopped_early": state.stopped_early(run.config.training.max_steps),
+        "world_size": ranks.world(), "samples_seen": outcome.samples_seen,
+    }  # fmt: skip
+    return _report(run, _summary(run, outcome.reason, state.step, number, **tested, **facts), exported)
+
+
+def _report(run: Run, ended: Summary, model: Callable[[], AbstractContextManager[nn.Module]] | None) -> Summary:
+    """Writes and prints a summary, and lets the task export its model; returns the summary with its failures."""
     _write(run, ended)
     _print_result(ended)
-    return _exported(run, ended, exported)
-
-
-def _exported(run: Run, ended: Summary, model: Callable[[], AbstractContextManager[nn.Module]] | None) -> Summary:
-    """Lets the task write the model in a form of its own; returns the summary, which says where that failed."""
     missing = dict(ended.missing)
     if model:
         with noting(missing, "export", alone=True):
@@ -291,17 +273,13 @@ def _exported(run: Run, ended: Summary, model: Callable[[], AbstractContextManag
 
 
 def _tested(run: Run, state: State) -> dict[str, Any]:
-    """Returns what the summary says of the test: metrics, baseline, report, and under `missing` what of it failed."""
+    """Returns the summary's metrics, baseline and report, and under `missing` what of them failed."""
     missing: dict[str, str] = {}
     scores, baseline, report = test(run, state, missing)
-    loss = scores.get("loss")
+    metrics = with_all(scores, baseline)
     return {
-        "missing": missing,
-        "metrics": with_all(scores, baseline),
-        "baseline": baseline,
-        "test_loss": loss,
-        "report": report,
-    }
+        "missing": missing, "metrics": metrics, "baseline": baseline, "test_loss": scores.get("loss"), "report": report
+    }  # fmt: skip
 
 
 def _write(run: Run, summary: Summary) -> None:
@@ -315,22 +293,6 @@ def _print_result(summary: Summary) -> None:
         print(text, flush=True)
 
 
-def _measured(outcome: loop.Outcome, max_steps: int) -> dict[str, Any]:
-    """Returns what the summary says of the training itself."""
-    state = outcome.state
-    return {
-        "best": state.best,
-        "steps_per_second": round(outcome.steps_per_second, 4),
-        "peak_memory_bytes": outcome.peak_bytes,
-        "micro_batch": state.micro_batch,
-        "precision": state.precision,
-        "skipped_steps": state.skipped_steps,
-        "stopped_early": state.stopped_early(max_steps),
-        "world_size": ranks.world(),
-        "samples_seen": outcome.samples_seen,
-    }
-
-
 def _pack(run: Run) -> None:
     """Packs the archive of the output folder. A failure is a warning: the next call packs."""
     with noting({}, "archive"), disk.lock(run.output_dir):  # a run beside this one may be packing too
@@ -339,10 +301,7 @@ def _pack(run: Run) -> None:
 
 
 def test(run: Run, state: State, missing: dict[str, str]) -> tuple[dict[str, float], dict[str, float], str]:
-    """Returns metrics of the best weights on the test set, the trivial baseline's, and the task's report on them.
-
-    The task writes its tables and figures. What fails is noted in `missing`, and its part of the answer is empty.
-    """
+    """Returns metrics of the best weights on the test set, the baseline's, and the task's report; notes failures."""
     scores: dict[str, float] = {}
     baseline: dict[str, float] = {}
     report = ""

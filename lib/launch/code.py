@@ -1,4 +1,4 @@
-"""The files of a task of one's own in its run's folder, from which they get into the archive."""
+"""Stores the files of a user's task in its run's folder, from which they get into the archive."""
 
 import contextlib
 import dataclasses
@@ -15,37 +15,29 @@ NAMED = "named"  # there too: what settings with path=True name
 
 
 def keep(run: Path, config: Config) -> Config:
-    """Writes the files of a configuration's own task into its run's folder; returns it with the task from there.
+    """Writes the files of a configuration's task, and those that its settings name, into its run's folder.
 
-    The files that its settings name go there too. Files of an earlier start that the task no longer imports are
-    removed. For a task of lib it does nothing.
+    Returns the configuration with these paths. Files that the task no longer imports are removed. For a task of lib it
+    does nothing.
     """
     file = file_of(config)
     if file is None:
         return config
     own, folder = own_files(file), run / FOLDER
-    contents = {folder / one.relative_to(own.folder): one.read_bytes() for one in own.files}
+    contents = {folder / path.relative_to(own.folder): path.read_bytes() for path in own.files}
     for old in folder.rglob("*"):
         if old.is_file() and old not in contents:
             old.unlink()
+    named = {key: (run / NAMED / key / path.name, path) for key, path in named_files(config).items()}
+    contents |= {place: path.read_bytes() for place, path in named.values()}
     for path, content in contents.items():
         if not (path.is_file() and path.read_bytes() == content):
             disk.make_folders(path.parent)
             with disk.whole(path) as aside:
                 aside.write_bytes(content)
-    named = {key: _with_file(run, key, path) for key, path in named_files(config).items()}
-    kept = with_changes(config, named) if named else config
-    return dataclasses.replace(kept, task=f"{FOLDER}/{label(config.task)}")
-
-
-def _with_file(run: Path, key: str, path: Path) -> str:
-    """Writes a file that a setting names into its run's folder; returns where it lies there."""
-    place, content = run / NAMED / key / path.name, path.read_bytes()
-    if not (place.is_file() and place.read_bytes() == content):
-        disk.make_folders(place.parent)
-        with disk.whole(place) as aside:
-            aside.write_bytes(content)
-    return place.relative_to(run).as_posix()
+    places = {key: place.relative_to(run).as_posix() for key, (place, _) in named.items()}
+    stored = with_changes(config, places) if places else config
+    return dataclasses.replace(stored, task=f"{FOLDER}/{label(config.task)}")
 
 
 def named_by(run: Path) -> str:
@@ -62,18 +54,18 @@ def named_by(run: Path) -> str:
 
 
 def tasks_in(runs: Sequence[Path]) -> dict[Path, str]:
-    """Returns the task that each run's configuration names, as `_task_in` does.
+    """Returns the task of each run, as `_task_in` does; runs with the same code share the file of the first of them.
 
-    Runs with the same code get the file of the first of them, so that their tasks and settings are of the same class.
+    So their tasks and settings are of the same class.
     """
-    found: dict[Path, str] = {}
+    tasks: dict[Path, str] = {}
     first: dict[object, str] = {}
     for run in runs:
         task = _task_in(run)
         files = sorted((run / FOLDER).rglob("*.py")) if task else []
         content = tuple((path.relative_to(run).as_posix(), path.read_bytes()) for path in files)
-        found[run] = first.setdefault((label(task), content), task)
-    return found
+        tasks[run] = first.setdefault((label(task), content), task)
+    return tasks
 
 
 def _task_in(run: Path) -> str:

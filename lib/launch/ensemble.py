@@ -1,7 +1,6 @@
-"""Trained models out of an archive or an output folder, applied to new data."""
+"""Loads trained models of an archive or an output folder, and applies them to new data."""
 
 import contextlib
-import math
 import re
 import tempfile
 import weakref
@@ -12,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from lib import checkpoint
-from lib.checkpoint import Checkpoint, contents, frozen
+from lib import checkpoint, untrusted
+from lib.checkpoint import Checkpoint, frozen
 from lib.config import Config, to_yaml
 from lib.errors import BadInput, printable
 from lib.launch import code, kept
@@ -31,50 +30,50 @@ _MOST_RUNS = 1000
 _ROOM = 10**6  # numbers that a model may have beyond twice those saved: tied weights are saved once
 
 
-def run(
-    archive: Path,
-    source: Path,
-    out: Path,
-    own_task: str = "",
-    trusted: bool = False,
-    changes: Mapping[str, object] | None = None,
-    name: str = "",
-) -> str:
-    """Predicts all of `source` with the models of an archive together and writes into `out`; returns what to print.
+def run(archive: Path, source: Path, out: Path, **options: Any) -> str:
+    """Predicts all of `source` with the models of an archive together, into `out`; returns what to print.
 
-    The other arguments are as in `load_members`. Raises BadInput.
+    The options are those of `load_members`. Raises BadInput.
     """
-    with _runs(archive, trusted) as runs:  # to the end: a task of the archive may import its files when it needs them
-        task, models = load_members(runs, own_task, trusted, changes, name)
+    with _loaded(archive, **options) as (task, models):
         predictions = task.predict(models, source, out)
     return f"{len(predictions)} predictions of {len(models)} models together are in {out}."
 
 
-def solution(
-    archive: Path,
-    folder: Path,
-    own_task: str = "",
-    trusted: bool = False,
-    changes: Mapping[str, object] | None = None,
-    name: str = "",
-) -> str:
-    """Writes a program that predicts by itself with the models of an archive into a folder; returns what to print.
+def solution(archive: Path, folder: Path, **options: Any) -> str:
+    """Writes a program that predicts by itself with the models of an archive; returns what to print.
 
-    The other arguments are as in `load_members`. Raises BadInput.
+    The options are those of `load_members`. Raises BadInput.
     """
-    with _runs(archive, trusted) as runs:
-        task, models = load_members(runs, own_task, trusted, changes, name)
+    with _loaded(archive, **options) as (task, models):
         disk.check_writable(folder)
         task.solution(models, folder)
     files = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_file()))
     return f"A program with the weights of {len(models)} models is in {folder}: {files}."
 
 
-def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
-    """Lets several completed runs vote on the test set of the first.
+def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[nn.Module]]:
+    """Returns the task and the best models of outputs.tar.gz, of a run's folder, or of a folder of runs.
 
-    `own_task` is as in `load`. Returns a summary, which is written into `folder` as that of a run would be, and what to
-    print: the vote, and each member alone. Raises BadInput where they do not go together.
+    Raises BadInput if there are no models, or if they differ in task, inputs or answers.
+    """
+    with contextlib.ExitStack() as unpacked:
+        task, models = unpacked.enter_context(_loaded(archive, own_task=own_task, name=name))
+        weakref.finalize(task, unpacked.pop_all().close)  # the data that the run stored is read when it predicts
+    return task, models
+
+
+@contextlib.contextmanager
+def _loaded(archive: Path, **options: Any) -> Iterator[tuple[Task, list[nn.Module]]]:
+    """Yields task and models; the archive stays unpacked, since its task may import files when it needs them."""
+    with _runs(archive, options.get("trusted", False)) as runs:
+        yield load_members(runs, **{"name": "", **options})
+
+
+def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
+    """Lets several completed runs vote on the test set of the first; writes a summary into `folder`.
+
+    Returns the summary and what to print: the vote, and each member alone. Raises BadInput if they do not fit together.
     """
     if not runs:
         raise BadInput("There is no completed run that could vote. Train one to its end first.")
@@ -102,21 +101,9 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
     return summary, f"{text}\n{aligned(rows)}"
 
 
-def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[nn.Module]]:
-    """Returns the task and the best models of outputs.tar.gz, of a run's folder, or of a folder of runs.
-
-    `own_task` and `name` are as in `load_members`. Raises BadInput where there are no models, or where they differ in
-    task, inputs or answers.
-    """
-    with contextlib.ExitStack() as unpacked:
-        task, models = load_members(unpacked.enter_context(_runs(archive)), own_task, name=name)
-        weakref.finalize(task, unpacked.pop_all().close)  # what the run kept of its data is read when it predicts
-    return task, models
-
-
 @contextlib.contextmanager
-def _runs(archive: Path, with_code: bool = False) -> Iterator[list[Path]]:
-    """Yields the folders of the runs with best weights, of an archive unpacked for as long as the block lasts."""
+def _runs(archive: Path, with_code: bool) -> Iterator[list[Path]]:
+    """Yields the folders of the runs with best weights; those of an archive exist as long as the block lasts."""
     if not archive.exists():
         raise BadInput(f"There is no {archive}. Give outputs.tar.gz, the folder of a run, or a folder of runs.")
     with tempfile.TemporaryDirectory() as place:
@@ -140,11 +127,10 @@ def load_members(
 ) -> tuple[Task, list[nn.Module]]:
     """Returns the task and the models of several runs' folders with their best weights, on the device.
 
-    They may be anybody's, so a Python file that their configuration names as task is never run. One's own is given as
-    `own_task`, file.py:Class; `trusted` says that whoever made the runs may run code here, and takes the files that
-    lie in them. `changes` override dotted keys of the runs' configurations. A run from whose weights others started
-    (`queue.before`) is left out. `name` takes one run or the folds and seeds of one queue, "" what belongs together.
-    Raises BadInput where runs do not belong together, or differ in their inputs or answers.
+    Runs are untrusted: no Python file that their configuration names is run. `own_task` gives one, file.py:Class;
+    `trusted` runs the files in the runs' folders. `changes` override dotted keys of the configurations. A run from
+    whose weights others started (`queue.before`) is left out. `name` takes one run or the folds and seeds of one
+    queue, "" all that belong together. Raises BadInput if runs do not belong together, or differ in inputs or answers.
     """
     members = _members(runs, own_task, trusted, changes or {}, name)
     first = next(iter(members.values()))
@@ -233,23 +219,18 @@ def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Confi
 
 
 def _validation(run: Path) -> float | None:
-    """Returns the best validation of a run, as its summary has it; None where that has no number."""
+    """Returns the best validation of a run, as its summary has it; None without a number."""
     summary = Summary.read(run)
     value = summary.best.get("value") if summary else None
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return float(value) if untrusted.fits(value, float) else None  # type: ignore[arg-type]
 
 
 def _best_weights(run: Path) -> Checkpoint:
     """Reads a run's best weights: those that its summary names, else the newest. Raises BadInput."""
     summary, steps = Summary.read(run), checkpoint.steps(run / "best")
-    best = summary.best.get("step") if summary and isinstance(summary.best, dict) else None
+    best = summary.best.get("step") if summary else None
     path = checkpoint.path_of(run / "best", best if best in steps else steps[-1])
-    try:
-        found = checkpoint.load_model(path)
-        contents.check_names(found.state)
-        return frozen.completed(found) or found
-    except checkpoint.DamagedCheckpoint as damage:
-        raise BadInput(f"The weights {path} are damaged ({damage}). Download or copy them again.") from None
+    return frozen.source(path)
 
 
 def _check_size(task: Task, saved: Checkpoint, run: Path) -> None:

@@ -1,6 +1,5 @@
 """The data that a run keeps in its own folder, to go on with when what is installed or mounted is another by then."""
 
-import glob
 import hashlib
 import json
 from pathlib import Path
@@ -11,8 +10,8 @@ from lib.config import Config
 from lib.config.files import read_bytes, size_of
 from lib.errors import BadInput, printable
 from lib.launch import torchrun
-from lib.machine import disk, inputs, platform
-from lib.machine.platform import output_dir
+from lib.launch.folders import earlier
+from lib.machine import disk
 from lib.report.outputs import DATA, DATA_BYTES
 from lib.report.summary import Summary
 from lib.task import Task
@@ -20,41 +19,8 @@ from lib.text import amount
 
 _MANIFEST = "manifest.json"
 _MOST_BYTES = 2**20  # of a manifest
-_STATE_BYTES = 2**24  # of a state.json
 _MOST_KEPT = 2**38  # of a file, as of one in a checkpoint
 _CHUNK = 2**20
-
-
-def earlier(config: Config) -> list[Path]:
-    """Returns the folders that may hold an earlier state of a run, in the order in which they are tried."""
-    name, here = config.run.name, platform.detect()
-    if config.run.resume_from:
-        base = inputs.find_input(config.run.resume_from, here)
-        inner = sorted(path.parent for path in base.glob(f"*/{glob.escape(name)}/checkpoints"))
-        return [base, base / name, *inner]
-    return [output_dir(config) / name, *inputs.earlier_runs(name, here)]
-
-
-def identity(folder: Path) -> dict[str, Any]:
-    """Returns what the newest readable checkpoint in a folder of checkpoints is recognised by; empty without one."""
-    for step in reversed(checkpoint.steps(folder)):
-        try:
-            state = read_bytes(checkpoint.path_of(folder, step) / "state.json", _STATE_BYTES)
-            return dict(json.loads(state)["identity"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue
-    return {}
-
-
-def slots(config: Config) -> int:
-    """Returns the slots of the run that is resumed, where they divide the batch; 0 for a new run."""
-    try:
-        folders = earlier(config)
-    except BadInput:  # of run.resume_from, which the search for a checkpoint says
-        return 0
-    saved = next(filter(None, (identity(folder / "checkpoints") for folder in folders)), {})
-    number = saved.get("training.micro_batch_slots")
-    return number if type(number) is int and number > 0 and config.training.effective_batch % number == 0 else 0
 
 
 def take(task: Task, config: Config) -> None:

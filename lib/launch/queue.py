@@ -1,7 +1,7 @@
-"""Folds, seeds and grids of settings as runs one after another, over as many sessions as it takes.
+"""Runs folds, seeds and grids of settings one after another, over as many sessions as it takes.
 
-A queue has no state of its own: what is left to do follows from the summaries and checkpoints of its runs, in the
-output folder or in a mounted earlier output. So the deadline may fall anywhere, and so may a kill.
+A queue has no state: what is left follows from the summaries and checkpoints of its runs, in the output folder or in a
+mounted earlier output. So a deadline or a kill may fall anywhere.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lib import checkpoint, launch, ranks
-from lib.config import Config, Queue, with_changes
+from lib.config import Config, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.launch import smoke, torchrun
 from lib.launch.resume import check_settings
@@ -55,15 +55,13 @@ class Progress:
     score: float | None = None
     test: float | None = None
     steps_per_second: float = 0.0
-    error: str = ""
 
 
 def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[Entry]:
     """Returns the runs of a configuration's `queue:` section, in the order in which they run.
 
-    Those of the configurations in `queue.before` come first. One that was completed earlier, here or in a mounted
-    output, is left out, and one that is trained here is as short as `queue.before_overrides` makes it; both are
-    printed. Then come all combinations of folds, seeds and grid. Raises BadInput.
+    Those of `queue.before` come first: one that was completed earlier, here or in a mounted output, is left out, and
+    `queue.before_overrides` shortens the others. Then come all combinations of folds, seeds and grid. Raises BadInput.
     """
     config = load_config(path, overrides)
     queue = config.queue
@@ -86,7 +84,7 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
         suffixes = [suffix for suffix, _ in choices]
         name = config.run.name + "".join(suffixes)
         changes = {key: value for _, change in choices for key, value in change.items()} | {"run.name": name}
-        # The earlier output that a person names may not hold every run: the others begin.
+        # A named earlier output may not hold every run: the others begin.
         changes["run.resume_from"] = config.run.resume_from if resumed and (resumed / name).is_dir() else ""
         kind = config.run.name + "".join(suffixes[:kinds])
         runs.append(Entry(with_changes(config, changes), kind, starts_from=queue.start_from))
@@ -96,25 +94,25 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
 def _check_overrides(config: Config) -> None:
     """Raises BadInput for an override of a key that the queue itself sets, which would have no effect."""
     queue = config.queue
-    by_key = dict.fromkeys(queue.grid, "queue.grid")
-    by_key |= {queue.fold_key: "queue.folds"} if queue.folds else {}
-    by_key |= {"seed": "queue.seeds"} if queue.seeds else {}
-    for key in sorted(by_key.keys() & config.overridden):
-        none = {"queue.folds": "0", "queue.seeds": "[]", "queue.grid": "{}"}[by_key[key]]
+    axes = {**dict.fromkeys(queue.grid, ("queue.grid", "{}"))}
+    axes |= {queue.fold_key: ("queue.folds", "0")} if queue.folds else {}
+    axes |= {"seed": ("queue.seeds", "[]")} if queue.seeds else {}
+    for key in sorted(axes.keys() & config.overridden):
+        axis, none = axes[key]
         raise BadInput(
-            f"{key} was given as override, but {by_key[key]} sets it in each run of the queue. For a single run with "
-            f"your value override {by_key[key]} with {none} as well; for other runs override {by_key[key]} itself."
+            f"{key} was given as override, but {axis} sets it in each run of the queue. For a single run with your "
+            f"value override {axis} with {none} as well; for other runs override {axis} itself."
         )
 
 
 def is_for(path: Path, config: Config) -> bool:
-    """Says whether a configuration asks for a queue of runs; a run's own config.yaml names that run alone."""
+    """Returns whether a configuration has a queue of runs; a run's own config.yaml names that run alone."""
     is_of_a_run = path.name == "config.yaml" and path.absolute().parent.name == config.run.name
     return config.queue.has_runs and not is_of_a_run
 
 
 def refuse_ranks(config: str) -> None:
-    """Raises BadInput where torchrun has started this process: its ranks cannot share a queue of runs."""
+    """Raises BadInput below torchrun: its ranks cannot share a queue of runs."""
     if ranks.under_torchrun():
         raise BadInput(
             f"{config} has a queue of runs, and torchrun starts the ranks of one. Start it without torchrun: each run "
@@ -123,7 +121,7 @@ def refuse_ranks(config: str) -> None:
 
 
 def _before(path: Path, config: Config) -> list[Entry]:
-    """Returns the run of a configuration that comes before the others; none where it was completed earlier."""
+    """Returns the run of a configuration that comes before the others; none if it was completed earlier."""
     shared = {"output_dir": config.output_dir, "session.minutes": config.session.minutes}
     shared = {key: value for key, value in shared.items() if value}
     whole = load_config(path, shared)
@@ -138,8 +136,8 @@ def _before(path: Path, config: Config) -> list[Entry]:
         print(f"Only a small {whole.run.name} was made earlier: {folder} (with {changed}).")
         return []
     print(
-        f"No completed {whole.run.name} was found, neither in the output folder nor among the inputs: a small one is "
-        f"made here as {short} ({changed}). For the whole one run {path.name} first, and mount its output."
+        f"No completed {whole.run.name} was found in the output folder or the inputs: a small one is made here as "
+        f"{short} ({changed}). For the whole one run {path.name} first, and mount its output."
     )
     small = load_config(path, {**shared, **config.queue.before_overrides, "run.name": short})
     return [Entry(small, short, is_earlier=True)]
@@ -153,20 +151,23 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
     """Returns the folders of the runs that vote: the completed folds of a workload's queue, then the runs of this one.
 
     The folds are those of the same size, `{folds_of}_small-fold0` for the small one, here or in a mounted earlier
-    output. Returns none, and prints so, while a run of this queue is not completed.
+    output. Returns none, with a message, while a run of this queue is not completed.
     """
     output_dir = platform.output_dir(queue[-1].config)
-    own = [find_completed(entry.name, output_dir, entry.config) for entry in queue if not entry.is_earlier]
-    if not all(own):
+    runs = [find_completed(entry.name, output_dir, entry.config) for entry in queue if not entry.is_earlier]
+    if not all(runs):
         print("Not every run of the queue is completed. They vote once all of them are.")
         return []
     name = folds_of + ("_small" if queue[-1].kind.endswith("_small") else "")
-    places = [output_dir, *inputs.mounted(platform.detect())]
-    names = sorted({path.name for place in places for path in place.glob(f"{name}-fold*")})
+    names = sorted({path.name for place in _places(output_dir) for path in place.glob(f"{name}-fold*")})
     folds = [folder for fold in names if (folder := find_completed(fold, output_dir))]
     if not folds:
         print(f"No fold of {name} was found, here or among the inputs: the seeds vote alone.")
-    return [*folds, *filter(None, own)]
+    return [*folds, *filter(None, runs)]
+
+
+def _places(output_dir: Path) -> list[Path]:
+    return [output_dir, *inputs.mounted(platform.detect())]
 
 
 def find_completed(name: str, output_dir: Path, config: Config | None = None) -> Path | None:
@@ -174,8 +175,7 @@ def find_completed(name: str, output_dir: Path, config: Config | None = None) ->
 
     With `config` it raises BadInput for one that other settings or code made.
     """
-    places = [output_dir, *inputs.mounted(platform.detect())]
-    for folder in (place / name for place in places):
+    for folder in (place / name for place in _places(output_dir)):
         summary = Summary.read(folder)
         if summary and summary.reason == "completed" and checkpoint.steps(folder / "best"):
             if config:
@@ -186,8 +186,7 @@ def find_completed(name: str, output_dir: Path, config: Config | None = None) ->
 
 def progress_of(entry: Entry) -> Progress:
     """Reads how far a run is from its folder, or from a mounted earlier output."""
-    places = [entry.folder, *(mount / entry.name for mount in inputs.mounted(platform.detect()))]
-    for folder in places:
+    for folder in (place / entry.name for place in _places(entry.folder.parent)):
         summary = Summary.read(folder)
         saved = checkpoint.steps(folder / "checkpoints")
         if summary is None and not saved:
@@ -200,7 +199,6 @@ def progress_of(entry: Entry) -> Progress:
             score=summary.best.get("value"),
             test=summary.metrics.get(summary.best.get("metric", "")),
             steps_per_second=summary.steps_per_second,
-            error=summary.error,
         )
     return Progress("not started")
 
@@ -280,15 +278,15 @@ def measure(runs: Sequence[Entry]) -> dict[str, float]:
 def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> str:
     """Returns a line a run: state, step, best validation and test, hours left; then the sum in hours and sessions.
 
-    Hours come from `rates` of `measure`, evaluations aside; without them from speeds that finished runs had. Where a
-    length is in epochs, the data is read for the number of its samples.
+    Hours come from `rates` of `measure`, or from the speeds of finished runs, without evaluations. A length in epochs
+    is counted on the data.
     """
     rows: list[tuple[str, ...]] = [("run", "state", "step", "validation", "test", "left")]
     seconds, unknown = 0.0, 0
-    stands = {entry.name: progress_of(entry) for entry in runs}
-    rates = rates or {e.kind: rate for e in runs if (rate := stands[e.name].steps_per_second)}
+    by_name = {entry.name: progress_of(entry) for entry in runs}
+    rates = rates or {e.kind: rate for e in runs if (rate := by_name[e.name].steps_per_second)}
     for entry in runs:
-        progress = stands[entry.name]
+        progress = by_name[entry.name]
         steps = progress.max_steps or entry.config.training.max_steps or _steps_by_data(entry.config)
         rate = progress.steps_per_second or rates.get(entry.kind, 0.0)
         left = (steps - progress.step) / rate if steps and rate else None
@@ -339,7 +337,7 @@ def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
 def verdict(runs: Sequence[Entry]) -> str:
     """Returns mean, best and worst validation of the runs, by the metric's direction, and the criteria beside them.
 
-    Nothing is enforced. Criteria are judged once all runs are completed, because a few may be the lucky ones.
+    Criteria are judged once all runs are completed, because a few may be the lucky ones; nothing is enforced.
     """
     reached = {name: values["validation"] for name, values in scores(runs).items()}
     if not reached:
@@ -347,29 +345,26 @@ def verdict(runs: Sequence[Entry]) -> str:
     queue, (metric, better) = runs[-1].config.queue, find_task(runs[-1].config.task).selection
     ranked = sorted(reached, key=lambda name: reached[name], reverse=better == "max")
     best, worst, mean = ranked[0], ranked[-1], sum(reached.values()) / len(reached)
-    lines = [
+    first = (
         f"{len(reached)} runs by {metric} ({'larger' if better == 'max' else 'smaller'} is better): mean {mean:.4f}, "
         f"best {reached[best]:.4f} ({best}), worst {reached[worst]:.4f} ({worst})."
+    )
+    bound = "at_most" if better == "min" else "at_least"
+    criteria = [
+        Criterion(name, value, limit, better == "min")
+        for name, value in (("mean", mean), ("best", reached[best]))
+        if (limit := getattr(queue, f"{name}_{bound}"))
     ]
-    wanted = _wanted(queue, better)
-    judged = [Criterion("mean", mean, wanted[0], better == "min")] * bool(wanted[0])
-    judged += [Criterion("best", reached[best], wanted[1], better == "min")] * bool(wanted[1])
     left = sum(not entry.is_earlier for entry in runs) - len(reached)
-    if judged and left:
-        return f"{lines[0]}\n{left} runs are not completed; the criteria are judged once all are."
-    lines += map(str, judged)
-    if not all(criterion.reached for criterion in judged):
+    if criteria and left:
+        return f"{first}\n{left} runs are not completed; the criteria are judged once all are."
+    lines = [first, *map(str, criteria)]
+    if not all(criterion.reached for criterion in criteria):
         lines.append(
             "If the mean misses and the best run does not, folds are uneven or seeds unlucky: look at the worst run. "
             "If both miss, train longer or start from better weights."
         )
     return "\n".join(lines)
-
-
-def _wanted(queue: Queue, better: str) -> tuple[float, float]:
-    """Returns what is asked of the mean and of the best, by the direction of the metric."""
-    at_most = better == "min"
-    return (queue.mean_at_most, queue.best_at_most) if at_most else (queue.mean_at_least, queue.best_at_least)
 
 
 def _check_criteria(config: Config) -> None:

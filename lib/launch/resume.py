@@ -1,22 +1,24 @@
-"""Finds the checkpoint that a run resumes from."""
+"""Finds the checkpoint that a run resumes from, also after memory ran out."""
 
 import contextlib
 import shutil
 from pathlib import Path
 
-from lib import checkpoint
+from lib import checkpoint, ranks, untrusted
 from lib.checkpoint import contents, frozen
 from lib.config import Config
-from lib.config.files import read_bytes
-from lib.errors import BadInput
-from lib.launch import kept
+from lib.config.batches import slot_of
+from lib.errors import BadInput, OutOfMemory, TrainingFailed
+from lib.launch import failures, folders, watching
 from lib.launch.run import Run, as_run
-from lib.machine import disk, platform
-from lib.report.metrics import EVENTS, METRICS
+from lib.machine import disk, memory, platform
+from lib.report.metrics import EVENTS, METRICS, EventLog
 from lib.report.summary import Summary
 from lib.report.tracking import FOLDER as TRACKING
-from lib.training import identity
+from lib.training import identity, loop
+from lib.training.session import Session
 
+ATTEMPTS = 3  # in a row without a new checkpoint
 SESSION = "session"  # in a run's folder: the number of the session at work, until there is a summary
 _OPTIMIZER_IS_LOST = (
     "The checkpoint is lightweight: the optimizer starts anew, so the run resumes, but not bit for bit."
@@ -26,45 +28,43 @@ _OPTIMIZER_IS_LOST = (
 def find_checkpoint(run: Run) -> checkpoint.Checkpoint | None:
     """Returns the newest valid checkpoint of a run: from `run.resume_from`, the output folder, or an input.
 
-    A damaged one is passed over with a line; in the run's own folder it is renamed. Raises BadInput where all are
-    damaged, where another configuration or a later version made it, or where `run.resume_from` holds none.
+    A damaged one is skipped with a line; in the run's own folder it is renamed. Raises BadInput if all are damaged, if
+    another configuration or a later version made it, or if `run.resume_from` holds none.
     """
-    found, sentences = look_for_checkpoint(run, quarantine=True)
+    saved, sentences = look_for_checkpoint(run, quarantine=True)
     print("".join(f"{sentence}\n" for sentence in sentences), end="")
-    return found
+    return saved
 
 
 _announced: dict[Path, str] = {}  # by the folder of a run
 
 
 def announce(run: Run) -> checkpoint.Checkpoint | None:
-    """Does what `find_checkpoint` does, and prints what a run resumes from; what it printed last is not repeated."""
-    found, sentences = look_for_checkpoint(run, quarantine=True)
-    text = "\n".join([*sentences, describe_resume(run, found)])
+    """Does what `find_checkpoint` does, and prints what a run resumes from; a notebook prints the same text once."""
+    saved, sentences = look_for_checkpoint(run, quarantine=True)
+    text = "\n".join([*sentences, describe_resume(run, saved)])
     if not (platform.in_notebook() and _announced.get(run.folder) == text):
         print(text, flush=True)
     _announced[run.folder] = text
-    return found
+    return saved
 
 
 def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.Checkpoint | None, list[str]]:
     """Does what `find_checkpoint` does, and returns its lines too; without `quarantine` nothing is renamed."""
     damaged: list[str] = []
     for folder in resume_folders(run):
-        own = folder.resolve() == (run.folder / "checkpoints").resolve()
-        found, sentences = checkpoint.load_newest(folder, own and quarantine, contents.check)
+        is_output = folder.resolve() == (run.folder / "checkpoints").resolve()
+        saved, sentences = checkpoint.load_newest(folder, is_output and quarantine, contents.check)
         damaged += sentences
-        if found:
+        if saved:
+            began = saved.path.parent.parent
             now = identity.facts(run.config, run.task)
             try:
-                began = found.path.parent.parent
-                warning = identity.check(found.state["identity"], now, began, accepted=_accepted(run.config, began))
+                warning = identity.check(saved.state["identity"], now, began, accepted=_accepted(run.config, began))
             except BadInput as refused:
                 raise BadInput("\n".join([*damaged, str(refused)])) from None
-            warnings = [warning] if warning else []
-            if "optimizer" not in found.tensors:
-                warnings.append(_OPTIMIZER_IS_LOST)
-            return found, damaged + warnings
+            lost = "" if "optimizer" in saved.tensors else _OPTIMIZER_IS_LOST
+            return saved, [*damaged, *filter(None, [warning, lost])]
     if damaged:
         raise BadInput(
             "\n".join(damaged) + f"\nNo checkpoint of {run.config.run.name} is whole, and nothing was deleted. "
@@ -79,17 +79,17 @@ def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.
 
 
 def check_completed(run: Run, summary: Summary) -> str:
-    """Returns a warning about what differs between a completed run and this configuration, empty where nothing does.
+    """Returns a warning about differences between a completed run and this configuration, empty without any.
 
     Raises BadInput where resuming would.
     """
-    saved = summary.identity or kept.identity(run.folder / "checkpoints")
+    saved = summary.identity or folders.identity(run.folder / "checkpoints")
     now, accepted = identity.facts(run.config, run.task), _accepted(run.config, run.folder)
     return identity.check(saved, now, run.folder, is_completed=True, accepted=accepted) if saved else ""
 
 
 def _accepted(config: Config, folder: Path) -> str | None:
-    """Returns the beginning of the keys that may differ; after an error in the task's code, that code was corrected."""
+    """Returns the prefix of the keys that may differ; after an error in the task's code, that code was corrected."""
     if config.run.accept_changes:
         return ""
     summary = Summary.read(folder)
@@ -97,7 +97,7 @@ def _accepted(config: Config, folder: Path) -> str | None:
 
 
 def how_to_continue(summary: Summary) -> str:
-    """Says what makes a completed run go on; one that stopped early has other ways than one that reached its end."""
+    """Names the key that continues a completed run; a run that stopped early needs another one."""
     if not summary.why_early:
         return "A larger training.max_steps continues it."
     waited = summary.stopped_early.get("evaluations")
@@ -108,7 +108,7 @@ def how_to_continue(summary: Summary) -> str:
 
 
 def check_settings(summary: Summary, config: Config, folder: Path) -> None:
-    """Raises BadInput where other settings or code made the completed run in `folder`; it reads no data for that."""
+    """Raises BadInput if other settings or code made the completed run in `folder`; it reads no data for that."""
     if summary.identity:
         config, _ = as_run(config)
         identity.check_settings(summary.identity, config, folder, _accepted(config, folder))
@@ -116,40 +116,40 @@ def check_settings(summary: Summary, config: Config, folder: Path) -> None:
 
 def resume_folders(run: Run) -> list[Path]:
     """Returns where checkpoints of a run may lie, in the order in which they are tried."""
-    return [folder / "checkpoints" for folder in kept.earlier(run.config)]
+    return [folder / "checkpoints" for folder in folders.earlier(run.config)]
 
 
-def describe_resume(run: Run, found: checkpoint.Checkpoint | None) -> str:
+def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     """Returns one sentence: the checkpoint, its step, and how many steps are left."""
     total = run.config.training.max_steps
-    if found is None:
+    if saved is None:
         return f"No earlier checkpoint of {run.config.run.name}: training starts at step 0 of {total:,}."
-    stopping = found.state.get("stopping", {})
-    if 0 < run.config.training.stop_after_evaluations <= stopping.get("waited", 0) and found.step < total:
+    stopping = saved.state.get("stopping", {})
+    if 0 < run.config.training.stop_after_evaluations <= stopping.get("waited", 0) and saved.step < total:
         how = "a larger training.stop_after_evaluations, or 0, continues it"
-        return f"{run.config.run.name} stopped early at step {found.step:,} ({found.path}): {how}."
-    left = max(0, total - found.step)
-    return f"Resuming {run.config.run.name} from {found.path}, step {found.step:,}: {left:,} of {total:,} steps left."
+        return f"{run.config.run.name} stopped early at step {saved.step:,} ({saved.path}): {how}."
+    left = max(0, total - saved.step)
+    return f"Resuming {run.config.run.name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
 
 
 def sessions(run: Run) -> int:
-    """Returns how many sessions a run had, killed ones included, which leave no summary."""
-    with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint says
+    """Returns how many sessions a run had, with killed ones, which leave no summary."""
+    with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint reports
         for folder in resume_folders(run):
             if checkpoint.steps(folder):
-                summary, counted = Summary.read(folder.parent), 1
+                summary, number = Summary.read(folder.parent), 1
                 with contextlib.suppress(OSError, ValueError):  # the first session writes none
-                    counted = int(read_bytes(folder.parent / SESSION, 20))
-                return max(counted, summary.session if summary else 0)
+                    number = int(untrusted.read(folder.parent / SESSION, 20))
+                return max(number, summary.session if summary else 0)
     return 0
 
 
-def bring_along(run: Run, found: checkpoint.Checkpoint) -> None:
+def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
     """Copies history, best and frozen weights of a run that is resumed from elsewhere.
 
-    Raises BadInput where the frozen weights, which no checkpoint has, cannot be written.
+    Raises BadInput if the frozen weights, which checkpoints omit, cannot be written.
     """
-    origin = found.path.parent.parent
+    origin = saved.path.parent.parent
     if origin.resolve() == run.folder.resolve():
         return
     for name in (METRICS, EVENTS):
@@ -166,18 +166,74 @@ def bring_along(run: Run, found: checkpoint.Checkpoint) -> None:
     for kind in ("best", frozen.FOLDER):
         for step in checkpoint.steps(origin / kind):
             with contextlib.suppress(checkpoint.DamagedCheckpoint):  # then the next best
-                kept = checkpoint.load_model(checkpoint.path_of(origin / kind, step))
-                try:
-                    checkpoint.save(run.folder / kind, step, {"model": kept.tensors["model"]}, kept.state)
-                except checkpoint.CheckpointNotSaved as error:
-                    if kind == frozen.FOLDER:
-                        raise BadInput(
-                            f"The frozen weights of {origin} could not be copied, and without them no later session "
-                            f"could go on from this one. {error} Nothing was trained, and {origin} stays as it is."
-                        ) from error
+                _copy_weights(origin, run.folder, kind, step)
+
+
+def _copy_weights(origin: Path, folder: Path, kind: str, step: int) -> None:
+    weights = checkpoint.load_model(checkpoint.path_of(origin / kind, step))
+    try:
+        checkpoint.save(folder / kind, step, {"model": weights.tensors["model"]}, weights.state)
+    except checkpoint.CheckpointNotSaved as error:
+        if kind == frozen.FOLDER:
+            raise BadInput(
+                f"The frozen weights of {origin} could not be copied, and without them no later session could resume "
+                f"from this one. {error} Nothing was trained, and {origin} stays as it is."
+            ) from error
 
 
 def _irregular(folder: str, names: list[str]) -> list[str]:
     """Returns the links, pipes and devices of a folder, which no run brings along."""
     paths = [Path(folder, name) for name in names]
     return [path.name for path in paths if path.is_symlink() or not (path.is_file() or path.is_dir())]
+
+
+# --- after memory ran out ---------------------------------------------------------------------------------------------
+
+
+def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> loop.Outcome:
+    """Trains from `saved`, and again from the newest checkpoint with the smaller micro-batch of an OutOfMemory.
+
+    Raises OutOfMemory if that does not help, or if there are other ranks: the launching process restarts them all.
+    """
+    places = [run.folder, *(folder.parent for folder in resume_folders(run))] if ranks.is_first() else []
+    most = ranks.from_first(failures.newest_limit(places, run.config))
+    training, folder = run.config.training, run.folder / "checkpoints"
+    if 0 < most < (training.micro_batch or slot_of(training)):
+        print(
+            f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. Another "
+            "training.micro_batch or training.gradient_checkpointing lifts that."
+        )
+    left, reached = ATTEMPTS, checkpoint.newest_step(folder)
+    while True:
+        try:
+            return loop.train(run.task, run.config, run.folder, session, watching.progress(run), saved, most)
+        except Exception as error:
+            failure = _without_traceback(error)
+            if failure is None:
+                raise
+            now = checkpoint.newest_step(folder)
+            left, reached = (ATTEMPTS if now > reached else left) - 1, max(now, reached)
+            if ranks.world() > 1 or not failure.micro_batch or not left:
+                raise failure from error
+        memory.clear_memory()  # outside the except block, where the traceback no longer pins model and optimizer
+        saved = find_checkpoint(run)
+        most = failure.micro_batch
+        start = f"step {saved.step:,}" if saved else "the first step"
+        EventLog(run.folder / EVENTS).record(
+            saved.step if saved else 0, "oom_restart", failure.before, most,
+            f"{failure.text} Training starts again from {start} in micro-batches of {most}.",
+        )  # fmt: skip
+
+
+def _without_traceback(error: Exception) -> OutOfMemory | None:
+    """Returns the OutOfMemory that an error means; None for any other."""
+    if isinstance(error, OutOfMemory):
+        return OutOfMemory(error.text, error.micro_batch, error.advice, error.before)
+    if isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
+        return None
+    return OutOfMemory(
+        "Memory ran out before the first step: the model and its states alone do not fit.",
+        0,
+        "Make the model smaller, take a card with more memory, or divide the states among several by "
+        "training.fully_shard.",
+    )

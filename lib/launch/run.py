@@ -9,7 +9,7 @@ from lib import ranks
 from lib.config import Config, profiles, with_changes
 from lib.config.lengths import resolve_lengths
 from lib.errors import TrainingFailed
-from lib.launch import kept, torchrun
+from lib.launch import folders, kept, torchrun
 from lib.machine import hardware, memory, platform
 from lib.machine.memory import GIB
 from lib.planner import Plan, measured, process
@@ -77,7 +77,7 @@ def as_run(config: Config) -> tuple[Config, list[str]]:
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     if not config.training.micro_batch_slots:
         cards = config.device.processes or len(ranks.cards(config.device))
-        slots = ranks.from_first(kept.slots(config) if ranks.is_first() else 0)
+        slots = ranks.from_first(folders.slots(config) if ranks.is_first() else 0)
         changed = {"training.micro_batch_slots": slots} if slots else {}
         config = with_slots(with_changes(config, changed), ranks.world() if ranks.world() > 1 else cards)
     return config, changes

@@ -1,4 +1,4 @@
-"""Training on several GPUs out of one process: torchrun in a subprocess, watched, and started again when a rank dies.
+"""Trains on several GPUs out of one process: runs torchrun, watches it, and restarts it when a rank dies.
 
 `python -m torch.distributed.run` starts `python -m lib train` once for each GPU, on the real files of lib: nothing is
 forked from a notebook's kernel, which breaks as soon as that has touched CUDA. The ranks talk to this process in two
@@ -29,8 +29,8 @@ import psutil
 from lib import checkpoint, ranks
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import endings, limits
-from lib.launch.starting import Signs
+from lib.launch import failures
+from lib.launch.failures import Signs
 from lib.machine import hardware, memory
 from lib.ranks import boot
 from lib.report.metrics import EVENTS, EventLog
@@ -68,14 +68,8 @@ def processes(config: Config) -> int:
 def _not_dealt(slots: int, count: int) -> str:
     return (
         f"training.micro_batch_slots is {slots}, which cannot be dealt to {count} processes in equal numbers. Set it "
-        f"to {-(-slots // count) * count} in a new run (the slots decide which samples go together, so a run keeps "
-        "its own)."
+        f"to {-(-slots // count) * count} in a new run; a run keeps its slots."
     )
-
-
-def summary_of_parent() -> dict[str, Any]:
-    """Returns what the launching process gave this rank for its summary."""
-    return json.loads(os.environ.get(environment.SUMMARY, "{}"))
 
 
 def is_watched() -> bool:
@@ -84,10 +78,7 @@ def is_watched() -> bool:
 
 
 def end_rank(code: int) -> int:
-    """Ends this process's part in the ranks; returns the exit code: below torchrun any but 0 would be a failure.
-
-    There summary.json says why the run stopped.
-    """
+    """Ends this process's part in the ranks; returns the exit code, below torchrun 0: any other would be a failure."""
     code = 0 if ranks.under_torchrun() else code
     ranks.end()
     return code
@@ -113,7 +104,7 @@ def as_rank() -> Iterator[None]:
         except BaseException as error:
             if not place:
                 raise
-            endings.write_last_words(Path(place), number, error)
+            failures.write_last_words(Path(place), number, error)
             raise SystemExit(1) from None  # the launcher prints it, once
     if place:
         (Path(place) / f"done-{number}.json").touch()
@@ -166,12 +157,16 @@ def train(
         progress.close()
         if failure is None:
             return
+        now = checkpoint.newest_step(folder / "checkpoints")
         if isinstance(failure, OutOfMemory) and failure.micro_batch:
-            _note_smaller(config, folder, failure, events)
+            failures.keep_limit(folder, config, failure)  # the configuration stays, and with it the draws
+            events.record(
+                now, "oom_sharded", failure.before, failure.micro_batch,
+                f"Memory ran out on a rank: starting again in micro-batches of {failure.micro_batch}.",
+            )  # fmt: skip
             continue
         if not isinstance(failure, _Died):
             raise failure
-        now = checkpoint.newest_step(folder / "checkpoints")
         left, reached = (LAUNCHES if now > reached else left) - 1, max(now, reached)
         if not left:
             raise TrainingFailed(
@@ -184,13 +179,9 @@ def train(
         )  # fmt: skip
 
 
-def _note_smaller(config: Config, folder: Path, failure: OutOfMemory, events: EventLog) -> None:
-    """Leaves the smaller micro-batch to the ranks that start next; the configuration stays, and with it the draws."""
-    limits.keep(folder, config, failure)
-    events.record(
-        checkpoint.newest_step(folder / "checkpoints"), "oom_sharded", failure.before, failure.micro_batch,
-        f"Memory ran out on a rank: starting again in micro-batches of {failure.micro_batch}.",
-    )  # fmt: skip
+def _numbers(place: Path, kind: str) -> set[int]:
+    """Returns the ranks that left a file of this kind."""
+    return {int(path.stem.partition("-")[2]) for path in place.glob(f"{kind}-*.json")}
 
 
 class _Died(Exception):
@@ -294,7 +285,7 @@ class _Launch:
 
     def _is_settled(self, place: Path) -> bool:
         """Says whether it is known which rank ended all: one with an error of its own, or one gone without an error."""
-        if any(not words["lost"] for words in endings.read_words(place)):
+        if any(not words["lost"] for words in failures.read_words(place)):
             return True
         self._look_for_ranks()
         gone = set()
@@ -303,10 +294,7 @@ class _Launch:
                 if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                     continue
             gone.add(number)
-        spoke = {
-            int(path.stem.partition("-")[2]) for kind in ("done", "failed") for path in place.glob(f"{kind}-*.json")
-        }
-        self._gone = gone - spoke
+        self._gone = gone - _numbers(place, "done") - _numbers(place, "failed")
         return bool(self._gone)
 
     def _look_for_ranks(self) -> None:
@@ -326,7 +314,7 @@ class _Launch:
             if all((place / f"ended-{number}").exists() for number in self._gone):
                 break
             time.sleep(0.01)
-        first = self._gone & endings.failed(place)  # not those that torchrun ended in the meantime because of it
+        first = self._gone & failures.failed(place)  # not those that torchrun ended in the meantime because of it
         if first or self._agent.poll() is not None:
             self._gone = first
 
@@ -349,24 +337,24 @@ class _Launch:
                 process.kill()
 
     def _verdict(self, place: Path) -> Exception | None:
-        words = endings.read_words(place)
+        words = failures.read_words(place)
         assert self._agent
         if not words and self._agent.returncode == 0:
             return None
         if self._signals:
             raise KeyboardInterrupt
         causes = sorted((error for error in words if not error["lost"]), key=lambda error: error["time"])
-        done = {int(path.stem.partition("-")[2]) for path in place.glob("done-*.json")}
         # Without any words a rank was seen to be gone before the others noticed.
-        unseen = self._gone or endings.failed(place)
-        silent = set(range(self.count)) - {error["rank"] for error in words} - done if words else unseen
+        silent = self._gone or failures.failed(place)
+        if words:
+            silent = set(range(self.count)) - {error["rank"] for error in words} - _numbers(place, "done")
         if causes:
-            return endings.error_of(causes[0])
+            return failures.error_of(causes[0])
         if self._hung:
             return _Died(self._hung)
         if silent:
             late = any(re.search("[Tt]imed out", error["text"]) for error in words)
-            return _Died(f"Rank {min(silent)} hung." if late else endings.ending_of(place, min(silent)))
+            return _Died(f"Rank {min(silent)} hung." if late else failures.ending_of(place, min(silent)))
         return _Died(f"The ranks lost each other. {words[0]['text'].splitlines()[0]}" if words else "torchrun ended.")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

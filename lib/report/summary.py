@@ -5,9 +5,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
-from lib.config.files import read_bytes
+from lib import untrusted
 from lib.errors import printable
 from lib.machine import disk
 from lib.text import aligned
@@ -45,7 +45,7 @@ class Summary:
     stopped_early: dict[str, Any] = field(default_factory=dict)  # "evaluations" without gain, and the "text" on it
     world_size: int = 1
     samples_seen: list[int] = field(default_factory=list)  # by each rank, in this session
-    limit: dict[str, Any] = field(default_factory=dict)  # of the next session's micro-batch: see launch.smaller
+    limit: dict[str, Any] = field(default_factory=dict)  # of the next session's micro-batch: see launch.failures
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
 
     def is_done(self, max_steps: int, stop_after: int) -> bool:
@@ -72,12 +72,13 @@ class Summary:
         has its default, and one that this version does not know is left out.
         """
         try:
-            values = json.loads(read_bytes(folder / FILE, _MOST_BYTES))
-            known = {f.name: values[f.name] for f in fields(cls) if _fits(values.get(f.name), f.type)}
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+            values = untrusted.objects(untrusted.read(folder / FILE, _MOST_BYTES))
+        except (OSError, ValueError):
             return None
+        kinds = {f.name: f.type for f in fields(cls)} | dict.fromkeys(("metrics", "baseline"), dict)
+        known = {n: values[n] for n, kind in kinds.items() if n in values and untrusted.fits(values[n], kind)}
         for name in {"metrics", "baseline"} & known.keys():
-            numbers = {n: v for n, v in known[name].items() if v is None or _fits(v, float)}
+            numbers = {n: v for n, v in known[name].items() if untrusted.fits(v, float | None)}
             known[name] = {printable(n): math.nan if value is None else value for n, value in numbers.items()}
         return cls(**{"run": folder.name, "task": "", **known}) if "reason" in known else None
 
@@ -89,17 +90,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _fits(value: object, declared: Any) -> bool:
-    """Says whether a value of JSON has the type that a field declares; null never has."""
-    if get_origin(declared) is Literal:
-        return value in get_args(declared)
-    kinds = [get_origin(kind) or kind for kind in get_args(declared) or [declared]]
-    if get_origin(declared) in (dict, list):
-        kinds = [get_origin(declared)]
-    kinds += [int] if float in kinds else []
-    return value is not None and not isinstance(value, bool) and isinstance(value, tuple(kinds))
 
 
 def results(summary: Summary) -> str:

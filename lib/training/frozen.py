@@ -1,10 +1,7 @@
-"""Which frozen weights a run leaves out of its checkpoints, and the number formats of what is frozen and trained."""
+"""Selects frozen weights that checkpoints omit; sets dtypes."""
 
-import contextlib
-import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -13,10 +10,10 @@ from lib.checkpoint import frozen, weights
 from lib.checkpoint.saver import Saver
 from lib.config import Config
 from lib.errors import BadInput
+from lib.machine import published
 from lib.ranks import sharding
 from lib.task import Task
-from lib.training import learned
-from lib.training.order import INITIALISE, mix
+from lib.task.published import located
 from lib.training.precision import Precision
 
 _HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -60,55 +57,24 @@ def set_types(model: nn.Module, config: Config, precision: Precision) -> str:
 
 
 def seals(model: nn.Module, task: Task, config: Config) -> tuple[dict[str, str], frozenset[str]]:
-    """Returns the seals of what a new run leaves out of its checkpoints, and the names of what it keeps once of it.
+    """Returns hashes of the frozen weights that checkpoints omit, and the names that the run's folder holds instead.
 
-    What `model()` of another task like this one gives under another seed too comes from a file, or is a constant: its
-    seal is enough. Anything else is kept once, since no seed gives the same bits on every machine. All ranks must call
-    this.
+    `model()` loads the weights of a published file again, so their hash is enough. All ranks must call this.
     """
     options = config.checkpoint
     parameters = frozen.parameters(model)
     if options.frozen == "save" or not parameters or not (options.keep_last or options.keep_best):
         return {}, frozenset()
     sealed = {name: frozen.seal(value) for name, value in parameters.items()}
-    again = _made_again(model, task, config) if ranks.is_first() else {}
-    once = [n for n, known in sealed.items() if n not in again or frozen.seal(again[n], known) != known]
-    return sealed, frozenset(ranks.from_first(once))
+    files = _published(task, {text.partition(" ")[0] for text in sealed.values()}) if ranks.is_first() else set()
+    return sealed, frozenset(ranks.from_first([name for name, text in sealed.items() if text not in files]))
 
 
-def _made_again(model: nn.Module, task: Task, config: Config) -> Mapping[str, nn.Parameter]:
-    """Returns the frozen parameters of a second model, made under another seed; none where it cannot be made.
-
-    Another task makes it, so that what `model()` keeps on the run's own task (a teacher) stays that of the first model.
-    Parameters that both models share, because the code keeps them, say nothing on where they come from.
-    """
-    with _other_seed(config):
-        try:
-            other = type(task)(config, task.source)
-            other.step, other.published = task.step, task.published
-            if values := learned.of(task):
-                other.take_learned(values)
-            again = frozen.parameters(other.model())
-        except Exception:  # it needs what datasets() leaves on the task, say
-            return {}
-    shared = {id(parameter) for parameter in model.parameters()}
-    return {name: parameter for name, parameter in again.items() if id(parameter) not in shared}
-
-
-@contextlib.contextmanager
-def _other_seed(config: Config) -> Iterator[None]:
-    """Seeds everything that a model may be drawn from in another way than the run does, and puts it back afterwards."""
-    states = random.getstate(), np.random.get_state()
-    seed = mix(INITIALISE, config.seed, 1)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
+def _published(task: Task, kinds: set[str]) -> set[str]:
+    """Returns hashes of the tensors in the published files that `Task.pretrained` took, in each of the types."""
+    places = [located(name, download=False) for name, taken in task.published.items() if "config" in taken]
+    folders = [place[1] for place in places if place]
+    return {frozen.seal(v, kind) for folder in folders for v in published.read(folder).values() for kind in kinds}
 
 
 def unsaved(model: nn.Module, saved: checkpoint.Checkpoint | None, note: Callable[[str], None]) -> str:

@@ -37,10 +37,9 @@ from lib.training import data
 from lib.training.order import Order
 from lib.training.state import new_state
 from lib.training.step import optimizer_step
-from tests.bench.record import head
+from tests.bench.record import head, publish
 from tests.conftest import ROOT
 
-RECORD = Path(__file__).with_name("records") / "nodes.json"
 MIB = 2**20
 SIZES = (1, 4, 16, 64)  # MiB of gradients
 RANKS = (1, 2, 4, 8, 16, 32, 64)
@@ -189,8 +188,7 @@ def main() -> None:
             "by_ranks, from these measurements and not measured": computed(alone, gradient, fixed, 1 / float(slope)),
         },
     }  # fmt: skip
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record, indent=1))
+    publish("nodes", record)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ Other training tools (peers.py) are timed in the same turns where they are insta
 import contextlib
 import gc
 import io
-import json
 import os
 import statistics
 import tempfile
@@ -35,9 +34,8 @@ from lib.training.loop import train
 from lib.training.session import Session
 from lib.training.state import new_state
 from tests.bench.peers import PEERS, loader_of
-from tests.bench.record import head
+from tests.bench.record import head, publish
 
-RECORD = Path(__file__).with_name("records") / "overhead.json"
 WARM_UP = 20  # steps before the clock starts
 LOG_EVERY = 50  # as in configs/graphmer_small.yaml; a row takes about 0.2 ms
 GOALS = {"0.4 ms": 1.02, "50 ms": 1.01}
@@ -187,8 +185,7 @@ def main() -> None:
         "load_average_before": load,
         "steps": {name: measure(name) for name in SIZES},
     }
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record))
+    publish("overhead", record)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 Each is a fresh process, imports included. Figures go to records/planner.json.
 """
 
-import json
 import resource
 import statistics
 import subprocess
@@ -13,11 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from tests.bench.record import head
+from tests.bench.record import head, publish
 from tests.planner.test_readings import errors
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORD = Path(__file__).with_name("records") / "planner.json"
 REPEATS = 5
 COMMANDS = {
     # one trace: the whole slot fits
@@ -46,8 +44,7 @@ def main() -> None:
             "errors": {name: round(error, 4) for name, error in readings.items()},
         },
     }
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record, indent=1))
+    publish("planner", record)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ A checkpoint of `configs/graphmer.yaml` with AdamW's moments is written once; th
 model, verify the checkpoint and load it. Figures go to records/resume.json.
 """
 
-import json
 import statistics
 import subprocess
 import sys
@@ -19,10 +18,9 @@ import torch
 from lib import checkpoint
 from lib.task import find_task, load_config
 from lib.training.state import State, new_state, restore_state, state_tensors
-from tests.bench.record import head
+from tests.bench.record import head, publish
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORD = Path(__file__).with_name("records") / "resume.json"
 REPEATS = 5
 
 
@@ -69,8 +67,7 @@ def main() -> None:
         "checkpoint_bytes": size,
         "seconds": {"median": statistics.median(seconds), "worst": max(seconds), "all": seconds},
     }
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record, indent=1))
+    publish("resume", record)
 
 
 if __name__ == "__main__":

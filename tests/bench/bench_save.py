@@ -7,7 +7,6 @@ writer thread works, as training does. Beside it a plain torch.save of the same 
 """
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -21,9 +20,8 @@ from lib import checkpoint
 from lib.checkpoint.retention import Retention
 from lib.checkpoint.saver import Saver
 from lib.config import Checkpoint
-from tests.bench.record import head
+from tests.bench.record import head, publish
 
-RECORD = Path(__file__).with_name("records") / "save.json"
 PARAMETERS, SAVES = 80_000_000, 10
 GOALS = {"median_seconds": 0.12, "worst_seconds": 0.25, "resume_seconds": 15}
 
@@ -125,8 +123,7 @@ def main() -> None:
         }
     finally:
         shutil.rmtree(folder)
-    RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-    print(json.dumps(record, indent=1))
+    publish("save", record)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,14 @@ in a hundred three times as long; saves take 0.2 to 20 s and vary by 30 %, one i
 packaging likewise. Figures go to records/session.json.
 """
 
-import json
 import random
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 from lib.training import session as sessions
 from lib.training.session import Session
-from tests.bench.record import head
+from tests.bench.record import head, publish
 
-RECORD = Path(__file__).with_name("records") / "session.json"
 SESSIONS = 10_000
 MINUTES = 30
 MARGIN_SECONDS = 120.0
@@ -87,8 +84,7 @@ def main() -> None:
         "late_with_a_margin_of_60": sum(seconds < 0 for seconds in short),
         "seconds": round(time.perf_counter() - begin, 1),
     }
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record, indent=1))
+    publish("session", record)
 
 
 if __name__ == "__main__":

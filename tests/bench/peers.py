@@ -1,9 +1,8 @@
 """The loops of other training tools around the same model, optimizer and batches, for bench_overhead.
 
-Each is set up as lean as its documentation allows: on the CPU, no checkpoint, no progress bar, no evaluation, a loss
-logged every `log_every_steps`. Where a choice was left, it is the faster one for the peer: what runs in the user's own
-code sets the learning rate as the bare loop does, without a scheduler object, and touches the log only in steps that
-are logged. None of them does what ours does in that time (sampler, deadline, guard against running out of memory).
+Each is as lean as its documentation allows: CPU, no checkpoint, no progress bar, no evaluation, a loss logged every
+`log_every_steps`. Choices favour the peer: the user's own code sets the learning rate without a scheduler object, and
+touches the log only in logged steps. None does what ours does in that time (sampler, deadline, memory guard).
 """
 
 import contextlib
@@ -61,17 +60,11 @@ def transformers_loop(task: Task, config: Config) -> None:
     # Trainer takes no learning rate without a scheduler
     schedule = LambdaLR(state.optimizer, lambda step: optimization.learning_rate(config, step) / config.optimizer.lr)
     with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            output_dir=folder,
-            max_steps=config.training.max_steps,
-            max_grad_norm=config.training.clip_norm,
-            logging_steps=config.training.log_every_steps,
-            logging_nan_inf_filter=False,  # a check in every step that the bare loop lacks as well
-            use_cpu=True,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        )
+        arguments = TrainingArguments(  # the filter would be a check in every step that the bare loop lacks as well
+            output_dir=folder, max_steps=config.training.max_steps, max_grad_norm=config.training.clip_norm,
+            logging_steps=config.training.log_every_steps, logging_nan_inf_filter=False, use_cpu=True,
+            save_strategy="no", report_to="none", disable_tqdm=True,
+        )  # fmt: skip
         Timed(state.model, arguments, optimizers=(state.optimizer, schedule)).train()
 
 
@@ -98,18 +91,14 @@ def lightning_loop(task: Task, config: Config) -> None:
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
-        lightning.Trainer(
-            accelerator="cpu",
-            devices=1,
-            max_epochs=1,
-            gradient_clip_val=config.training.clip_norm,
-            logger=CSVLogger(folder, flush_logs_every_n_steps=config.training.log_every_steps),
-            log_every_n_steps=config.training.log_every_steps,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
+        every = config.training.log_every_steps
+        trainer = lightning.Trainer(
+            accelerator="cpu", devices=1, max_epochs=1, gradient_clip_val=config.training.clip_norm,
+            logger=CSVLogger(folder, flush_logs_every_n_steps=every), log_every_n_steps=every,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
             use_distributed_sampler=False,
-        ).fit(Timed(), loader_of(task, config))
+        )  # fmt: skip
+        trainer.fit(Timed(), loader_of(task, config))
 
 
 def ignite_loop(task: Task, config: Config) -> None:
@@ -127,11 +116,9 @@ def ignite_loop(task: Task, config: Config) -> None:
         optimizer.zero_grad()
         return loss.detach()
 
-    def log(engine):
-        print(engine.state.iteration, engine.state.output.item())
-
     engine = Engine(update)
-    engine.add_event_handler(Events.ITERATION_COMPLETED(every=config.training.log_every_steps), log)
+    logged = Events.ITERATION_COMPLETED(every=config.training.log_every_steps)
+    engine.add_event_handler(logged, lambda engine: print(engine.state.iteration, engine.state.output.item()))
     engine.run(loader_of(task, config), max_epochs=1)
 
 

@@ -28,7 +28,6 @@ MEASURED = {
     "kaggle_image": "tests/notebooks/kaggle-image.txt",
     "legal": "workloads/legal",
     "legal_counting": "workloads/legal",
-    "live": "lib/report/live.py lib/report/chart.py",
     "nodes": "lib/ranks lib/training/step.py",
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
     "overhead": "lib/training lib/report",
@@ -79,6 +78,12 @@ def outdated() -> list[str]:
 
 def write(path: Path, record: dict) -> None:
     path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+
+
+def publish(name: str, record: dict) -> None:
+    """Writes the record of this name, and prints it."""
+    write(RECORDS / f"{name}.json", record)
+    print(json.dumps(record, indent=1))
 
 
 def runs_of(path: Path) -> dict[str, Any]:

@@ -1,15 +1,12 @@
 """A checkpoint is whole or absent, verified on load, and the one before is used when it is damaged."""
 
-import errno
 import json
-import os
 import shutil
 
 import pytest
 import torch
 
 from lib import checkpoint
-from lib.machine import disk
 
 
 def put(folder, step, value=1.0):
@@ -45,37 +42,6 @@ def test_any_damage_is_found_and_the_one_before_is_used(tmp_path, name, damage):
     assert len(passed_over) == 1 and "step-00000002 is damaged" in passed_over[0]
 
 
-def test_leftovers_of_a_killed_save_are_never_taken_for_a_checkpoint(tmp_path):
-    put(tmp_path, 1)
-    (tmp_path / "step-00000002.tmp").mkdir()
-    (tmp_path / "step-00000003.del").mkdir()
-    (tmp_path / "step-00000004").write_text("a file")
-    assert checkpoint.steps(tmp_path) == [1]
-    put(tmp_path, 2)
-    assert checkpoint.steps(tmp_path) == [1, 2]
-
-
-class FailingAt(disk.Disk):
-    """A disk on which one kind of operation fails."""
-
-    def __init__(self, name, number):
-        def fail(*_):
-            raise OSError(number, os.strerror(number))
-
-        setattr(self, name, fail)
-
-
-@pytest.mark.parametrize("operation", ["mkdir", "create", "write", "sync", "sync_folder", "rename"])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_a_failing_operation_leaves_the_others_and_no_rest(tmp_path, monkeypatch, operation, number):
-    put(tmp_path, 1)
-    monkeypatch.setattr(disk, "calls", FailingAt(operation, number))
-    with pytest.raises(checkpoint.CheckpointNotSaved, match=f"step 2 was not saved in .*{os.strerror(number)}"):
-        put(tmp_path, 2)
-    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
-    assert checkpoint.load_newest(tmp_path)[0].step == 1
-
-
 def test_a_newer_format_is_refused_with_its_number_and_left_as_it_is(tmp_path):
     path = put(tmp_path, 1) / "manifest.json"
     manifest = json.loads(path.read_text())
@@ -98,18 +64,6 @@ def test_a_checkpoint_under_the_name_of_another_step_is_damaged(tmp_path):
     put(tmp_path, 1).rename(tmp_path / "step-00000009")
     with pytest.raises(checkpoint.DamagedCheckpoint, match="manifest is that of step 1"):
         checkpoint.load(tmp_path / "step-00000009")
-
-
-def test_there_is_no_pickle_in_a_checkpoint(tmp_path):
-    for file in put(tmp_path, 1).iterdir():
-        assert file.suffix in {".json", ".safetensors"}
-
-
-def test_saving_a_step_again_replaces_it(tmp_path):
-    put(tmp_path, 1, 1.0)
-    put(tmp_path, 1, 3.0)
-    assert float(checkpoint.load_newest(tmp_path)[0].tensors["model"]["w"][0, 0]) == 3.0
-    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
 
 
 def test_a_replaced_checkpoint_counts_until_the_new_one_is_in_place(tmp_path):
@@ -171,15 +125,3 @@ def test_every_type_and_shape_comes_back_as_the_library_reads_it(tmp_path, dtype
     assert loaded.keys() == group.keys()
     for name, value in group.items():
         assert loaded[name].dtype == value.dtype and torch.equal(loaded[name].float(), value.float())
-
-
-def test_a_group_may_be_missing_or_empty(tmp_path):
-    assert checkpoint.load(checkpoint.save(tmp_path, 1, {"model": {}}, {})).tensors == {"model": {}}
-    assert checkpoint.load(checkpoint.save(tmp_path, 2, {}, {})).tensors == {}
-
-
-def test_a_type_that_cannot_be_held_is_named(tmp_path):
-    with pytest.raises(TypeError, match="tensor w is of torch.complex128"):
-        checkpoint.save(tmp_path, 1, {"model": {"w": torch.zeros(2, dtype=torch.complex128)}}, {})
-
-

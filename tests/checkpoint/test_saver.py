@@ -8,15 +8,14 @@ import threading
 import pytest
 import torch
 
-from lib import checkpoint, launch
+from lib import checkpoint
 from lib.checkpoint import CheckpointNotSaved
 from lib.checkpoint.retention import Retention
 from lib.checkpoint.saver import Saver
 from lib.config import Checkpoint
 from lib.errors import TrainingFailed
 from lib.machine import disk
-from lib.machine.disk import Disk, remove_tree
-from lib.report.summary import Summary
+from lib.machine.disk import Disk
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -123,26 +122,6 @@ def test_weights_that_changed_within_a_step_are_never_taken_for_the_copied_ones(
     assert float(best.tensors["model"]["w"][0, 0]) == 1
 
 
-def test_prepared_buffers_are_the_ones_that_are_used(tmp_path):
-    saver = make(tmp_path)
-    saver.prepare(weights(1))
-    saver.wait()
-    addresses = {key: value.data_ptr() for key, value in saver._buffers.items()}
-    saver.prepare(weights(1))
-    saver.save("checkpoints", 1, weights(3), {})
-    saver.wait()
-    assert addresses and addresses == {key: value.data_ptr() for key, value in saver._buffers.items()}
-    assert float(loaded(tmp_path, 1).tensors["model"]["w"][0, 0]) == 3
-
-
-def test_tensors_of_another_shape_get_buffers_of_their_own(tmp_path):
-    saver = make(tmp_path)
-    saver.save("checkpoints", 1, weights(1), {})
-    saver.save("checkpoints", 2, {"model": {"w": torch.ones(2, dtype=torch.int64)}}, {})
-    saver.wait()
-    assert loaded(tmp_path, 2).tensors["model"]["w"].tolist() == [1, 1] and "b" not in loaded(tmp_path, 2).tensors
-
-
 def test_a_failed_save_warns_at_the_next_one_and_raises_when_it_was_the_last(tmp_path, monkeypatch, capsys):
     saver = make(tmp_path)
     monkeypatch.setattr(disk, "calls", Full("step-00000001"))
@@ -159,17 +138,6 @@ def test_a_failed_save_warns_at_the_next_one_and_raises_when_it_was_the_last(tmp
     saver.wait()
 
 
-def test_an_error_that_passes_costs_nothing(tmp_path, monkeypatch):
-    faulty = Full("model.safetensors", errno.EIO)
-    monkeypatch.setattr(disk, "calls", faulty)
-    original = remove_tree
-    monkeypatch.setattr(disk, "remove_tree", lambda path: (setattr(faulty, "part", "nothing"), original(path)))
-    saver = make(tmp_path)
-    saver.save("checkpoints", 1, weights(1), {})
-    saver.wait()
-    assert checkpoint.load_newest(tmp_path / "checkpoints")[0].step == 1 and faulty.part == "nothing"
-
-
 def test_what_is_no_fault_of_the_disk_is_raised(tmp_path, monkeypatch):
     saver = make(tmp_path)
     monkeypatch.setattr(checkpoint, "write", lambda *_: 1 / 0)
@@ -178,45 +146,7 @@ def test_what_is_no_fault_of_the_disk_is_raised(tmp_path, monkeypatch):
         saver.save("checkpoints", 2, weights(1), {})
 
 
-def test_the_clock_is_told_how_long_the_whole_save_took(tmp_path, gate):
-    told = []
-    saver = Saver(tmp_path, Retention(tmp_path, KEEP), told.append)
-    saver.save("checkpoints", 1, weights(1), {})
-    threading.Timer(0.3, gate.open.set).start()
-    saver.wait()
-    assert len(told) == 1 and told[0] > 0.25
-
-
 # --- in a run ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_training_goes_on_when_a_save_fails_and_ends_the_same(toy, tmp_path, monkeypatch, capsys, number):
-    launch.train(toy({"output_dir": str(tmp_path / "whole")}))
-    monkeypatch.setattr(disk, "calls", Full("checkpoints/step-00000006", number))
-    assert launch.train(toy()).reason == "completed"
-    assert "Warning: The checkpoint of step 6 was not saved" in capsys.readouterr().out
-    assert checkpoint.steps(tmp_path / "runs" / "toy" / "checkpoints") == [9, 12]
-    one, other = (checkpoint.path_of(tmp_path / n / "toy" / "checkpoints", 12) for n in ("whole", "runs"))
-    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-
-
-def test_a_last_save_that_fails_is_an_error_that_says_so_and_running_again_mends_it(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "calls", Full("checkpoints/step-00000012"))
-    with pytest.raises(TrainingFailed, match=r"step 12 was not saved.*the last save of the session"):
-        launch.train(toy())
-    assert Summary.read(tmp_path / "runs" / "toy").step == 9
-    monkeypatch.setattr(disk, "calls", Disk())
-    assert launch.train(toy()).step == 12
-
-
-def test_best_weights_that_could_not_be_saved_end_no_run(toy, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(disk, "calls", Full("/best/"))
-    assert launch.train(toy()).reason == "completed"
-    out = capsys.readouterr().out
-    assert "are skipped" in out and "Testing the weights of step 12" in out
-
-
 
 
 # --- memory that runs out ---------------------------------------------------------------------------------------------
@@ -234,40 +164,9 @@ def full_memory(monkeypatch, *calls):
     monkeypatch.setattr(torch.Tensor, "copy_", copy)
 
 
-def test_a_copy_for_which_memory_runs_out_once_is_made_again(tmp_path, monkeypatch):
-    full_memory(monkeypatch, 2)
-    saver = make(tmp_path)
-    saver.save("checkpoints", 1, weights(1), {})
-    saver.wait()
-    assert all(float(value.unique()) == 1 for value in loaded(tmp_path, 1).tensors["model"].values())
-
-
-def test_a_save_for_which_there_is_no_memory_is_left_out_with_a_warning(tmp_path, monkeypatch, capsys):
-    full_memory(monkeypatch, 1, 2)
-    saver = make(tmp_path)
-    saver.save("checkpoints", 1, weights(1), {})
-    saver.save("checkpoints", 2, weights(2), {})
-    saver.wait()
-    warning = "Warning: The checkpoint of step 1 was not saved: there was no memory for a copy of it."
-    assert warning in capsys.readouterr().out and checkpoint.steps(tmp_path / "checkpoints") == [2]
-    assert all(float(value.unique()) == 2 for value in loaded(tmp_path, 2).tensors["model"].values())
-
-
 def test_a_last_save_for_which_there_is_no_memory_is_an_error_of_the_session(tmp_path, monkeypatch):
     full_memory(monkeypatch, 1, 2)
     saver = make(tmp_path)
     saver.save("checkpoints", 1, weights(1), {})
     with pytest.raises(TrainingFailed, match="no memory for a copy .* was the last save of the session"):
         saver.finish()
-
-
-def test_buffers_that_cannot_be_prepared_are_made_by_the_save(tmp_path, monkeypatch, capfd):
-    original = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
-    saver = make(tmp_path)
-    saver.prepare(weights(1))
-    saver.wait()
-    monkeypatch.setattr(torch, "empty", original)
-    saver.save("checkpoints", 1, weights(1), {})
-    saver.wait()
-    assert checkpoint.steps(tmp_path / "checkpoints") == [1] and "Traceback" not in capfd.readouterr().err

@@ -63,5 +63,3 @@ def test_pickled_weights_are_never_opened(tmp_path):
     (tmp_path / "fake.safetensors").write_bytes((tmp_path / "w.pth").read_bytes())
     with pytest.raises(BadInput, match="cannot be read"):
         weights.read(tmp_path / "fake.safetensors")
-
-

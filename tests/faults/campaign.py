@@ -12,10 +12,9 @@ from pathlib import Path
 
 import torch
 
-from tests.bench.record import head
-from tests.faults import flips, power, runs
-
-RECORD = Path(__file__).parents[1] / "bench" / "records" / "faults.json"
+from lib import checkpoint
+from tests.bench.record import RECORDS, head, write
+from tests.faults import power, runs
 
 
 def main() -> None:
@@ -34,7 +33,7 @@ def main() -> None:
         record |= {name: {**counts, "seconds": seconds} for name, counts in figures.items()}
         print(json.dumps(figures), flush=True)
     if not fast:
-        RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        write(RECORDS / "faults.json", record)
 
 
 def operations(base: Path, fast: bool) -> dict:
@@ -47,7 +46,30 @@ def kills(base: Path, fast: bool) -> dict:
 
 
 def bits(base: Path, fast: bool) -> dict:
-    return flips.bit_flips(base, stride=37 if fast else 1)
+    """Flips every bit of a checkpoint, one at a time; loading must notice each."""
+    tensors = {
+        "model": {"weight": torch.arange(6.0).reshape(2, 3), "bias": torch.ones(2, dtype=torch.float16)},
+        "optimizer": {"exp_avg/weight": torch.rand(2, 3), "step/weight": torch.tensor(7.0)},
+    }
+    path = checkpoint.save(base, 1, tensors, {"kept_best": [], "scaler": {}, "micro_batch": 8})
+    checkpoint.load(path)
+    tried = noticed = size = 0
+    for file in sorted(path.iterdir()):
+        whole = file.read_bytes()
+        size += len(whole)
+        for bit in range(0, 8 * len(whole), 37 if fast else 1):
+            flipped = bytearray(whole)
+            flipped[bit // 8] ^= 1 << bit % 8
+            file.write_bytes(flipped)
+            tried += 1
+            try:
+                checkpoint.load(path)
+            except checkpoint.DamagedCheckpoint:
+                noticed += 1
+        file.write_bytes(whole)
+    checkpoint.load(path)
+    assert noticed == tried, f"{tried - noticed} of {tried} flips were not found"
+    return {"bit flips": {"bytes": size, "tried": tried, "found": noticed}}
 
 
 def losses(base: Path, fast: bool) -> dict:

@@ -1,14 +1,13 @@
-"""The campaign below Python: faults at operations on the disk as the C library sees them, whoever asks for them.
+"""Injects faults into disk operations as the C library sees them.
 
     python -m tests.faults.disk_calls                                        all of it; part of `make faults`
     python -m tests.faults.disk_calls --run toy --mode kill --stride 7       a part of it, which is printed and not kept
     python -m tests.faults.disk_calls --fast                                 a sample, in seconds
 
 At every operation of the toy run, and at drawn ones of two real workloads, a run is killed, its write torn, or its disk
-full or broken; it is then started again, twice at most. It has borne the fault if its folder and its archive end in
-the bytes of the undisturbed run and no start hung, printed a raw traceback or ended with another code than 0, 1, 2, 75
-or 130. Figures go to tests/bench/records/faults_libc.json. What a campaign has tried lies in .cache/faults until it is
-complete, so that one that was interrupted goes on; other code begins anew.
+full or broken; then it is started again, twice at most. A fault is borne if folder and archive end in the bytes of the
+undisturbed run, and no start hangs, prints a raw traceback or ends with another code than 0, 1, 2, 75 or 130. Figures
+go to tests/bench/records/faults_libc.json. An interrupted campaign resumes from .cache/faults; other code begins anew.
 """
 
 import argparse
@@ -174,33 +173,27 @@ def run(kept: Path, library: Path, chosen: list[Choice], processes: int) -> list
     (kept / "trials.json").write_text(json.dumps(chosen), "utf-8")
     wanted = set(chosen)
 
-    def found() -> list[dict]:
+    def made() -> list[dict]:
         return [each for each in results(kept) if (each["run"], each["mode"], each["number"]) in wanted]
 
-    before = len(found())
-    begin = shown = time.monotonic()
-    print(f"{len(chosen):,} faults, {before:,} of them tried before.", flush=True)
+    print(f"{len(chosen):,} faults, {len(made()):,} of them tried before.", flush=True)
     workers = [_start(kept, library, "trials", part, processes) for part in range(processes)]
-    said: set[str] = set()
+    named: set[str] = set()
     try:
         while any(worker.poll() is None for worker in workers):
-            time.sleep(1)
-            made = found()
-            for each in sorted({_describe(each) for each in made if each["why"]} - said):
-                print(f"NOT BORNE: {each}", flush=True)
-                said.add(each)
-            if time.monotonic() - shown > 30 and len(made) > before:
-                shown = time.monotonic()
-                minutes = (shown - begin) / (len(made) - before) * (len(chosen) - len(made)) / 60
-                print(f"{len(made):,} of {len(chosen):,} tried, {len(said)} not borne.", end=" ")
-                print(f"{minutes:.0f} minutes left.", flush=True)
+            time.sleep(30)
+            trials = made()
+            for text in sorted({_describe(each) for each in trials if each["why"]} - named):
+                print(f"NOT BORNE: {text}", flush=True)
+                named.add(text)
+            print(f"{len(trials):,} of {len(chosen):,} tried, {len(named)} not borne.", flush=True)
     finally:
         for worker in workers:
             worker.terminate()
             worker.wait()
     if any(worker.returncode for worker in workers):
-        raise SystemExit("A process that made trials ended before all were made; see above. Start again: it goes on.")
-    return found()
+        raise SystemExit("A process that made trials ended before all were made; see above. Start again: it resumes.")
+    return made()
 
 
 def results(kept: Path) -> list[dict]:
@@ -220,29 +213,25 @@ def _describe(each: dict) -> str:
 # --- what came of it --------------------------------------------------------------------------------------------------
 
 
-def count(found: list[dict], surveys: dict[str, dict]) -> dict:
-    """Figures for each run: its operations, and for each mode those tried and borne; what was not borne, by name."""
+def count(trials: list[dict], surveys: dict[str, dict]) -> dict:
+    """Returns figures for each run: its operations, and for each mode those tried and borne; names those not borne."""
+    met = [each for each in trials if each["operation"]]
     figures: dict[str, dict] = {}
     for run, survey in surveys.items():
         modes = {}
         for mode in KINDS:
-            tried = [each for each in found if each["run"] == run and each["mode"] == mode and each["operation"]]
-            if tried:
+            if tried := [each for each in met if (each["run"], each["mode"]) == (run, mode)]:
                 modes[mode] = {
-                    "tried": len(tried),
-                    "borne": sum(not each["why"] for each in tried),
+                    "tried": len(tried), "borne": sum(not each["why"] for each in tried),
                     "by starts needed": dict(sorted(Counter(str(each["reruns"] + 1) for each in tried).items())),
                     "seconds": round(sum(each["seconds"] for each in tried)),
-                }
+                }  # fmt: skip
         figures[run] = {"operations": _operations(survey["operations"]), "seconds": survey["seconds"], **modes}
-    met = [each for each in found if each["operation"]]
     return {
-        "runs": figures,
-        "tried": len(met),
-        "borne": sum(not each["why"] for each in met),
-        "ended before the operation": len(found) - len(met),
-        "not borne": [_describe(each) for each in found if each["why"]],
-    }
+        "runs": figures, "tried": len(met), "borne": sum(not each["why"] for each in met),
+        "ended before the operation": len(trials) - len(met),
+        "not borne": [_describe(each) for each in trials if each["why"]],
+    }  # fmt: skip
 
 
 def _operations(operations: list[list[str]]) -> dict:

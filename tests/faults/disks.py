@@ -40,10 +40,9 @@ class Counting(Disk):
 
 
 class Faulty(Counting):
-    """Operation `at` fails: "kill" before it, "tear" after half of a write, or an error of the operating system, which
-    passes or, on a full disk, stays.
+    """Operation `at` fails: "kill" before it, "tear" after half of a write, or an error, which stays on a full disk.
 
-    `mark` is a file made when that happens, so that the one who started the run knows that it did.
+    The file `mark` tells the parent process that it happened.
     """
 
     def __init__(self, at: int, fault: str, mark: Path):
@@ -67,35 +66,20 @@ class Faulty(Counting):
 
 
 class Recorder(Disk):
-    """Notes every operation with its data, and lets it happen."""
+    """Notes every operation with its paths and data, and lets it happen."""
 
     def __init__(self):
         self.log: list[tuple] = []
+        for name in OPERATIONS:
+            setattr(self, name, self._noted(name, getattr(super(), name)))
 
-    def mkdir(self, path):
-        self.log.append(("mkdir", path))
-        super().mkdir(path)
+    def _noted(self, name, original):
+        def run(*arguments):
+            if name == "write":
+                _, data, path = arguments
+                self.log.append((name, path, bytes(data)))
+            else:
+                self.log.append((name, *(each for each in arguments if not isinstance(each, int))))  # without handles
+            return original(*arguments)
 
-    def create(self, path):
-        self.log.append(("create", path))
-        return super().create(path)
-
-    def write(self, handle, data, path):
-        self.log.append(("write", path, bytes(data)))
-        super().write(handle, data, path)
-
-    def sync(self, handle, path):
-        self.log.append(("sync", path))
-        super().sync(handle, path)
-
-    def sync_folder(self, path):
-        self.log.append(("sync_folder", path))
-        super().sync_folder(path)
-
-    def rename(self, old, new):
-        self.log.append(("rename", old, new))
-        super().rename(old, new)
-
-    def remove(self, path):
-        self.log.append(("remove", path))
-        super().remove(path)
+        return run

@@ -1,4 +1,4 @@
-"""The end of a run as far as another run of the same configuration must repeat it, byte for byte."""
+"""Digests the files of a finished run that another run of the same configuration must repeat."""
 
 import csv
 import hashlib
@@ -41,30 +41,21 @@ def _members(archive: Path) -> End:
 
 
 def _digest(name: str, content: bytes) -> str:
-    """A digest of a file, without what no second run repeats: speeds, times, memory. A plot need only be there."""
-    if name.endswith("/metrics.csv"):
-        content = _table(content)
-    elif name.endswith("/summary.json"):
-        content = _summary(content)
-    elif "/plots/" in name:
-        content = content[:4]
-    return hashlib.sha256(content).hexdigest()[:16]
+    """Hashes a file without what no second run repeats: speeds, times, memory. A plot need only be there."""
+    try:
+        if name.endswith("/metrics.csv"):
+            content = _table(content)
+        elif name.endswith("/summary.json"):
+            values = json.loads(content)
+            content = json.dumps({key: value for key, value in values.items() if key not in VOLATILE_KEYS}).encode()
+    except (ValueError, AttributeError, csv.Error):  # torn: hashed as it is
+        pass
+    return hashlib.sha256(content[:4] if "/plots/" in name else content).hexdigest()[:16]
 
 
 def _table(content: bytes) -> bytes:
-    """A table without its volatile columns; what cannot be read as one, as it is."""
-    try:
-        header, *rows = csv.reader(io.StringIO(content.decode(), newline=""))
-    except (ValueError, csv.Error):
-        return content
-    kept = [place for place, name in enumerate(header) if name not in VOLATILE_COLUMNS]
-    cells = [[row[i] for i in kept] if len(row) == len(header) else row for row in (header, *rows)]
+    """Returns a table without its volatile columns. Raises ValueError or csv.Error."""
+    header, *rows = csv.reader(io.StringIO(content.decode(), newline=""))
+    columns = [place for place, name in enumerate(header) if name not in VOLATILE_COLUMNS]
+    cells = [[row[i] for i in columns] if len(row) == len(header) else row for row in (header, *rows)]
     return json.dumps([cells, content.endswith(b"\n")]).encode()
-
-
-def _summary(content: bytes) -> bytes:
-    try:
-        values = json.loads(content)
-        return json.dumps({key: value for key, value in values.items() if key not in VOLATILE_KEYS}).encode()
-    except (ValueError, AttributeError):
-        return content

@@ -1,10 +1,8 @@
-"""What `new` writes, as a person uses it: `make faults`, or `python -m tests.faults.examples [KIND ...]`.
+"""Runs the examples that `new` writes: `make faults`, or `python -m tests.faults.examples [KIND ...]`.
 
-Each example is written by the command, trained to its end, and trained again while SIGKILL meets it at random moments
-until it has ended: weights, table, scores and answers must have the same bytes. Its run is planned, its notebook is
-pushed to an imitated Kaggle, and its archive predicts in a folder where nothing else is. Every step is a process of its
-own, started by the command that a person types. The whole of it takes some minutes; figures go to
-tests/bench/records/examples.json.
+Each example is trained whole, and again with SIGKILL at random moments: weights, table, scores and answers must have
+the same bytes. Its run is planned, its notebook is pushed to an imitated Kaggle, and its archive predicts in an empty
+folder. Every step is the command that a user types. Figures go to tests/bench/records/examples.json, after minutes.
 """
 
 import argparse

@@ -1,12 +1,11 @@
-"""Memory that runs out, once, at 60 sites of a run: `make faults`, or `python -m tests.faults.memory [--fast]`.
+"""Runs out of memory once, at 60 sites of a run: `make faults`, or `python -m tests.faults.memory [--fast]`.
 
-Each run of the toy task is forked, so all imports are made once. It must end by itself in the weights of the
-undisturbed run ("borne"), or with a sentence and a smaller micro-batch kept, from which the next start ends in them
-("ended"). The whole of it takes about a minute and keeps its figures in tests/bench/records/out_of_memory.json; --fast
-takes the worst sites and keeps nothing.
+Runs of the toy task are forked. Each must end by itself in the weights of the undisturbed run ("borne"), or with a
+sentence and a smaller micro-batch, from which the next start ends in them ("ended"). Figures go to
+tests/bench/records/out_of_memory.json, after a minute; --fast takes the worst sites and keeps nothing.
 
-Sums in another order round otherwise, and AdamW divides by the root of a moment, which makes small differences larger:
-in 12 steps up to some 1e-5 of a weight. A step that is lost, doubled or done in half differs by 1e-2 and more.
+Sums in another order round otherwise, and AdamW divides by the root of a moment: in 12 steps up to 1e-5 of a weight. A
+step that is lost, doubled or done in half differs by 1e-2 and more.
 """
 
 import argparse
@@ -17,7 +16,6 @@ import shutil
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -25,14 +23,13 @@ import safetensors.torch
 import torch
 import torch._dynamo  # which an optimizer imports anyway: once, before runs are forked
 
-from lib import launch
-from lib.errors import BadInput, TrainingFailed
 from lib.report.metrics import read
 from lib.report.summary import Summary
 from lib.task import load_config
 from lib.training import optimization, step
 from tests.bench.record import RECORDS, head, write
 from tests.conftest import TOY, VOLATILE_COLUMNS
+from tests.faults import runs
 from tests.toy import Net, Toy
 
 RECORD = RECORDS / "out_of_memory.json"
@@ -177,48 +174,26 @@ FAST = [
 
 def train(folder, site=None):
     """Trains in a forked process; returns its exit code, as the command line gives it, or 70 after a traceback."""
-    process = os.fork()
-    if not process:
-        try:
-            log = os.open(folder / "log.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            os._exit(_train(folder, site))
-        except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(70)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
-
-def _train(folder, site):
-    launch.plot = lambda *_: None  # half a second that has nothing to do with memory
-    config = load_config(
-        folder.parent / "toy.yaml",
-        {
+    def run():
+        overrides = {
             "task": f"{__file__}:Buffered", "output_dir": str(folder / "runs"),
             "training.micro_batch": MICRO_BATCH, "training.ema_decay": 0.9, "training.clip_norm": 0.05,
-        },
-    )  # fmt: skip
-    if site:
-        site.put(folder / "ran-out")
-    try:
-        launch.train(config)
-    except (TrainingFailed, BadInput) as error:
-        print(error, flush=True)
-        return 2 if isinstance(error, BadInput) else 1
-    return 0
+        }  # fmt: skip
+        config = load_config(folder.parent / "toy.yaml", overrides)
+        if site:
+            site.put(folder / "ran-out")
+        return runs.train(config)
+
+    return runs.wait(runs.forked(folder, run))
 
 
 def end(folder):
     """Returns the tensors of the last checkpoint, the rows of metrics.csv and the summary's figures."""
     run = folder / "runs" / "toy"
     place = run / "checkpoints" / f"step-{STEPS:08d}"
-    tensors = {
-        f"{path.stem}/{name}": value
-        for path in sorted(place.glob("*.safetensors"))
-        for name, value in safetensors.torch.load_file(path).items()
-    }
+    files = {path.stem: safetensors.torch.load_file(path) for path in sorted(place.glob("*.safetensors"))}
+    tensors = {f"{group}/{name}": value for group, named in files.items() for name, value in named.items()}
     unlike = {"split", "micro_batch", *VOLATILE_COLUMNS}
     rows = {
         f"row {row['step']} {row['split']}/{name}": torch.tensor(float(value))
@@ -297,12 +272,7 @@ def main():
         figures = campaign(Path(temporary), FAST if fast else [])
     print(json.dumps(figures), flush=True)
     if not fast:
-        record = {
-            **head("torch"),
-            **figures,
-            "seconds": round(time.perf_counter() - begin, 1),
-        }
-        write(RECORD, record)
+        write(RECORD, {**head("torch"), **figures, "seconds": round(time.perf_counter() - begin, 1)})
     raise SystemExit(bool(figures["NOT"]))
 
 

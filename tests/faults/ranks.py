@@ -8,11 +8,9 @@ of the undisturbed run. Figures go to tests/bench/records/ranks.json. It takes a
 
 import argparse
 import contextlib
-import datetime
 import io
 import json
 import os
-import platform
 import random
 import signal
 import statistics
@@ -25,22 +23,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import torch
 from jupyter_client.manager import start_new_kernel
 
 from lib import checkpoint
 from lib.ranks import boot
 from tests import several
+from tests.bench.record import RECORDS, head, write
 from tests.conftest import ROOT, TOY
 
-RECORD = Path(__file__).parents[1] / "bench" / "records" / "ranks.json"
+RECORD = RECORDS / "ranks.json"
 SLOW = {
-    "task": f"{several.__file__}:Slow",
-    "run.name": "slow",
-    "training.micro_batch_slots": 2,
-    "training.evaluate_every_steps": 0,
-    "checkpoint.every_steps": 2,
-}
+    "task": f"{several.__file__}:Slow", "run.name": "slow", "training.micro_batch_slots": 2,
+    "training.evaluate_every_steps": 0, "checkpoint.every_steps": 2,
+}  # fmt: skip
 GOAL_SECONDS, HANG_GOAL_SECONDS = 15, 180
 
 
@@ -75,22 +70,10 @@ class Run:
         (agent,) = psutil.Process(self.process.pid).children()
         return agent
 
-    def rank(self, number: int) -> psutil.Process:
-        found = {int(child.environ()["RANK"]): child for child in self.agent().children()}
-        return found[number]
-
-    def ranks(self) -> set[int]:
-        """The numbers of the ranks that are there."""
+    def ranks(self) -> dict[int, psutil.Process]:
         with contextlib.suppress(psutil.Error, KeyError, ValueError):
-            return {int(child.environ()["RANK"]) for child in self.agent().children()}
-        return set()
-
-    def worker(self, number: int) -> psutil.Process | None:
-        """A loader worker of a rank."""
-        with contextlib.suppress(psutil.Error, KeyError, ValueError):
-            below = self.rank(number).children(recursive=True)
-            return next((process for process in below if process.name() == "pt_data_worker"), None)
-        return None
+            return {int(child.environ()["RANK"]): child for child in self.agent().children()}
+        return {}
 
     def log(self) -> str:
         return (self.folder / "log.txt").read_text("utf-8", "replace")
@@ -102,9 +85,6 @@ class Run:
     def check_bytes(self) -> None:
         """Compares with one process that nobody disturbed, and whose steps take no time."""
         config = {**SLOW, "task": f"{ROOT / 'tests' / 'toy.py'}:Toy", "training.max_steps": self.steps}
-        for key in ("training.fully_shard", "training.clip_norm"):
-            if key in self.overrides:
-                config[key] = self.overrides[key]
         with contextlib.redirect_stdout(io.StringIO()):
             several.here(self.folder / "whole", [{"config": config}])
         names = ("model.safetensors", "optimizer.safetensors")
@@ -133,7 +113,7 @@ def deaths(base: Path, fast: bool) -> dict:
     seconds = []
     for _ in range(count):
         time.sleep(draw.uniform(0, 0.5))
-        victim = run.rank(draw.randrange(2))
+        victim = run.ranks()[draw.randrange(2)]
         before, begin = run.newest(), time.perf_counter()
         victim.kill()
         wait(lambda: is_gone(victim), 5, run)  # noqa: B023  called at once
@@ -153,7 +133,7 @@ def hang(base: Path, fast: bool) -> dict:
     """Stops a rank (SIGSTOP), as one that waits for ever looks to the other."""
     run = Run(base / "hang", steps=60)
     run.next_save()
-    run.rank(1).suspend()
+    run.ranks()[1].suspend()
     begin = time.perf_counter()
     wait(lambda: "Rank 1 hung" in run.log(), 300, run)
     found = time.perf_counter() - begin
@@ -172,7 +152,7 @@ def stopped_start(base: Path, fast: bool) -> dict:
     for name, stage in list(moments.items())[: 1 if fast else None]:
         run = Run(base / name.replace(" ", "_"), steps=20)
         wait(lambda: 1 in run.ranks(), 120, run)  # noqa: B023
-        victim = run.rank(1)
+        victim = run.ranks()[1]
         place = Path(victim.environ()["TRAINBOOK_RANK_FOLDER"])
         wait(lambda: boot.read_stage(place, 1) == stage or not stage, 120, run)  # noqa: B023
         victim.suspend()
@@ -191,7 +171,8 @@ def killed_worker(base: Path, fast: bool) -> dict:
     """Kills a loader worker of a rank: the rank loads its data itself from there on, and says why."""
     run = Run(base / "killed_worker", steps=60, **{"data.num_workers": 1})
     run.next_save()
-    run.worker(1).kill()  # type: ignore[union-attr]
+    below = run.ranks()[1].children(recursive=True)
+    next(process for process in below if process.name() == "pt_data_worker").kill()
     begin = time.perf_counter()
     wait(lambda: "RAM was full" in run.log(), 120, run)
     found = time.perf_counter() - begin
@@ -286,21 +267,20 @@ def notebook(base: Path, fast: bool) -> dict:
 
 def shards(base: Path, fast: bool) -> dict:
     """Memory runs out on the second of two ranks with FSDP2: a fresh launch with half the micro-batch."""
-    tight = {"task": f"{several.__file__}:Tight", "training.fully_shard": True, "training.clip_norm": 0}
-    run = Run(base / "shards", 12, **tight)
-    run.end()
-    events = (run.folder / "runs" / "slow" / "events.csv").read_text()
-    assert "oom_sharded,4,2" in events, events
-    return {"launches": 2, "micro_batch": [4, 2], "completed": True}
+    return _smaller(base / "shards", "Tight", **{"training.fully_shard": True, "training.clip_norm": 0})
 
 
 def update(base: Path, fast: bool) -> dict:
     """Memory runs out on the second of two ranks after it changed its weights: a fresh launch with half the size."""
-    run = Run(base / "update", 12, **{"task": f"{several.__file__}:TightUpdate"})
+    return _smaller(base / "update", "TightUpdate")
+
+
+def _smaller(folder: Path, task: str, **overrides: object) -> dict:
+    run = Run(folder, 12, **{"task": f"{several.__file__}:{task}", **overrides})
     run.end()
-    folder = run.folder / "runs" / "slow"
-    assert "oom_sharded,4,2" in (folder / "events.csv").read_text(), run.log()
-    summary = json.loads((folder / "summary.json").read_text())
+    place = run.folder / "runs" / "slow"
+    assert "oom_sharded,4,2" in (place / "events.csv").read_text(), run.log()
+    summary = json.loads((place / "summary.json").read_text())
     assert (summary["reason"], summary["micro_batch"]) == ("completed", 2) and "Traceback" not in run.log()
     return {"launches": 2, "micro_batch": [4, 2], "completed": True}
 
@@ -366,10 +346,8 @@ def two_machines(base: Path, fast: bool) -> dict:
 
 
 def _spread(seconds: list[float]) -> dict:
-    return {
-        "median": round(statistics.median(seconds), 1), "longest": round(max(seconds), 1),
-        "each": [round(each, 1) for each in seconds],
-    }  # fmt: skip
+    each = [round(value, 1) for value in seconds]
+    return {"median": statistics.median(each), "longest": max(each), "each": each}
 
 
 PARTS = (deaths, two_machines, orphans, interrupt, notebook, shards, update, killed_worker, stopped_start, hang)
@@ -382,12 +360,7 @@ def main() -> None:
     options = parser.parse_args()
     parts = {part.__name__: part for part in PARTS}
     chosen = options.parts or [name for name in parts if not (options.fast and name == "hang")]
-    record = {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "platform": platform.system()},
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "load_average_before": round(os.getloadavg()[0], 2),
-    }
+    record = {**head("torch"), "load_average_before": round(os.getloadavg()[0], 2)}
     if options.parts and RECORD.exists():
         record = {**json.loads(RECORD.read_text("utf-8")), **record}
     for name in chosen:
@@ -397,7 +370,7 @@ def main() -> None:
             record[name] = {**figures, "seconds": round(time.perf_counter() - begin, 1)}
         print(json.dumps({name: record[name]}), flush=True)
         if not options.fast:  # after each part, so that one that fails costs no other's figures
-            RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+            write(RECORD, record)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,18 @@ import os
 import random
 import shutil
 import signal
+import sys
 import time
+import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch._dynamo  # which an optimizer imports anyway: once, before runs are forked
 
 from lib import checkpoint, launch
+from lib.config import Config
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import disk as disks
 from lib.machine.disk import Disk
@@ -26,28 +30,39 @@ ATTEMPTS = 20  # starts of one run until it must have ended
 
 
 def fork(folder: Path, overrides: dict, disk: Disk | None = None) -> int:
-    """Starts a run in a process of its own group and returns its id. Forking spares it two seconds of imports."""
+    """Starts a run in a process of its own group and returns its id."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "toy.yaml").write_text(TOY)
+
+    def run() -> int:
+        disks.calls = disk or disks.calls
+        return train(load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), **overrides}))
+
+    return forked(folder, run)
+
+
+def forked(folder: Path, work: Callable[[], int]) -> int:
+    """Does `work` in a forked process, which spares it seconds of imports; its output goes to log.txt in the folder."""
     if process := os.fork():
         return process
+    code = 70
     try:
         os.setsid()
         log = os.open(folder / "log.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        disks.calls = disk or disks.calls
-        code = _train(folder, overrides)
-    except BaseException as error:
-        print(f"{type(error).__name__}: {error}", flush=True)
-        code = 70
-    os._exit(code)
+        torch.set_num_threads(1)
+        code = work()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
-def _train(folder: Path, overrides: dict) -> int:
-    torch.set_num_threads(1)
-    launch.plot = lambda *_: None  # half a second that has nothing to do with checkpoints
-    config = load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), **overrides})
+def train(config: Config) -> int:
+    """Trains without a plot, which takes half a second; returns the exit code of the command line."""
+    launch.plot = lambda *_: None
     try:
         launch.train(config)
     except (TrainingFailed, BadInput) as error:

@@ -68,31 +68,13 @@ def predict(path, own=OWN):
 
 WRONG_MEMBERS = {
     "a name above": (member("../planted.txt", size=1), b"x"),
-    "a name far above": (member("toy/../../../outside/target/planted", size=1), b"x"),
     "an absolute name": (member("/tmp/planted-by-a-test", size=1), b"x"),
-    "a configuration above": (member("../config.yaml", size=1), b"x"),
-    "best weights above": (member("../best/step-00000004/model.safetensors", size=1), b"x"),
     "a link away": (member("toy/best", tarfile.SYMTYPE, "/etc"), None),
     "a link as configuration": (member("a/config.yaml", tarfile.SYMTYPE, "/etc/passwd"), None),
-    "a hard link": (member("a/config.yaml", tarfile.LNKTYPE, "/etc/passwd"), None),
-    "a hard link inside": (member("a/config.yaml", tarfile.LNKTYPE, "toy/config.yaml"), None),
     "a pipe": (member("a/config.yaml", tarfile.FIFOTYPE), None),
-    "a device": (member("a/config.yaml", tarfile.CHRTYPE, devmajor=1, devminor=5), None),
-    "a folder": (member("a/config.yaml", tarfile.DIRTYPE), None),
     "an unknown type": (member("a/config.yaml", b"z"), None),
-    "kept data above": (member("toy/data/../../planted", size=1), b"x"),
-    "a link as kept data": (member("toy/data/corpus.npz", tarfile.SYMTYPE, "/etc/passwd"), None),
-    "kept data in a folder": (member("toy/data/more/corpus.npz", size=1), b"x"),
     "a Python file": (member("toy/evil.py", size=1), b"x"),
-    "a module of lib": (member("lib/task/contract.py", size=1), b"x"),
-    "an escape": (member("\x1b[2J/config.yaml", size=1), b"x"),
-    "a newline": (member(f"a\n{FORGED}/config.yaml", size=1), b"x"),
-    "directions": (member("a\u202eb/config.yaml", size=1), b"x"),
-    "half a surrogate": (member("a\udcff/config.yaml", size=1), b"x"),
-    "a long name": (member("a" * 5000 + "/config.yaml", size=1), b"x"),
     "a deep name": (member("a/" * 2000 + "config.yaml", size=1), b"x"),
-    "a negative time": (member("a/x", mtime=-1e10, size=1), b"x"),
-    "all permissions": (member("a/x", mode=0o7777, uid=0, size=1), b"x"),
 }
 
 
@@ -135,18 +117,10 @@ def test_of_code_only_plain_python_files_below_its_folder_are_unpacked_and_only_
 
 BOMBS = {
     "4 GB of zeros": lambda: gzip.compress(member("toy/x", size=4 * 10**9).tobuf() + bytes(2**20)),
-    "a giant configuration": lambda: gzip.compress(member("toy/config.yaml", size=4 * 10**12).tobuf() + bytes(2**20)),
-    "a giant extended header": lambda: gzip.compress(giant_header(tarfile.XHDTYPE)),
-    "a giant long name": lambda: gzip.compress(giant_header(tarfile.GNUTYPE_LONGNAME)),
-    "a giant global header": lambda: gzip.compress(giant_header(tarfile.XGLTYPE)),
     "a giant hole": lambda: gzip.compress(member("toy/config.yaml", tarfile.GNUTYPE_SPARSE, size=2**40).tobuf()),
     "half a gzip": lambda: gzip.compress(os.urandom(5000))[:2000],
-    "no tar in a gzip": lambda: gzip.compress(b"nothing" * 1000),
     "a wrong checksum": lambda: gzip.compress(member("toy/x", size=5).tobuf()[:-1] + bytes(9000))[:-8] + bytes(8),
-    "a text": lambda: b"no archive",
-    "nothing": lambda: b"",
     "another packer": lambda: bz2.compress(member("toy/x").tobuf()),
-    "a zip": lambda: b"PK\x03\x04" + bytes(100),
 }
 
 
@@ -204,21 +178,10 @@ HEAD = "task: wide\ntraining: {max_steps: 4, effective_batch: 8}\n"
 RUNS = {
     "a task elsewhere": config("task: {evil}:Evil\n"),
     "a task in the archive": config("task: toy/evil.py:Evil\n"),
-    "a task of lib": config("task: lib/task/contract.py:Task\n"),
-    "a known task without settings": config("task: graphmer\n"),
     "a base elsewhere": config("base: {secret}\n"),
-    "a tag": config("task: !!python/object/apply:os.system [true]\n"),
-    "brackets": config("[" * 5_000),
-    "a name of escapes": config('task: "\\e[2J"\n'),
-    "a summary of a list": summary(b"[1]"),
-    "a summary of brackets": summary(b"[" * 100_000),
-    "a best of a list": summary(json.dumps({"reason": "completed", "best": [4]}).encode()),
-    "a best of an object": summary(json.dumps({"reason": "completed", "best": {"step": {}}}).encode()),
     "a best of another step": summary(json.dumps({"reason": "completed", "best": {"step": 99}}).encode()),
     "a run's name": renamed,
     "weights above": weights_named("../model.safetensors"),
-    "weights elsewhere": weights_named("/etc/passwd"),
-    "weights of a device": weights_named("/dev/zero"),
     "a wide model": wide,
 }
 

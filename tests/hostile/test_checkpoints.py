@@ -118,46 +118,11 @@ def giant(folder, outside):
 
 MANIFESTS = {
     "a name above": names_instead("../planted.safetensors"),
-    "a name far above": names_instead("../../../../outside/target/planted.safetensors"),
-    "an absolute name": names_instead("{secret}"),
-    "an absolute name of tensors": names_instead("{target}/planted.safetensors"),
-    "a device's name": names_instead("/dev/zero"),
-    "a password file": names_instead("/etc/passwd"),
-    "the folder's name": names_instead("."),
-    "no name": names_instead(""),
-    "a name with a NUL": names_instead("model\0.safetensors"),
-    "a name of a newline": names_instead(f"x\n{FORGED}.safetensors"),
-    "a name of escapes": names_instead("\x1b[2J.safetensors"),
-    "a name of 10,000 letters": names_instead("a" * 10_000 + ".safetensors"),
-    "a Python file": names_instead("model.py"),
-    "a pickle's name": names_instead("model.pt"),
-    "capitals": names_instead("MODEL.safetensors"),
-    "5,000 files": lambda f, o: seal(f, lambda m: m["files"].update({f"{n}.safetensors": {} for n in range(5000)})),
-    "files as a list": in_manifest(files=[]),
-    "no files": in_manifest(files={}),
-    "files as null": in_manifest(files=None),
-    "an entry as null": in_manifest(files={"model.safetensors": None}),
-    "negative bytes": in_entry(bytes=-1),
-    "bytes of text": in_entry(bytes=f"\n{FORGED}"),
     "giant bytes": in_entry(bytes=10**300),
     "a hash of a number": in_entry(sha256=0),
-    "a step of text": in_manifest(step=f"6\n{FORGED}"),
-    "a giant step": in_manifest(step=10**300),
-    "another step": in_manifest(step=3),
-    "a format of text": in_manifest(format="1"),
-    "a format that is true": in_manifest(format=True),
-    "a list": manifest_is(b"[]"),
-    "null": manifest_is(b"null"),
     "200,000 brackets": manifest_is(b"[" * 200_000),
-    "a number of 5,000 digits": manifest_is(b"9" * 5_000),
-    "no UTF-8": manifest_is(b"\xff\xfe\0"),
     "2 MB": manifest_is(b" " * 2_000_000),
     "a manifest that is a pipe": instead_of("manifest.json", lambda path, o: os.mkfifo(path)),
-    "a manifest that is a link": instead_of("manifest.json", lambda path, o: path.symlink_to(o.secret)),
-    "a manifest that is a device": instead_of("manifest.json", lambda path, o: path.symlink_to("/dev/zero")),
-    "a model that is a pipe": instead_of("model.safetensors", lambda path, o: os.mkfifo(path)),
-    "a model that is a link": instead_of("model.safetensors", lambda path, o: path.symlink_to(o.secret)),
-    "a model that is a folder": instead_of("model.safetensors", lambda path, o: path.mkdir()),
     "a model of half a TiB": giant,
 }
 
@@ -183,37 +148,15 @@ def without_state(name):
 
 STATES = {
     "a list": state_is(b"[]"),
-    "null": state_is(b"null"),
-    "nothing": state_is(b"{}"),
-    "a text": state_is(b'"step"'),
     "200,000 brackets": state_is(b"[" * 200_000),
     "no UTF-8": state_is(b"\xff"),
-    "17 MiB": state_is(b" " * (17 * 2**20)),
-    "a state that is a pipe": instead_of("state.json", lambda path, o: os.mkfifo(path)),
     "a state that is a link": instead_of("state.json", lambda path, o: path.symlink_to(o.secret)),
-    "a state without its name": lambda f, o: seal(f, lambda manifest: manifest["files"].pop("state.json")),
     "not a number": with_state(pending={"squared": float("nan")}),
-    "infinity": state_is(lambda state: json.dumps(state).replace('"pending": {', '"pending": {"x": 1e999, ').encode()),
     "another step": with_state(step=3),
     "a step of text": with_state(step="6"),
     **{f"no {name}": without_state(name) for name in ("identity", "kept_best", "pending", "scaler", "micro_batch")},
-    "an identity of a list": with_state(identity=[]),
-    "the best as an object": with_state(kept_best={}),
-    "a best of text": with_state(kept_best=["x"]),
-    "a best without a value": with_state(kept_best=[{"step": 4, "metric": "loss"}]),
-    "a best of a negative step": with_state(kept_best=[{"step": -4, "metric": "loss", "value": 1.0}]),
-    "pending as a list": with_state(pending=[1]),
     "pending of texts": with_state(pending={"squared": f"\n{FORGED}"}),
-    "pending figures of text": with_state(pending={"steps": 1, "figures": {"x": "y"}}),
-    "a micro-batch of 0": with_state(micro_batch=0),
-    "a micro-batch of text": with_state(micro_batch="8"),
-    "a giant count": with_state(skipped_steps=10**300),
-    "a negative count": with_state(skipped_in_a_row=-5),
-    "a flag as a count": with_state(skipped_steps=True),
-    "what was learned as a list": with_state(learned=[1]),
     "what was learned as text": with_state(learned=f"\n{FORGED}"),
-    "learned: not a number": with_state(learned={"mean": float("nan")}),
-    "a plateau of text": with_state(plateau="x"),
     "a plateau without a rate": with_state(plateau={"best": None, "waited": 0}),
 }
 
@@ -252,20 +195,13 @@ TENSORS = {
     "a pickle": tensors_are("model", pickle.dumps(Evil())),
     "nothing": tensors_are("model", b""),
     "a header of 2**63 bytes": tensors_are("model", struct.pack("<Q", 2**63)),
-    "a header longer than the file": tensors_are("model", struct.pack("<Q", 10**6) + b"{}"),
-    "a header that is a list": tensors_are("model", header(b"[]")),
-    "a header of brackets": tensors_are("model", header(b"[" * 100_000)),
-    "an unknown type": tensors_are("model", header({"w": {"dtype": "X9", "shape": [1], "data_offsets": [0, 1]}}, b"0")),
-    "offsets outside": tensors_are("model", header({"w": {"dtype": "U8", "shape": [9], "data_offsets": [0, 9]}}, b"0")),
     "a giant shape": tensors_are(
         "model", header({"w": {"dtype": "U8", "shape": [2**62, 4], "data_offsets": [0, 1]}}, b"0")
     ),
     "moments of another shape": tensors_are("optimizer", wide),
     "moments of whole numbers": tensors_are("optimizer", lambda t: {k: v.long() for k, v in t.items()}),
-    "moments without names": tensors_are("optimizer", lambda t: {"x": torch.zeros(1)}),
     "an average of another shape": tensors_are("ema", wide),
     "no average": tensors_are("ema", lambda t: {}),
-    "an average of one weight": tensors_are("ema", lambda t: dict(list(t.items())[:1])),
 }
 CASES = {**{f"manifest: {k}": v for k, v in MANIFESTS.items()}, **{f"state: {k}": v for k, v in STATES.items()},
          **{f"tensors: {k}": v for k, v in TENSORS.items()}}  # fmt: skip
@@ -274,7 +210,7 @@ CASES = {**{f"manifest: {k}": v for k, v in MANIFESTS.items()}, **{f"state: {k}"
 @pytest.mark.parametrize("tamper", CASES.values(), ids=CASES)
 def test_a_hostile_checkpoint_is_passed_over_and_the_one_before_is_used(nothing_outside, resumed, tamper):
     tamper(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006", nothing_outside)
-    told, steps = resumed(weighed=tamper in (STATES["17 MiB"], MANIFESTS["2 MB"]))
+    told, steps = resumed(weighed=tamper is MANIFESTS["2 MB"])
     assert steps == [3] and "step-00000006 is damaged (" in told
 
 
@@ -311,7 +247,7 @@ def test_initial_weights_that_are_no_file_are_refused(nothing_outside, make):
     assert "w.safetensors" in nothing_outside.attempt(weights.read, path)
 
 
-@pytest.mark.parametrize("tamper", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("tamper", TENSORS.values(), ids=TENSORS)
 def test_initial_weights_of_a_hostile_checkpoint_are_refused_or_are_weights(nothing_outside, resumed, tamper):
     path = nothing_outside.folder / "toy" / "checkpoints" / "step-00000006"
     tamper(path, nothing_outside)

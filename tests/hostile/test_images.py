@@ -117,50 +117,27 @@ def bomb(size=500 * 2**20):
 PACKED = zlib.compress(bytes(4096))
 IMAGES = {  # text or bytes of Band2/img001.tif, of what lies in the watched folder
     "a VRT of a raw file": lambda o: vrt(RAW.format(o.secret), 'subClass="VRTRawRasterBand"'),
-    "a VRT of a device": lambda o: vrt(RAW.format("/dev/zero"), 'subClass="VRTRawRasterBand"'),
     "a VRT of another file": vrt_of("{o.secret}"),
-    "a VRT of a file above": vrt_of("../../outside/secret.txt"),
     "a VRT of an address": vrt_of("/vsicurl/http://127.0.0.1:9/x.tif"),
-    "a VRT of an archive": vrt_of("/vsitar/{o.secret}"),
     "a VRT of a stream": vrt_of("/vsistdin/"),
     "a VRT that runs Python": lambda o: vrt(PYTHON.format(o.code()), 'subClass="VRTDerivedRasterBand"'),
-    "a VRT of itself": vrt_of("{o.folder}/Band2/img001.tif"),
     "a description of a server": lambda o: "<GDAL_WMS><Service name='WMS'><ServerUrl>http://127.0.0.1:9/"
     "</ServerUrl></Service></GDAL_WMS>",
     "entities without end": lambda o: f'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">{LAUGHS}]><VRTDataset>&j;</VRTDataset>',
-    "a grid of text": lambda o: "ncols 64\nnrows 64\nxllcorner 0\nyllcorner 0\ncellsize 30\n" + "1 " * 4096,
-    "a grid of HDF5": lambda o: b"\x89HDF\r\n\x1a\n" + bytes(200),
-    "a connection string": lambda o: f"GTIFF_DIR:1:{o.secret}",
     "a PNG": lambda o: png(64, 64),
-    "nothing": lambda o: b"",
-    "a header alone": lambda o: tiff()[:8],
     "half a directory": lambda o: tiff()[:40],
-    "a directory beyond the end": lambda o: struct.pack("<2sHI", b"II", 42, 2**31),
     "a strip beyond the end": lambda o: tiff({273: (LONG, [2**32 - 9])}),
-    "a strip of 4 GB": lambda o: tiff({279: (LONG, [2**32 - 1])})[:4096],
     "2,000,000,000 strips": lambda o: tiff()[:-4096].replace(
         struct.pack("<HHI", 273, LONG, 1), struct.pack("<HHI", 273, LONG, 2_000_000_000)),
-    "no pixels": lambda o: tiff({256: (LONG, [0])}),
-    "a negative size": lambda o: tiff({257: (LONG, [2**32 - 64])}),
     "a block of 16 GB": lambda o: tiff({256: (LONG, [40_000]), 257: (LONG, [40_000]), 278: (LONG, [40_000]),
                                         258: (SHORT, [64]), 339: (SHORT, [3]), 259: (SHORT, [8])}, PACKED),
-    "a row of 2,000,000,000": lambda o: tiff({256: (LONG, [2_000_000_000]), 257: (LONG, [1]), 278: (LONG, [1])}),
-    "a tile of 4 GB": lambda o: tiff({256: (LONG, [30_000]), 257: (LONG, [30_000]), 322: (LONG, [65_536]),
-                                      323: (LONG, [65_536]), 324: (LONG, [400]), 325: (LONG, [100]), 259: (SHORT, [8]),
-                                      273: None, 278: None, 279: None}),
-    "9,000 bands": lambda o: tiff({256: (LONG, [9_000]), 257: (LONG, [9_000]), 277: (SHORT, [9_000]),
-                                    259: (SHORT, [8])}, PACKED),
     "a strip that unpacks to more": lambda o: tiff({259: (SHORT, [8])}, bomb()),
     "a directory that follows itself": lambda o: tiff(following=8),
-    "complex numbers": lambda o: tiff({258: (SHORT, [64]), 339: (SHORT, [6])}, bytes(64 * 64 * 8)),
-    "no data that is no number": lambda o: tiff({42113: (TEXT, b"1e999999\0")}),
     "metadata of entities": lambda o: tiff(
         {42112: (TEXT, f'<!DOCTYPE x [<!ENTITY a "a">{LAUGHS}]><GDALMetadata>&j;</GDALMetadata>\0'.encode())}),
-    "a large file's header": lambda o: tiff(big=True),
 }  # fmt: skip
 # What is harmless, and read or not by the reader of TIFF; the sentence may then be another one, about the mask's grid
-HARMLESS = {"a directory that follows itself", "no data that is no number", "metadata of entities",
-            "a strip that unpacks to more"}  # fmt: skip
+HARMLESS = {"a directory that follows itself", "metadata of entities", "a strip that unpacks to more"}
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -182,7 +159,7 @@ def test_a_place_that_no_map_has_is_refused_by_the_scenes_name(nothing_outside, 
     assert "Band1/img001.tif has no place on the map" in read_all(TWO)
 
 
-@pytest.mark.parametrize("height, width", [(200_000, 200_000), (2_000_000, 8), (8, 2_000_000)])
+@pytest.mark.parametrize("height, width", [(200_000, 200_000), (8, 2_000_000)])
 def test_a_file_of_no_bytes_and_many_pixels_is_refused_by_its_size(nothing_outside, read_all, height, width):
     for folder in ("Band1", "Band2", "label"):
         (nothing_outside.folder / folder).mkdir()
@@ -240,7 +217,12 @@ def test_a_name_that_gdal_would_take_for_an_address_is_no_file(nothing_outside):
         with readers.opened(Scene("x", "x", (nothing_outside.folder.joinpath(name),), None), TWO):
             pass
 
-    for name in ("/vsicurl/http://127.0.0.1:9/x.tif", "/vsistdin/x.tif", "GTIFF_DIR:1:x.tif", "http://127.0.0.1:9/x.tif"):
+    for name in (
+        "/vsicurl/http://127.0.0.1:9/x.tif",
+        "/vsistdin/x.tif",
+        "GTIFF_DIR:1:x.tif",
+        "http://127.0.0.1:9/x.tif",
+    ):
         assert "is no file" in nothing_outside.attempt(read, name)
 
 
@@ -268,11 +250,9 @@ def png(height, width, data=None, before=b"", interlaced=0):
 
 PNGS = {
     "cut off": lambda o: png(64, 64)[:60],
-    "of no rows": lambda o: png(64, 64, b""),
     "of 100,000 x 100,000": lambda o: png(100_000, 100_000, b"x"),
     "of 40,000 x 40,000, interlaced": lambda o: png(40_000, 40_000, b"x", interlaced=1),
     "of a VRT": lambda o: vrt(RAW.format(o.secret), 'subClass="VRTRawRasterBand"').encode(),
-    "of a TIFF": lambda o: tiff(),
     "of rows that unpack to more": lambda o: png(64, 64, bomb()),
     "of a text that unpacks to more": lambda o: png(64, 64, before=chunk(b"zTXt", b"x\0\0" + bomb())),
 }
@@ -334,36 +314,18 @@ def head(shape, kind="<f4"):
 ARRAYS = {  # bytes of slice_0_img_000.npy
     "a pickle": lambda o: pickle.dumps(Runs(o.ran)),
     "an object array": lambda o: saved(np.array([[[Runs(o.ran)]]], object), allow_pickle=True),
-    "an object array by its header": lambda o: npy(head((32, 32, 2), "|O"), pickle.dumps(Runs(o.ran)) * 300),
     "an archive": lambda o: zipped(saved(np.zeros((32, 32, 2)))),
-    "a text": lambda o: b"0 1 2\n" * 300,
-    "a text array": lambda o: saved(np.full((32, 32, 2), "1.5")),
-    "an array of bytes": lambda o: saved(np.full((32, 32, 2), b"x")),
-    "an array of records": lambda o: saved(np.zeros((32, 32, 2), [("a", "f4"), ("b", "i4")])),
-    "an array of dates": lambda o: saved(np.zeros((32, 32, 2), "datetime64[s]")),
-    "an array of complex numbers": lambda o: saved(np.zeros((32, 32, 2), np.complex64)),
     "an array of nothing": lambda o: saved(np.zeros((32, 32, 2), "V0")),
-    "one number": lambda o: saved(np.float32(1)),
-    "a row": lambda o: saved(np.zeros(2048, np.float32)),
-    "four dimensions": lambda o: saved(np.zeros((2, 32, 32, 2), np.float32)),
     "64 dimensions": lambda o: npy(head((1,) * 64), bytes(4)),
     "no pixels": lambda o: saved(np.zeros((0, 0, 0), np.float32)),
     "nothing": lambda o: b"",
-    "a magic alone": lambda o: b"\x93NUMPY",
     "a format of the future": lambda o: npy(head((32, 32, 2)), bytes(8192), version=(9, 0)),
     "a header of 4 GB": lambda o: npy(b"{", version=(2, 0), stated=2**32 - 1),
-    "a header of 200 MB": lambda o: npy(b" " * 200 * 2**20, version=(2, 0)),
     "a header that runs": lambda o: npy(f"{{'descr': open({str(o.ran)!r}, 'w'), 'shape': (1,)}}\n"),
     "a header of brackets": lambda o: npy("(" * 9000 + "\n"),
-    "a header of minus signs": lambda o: npy("-" * 9000 + "1\n"),
-    "a header that is a list": lambda o: npy("[]\n"),
     "a type that is a billion bytes": lambda o: npy(head((1, 1, 2), "<U1000000000"), bytes(64)),
-    "a type of brackets": lambda o: npy("{'descr': " + "[" * 3000 + "]" * 3000 + ", 'fortran_order': 0, 'shape': ()}"),
     "a shape beyond the file": lambda o: npy(head((40_000, 40_000, 2)), bytes(8192)),
-    "a shape beyond numbers": lambda o: npy(head((2**63, 2**63, 2)), bytes(8192)),
     "a negative shape": lambda o: npy(head((-32, -32, 2)), bytes(8192)),
-    "a shape of texts": lambda o: npy(head("('32', '32', 2)"), bytes(8192)),
-    "a shape of NaN": lambda o: npy(head("(1e999, 32, 2)"), bytes(8192)),
     "bytes that are cut off": lambda o: saved(np.zeros((32, 32, 2), np.float32))[:-100],
 }
 
@@ -384,7 +346,7 @@ def test_a_patch_that_is_no_file_is_not_opened(nothing_outside, read_all, make):
     assert "no mask" in read_all(PATCHES)
 
 
-MASKS = [np.zeros((2, 32, 32, 2)), np.zeros((32, 32), "U1"), np.zeros((32, 32, 0)), np.zeros(()), np.zeros((32, 31))]
+MASKS = [np.zeros((2, 32, 32, 2)), np.zeros((32, 32), "U1"), np.zeros((32, 31))]
 
 
 @pytest.mark.parametrize("mask", MASKS)

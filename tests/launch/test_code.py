@@ -132,8 +132,8 @@ def test_predict_runs_one_s_own_copy_without_any_of_the_archive(archive, tmp_pat
 def test_several_runs_of_one_task_predict_together(trained, tmp_path):
     for name in ("my-seed1", "my-seed2"):
         shutil.copytree(trained / "runs" / "my", tmp_path / "runs" / name)
-    seeds = {"queue.seeds": [1, 2]}
-    assert "2 models together" in ensemble.run(tmp_path / "runs", tmp_path, tmp_path / "out", "", True, seeds)
+    options = {"trusted": True, "changes": {"queue.seeds": [1, 2]}}
+    assert "2 models together" in ensemble.run(tmp_path / "runs", tmp_path, tmp_path / "out", **options)
 
 
 @pytest.mark.parametrize("task", ["{evil}:Evil", "code/../../evil.py:Evil", "code/link.py:Evil", "code/none.py:Evil"])

@@ -1,16 +1,13 @@
 """A run goes on with the data that it began with, where what is installed there is another by then."""
 
 import gc
-import os
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from lib import checkpoint, launch
 from lib.errors import BadInput
-from lib.launch import ensemble, kept
-from lib.machine import disk
+from lib.launch import ensemble
 from lib.report import outputs
 from lib.task import load_config
 from lib.training import contract
@@ -100,42 +97,6 @@ def test_a_killed_run_goes_on_bit_for_bit_with_the_data_that_it_began_with(numbe
     assert launch.train(numbers()).reason == "completed"  # and asked again it is not refused for its data
 
 
-def test_the_data_comes_along_from_the_output_of_an_earlier_session(numbers, tmp_path, monkeypatch):
-    kill(numbers(), 8, monkeypatch)
-    install(range(100, 140))
-    mounted = {"run.resume_from": str(tmp_path / "runs")}
-    kill(numbers({**mounted, "output_dir": str(tmp_path / "second")}), 11, monkeypatch)
-    (tmp_path / "runs").rename(tmp_path / "gone")
-    assert launch.train(numbers({"output_dir": str(tmp_path / "second")})).step == 12
-    kept = [tmp_path / name / "numbers" / "data" / "numbers.txt" for name in ("gone", "second")]
-    assert kept[0].read_bytes() == kept[1].read_bytes() == " ".join(map(str, range(30))).encode()
-
-
-def test_a_run_that_has_saved_nothing_begins_with_the_data_of_now_and_keeps_that(numbers, tmp_path, monkeypatch):
-    kill(numbers(), 1, monkeypatch)
-    install(range(50))
-    launch.train(numbers())
-    kept = tmp_path / "runs" / "numbers" / "data" / "numbers.txt"
-    assert kept.read_text().split()[-1] == "49"
-
-
-def test_a_kill_while_the_data_is_kept_leaves_nothing_that_looks_whole(numbers, tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
-    def end(*_):
-        raise Killed
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr("lib.launch.kept._close", end)
-        patched.setattr(disk, "remove_tree", lambda path: None)  # nobody cleans up either
-        launch.train(numbers())
-    folder = tmp_path / "runs" / "numbers"
-    assert not (folder / "data").exists() and (folder / "data.tmp").is_dir()
-    launch.train(numbers())
-    assert (folder / "data" / "manifest.json").is_file() and not (folder / "data.tmp").exists()
-
-
 def test_damaged_data_is_said_and_the_data_of_now_counts(numbers, tmp_path, monkeypatch, capsys):
     kill(numbers(), 8, monkeypatch)
     for damaged in ("numbers.txt", "manifest.json"):
@@ -152,50 +113,6 @@ def test_damaged_data_is_said_and_the_data_of_now_counts(numbers, tmp_path, monk
         launch.train(numbers())
 
 
-@pytest.mark.parametrize("kind", ["a pipe", "a link", "a device", "too large"])
-def test_kept_data_that_is_no_regular_file_is_not_opened(numbers, tmp_path, monkeypatch, capsys, kind):
-    launch.train(numbers())
-    place = tmp_path / "runs" / "numbers" / "data" / "numbers.txt"
-    content = place.read_bytes()
-    if kind == "too large":
-        monkeypatch.setattr(kept, "_MOST_KEPT", len(content) - 1)
-    else:
-        place.unlink()
-        (tmp_path / "plain").write_bytes(content)
-        links = {"a link": tmp_path / "plain", "a device": "/dev/zero"}
-        place.symlink_to(links[kind]) if kind in links else os.mkfifo(place)
-    run = launch.prepare(numbers())
-    assert kept.of_run(run.task, tmp_path / "runs" / "numbers") is None
-    assert "is damaged" in capsys.readouterr().out
-
-
-def test_the_archive_has_the_data_unless_it_is_large_and_the_size_is_said(numbers, tmp_path, monkeypatch, capsys):
-    def packed():
-        with tarfile.open(tmp_path / "runs" / outputs.ARCHIVE) as archive:
-            return {name for name in archive.getnames() if "/data/" in name}
-
-    launch.train(numbers())
-    assert packed() == {"numbers/data/numbers.txt", "numbers/data/manifest.json"}
-    assert f"is kept in {tmp_path / 'runs' / 'numbers' / 'data'} (0.0 MB)" in capsys.readouterr().out
-    monkeypatch.setattr(outputs, "DATA_BYTES", 10)
-    monkeypatch.setattr("lib.launch.kept.DATA_BYTES", 10)
-    install(range(31))
-    launch.train(numbers({"run.name": "large"}))
-    assert packed() == set() and "the archive leaves it out" in capsys.readouterr().out
-
-
-def test_a_full_disk_is_a_warning_and_the_run_trains(numbers, tmp_path, monkeypatch, capsys):
-    run = launch.prepare(numbers())
-
-    def full(folder):
-        raise OSError(28, "No space left on device")
-
-    run.task.keep = full
-    assert launch.train(run).step == 12
-    assert "The data of the run is not kept" in capsys.readouterr().out
-    assert not (tmp_path / "runs" / "numbers" / "data").exists()
-
-
 def test_a_task_on_kept_data_passes_the_checks_that_make_it_a_second_time(numbers, monkeypatch):
     kill(numbers(), 8, monkeypatch)
     install(range(100, 140))
@@ -203,19 +120,6 @@ def test_a_task_on_kept_data_passes_the_checks_that_make_it_a_second_time(number
     assert contract.findings(run.task, run.config) == []
     run.task.kept_from = None
     assert "differs when the data is read again" in contract.findings(run.task, run.config)[0]
-
-
-def test_a_task_that_keeps_and_takes_nothing_is_told_what_it_lacks(numbers, tmp_path):
-    config = numbers()
-    task = tmp_path / "mine.py"
-    task.write_text(task.read_text().replace("def take_kept", "def take_kept_later"))
-    with pytest.raises(BadInput, match=r"Installed has keep\(\) and no take_kept\(folder\)"):
-        launch.train(config)
-
-
-def test_a_task_that_keeps_nothing_has_no_such_folder(toy, numbers, tmp_path):
-    launch.train(toy({"training.max_steps": 2}))
-    assert not (tmp_path / "runs" / "toy" / "data").exists()
 
 
 def test_a_model_that_predicts_has_what_its_run_kept_for_as_long_as_it_lives(numbers, tmp_path, capsys):

@@ -1,25 +1,19 @@
 """A run from its configuration to its archive, on the command line and over sessions."""
 
-import dataclasses
-import errno
 import fcntl
-import json
-import math
 import os
 import shutil
 import signal
 import tarfile
-from pathlib import Path
 
 import pytest
 
 from lib import checkpoint, launch
-from lib.errors import BadInput, TrainingFailed
+from lib.errors import BadInput
 from lib.launch import queue
 from lib.report import outputs, plot
 from lib.report.metrics import read
 from lib.report.summary import Summary
-from tests.conftest import VOLATILE_COLUMNS
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -90,17 +84,6 @@ def test_resume_from_names_a_folder_and_refuses_one_without_a_checkpoint(toy, tm
         launch.train(toy({"run.resume_from": str(tmp_path / "nothing"), "run.name": "toy", "training.max_steps": 99}))
 
 
-def test_a_damaged_newest_checkpoint_is_said_and_the_one_before_is_used(toy, tmp_path, cut, capsys):
-    cut(7)
-    launch.train(toy())
-    newest = tmp_path / "runs" / "toy" / "checkpoints" / "step-00000007" / "model.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-3])
-    cut(None)
-    assert launch.train(toy()).step == 12
-    out = capsys.readouterr().out
-    assert "step-00000007 is damaged" in out and "step 6: 6 of 12 steps left" in out
-
-
 def test_a_failure_is_in_the_summary_with_the_step_that_was_saved(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(launch.loop, "train", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -110,29 +93,6 @@ def test_a_failure_is_in_the_summary_with_the_step_that_was_saved(toy, tmp_path,
     assert summary.run == "toy" and summary.task.endswith("toy.py:Toy") and summary.max_steps == 12
 
 
-def test_an_empty_summary_stops_no_run(toy, tmp_path):
-    (tmp_path / "runs" / "toy").mkdir(parents=True)
-    (tmp_path / "runs" / "toy" / "summary.json").write_text("")
-    assert launch.train(toy()).reason == "completed"
-
-
-def test_the_archive_is_the_same_bytes_for_the_same_content(toy, tmp_path):
-    launch.train(toy())
-    first = outputs.package(tmp_path / "runs").read_bytes()
-    os.utime(tmp_path / "runs" / "toy" / "summary.json", (0, 0))
-    assert outputs.package(tmp_path / "runs").read_bytes() == first
-
-
-def test_a_lightweight_run_says_what_it_costs_and_is_a_third_of_the_size(toy, tmp_path, cut, capsys):
-    cut(5)
-    launch.train(toy({"checkpoint.lightweight": True}))
-    saved = checkpoint.path_of(tmp_path / "runs" / "toy" / "checkpoints", 5)
-    assert not (saved / "optimizer.safetensors").exists()
-    cut(None)
-    assert launch.train(toy({"checkpoint.lightweight": True})).step == 12
-    assert "is lightweight: the optimizer starts anew" in capsys.readouterr().out
-
-
 def test_a_new_run_starts_from_the_weights_of_another_and_says_what_matched(toy, tmp_path, capsys):
     launch.train(toy())
     first = {"run.name": "second", "run.initial_weights": str(tmp_path / "runs" / "toy"), "training.max_steps": 1}
@@ -140,40 +100,6 @@ def test_a_new_run_starts_from_the_weights_of_another_and_says_what_matched(toy,
     assert "Initial weights: 4 of 4 tensors match" in capsys.readouterr().out
     with pytest.raises(BadInput, match="4 of 9 tensors match.*less than 90%"):
         launch.train(toy({**first, "run.name": "third", "workload.batch_norm": True}))
-
-
-def files_of(folder):
-    """Every file of a run, but for the picture's bytes and what no two sessions share."""
-    content = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    summary = json.loads(content["summary.json"])
-    for name in ("session", "steps_per_second", "peak_memory_bytes", "samples_seen"):
-        summary.pop(name)
-    rows = [{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in read(folder / "metrics.csv")]
-    return {**content, "summary.json": json.dumps(summary), "metrics.csv": rows, "plots/metrics.png": True}
-
-
-class Killed(BaseException):
-    """What a kill is to the code: nothing is done any more."""
-
-
-@pytest.mark.parametrize("where", ["evaluate", "draw_metrics", "Summary.write", "outputs.bundle", "outputs.package"])
-def test_a_run_killed_at_its_end_is_completed_by_the_next_call(toy, tmp_path, monkeypatch, where):
-    config = toy({"output_dir": str(tmp_path / "whole")})
-    launch.train(config)
-
-    def kill(*_):
-        raise Killed
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(launch, "_write_failure", kill)
-        patched.setattr(f"lib.launch.{where}", kill)
-        launch.train(toy())
-    again = launch.train(toy())
-    assert (again.reason, again.step, again.missing) == ("completed", 12, {})
-    whole, mended = (files_of(tmp_path / name / "toy") for name in ("whole", "runs"))
-    whole.pop("config.yaml"), mended.pop("config.yaml")  # which names the folder
-    assert mended == whole
-    assert outputs.holds(tmp_path / "runs" / outputs.ARCHIVE, tmp_path / "runs" / "toy")
 
 
 @pytest.mark.parametrize("damage", ["removed", "cut", "of an earlier session"])
@@ -194,8 +120,9 @@ def test_an_archive_that_is_not_that_of_the_run_is_packed_again(toy, tmp_path, d
     assert archive.stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("keep_last", [0, 2])
-@pytest.mark.parametrize("what", ["test", "plot", "baseline", "report", "archive"])
+@pytest.mark.parametrize(
+    ("what", "keep_last"), [("test", 2), ("test", 0), ("plot", 2), ("baseline", 2), ("report", 2), ("archive", 2)]
+)
 def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(
     toy, tmp_path, monkeypatch, capsys, what, keep_last
 ):
@@ -218,64 +145,6 @@ def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(
     assert launch.picture(run).is_file() and outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder)
 
 
-def failing_once(monkeypatch, run, method="report"):
-    """Trains a run whose report fails; returns its summary."""
-
-    def fail(*_):
-        raise ValueError("a mistake in it")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(type(run.task), method, fail, raising=False)
-        return launch.train(run)
-
-
-def test_a_run_that_kept_no_weights_is_not_tested_with_others(toy, monkeypatch, capsys):
-    run = launch.prepare(toy({"checkpoint.keep_last": 0, "checkpoint.keep_best": 0}))
-    first = failing_once(monkeypatch, run)
-    assert first.missing.keys() == {"report"} and first.metrics
-    assert launch.train(run) == first and "keeps no weights of this run" in capsys.readouterr().out
-
-
-def test_making_up_for_a_report_leaves_the_settings_of_the_run_as_they_were(toy, monkeypatch, capsys):
-    run = launch.prepare(toy())
-    first = failing_once(monkeypatch, run)
-    config = (run.folder / launch.CONFIG).read_bytes()
-    mended = launch.train(launch.prepare(toy({"optimizer.lr": 0.5, "run.accept_changes": True})))
-    assert mended == dataclasses.replace(first, missing={}, report=mended.report)
-    assert (run.folder / launch.CONFIG).read_bytes() == config
-    capsys.readouterr()
-    launch.train(launch.prepare(toy({"optimizer.lr": 0.5, "run.accept_changes": True})))
-    assert "optimizer.lr" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_number_that_is_not_finite_costs_no_summary(toy, monkeypatch, value):
-    run = launch.prepare(toy())
-    names = run.task.baseline()
-    monkeypatch.setattr(type(run.task), "baseline", lambda self: dict.fromkeys(names, value))
-    assert launch.train(run).missing == {}
-    saved = Summary.read(run.folder)
-    assert saved.baseline.keys() == names.keys() and all(map(math.isnan, saved.baseline.values()))
-    assert outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder)
-
-
-@pytest.mark.parametrize(
-    ("method", "value", "sentence"),
-    [
-        ("report", Path("x"), "report returned a PosixPath. Return the text to print."),
-        ("baseline", None, "baseline returned None instead of metrics by name."),
-        ("baseline", {"rmse": "low"}, "baseline returned 'rmse' as a str. Return a number."),
-    ],
-)
-def test_what_a_task_should_not_return_at_the_end_is_named_and_costs_no_summary(
-    toy, monkeypatch, method, value, sentence
-):
-    run = launch.prepare(toy())
-    monkeypatch.setattr(type(run.task), method, lambda *_: value, raising=False)
-    assert sentence in launch.train(run).missing[method]
-    assert outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder)
-
-
 def test_a_second_interrupt_is_an_interruption_and_no_failure(toy, tmp_path, monkeypatch):
     def impatient(*_):
         signal.raise_signal(signal.SIGTERM)
@@ -285,13 +154,6 @@ def test_a_second_interrupt_is_an_interruption_and_no_failure(toy, tmp_path, mon
         launch.train(toy())
     assert Summary.read(tmp_path / "runs" / "toy").reason == "interrupted"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-def test_a_signal_during_packing_leaves_the_summary(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(outputs, "package", lambda *_: signal.raise_signal(signal.SIGTERM))
-    with pytest.raises(KeyboardInterrupt):
-        launch.train(toy())
-    assert Summary.read(tmp_path / "runs" / "toy").reason == "completed"
 
 
 def test_a_run_whose_folder_another_process_holds_is_refused_and_changes_nothing(toy, tmp_path):
@@ -333,38 +195,6 @@ def test_no_score_of_a_completed_run_is_printed_under_other_settings(toy, capsys
     launch.train(toy({**edit, "run.accept_changes": True}))
     out = capsys.readouterr().out
     assert "was completed with other settings, because these differ:\n" in out and key in out
-
-
-def test_a_folder_in_the_place_of_a_file_is_named(toy, tmp_path):
-    for name in ("metrics.csv", "summary.json", "config.yaml"):
-        (tmp_path / "runs" / "toy" / name).mkdir(parents=True)
-        with pytest.raises(BadInput, match=f"{name} is a folder"):
-            launch.train(toy())
-        (tmp_path / "runs" / "toy" / name).rmdir()
-
-
-@pytest.mark.parametrize("where", ["config.yaml", "summary.json"])
-@pytest.mark.parametrize("times", [1, 99])
-def test_a_full_disk_at_a_file_of_the_run_is_a_sentence_and_a_passing_error_nothing(
-    toy, tmp_path, monkeypatch, where, times
-):
-    left, replace = [times], Path.replace
-
-    def full(self, target):
-        if target.name == where and left[0]:
-            left[0] -= 1
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return replace(self, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", full)
-        if times == 1:
-            assert launch.train(toy()).reason == "completed"
-        else:
-            with pytest.raises(TrainingFailed, match=rf"{where} cannot be written \(No space left.*Free room"):
-                launch.train(toy())
-    assert launch.train(toy()).reason == "completed"
-    assert outputs.holds(tmp_path / "runs" / outputs.ARCHIVE, tmp_path / "runs" / "toy")
 
 
 def test_a_second_call_of_a_queue_ends_and_does_not_take_the_next_run(toy, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from lib import launch
 from lib.errors import BadInput, TrainingFailed
-from lib.launch import queue, smoke
+from lib.launch import queue
 from lib.machine import inputs
 from lib.report.summary import Summary
 from lib.training import loop
@@ -72,17 +72,6 @@ def test_names_are_those_of_the_parts_and_all_combinations_are_there(config):
     assert len({entry.kind for entry in found}) == 2
 
 
-def test_folds_set_their_key(config):
-    path = config("queue: {folds: 3, fold_key: checkpoint.keep_best}\n")
-    assert [(e.name, e.config.checkpoint.keep_best) for e in queue_of(path)] == [
-        ("toy-fold0", 0), ("toy-fold1", 1), ("toy-fold2", 2),
-    ]  # fmt: skip
-
-
-def test_without_folds_seeds_or_grid_the_queue_is_the_run_itself(config):
-    assert [entry.name for entry in queue_of(config())] == ["toy"]
-
-
 def test_a_queue_runs_all_and_says_how_it_stands(config, capsys):
     found = queue_of(three_seeds(config))
     assert queue.table(found).count("not started") == 3
@@ -93,21 +82,6 @@ def test_a_queue_runs_all_and_says_how_it_stands(config, capsys):
     capsys.readouterr()
     assert queue.run_queue(found) == 0
     assert capsys.readouterr().out.count("was completed at step 12") == 3
-
-
-def test_the_table_projects_hours_and_sessions_before_anything_ran(config):
-    found = queue_of(five_seeds(config), **{"session.minutes": 0.5, "session.margin_seconds": 0})
-    table = queue.table(found, {"toy": 0.5})  # 12 steps at one in 2 s: 24 s a run, 120 s in sessions of 30
-    assert table.count("0:00:24") == 5 and "About 0:02:00 of training is left, 4 sessions of 0:00:30" in table
-
-
-def test_measuring_takes_the_speed_of_a_smoke_test_once_for_each_kind(config, monkeypatch):
-    smoked = []
-    monkeypatch.setattr(
-        smoke, "few_steps", lambda run: smoked.append(run.config.run.name) or SimpleNamespace(steps_per_second=3.0)
-    )
-    assert queue.measure(queue_of(five_seeds(config))) == {"toy": 3.0}
-    assert smoked == ["toy-seed1"]
 
 
 KILLED = """
@@ -211,18 +185,6 @@ def test_what_comes_before_is_made_small_where_it_is_missing_and_its_weights_are
     assert "Only a small base was made earlier" in capsys.readouterr().out
 
 
-def test_what_came_before_in_another_session_is_found_among_the_inputs(config, tmp_path, monkeypatch, capsys):
-    launch.train(queue_of(config(name="base"))[0].config)
-    mount = tmp_path / "input" / "earlier"
-    mount.parent.mkdir()
-    (tmp_path / "runs").rename(mount)
-    monkeypatch.setattr(inputs, "mounted", lambda here: [mount])
-    found = queue_of(config(BEFORE))
-    assert [entry.name for entry in found] == ["toy-seed1", "toy-seed2"]
-    assert f"base was completed earlier: {mount / 'base'}" in capsys.readouterr().out
-    assert queue.run_queue(found) == 0
-
-
 def test_runs_completed_in_a_mounted_output_come_along_without_checkpoints(config, tmp_path, monkeypatch):
     path = config("queue: {seeds: [1, 2]}\n")
     launch.train(queue_of(path)[0].config)
@@ -238,11 +200,6 @@ def test_runs_completed_in_a_mounted_output_come_along_without_checkpoints(confi
     assert (tmp_path / "runs" / "toy-seed2" / "checkpoints").is_dir()
 
 
-def test_a_start_that_no_earlier_run_gives_is_refused(config):
-    with pytest.raises(BadInput, match="queue.start_from is base, which is no run of queue.before"):
-        queue_of(config("queue: {start_from: base, seeds: [1]}\n"))
-
-
 def test_criteria_are_judged_and_not_enforced(config):
     path = config("queue: {seeds: [1, 2], mean_at_most: 1000.0, best_at_most: 1.0e-9}\n")
     found = queue_of(path)
@@ -253,29 +210,15 @@ def test_criteria_are_judged_and_not_enforced(config):
     assert "Criterion best <= 0.00" in said and "missed" in said and "train longer" in said
 
 
-def reached(entries, values):
-    """Writes summaries of completed runs with these validations."""
-    for entry, value in zip(entries, values, strict=False):
-        best = {"metric": "loss", "value": value, "step": 12}
-        entry.folder.mkdir(parents=True)
-        Summary(entry.name, entry.config.task, "completed", 12, 12, best=best).write(entry.folder)
-
-
-@pytest.mark.parametrize("better, best, worst", [("min", "0.2000 (toy-seed2)", "0.9000 (toy-seed1)"),
-                                                 ("max", "0.9000 (toy-seed1)", "0.2000 (toy-seed2)")])  # fmt: skip
-def test_best_and_worst_follow_the_direction_of_the_metric(config, monkeypatch, better, best, worst):
-    found = queue_of(three_seeds(config))
+@pytest.mark.parametrize(("better", "best"), [("min", "best 0.2000 (toy-seed2)"), ("max", "best 0.9000 (toy-seed1)")])
+def test_best_and_worst_follow_the_direction_of_the_metric(config, monkeypatch, better, best):
+    entries = queue_of(three_seeds(config))
     monkeypatch.setattr(queue, "find_task", lambda name: SimpleNamespace(selection=("loss", better)))
-    reached(found, [0.9, 0.2, 0.4])
-    said = queue.verdict(found)
-    assert f"best {best}, worst {worst}" in said and ("smaller" if better == "min" else "larger") in said
-
-
-def test_criteria_wait_for_the_last_run(config):
-    found = queue_of(config("queue: {seeds: [1, 2, 3], mean_at_most: 0.5}\n"))
-    reached(found, [0.1])
-    assert "2 runs are not completed; the criteria are judged once all are" in queue.verdict(found)
-    assert "reached" not in queue.verdict(found)
+    for entry, value in zip(entries, (0.9, 0.2), strict=False):
+        entry.folder.mkdir(parents=True)
+        reached = {"metric": "loss", "value": value, "step": 12}
+        Summary(entry.name, entry.config.task, "completed", 12, 12, best=reached).write(entry.folder)
+    assert best in queue.verdict(entries)
 
 
 def test_a_criterion_against_the_direction_of_the_metric_is_refused(config):
@@ -286,26 +229,9 @@ def test_a_criterion_against_the_direction_of_the_metric_is_refused(config):
 @pytest.mark.parametrize("key, axis", [("seed", "queue.seeds"), ("optimizer.lr", "queue.grid"),
                                        ("checkpoint.keep_best", "queue.folds")])  # fmt: skip
 def test_an_override_of_what_the_queue_sets_is_refused(config, key, axis):
-    path = config(
-        "queue: {seeds: [1, 2], grid: {optimizer.lr: [0.1]}, folds: 2, fold_key: checkpoint.keep_best}\n"
-    )
+    path = config("queue: {seeds: [1, 2], grid: {optimizer.lr: [0.1]}, folds: 2, fold_key: checkpoint.keep_best}\n")
     with pytest.raises(BadInput, match=f"{key} was given as override, but {axis} sets it"):
         queue_of(path, **{key: 1})
-
-
-def test_steps_of_a_length_in_epochs_are_shown_before_anything_ran(config, capsys):
-    path = config("queue: {seeds: [1, 2]}\n", **{"max_steps: 12": "epochs: 2"})
-    said = queue.table(queue_of(path))
-    assert said.count("0/10 ") == 2  # 2 * 37 / 8
-    assert "2 runs are left, and no speed is measured yet" in said and "0:00:00" not in said
-
-
-def test_runs_of_one_kind_share_the_speed_of_the_finished_one(config):
-    found = queue_of(config("queue: {seeds: [1, 2]}\n"))
-    Summary("toy-seed1", "toy", "completed", 12, 12, steps_per_second=0.5).write(
-        found[0].folder.mkdir(parents=True) or found[0].folder
-    )
-    assert "0:00:24" in queue.table(found)
 
 
 def test_train_trains_every_run_of_a_queue(config, tmp_path, capsys):
@@ -323,15 +249,6 @@ def test_under_torchrun_a_queue_is_refused(config, monkeypatch, capsys):
     monkeypatch.setattr("lib.ranks.under_torchrun", lambda: True)
     assert main(["train", str(config("queue: {seeds: [1, 2]}\n"))]) == 2
     assert "Start it without torchrun" in capsys.readouterr().err
-
-
-def test_the_command_shows_the_table_and_returns_the_code(config, capsys):
-    path = config("queue: {seeds: [1]}\n")
-    command = [sys.executable, "-m", "trainbook", "queue", str(path)]
-    assert main(["queue", str(path), "--table"]) == 0 and "not started" in capsys.readouterr().out
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "Measuring the speed of toy in 3 steps" in done.stdout and "completed" in done.stdout
 
 
 def test_folds_of_the_same_size_vote_with_a_completed_queue(config, tmp_path, monkeypatch, capsys):

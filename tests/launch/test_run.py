@@ -15,11 +15,6 @@ def test_epochs_become_steps_and_are_printed(toy):
     assert run.lengths == ["training.epochs 2 -> training.max_steps 10 (samples 37, effective batch 8)"]
 
 
-def test_a_subset_of_the_data_is_what_epochs_and_training_count(toy):
-    run = launch.prepare(toy({"training.epochs": 2, "data.subset_ratio": 0.25}))
-    assert run.config.training.max_steps == 3  # 2 * 9 / 8, rounded up
-
-
 def test_a_plan_that_fails_in_a_users_code_is_an_error_on_the_command_line_alone(toy, monkeypatch):
     def fails(*_):
         raise TrainingFailed("Planning toy failed:\nThe step raises ValueError (mine.py:6).")

@@ -11,7 +11,6 @@ from lib.errors import OutOfMemory
 from lib.machine import inputs
 from lib.report.metrics import read
 from lib.report.summary import Summary
-from tests import several
 
 
 @pytest.fixture
@@ -61,16 +60,6 @@ def test_without_progress_a_run_ends_after_three_attempts_and_the_next_start_kee
     assert {row["micro_batch"] for row in read(tmp_path / "runs" / "toy" / "metrics.csv")} == {"2", ""}
 
 
-def test_another_failure_does_not_forget_the_smaller_size(toy, tmp_path, full, monkeypatch):
-    folder = tmp_path / "runs" / "toy"
-    folder.mkdir(parents=True)
-    Summary("toy", "toy", "failed", limit=LIMIT).write(folder)
-    monkeypatch.setattr(several.Toy, "count", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        launch.train(toy({"task": f"{several.__file__}:Slow"}))
-    assert Summary.read(folder).limit == LIMIT
-
-
 LIMIT = {"samples": 2, "micro_batch": 0, "gradient_checkpointing": 0}
 
 
@@ -82,22 +71,6 @@ def test_the_size_is_not_kept_for_a_run_that_asks_for_another_micro_batch_or_rec
         Summary("toy", "toy", "failed", limit={**LIMIT, **asked}).write(folder)
         assert launch.train(toy()).micro_batch == 8
         shutil.rmtree(folder)
-
-
-def test_an_ordinary_failure_notes_no_size(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(several.Toy, "count", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        launch.train(toy({"task": f"{several.__file__}:Slow"}))
-    assert Summary.read(tmp_path / "runs" / "toy").limit == {}
-
-
-def test_a_model_that_does_not_fit_at_all_says_so(toy, tmp_path, monkeypatch):
-    def model(self):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
-
-    monkeypatch.setattr(several.Toy, "model", model)
-    with pytest.raises(OutOfMemory, match="the model and its states alone do not fit. Make the model smaller"):
-        launch.train(toy({"task": f"{several.__file__}:Slow"}))
 
 
 def test_the_size_is_kept_where_the_failed_session_is_an_input_without_a_checkpoint(toy, tmp_path, full, monkeypatch):

@@ -13,9 +13,8 @@ import torch
 
 from lib import checkpoint, launch
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import endings, starting, torchrun
+from lib.launch import failures, torchrun
 from lib.ranks import boot
-from lib.report.progress import Plain
 from lib.report.summary import Summary
 from tests import several
 from tests.conftest import ROOT, TOY
@@ -45,14 +44,6 @@ def test_threads_are_the_containers_cpus_divided_among_the_ranks(toy, small_cont
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     environment = torchrun._Launch(toy(), 2, 1, {}, None)._environment(tmp_path)
     assert environment["OMP_NUM_THREADS"] == "1"
-
-
-def test_without_affinity_as_on_macos_the_ranks_get_an_environment(toy, monkeypatch, tmp_path):
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    environment = torchrun._Launch(toy(), 2, 7, {}, None)._environment(tmp_path)
-    assert (environment["OMP_NUM_THREADS"], environment["TRAINBOOK_SESSION"]) == ("4", "7")
 
 
 HELD = {"task": f"{several.__file__}:Held", "device.processes": 2, **SLOTS, "training.max_steps": 24}
@@ -121,25 +112,8 @@ def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_t
         assert all(torch.equal(value, two.tensors[group][name]) for name, value in named.items())
 
 
-def test_a_first_rank_whose_output_nobody_reads_ends_without_a_word(tmp_path, monkeypatch):
-    class Broken:
-        def write(self, text):
-            raise BrokenPipeError
-
-        flush = write
-
-    codes = []
-    monkeypatch.setenv("TRAINBOOK_RANK_FOLDER", str(tmp_path))
-    monkeypatch.setattr(torchrun.os, "dup2", lambda *_: None)
-    monkeypatch.setattr(torchrun.os, "_exit", codes.append)
-    monkeypatch.setattr(sys, "stdout", Broken())
-    with torchrun.as_rank():
-        print("a line")
-    assert codes and set(codes) == {1} and not list(tmp_path.glob("failed-*"))
-
-
 def words(place, rank, error):
-    endings.write_last_words(place, rank, error)
+    failures.write_last_words(place, rank, error)
 
 
 @pytest.fixture
@@ -163,7 +137,7 @@ def test_the_rank_that_failed_first_is_told_with_its_traceback_and_not_those_tha
     except KeyError as error:
         words(tmp_path, 1, error)
     failure = ended._verdict(tmp_path)
-    assert isinstance(failure, endings.RankFailed)
+    assert isinstance(failure, failures.RankFailed)
     assert str(failure).startswith("Rank 1 failed:\nTraceback") and "several.Held.loss(None" in str(failure)
 
 
@@ -173,11 +147,6 @@ def test_sentences_of_a_rank_stay_what_they_are(ended, tmp_path):
     assert type(failure) is BadInput and str(failure) == "There is no graph."
     words(tmp_path, 0, OutOfMemory("Memory ran out.", 4))
     assert ended._verdict(tmp_path).micro_batch == 4
-
-
-def test_a_rank_that_others_waited_for_in_vain_is_called_hung(ended, tmp_path):
-    words(tmp_path, 0, RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 120000ms for recv"))
-    assert str(ended._verdict(tmp_path)) == "Rank 1 hung."
 
 
 def test_a_rank_that_is_gone_before_the_others_notice_is_named(ended, tmp_path):
@@ -190,15 +159,6 @@ def test_a_rank_that_is_gone_before_the_others_notice_is_named(ended, tmp_path):
     sleeper.wait()
     assert ended._is_settled(tmp_path)
     assert str(ended._verdict(tmp_path)).startswith("Rank 1 was ended by signal 9 (SIGKILL).")
-
-
-def test_ranks_that_went_with_their_torchrun_are_not_taken_for_its_cause(ended, tmp_path):
-    """The system ends the ranks while torchrun itself, which was killed, is not yet seen to be gone."""
-    answers = iter([None, None])
-    ended._agent.poll = lambda: next(answers, -9)
-    ended._gone = {0, 1}
-    ended._wait_for_codes(tmp_path)
-    assert str(ended._verdict(tmp_path)) == "torchrun ended."
 
 
 def test_a_rank_whose_end_only_torchrun_saw_is_named_and_not_those_that_torchrun_ended(ended, tmp_path):
@@ -219,11 +179,11 @@ def test_a_rank_whose_end_only_torchrun_saw_is_named_and_not_those_that_torchrun
     ],
 )
 def test_a_rank_that_ends_without_a_word_is_named_with_its_exit_code_or_signal(tmp_path, last_line, said):
-    assert endings.ending_of(tmp_path, 1) == "Rank 1 was killed or crashed."
+    assert failures.ending_of(tmp_path, 1) == "Rank 1 was killed or crashed."
     environment = {**os.environ, "RANK": "1", "TRAINBOOK_RANK_FOLDER": str(tmp_path)}
     rank = boot._Recorded([sys.executable, "-c", f"import os, signal; {last_line}"], env=environment)
     wait_for(lambda: rank.poll() is not None)
-    assert endings.ending_of(tmp_path, 1) == said
+    assert failures.ending_of(tmp_path, 1) == said
 
 
 # --- ranks that start -------------------------------------------------------------------------------------------------
@@ -241,7 +201,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(starting.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(failures.time, "monotonic", lambda: clock.now)
     return clock
 
 
@@ -255,7 +215,7 @@ def looks(signs, clock, seconds):
 
 
 def test_a_rank_without_a_sign_of_life_is_named_with_the_stage_of_its_start(tmp_path, clock):
-    signs = starting.Signs(tmp_path)
+    signs = failures.Signs(tmp_path)
     assert looks(signs, clock, 59) == ""
     boot.write_stage(tmp_path, 1, "reading the data")
     assert "Rank 1 hung while it started, in the stage 'reading the data'" in looks(signs, clock, 3)
@@ -263,7 +223,7 @@ def test_a_rank_without_a_sign_of_life_is_named_with_the_stage_of_its_start(tmp_
 
 @pytest.mark.parametrize("sign", ["its thread", "the CPU", "a long pause of everything", "its first step"])
 def test_a_rank_that_is_only_slow_is_let_alone(tmp_path, clock, sign):
-    signs = starting.Signs(tmp_path)
+    signs = failures.Signs(tmp_path)
     for number in range(4):
         assert looks(signs, clock, 40) == ""
         if sign == "its thread":
@@ -277,54 +237,6 @@ def test_a_rank_that_is_only_slow_is_let_alone(tmp_path, clock, sign):
             os.utime(tmp_path / "alive-1", (number + 1, number + 1))
         else:
             boot.write_stage(tmp_path, 1, boot.TRAINING)
-
-
-STOPPED = """
-import os, signal, subprocess, sys
-rank = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"]
-subprocess.Popen(rank, env={**os.environ, "RANK": "0"}).wait()
-"""
-
-
-def test_a_launch_with_a_rank_that_is_stopped_while_it_starts_ends_with_all_its_processes(toy, monkeypatch):
-    """This torchrun is imitated, and its rank asked nobody to be killed with it."""
-    started = []
-
-    def imitated(self, place, errors):
-        agent = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, env=self._environment(place))
-        started.append(psutil.Process(agent.pid))
-        return agent
-
-    class Watched(torchrun._Launch):
-        def _end(self):
-            started.extend(self._ranks.values())
-            super()._end()
-
-    monkeypatch.setattr(Watched, "_start", imitated)
-    monkeypatch.setattr(starting, "SILENT_SECONDS", 0.5)
-    failure = Watched(toy(), 1, 1, {}, Plain()).run()
-    assert isinstance(failure, torchrun._Died) and "Rank 0 hung while it started, before its first line" in str(failure)
-    assert len(started) == 2 and all(map(is_gone, started))
-
-
-def test_a_rank_goes_with_its_torchrun_even_if_it_was_stopped_before_its_imports(tmp_path):
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "__main__.py").write_text("import time; time.sleep(600)")  # in the place of the real one
-    above = f"""
-import os, subprocess, sys, time
-os.environ["TRAINBOOK_AGENT"] = str(os.getpid())
-print(subprocess.Popen([sys.executable, {boot.__file__!r}, "rank"]).pid, flush=True)
-time.sleep(600)
-"""
-    environment = {**os.environ, "RANK": "0", "TRAINBOOK_RANK_FOLDER": str(tmp_path)}
-    agent = subprocess.Popen([sys.executable, "-c", above], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
-    rank = psutil.Process(int(agent.stdout.readline()))
-    wait_for(lambda: (tmp_path / "alive-0").exists())
-    assert boot.read_stage(tmp_path, 0) == "importing"
-    rank.suspend()
-    agent.kill()
-    agent.wait()
-    wait_for(lambda: is_gone(rank))
 
 
 # --- relaunches -------------------------------------------------------------------------------------------------------

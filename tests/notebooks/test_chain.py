@@ -95,8 +95,8 @@ def importing() -> float:
 def weights(run: Path) -> dict:
     """The hashes of every file of the last checkpoint but its state, which knows how often it was resumed."""
     path = checkpoint.path_of(run / "checkpoints", STEPS)
-    files = checkpoint.verify(path)["files"]
-    return {name: entry["sha256"] for name, entry in files.items() if name.endswith(".safetensors")}
+    files = checkpoint.verify(path).files
+    return {name: entry.sha256 for name, entry in files.items() if name.endswith(".safetensors")}
 
 
 def test_three_sessions_with_the_second_killed_end_in_the_weights_of_one_long_run(stub, tmp_path):

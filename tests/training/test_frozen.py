@@ -17,7 +17,7 @@ from lib.checkpoint import weights
 from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.task import find_task
-from lib.training.frozen import seals, set_types
+from lib.training.frozen import set_types
 from lib.training.state import new_state, restore_state, start_from
 from tests.adapters import Lora
 from tests.conftest import ROOT
@@ -136,7 +136,7 @@ def test_a_tensor_that_is_used_is_not_named_though_its_gradient_is_zero(lora, tm
 # --- what is frozen ---------------------------------------------------------------------------------------------------
 
 
-def test_a_base_that_comes_from_a_file_is_in_no_checkpoint_and_resuming_is_exact(lora, tmp_path, cut):
+def test_a_base_is_in_no_checkpoint_and_resuming_is_exact(lora, tmp_path, cut):
     cut(None)
     launch.train(lora({"run.name": "whole"}))
     cut(3)
@@ -147,18 +147,8 @@ def test_a_base_that_comes_from_a_file_is_in_no_checkpoint_and_resuming_is_exact
     assert found.tensors["model"].keys() == TRAINED and found.state["frozen"].keys() == BASE
     (best,) = (run / "best").iterdir()
     assert load_file(best / "model.safetensors").keys() == TRAINED
-    assert not (run / "frozen").exists()
+    assert checkpoint.load(run / "frozen" / "step-00000000").tensors["model"].keys() == BASE
     assert same(found, newest(tmp_path, "whole"))
-
-
-def test_another_base_is_a_sentence(lora, tmp_path, cut):
-    cut(3)
-    launch.train(lora())
-    cut(None)
-    other = {name: value + 1 for name, value in load_file(tmp_path / "base.safetensors").items()}
-    save_file(other, tmp_path / "base.safetensors")
-    with pytest.raises(BadInput, match=r"of 2 that it leaves out because model\(\) makes them, 2 have another hash"):
-        launch.train(lora())
 
 
 @pytest.mark.parametrize("scale", [2.0, 3.0])
@@ -206,20 +196,6 @@ def test_a_teacher_on_the_task_is_the_same_after_a_resume_though_the_base_was_lo
     cut(None)
     resumed = launch.train(lora(task="Distilled"))
     assert same(newest(tmp_path), newest(tmp_path, "whole")) and resumed.metrics == whole.metrics
-
-
-@pytest.mark.parametrize("task, base, once", [
-    ("Adapted", "file", set()), ("Adapted", "", BASE), ("Kept", "file", set()), ("Kept", "", BASE),
-    ("KeptByClass", "file", BASE), ("KeptByClass", "", BASE), ("Late", "file", BASE), ("Late", "", BASE),
-])  # fmt: skip
-def test_what_no_other_task_makes_again_is_kept_once(lora, task, base, once):
-    run = launch.prepare(lora({} if base else {"workload.base": ""}, task))
-    state = new_state(run.task, run.config)
-    kept = {**vars(run.task)}
-    left_out, found = seals(state.model, run.task, run.config)
-    assert (left_out.keys(), found) == (BASE, once)
-    assert vars(run.task) == kept, "the run's own task is not asked again"
-    getattr(type(run.task), "nets", []).clear()
 
 
 def test_a_base_that_is_lost_is_a_sentence(lora, tmp_path, cut, monkeypatch):
@@ -273,18 +249,6 @@ def test_initial_weights_of_a_run_have_the_base_that_it_keeps_once(lora, tmp_pat
         assert all(torch.equal(model.get_parameter(name), value) for name, value in kept.items())
 
 
-def test_initial_weights_of_a_run_with_a_base_from_a_file_need_the_same_one(lora, tmp_path):
-    launch.train(lora())
-    config = lora({"seed": 4, "run.name": "other", "run.initial_weights": str(tmp_path / "runs" / "toy")})
-    said, _ = begun(config)
-    assert said.startswith("Initial weights: 6 of 6 tensors match")
-    torch.manual_seed(2)
-    save_file(weights.of(nn.Linear(3, 4)), tmp_path / "base.safetensors")
-    names = r"lack 2 frozen tensors \(blocks.0.base.bias, blocks.0.base.weight\), which model\(\) made in their run"
-    with pytest.raises(BadInput, match=names):
-        begun(config)
-
-
 def test_frozen_weights_can_be_saved_each_time(lora, tmp_path):
     launch.train(lora({"checkpoint.frozen": "save"}))
     assert newest(tmp_path).tensors["model"].keys() == TRAINED | BASE and not newest(tmp_path).state["frozen"]
@@ -298,26 +262,19 @@ def test_where_the_base_cannot_be_kept_once_it_is_in_every_checkpoint(lora, tmp_
     assert "The frozen weights are in every checkpoint instead." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("base", ["from a file", "drawn"])
-def test_an_archive_predicts_in_an_empty_folder(lora, tmp_path, monkeypatch, base):
-    config = lora({} if base == "from a file" else {"workload.base": ""})
+def test_an_archive_predicts_in_an_empty_folder_with_the_base_that_it_holds(lora, tmp_path):
+    config = lora()
     launch.train(config)
     archive = shutil.move(tmp_path / "runs" / "outputs.tar.gz", tmp_path / "there.tar.gz")
     shutil.rmtree(tmp_path / "runs")
+    save_file({"weight": torch.zeros(4, 3), "bias": torch.zeros(4)}, tmp_path / "base.safetensors")
     _, (model,) = ensemble.load(Path(archive), config.task)
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path / "there", filter="data")
     (best,) = (tmp_path / "there" / "toy" / "best").iterdir()
-    trained = load_file(best / "model.safetensors")
-    assert all(torch.equal(model.get_parameter(name), value) for name, value in trained.items())
-    if base == "from a file":
-        (tmp_path / "base.safetensors").write_bytes(b"")
-        save_file({"weight": torch.zeros(4, 3), "bias": torch.zeros(4)}, tmp_path / "base.safetensors")
-        with pytest.raises(BadInput, match="2 have another hash now"):
-            ensemble.load(Path(archive), config.task)
-    else:
-        kept = checkpoint.load(tmp_path / "there" / "toy" / "frozen" / "step-00000000").tensors["model"]
-        assert all(torch.equal(model.get_parameter(name), value) for name, value in kept.items())
+    for folder in (best, tmp_path / "there" / "toy" / "frozen" / "step-00000000"):
+        for name, value in load_file(folder / "model.safetensors").items():
+            assert torch.equal(model.get_parameter(name), value)
 
 
 def test_the_average_of_the_weights_leaves_out_what_is_frozen(lora, tmp_path):

@@ -11,9 +11,10 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from lib import untrusted
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.facts import FACTS
@@ -93,9 +94,7 @@ class Chain:
         """Reads the sessions so far. Raises BadInput for a file that is damaged."""
         try:
             text = self.path.read_text("utf-8").replace(" (gone on)", _RETRIED)  # as earlier versions wrote it
-            known = {entry.name for entry in fields(Session)}
-            records = json.loads(text)["sessions"]
-            self.sessions = [Session(**{key: record[key] for key in record.keys() & known}) for record in records]
+            self.sessions = [untrusted.parse(record, Session) for record in untrusted.objects(text)["sessions"]]
         except FileNotFoundError:
             self.sessions = []
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,0 +1,182 @@
+"""Failures of ranks and of runs: why a rank ended, what no longer fits in memory, what a completed run lacks."""
+
+import contextlib
+import dataclasses
+import json
+import re
+import signal
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from lib import ranks
+from lib.config import Config
+from lib.errors import BadInput, OutOfMemory, TrainingFailed
+from lib.machine.disk import whole
+from lib.ranks import boot
+from lib.report.summary import Summary
+
+# Errors that name no cause but another rank that is gone or does not answer.
+_LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed out", re.DOTALL)
+# Without a sign of life from a starting rank. A thread gives one every second, however long imports and data take. Only
+# loading a large library blocks that thread, and meanwhile the process uses the CPU or the disk.
+SILENT_SECONDS = 60.0
+_LOOK_SECONDS = 1.0  # of silence that one look may count: a machine that was asleep gives everyone time to answer
+
+
+class RankFailed(RuntimeError):
+    """A rank raised an error; its text is that rank's traceback."""
+
+
+def write_last_words(folder: Path, number: int, error: BaseException) -> None:
+    """Writes a rank's error for the launcher. `lost` ones name no cause but that another rank is gone."""
+    is_sentence = isinstance(error, BadInput | TrainingFailed)
+    words = {
+        "rank": number,
+        "kind": type(error).__name__,
+        "text": str(error),
+        "micro_batch": getattr(error, "micro_batch", 0),
+        "before": getattr(error, "before", 0),
+        "lost": isinstance(error, RuntimeError) and not is_sentence and bool(_LOST.search(str(error))),
+        "traceback": "".join(traceback.format_exception(error)),
+        "time": time.time(),
+    }
+    with whole(folder / f"failed-{number}.json", cache=True) as aside:
+        aside.write_text(json.dumps(words), "utf-8")
+
+
+def read_words(place: Path) -> list[dict[str, Any]]:
+    """Returns the errors that ranks left."""
+    return [json.loads(path.read_text("utf-8")) for path in place.glob("failed-*.json")]
+
+
+def error_of(words: Mapping[str, Any]) -> Exception:
+    """Returns the exception that a rank left."""
+    if words["kind"] == "OutOfMemory":
+        return OutOfMemory(words["text"], words["micro_batch"], before=words["before"])
+    kinds = {"BadInput": BadInput, "TrainingFailed": TrainingFailed}
+    if kind := kinds.get(words["kind"]):
+        return kind(words["text"])
+    return RankFailed(f"Rank {words['rank']} failed:\n{words['traceback']}")
+
+
+def _codes(place: Path) -> dict[int, int]:
+    """Returns the exit codes that torchrun saw, by rank."""
+    texts = {int(path.stem.partition("-")[2]): path.read_text("utf-8") for path in place.glob("ended-*")}
+    return {number: int(text) for number, text in texts.items() if text}
+
+
+def failed(place: Path) -> set[int]:
+    """Returns the ranks that torchrun saw fail, without those that it ended because of others."""
+    return {number for number, code in _codes(place).items() if code not in (0, -signal.SIGTERM)}
+
+
+def ending_of(place: Path, number: int) -> str:
+    """Describes how a rank ended, by its exit code."""
+    code = _codes(place).get(number)
+    if code is None:
+        return f"Rank {number} was killed or crashed."
+    if code >= 0:
+        return f"Rank {number} ended with exit code {code} and left no error."
+    ended_by = signal.Signals(-code)
+    hint = " The system does this where the machine's RAM is full." if ended_by == signal.SIGKILL else ""
+    return f"Rank {number} was ended by signal {ended_by.value} ({ended_by.name}).{hint}"
+
+
+class Signs:
+    """Signs of life of starting ranks: until its first step a rank that hangs looks like one that is slow."""
+
+    def __init__(self, place: Path):
+        self.place = place
+        self._shown: dict[int, Any] = {}
+        self._silent: dict[int, float] = {}
+        self._looked = time.monotonic()
+
+    def look(self, processes: Mapping[int, psutil.Process]) -> str:
+        """Describes a rank without a sign of life for SILENT_SECONDS; empty while there is none."""
+        now = time.monotonic()
+        passed = min(now - self._looked, _LOOK_SECONDS)
+        self._looked = now
+        for number, process in processes.items():
+            stage = boot.read_stage(self.place, number)
+            shown = None if stage == boot.TRAINING else self._sign(number, process)
+            is_alive = stage == boot.TRAINING or shown != self._shown.get(number)
+            self._shown[number] = shown
+            self._silent[number] = 0.0 if is_alive else self._silent.get(number, 0.0) + passed
+            if self._silent[number] >= SILENT_SECONDS:
+                where = f"in the stage {stage!r}" if stage else "before its first line"
+                silence = f"it gave no sign of life for {SILENT_SECONDS:.0f} s"
+                return f"Rank {number} hung while it started, {where}: {silence}."
+        return ""
+
+    def _sign(self, number: int, process: psutil.Process) -> Any:
+        """Returns what changes while a rank lives: the time of its last touch, CPU time, and bytes from the disk."""
+        with contextlib.suppress(OSError, psutil.Error):
+            path = self.place / f"alive-{number}"
+            touched = path.stat().st_mtime_ns if path.exists() else 0
+            times = process.cpu_times()
+            read = process.io_counters().read_bytes if hasattr(process, "io_counters") else 0  # not on macOS
+            return touched, times.user + times.system, read
+        return time.monotonic()  # it has just ended, which is seen elsewhere
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def limit_after(folder: Path, config: Config, error: BaseException) -> dict[str, Any]:
+    """Returns the `limit` of a summary after an error: the smaller size of an OutOfMemory, or the earlier limit."""
+    if size := getattr(error, "micro_batch", 0):
+        return {"samples": size, **_sizes(config)}
+    earlier = Summary.read(folder)
+    return earlier.limit if earlier else {}
+
+
+def keep_limit(folder: Path, config: Config, error: BaseException) -> None:
+    """Writes the smaller size of an OutOfMemory into the summary of a run whose processes have ended."""
+    earlier = Summary.read(folder) or Summary(config.run.name, config.task, "failed", error=str(error))
+    dataclasses.replace(earlier, limit=limit_after(folder, config, error)).write(folder)
+
+
+def newest_limit(folders: Iterable[Path], config: Config) -> int:
+    """Returns the largest micro-batch that the first summary in `folders` allows; 0 without a limit.
+
+    It holds for the same configured micro-batch and recomputation.
+    """
+    earlier = next(filter(None, map(Summary.read, folders)), None)
+    limit = dict(earlier.limit) if earlier else {}
+    samples = limit.pop("samples", 0)
+    return max(0, samples) if isinstance(samples, int) and limit == _sizes(config) else 0
+
+
+def _sizes(config: Config) -> dict[str, Any]:
+    training = config.training
+    return {"micro_batch": training.micro_batch, "gradient_checkpointing": training.gradient_checkpointing}
+
+
+# --- after training ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator[None]:
+    """Notes an error of the block in `missing` and prints it: after training no error may cost the run its end.
+
+    Errors that several ranks must answer together are raised: memory that runs out, or a rank that is gone. With
+    `alone` no other rank takes part in the block.
+    """
+    try:
+        yield
+    except Exception as error:
+        is_sentence = isinstance(error, BadInput | TrainingFailed | OSError) and not isinstance(error, OutOfMemory)
+        if ranks.world() > 1 and not alone and isinstance(error, RuntimeError) and not is_sentence:
+            raise
+        missing[name] = f"{type(error).__name__}: {error}"
+        print("" if is_sentence else traceback.format_exc(), end="")
+        print(
+            f"Warning: the {name} failed ({missing[name]}). The run itself is whole. Correct the cause, or free room "
+            "on the disk, and run again: what is missing is made, and nothing is trained again.",
+            flush=True,
+        )

@@ -1,0 +1,109 @@
+"""The gate for foreign files: what it reads, what it refuses, and that it raises nothing else."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib import untrusted
+from lib.errors import BadInput
+from lib.untrusted import Natural
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["word", "number", "inner"]), inner),
+)
+
+
+@dataclass
+class Inner:
+    step: Natural
+    best: float | None
+
+
+@dataclass
+class Outer:
+    word: str
+    number: float
+    inner: list[Inner] = field(default_factory=list)
+    by_name: dict[str, int] = field(default_factory=dict)
+    kind: Literal["a", "b"] = "a"
+    flag: bool = False
+    anything: Any = None
+
+
+WHOLE = {
+    "word": "x", "number": 2, "inner": [{"step": 1, "best": None}, {"step": 0, "best": -1.5}], "by_name": {"k": -3},
+    "kind": "b", "flag": True, "anything": [1],
+}  # fmt: skip
+
+
+def test_an_object_of_the_right_types_becomes_a_dataclass():
+    parsed = untrusted.parse(json.dumps({**WHOLE, "unknown": 1}), Outer)
+    assert asdict(parsed) == WHOLE and parsed.inner[0] == Inner(1, None)
+    assert untrusted.parse({"word": "", "number": 0}, Outer) == Outer("", 0)
+
+
+WRONG = [
+    {"word": 1}, {"word": None}, {"number": True}, {"number": "1"}, {"number": float("nan")}, {"number": 10**300},
+    {"inner": {}}, {"inner": [1]}, {"inner": [{"step": 1}]}, {"inner": [{"step": -1, "best": 1}]},
+    {"inner": [{"step": True, "best": 1}]}, {"by_name": {"k": 1.0}}, {"by_name": {"k": 10**18}}, {"kind": "c"},
+    {"kind": ["a"]}, {"flag": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_a_value_of_another_type_is_named_by_its_key(wrong):
+    with pytest.raises(BadInput, match="word|number|inner|step|best|by_name|kind|flag"):
+        untrusted.parse({**WHOLE, **wrong}, Outer)
+
+
+@settings(derandomize=True, max_examples=80, deadline=None)
+@given(JSON)
+def test_json_of_any_form_is_parsed_or_refused_in_a_printable_line(value):
+    for content in (json.dumps(value), json.dumps({"word": "x", "number": 1, "inner": value})):
+        try:
+            untrusted.parse(content, Outer)
+        except BadInput as refusal:
+            assert str(refusal).isprintable() and len(str(refusal)) < 300
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"[]", b"[" * 200_000, b"\xff", b"9" * 5_000, b'{"a": 1} {}'])
+def test_what_is_no_object_is_refused(content):
+    with pytest.raises(BadInput, match=r"^it is "):
+        untrusted.objects(content)
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\nb", "a\0", "\x1b[2J", "x" * 200, 1])
+def test_an_unsafe_name_of_a_file_is_refused(text):
+    with pytest.raises(BadInput, match="no name of a file"):
+        untrusted.name(text)
+    assert untrusted.name("model-1.safetensors") == "model-1.safetensors"
+
+
+NO_FILES = {
+    "a pipe": os.mkfifo, "a device": lambda path: path.symlink_to("/dev/zero"), "a folder": lambda path: path.mkdir(),
+    "10 bytes": lambda path: path.write_bytes(b"0123456789"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)
+def test_only_a_regular_file_within_the_limit_is_read(nothing_outside, make):
+    path = nothing_outside.folder / "x"
+    make(path)
+    with pytest.raises(OSError, match="regular file|at most 9"):
+        untrusted.read(path, 9)
+    if path.is_file():
+        assert untrusted.read(path, 10) == path.read_bytes()
+
+
+def test_a_link_counts_as_a_file_only_where_that_is_allowed(tmp_path):
+    (tmp_path / "file").write_bytes(b"123")
+    (tmp_path / "link").symlink_to("file")
+    assert untrusted.size_of(tmp_path / "link") == 3
+    with pytest.raises(OSError, match="it is a link, not a regular file"):
+        untrusted.size_of(tmp_path / "link", links=False)
