@@ -42,8 +42,8 @@ PROJECTS = {
     "umap": "umap-learn",
 }
 GLACIER = {"rasterio": "rasterio", "scipy": "scipy", "sklearn": "scikit-learn"}  # what that workload needs on top
-LEGAL = {"transformers": "transformers", "scipy": "scipy", "sklearn": "scikit-learn"}
-VQA = {"transformers": "transformers", "PIL": "pillow", "sklearn": "scikit-learn"}
+LEGAL = {"transformers": "transformers", "pandas": "pandas", "scipy": "scipy", "sklearn": "scikit-learn"}
+VQA = {"transformers": "transformers", "pandas": "pandas", "PIL": "pillow", "sklearn": "scikit-learn"}
 
 # The range that lib works with, as in pyproject.toml, which a notebook does not carry.
 PYTHON = ((3, 11), (3, 13))
@@ -62,6 +62,7 @@ OLDEST = {
     "pillow": "10",
     "rasterio": "1.3",
     "transformers": "5",
+    "pandas": "2.2",
     "scipy": "1.11",
     "scikit-learn": "1.4",
     "nvidia-ml-py": "12",

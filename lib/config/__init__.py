@@ -22,6 +22,17 @@ from lib.errors import BadInput, printable
 REMOVED = {
     "data.persistent_workers": "It had no effect: worker processes live as long as the run.",
     "memory.empty_cache_every_steps": "Emptying freed nothing that PyTorch could not use again.",
+    **{
+        f"workload.source.{name}": f"Name the column as workload.columns.{name}."
+        for name in ("question", "answer", "image", "kind", "reasoning")
+    },
+    "workload.source.kinds": "Question types of fewer than 1 % of the rows are taken together.",
+    "workload.source.missing_limit": "workload.bad_input_limit counts rows without their picture too.",
+    "workload.distillation": "A teacher's probabilities added nothing to its answers.",
+    "workload.smoothing": "Label smoothing made answers worse.",
+    "workload.context.mode": "Neighbours of a sentence added nothing to the counts, which know them.",
+    "workload.head.document": "Reading sentences together over-fitted.",
+    "workload.head.window": "Reading sentences together over-fitted.",
 }
 
 

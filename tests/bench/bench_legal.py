@@ -31,13 +31,13 @@ from tests.bench.record import add_run, head
 from workloads.legal import judging
 from workloads.legal.documents import class_names, read
 from workloads.legal.evaluation import STRONGEST
+from workloads.legal.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "legal_rr_lawai"
 RECORD = Path(__file__).with_name("records") / "legal.json"
 VARIANTS = {
     "single": [],
-    "surrounding": ["workload.context.mode=surrounding"],
     "no class weights": ["workload.loss.class_weights=0"],
     "from scratch": ["workload.encoder.weights="],
 }
@@ -77,7 +77,7 @@ def trained(variant: str, partition: int, fold: int, seed: int, scratch: Path) -
 
 @cache
 def classes() -> tuple[str, ...]:
-    return class_names(read(CORPUS), 100)
+    return class_names(read(CORPUS, Settings())[0], 100)
 
 
 def confusions(answers: list[dict[str, str]]) -> dict[str, dict[str, list]]:

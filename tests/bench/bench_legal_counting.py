@@ -22,8 +22,8 @@ from tests.bench.record import RECORDS, head, write
 from workloads.legal import judging, splits
 from workloads.legal.counting.linear import Linear
 from workloads.legal.counting.stack import CONTEXT, SENTENCE, Fitting, Stack
-from workloads.legal.document import Document
-from workloads.legal.documents import class_names, read
+from workloads.legal.documents import Document, class_names, read
+from workloads.legal.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "legal_rr_lawai"
@@ -102,7 +102,7 @@ def main(folder: Path) -> None:
     if not folder.is_dir():
         print(f"{folder} is not there, so nothing is measured. Name the folder of the corpus.")
         return
-    documents = read(folder)
+    documents, _ = read(folder, Settings())
     classes = class_names(documents, 30)
     record = {
         **head("numpy", "scipy", "scikit-learn", threads=1, note="shared with other work while measured"),

@@ -2,15 +2,15 @@
 
     python -m tests.bench.bench_vqa                                 all rows, those that the record has left out
     python -m tests.bench.bench_vqa --rows easy,drawn --seeds 0     some of them
-    python -m tests.bench.bench_vqa --rows soft --again             once more
+    python -m tests.bench.bench_vqa --rows hard --again             once more
 
 A row and seed is a run of configs/vqa_small.yaml in a fresh process: 5 to 10 minutes on 2 cores. One that was killed
 resumes in --scratch. `drawn` takes three seeds, what is compared five: an interval over the pictures of one seed says
 nothing about another seed, so differences have one over seeds (Student's t), paired by seed.
 
 Distillation: a teacher learns the right answers to half of the training pictures, and answers the questions about the
-other half, which it has not seen. A student two thirds as wide learns 60 labelled pictures (`few`), with these the
-teacher's answers (`hard`), or its probabilities too (`soft`).
+other half, which it has not seen. A student two thirds as wide learns 60 labelled pictures (`few`), or with these the
+teacher's answers (`hard`).
 """
 
 import argparse
@@ -33,36 +33,36 @@ import torch
 from lib.launch import ensemble
 from lib.training.evaluation import EvaluationLoader
 from tests.bench.record import RECORDS, add_run, head, runs_of
-from workloads.vqa import evaluation, records, splits
+from workloads.vqa import data, evaluation, records
 from workloads.vqa.records import Record
-from workloads.vqa.records.settings import Split
 from workloads.vqa.samples import Questions
+from workloads.vqa.settings import Columns, Settings, Source, Split
 from workloads.vqa.showing import Tested
 
 ROOT = Path(__file__).resolve().parents[2]
 EASY = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "easy_vqa_subset"
+EASY_FORM = {
+    "source.files": "*/questions.json", "source.picture": "{folder}/images/{image}.png",
+    "columns.question": "0", "columns.answer": "1", "columns.image": "2",
+}  # fmt: skip
 RECORD = RECORDS / "vqa.json"
 STUDENT = ["workload.image.channels=[16, 32, 64]", "workload.decoder.hidden=64", "workload.decoder.feed_forward=128"]
 STUDENT += ["training.max_steps=800", "training.evaluate_every_steps=100"]  # as many, however few the pictures are
-SOFT = ["workload.distillation.mode=soft", "workload.distillation.temperature=2", "workload.distillation.weight=0.5"]
 # Row -> what it changes; where its data lies below the scratch folder, or easy or drawn
 ROWS: dict[str, tuple[str, list[str]]] = {
     "easy": ("easy", []),
     "drawn": ("drawn", []),
     "easy without average": ("easy", ["training.ema_decay=0"]),
-    "easy with smoothing": ("easy", ["workload.smoothing=0.1"]),
     "easy with dropout": ("easy", ["workload.decoder.dropout=0.1"]),
     "easy in one stage": ("easy", ["workload.stages={ALL: {reasoning: 0.3, format: 0.3}}"]),
     "teacher": ("half", []),
     "few": ("few", STUDENT),
     "hard": ("taught", STUDENT),
-    "soft": ("taught", [*STUDENT, *SOFT]),
 }
 COMPARED = {
     "dropout": ("easy", "easy with dropout"),
-    "average": ("easy", "easy without average"), "smoothing": ("easy with smoothing", "easy"),
+    "average": ("easy", "easy without average"),
     "stages": ("easy", "easy in one stage"), "teacher's answers": ("hard", "few"),
-    "teacher's probabilities": ("soft", "hard"),
 }  # fmt: skip
 _LABELLED, _SEED = 60, 7
 
@@ -75,6 +75,7 @@ def trained(row: str, seed: int, scratch: Path) -> Path:
     """Trains in a fresh process, or goes on where one was killed; returns the folder of the run."""
     data, options = ROWS[row]
     where = {"easy": str(EASY), "drawn": "embedded"}.get(data) or str(prepared(data, scratch))
+    options = [*options, *(f"workload.{key}={value}" for key, value in EASY_FORM.items() if data == "easy")]
     values = [f"output_dir={scratch / 'runs'}", f"run.name={slug(row, seed)}", f"seed={seed}", f"data.dir={where}"]
     if data not in ("easy", "drawn"):
         values.append(f"workload.source.images={EASY}")
@@ -96,7 +97,7 @@ def prepared(name: str, scratch: Path) -> Path:
     folder = scratch / name
     if (folder / "train.jsonl").is_file():
         return folder
-    parts = splits.split(easy_records(), Split(), 0)
+    parts = data.split(easy_records(), Split(), 0)
     own, other = halves(parts["train"], _SEED)
     few = sorted({one.picture for one in own})[:_LABELLED]
     rows = [row_of(one) for one in own if name == "half" or one.picture in few]
@@ -110,9 +111,8 @@ def prepared(name: str, scratch: Path) -> Path:
 
 
 def easy_records() -> list[Record]:
-    from workloads.vqa.settings import Settings
-
-    return records.read(EASY, Settings()).records
+    source = Source(files=EASY_FORM["source.files"], picture=EASY_FORM["source.picture"])
+    return records.read(EASY, Settings(source=source, columns=Columns(question="0", answer="1", image="2"))).records
 
 
 def halves(train: Sequence[Record], seed: int) -> tuple[list[Record], list[Record]]:
@@ -123,7 +123,7 @@ def halves(train: Sequence[Record], seed: int) -> tuple[list[Record], list[Recor
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    return {"question": record.question, "answer": record.answer, "image_path": within(record.image)}
+    return {"question": record.question, "answer": record.answer, "image": within(record.image)}
 
 
 def within(image: str) -> str:
@@ -131,21 +131,20 @@ def within(image: str) -> str:
 
 
 def taught(asked: Sequence[Record], scratch: Path) -> list[dict[str, Any]]:
-    """Returns what the teacher answers to questions about pictures that it has not seen, with its probabilities."""
+    """Returns what the teacher answers to questions about pictures that it has not seen."""
     out = scratch / "teacher-answers"
     if not (out / "answers.jsonl").is_file():
         teacher = trained("teacher", 0, scratch)
-        lines = [{"image": one.image, "question": one.question} for one in asked]
+        (scratch / "asked").unlink(missing_ok=True)
+        (scratch / "asked").symlink_to(EASY, target_is_directory=True)
+        lines = [{"image": f"asked/{within(one.image)}", "question": one.question} for one in asked]
         (scratch / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
         ensemble.run(teacher, scratch / "asked.jsonl", out)
     found = [json.loads(line) for line in (out / "answers.jsonl").read_text("utf-8").splitlines()]
     return [
-        {
-            "question": one["question"], "answer": one["teacher_answer"], "image_path": within(one["image_path"]),
-            "teacher_answers": one["teacher_answers"],
-        }
+        {"question": one["question"], "answer": one["teacher_answer"], "image": one["image_path"].rpartition("/asked/")[2]}
         for one in found
-    ]  # fmt: skip
+    ]
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------

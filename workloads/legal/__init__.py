@@ -1,7 +1,7 @@
 """legal: the role of each sentence of a judgment, by an encoder of text that is multiplied into what counting reaches.
 
-Data: a folder of files with a sentence and its role in a line, JSON with segments and labels, or a CSV of text and
-label (see `documents`). The embedded default are generated judgments (see `generated`).
+Data: text files with a sentence and its role a line, or any table with its columns named (see `documents`). The
+embedded default are generated judgments (see `generated`).
 """
 
 import json
@@ -36,7 +36,7 @@ class Legal(Task):
     """Finds the role of each sentence of a judgment."""
 
     Settings = Settings
-    sentinels = ("*.txt", "*.json", "*.jsonl", "*.csv")
+    sentinels = ("*.txt",)
     selection = ("probability", "max")
     shown = ("macro_f1", "network_macro_f1")
     dials: ClassVar = {"workload.context.length": (64, 128, 256, 512)}
@@ -51,9 +51,9 @@ class Legal(Task):
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:
         """Returns the folders with judgments: not those of a mounted encoder, which has such files too."""
-        from workloads.legal import mounts
+        from workloads.legal import documents
 
-        return mounts.homes(folders)
+        return [folder for folder in folders if documents.is_laid_out(folder)]
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation stays in the training process."""
@@ -80,19 +80,16 @@ class Legal(Task):
     def padding(self) -> float:
         """Returns the share of padding in the first epoch's batches, which follows from the lengths of the inputs."""
         from lib.training.order import buckets, permutation
-        from workloads.legal.contexts import padding
 
         train, training, seed = self.data.part("train"), self.config.training, self.config.seed
         batch, pool = training.effective_batch, self.config.data.buckets
         order = buckets(train.lengths, seed, 0, batch, pool) if pool else permutation(seed, 0, len(train))
-        window = self.settings.head.read_together or 1
-        return padding(train.lengths[order], slot_of(training), int(train.filled.sum()), window)
+        return samples.padding(train.lengths[order], slot_of(training))
 
     def batch_share(self) -> float:
         """Returns how large a training batch is on average, as a share of the largest that can be."""
         self.learned()
-        largest = self.settings.context.length * (self.settings.head.read_together or 1)
-        return float(self.data.part("train").filled.mean()) / (1 - self.padding()) / largest
+        return float(self.data.part("train").lengths.mean()) / (1 - self.padding()) / self.settings.context.length
 
     def fingerprint(self) -> str:
         return self.data.fingerprint()
@@ -102,12 +99,10 @@ class Legal(Task):
         return self.data.datasets()
 
     def collate(self, samples_: list[Any], generator: torch.Generator) -> Batch:
-        pad, size = self.learned()["tokenizer"]["pad"], self.settings.head.read_together
-        return samples.in_windows(samples_, pad, size) if size else samples.collated(samples_, pad)
+        return samples.collated(samples_, self.learned()["tokenizer"]["pad"])
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
-        settings = self.settings
-        return samples.example(size, settings.context.length, POSITIONS, device, settings.head.read_together)
+        return samples.example(size, self.settings.context.length, POSITIONS, device)
 
     # --- what is learned from data --------------------------------------------------------------------------------
 
@@ -174,8 +169,7 @@ class Legal(Task):
         """Gives the head a rate of its own, and each layer of the encoder less the further it is from the head."""
         rates, below = self.settings.rates, encoders.depths(model.encoder)  # type: ignore[arg-type]
         trained = {name: below[name] for name, p in model.encoder.named_parameters() if p.requires_grad}  # type: ignore
-        head = ["inner.*", "output.*", "norm.*", *(["document.*"] if self.settings.head.read_together else [])]
-        groups: list[dict[str, Any]] = [{"names": head, "lr": rates.head}]
+        groups: list[dict[str, Any]] = [{"names": ["inner.*", "output.*", "norm.*"], "lr": rates.head}]
         for depth in sorted(set(trained.values())):
             names = [f"encoder.{name}" for name, own in trained.items() if own == depth]
             groups.append({"names": names, "lr": rates.layer_decay**depth})
@@ -190,10 +184,10 @@ class Legal(Task):
 
     def summed(self, logits: Tensor, batch: Batch) -> Tensor:
         """(sentences, outputs) -> the weighted sum of their losses; outputs without a role are left out."""
-        losses = F.cross_entropy(self.of_roles(logits), batch["labels"].flatten(), reduction="none")
+        losses = F.cross_entropy(self.of_roles(logits), batch["labels"], reduction="none")
         if focal := self.settings.loss.focal:
             losses = losses * (1 - torch.exp(-losses)) ** focal
-        return (losses * batch["weight"].flatten()).sum()
+        return (losses * batch["weight"]).sum()
 
     def of_roles(self, logits: Tensor) -> Tensor:
         """(sentences, outputs) -> (sentences, roles); a plan, which knows no roles, has all of them."""
@@ -217,7 +211,7 @@ class Legal(Task):
             total += float(self.summed(logits, batch))
             count += self.count(batch)["loss"]
             parts.append(F.log_softmax(self.of_roles(logits), -1).cpu())
-            numbers.append(batch["number"].flatten().cpu())
+            numbers.append(batch["number"].cpu())
         found = samples.in_order(torch.cat(parts), torch.cat(numbers))
         return {"loss": total / count, **self.evaluator.judge(model, found, loader.dataset.part)}  # type: ignore
 

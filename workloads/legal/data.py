@@ -14,12 +14,10 @@ from lib.errors import BadInput, printable
 from lib.machine import disk, platform
 from lib.report.progress import working
 from workloads.legal import counting, documents, generated, splits
-from workloads.legal.contexts import Inputs, Texts
-from workloads.legal.counting import packing
 from workloads.legal.counting.features import position_features
-from workloads.legal.counting.stack import Stack
-from workloads.legal.document import Document
-from workloads.legal.samples import Sentences, Windows
+from workloads.legal.counting.stack import Stack, packed, unpacked
+from workloads.legal.documents import Document
+from workloads.legal.samples import Sentences, input_of
 from workloads.legal.settings import CATEGORIES, Settings
 from workloads.legal.tokens import Tokens
 
@@ -45,7 +43,7 @@ class Data:
     def __init__(self, source: Path | None, settings: Settings, share: float, seed: int):
         self.source, self.settings, self.share, self.seed = source, settings, share, seed
         self.learned: Mapping[str, Any] = {}
-        self._samples: dict[str, Sentences | Windows] = {}
+        self._samples: dict[str, Sentences] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs: a loader worker gets its samples from the data set."""
@@ -55,12 +53,16 @@ class Data:
     # --- documents and parts --------------------------------------------------------------------------------------
 
     @cached_property
-    def documents(self) -> list[Document]:
-        """All of them, with their roles. Raises BadInput."""
+    def corpus(self) -> tuple[list[Document], str]:
+        """All documents with their roles, and how many sentences matched. Raises BadInput."""
         if self.source is None:
             made = generated.judgments(self.settings.generator)
-            return [Document(name, category, tuple(texts), tuple(roles)) for name, category, texts, roles in made]
-        return documents.read(self.source, self.settings.names, self.settings.bad_input_limit)
+            return [Document(name, kind, tuple(texts), tuple(roles)) for name, kind, texts, roles in made], ""
+        return documents.read(self.source, self.settings)
+
+    @property
+    def documents(self) -> list[Document]:
+        return self.corpus[0]
 
     @cached_property
     def dealt(self) -> splits.Parts:
@@ -109,8 +111,7 @@ class Data:
     def held_out(self) -> dict[str, np.ndarray]:
         """(sentences, classes) scores of each counted validation document, by counts that did not see it."""
         shape = {one.name: (len(one), len(self.classes)) for one in self.parts["validation"]}
-        packed = self.counts["held_out"]
-        return {name: packing.unpacked_array(text, "<f4", shape[name]) for name, text in packed.items()}
+        return {name: unpacked(text, "<f4", shape[name]) for name, text in self.counts["held_out"].items()}
 
     @cached_property
     def counts(self) -> Mapping[str, Any]:
@@ -130,7 +131,7 @@ class Data:
         with working("Counting words for what the network has to beat"):
             stack = Stack.fit(counted, self.classes, self.seed)
         names = [one.name for one in self.parts["validation"] if one.name in stack.held_out]
-        held_out = {name: packing.packed_array(stack.held_out[name], "<f4") for name in names}
+        held_out = {name: packed(stack.held_out[name], "<f4") for name in names}
         found = {"stack": stack.as_json(), "held_out": held_out}
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,31 +145,29 @@ class Data:
 
     # --- samples --------------------------------------------------------------------------------------------------
 
-    def datasets(self) -> dict[str, Sentences | Windows]:
+    def datasets(self) -> dict[str, Sentences]:
         return {name: self.part(name) for name in self.parts}
 
-    def part(self, name: str) -> Sentences | Windows:
+    def part(self, name: str) -> Sentences:
         """Returns the samples of a part, whose sentences are cut into tokens once."""
         if name not in self._samples:
             self._samples[name] = self.samples(self.parts[name], name)
         return self._samples[name]
 
-    def samples(self, chosen: Sequence[Document], part: str) -> Sentences | Windows:
-        """Returns the samples of some documents, sentences or windows of them; those without roles are labelled 0."""
-        context, tokens, size = self.settings.context, self.tokens, self.settings.head.read_together
-        texts = Texts([tokens.numbers(document.sentences) for document in chosen])
-        inputs = Inputs(texts, context.mode, context.length, tokens.cls, tokens.sep)
+    def samples(self, chosen: Sequence[Document], part: str) -> Sentences:
+        """Returns the samples of some documents; those without roles are labelled 0."""
+        tokens, length = self.tokens, self.settings.context.length
+        cut = [numbers for document in chosen for numbers in tokens.numbers(document.sentences)]
         labels = self.labels(chosen)
         categories = {name: number for number, name in enumerate(self.learned["categories"], 1)}
-        sentences = Sentences(
+        return Sentences(
             part,
-            inputs,
+            [input_of(numbers, length, tokens.cls, tokens.sep) for numbers in cut],
             np.concatenate([position_features(document) for document in chosen]),
             np.repeat([categories.get(one.category, 0) for one in chosen], [len(one) for one in chosen]),
             labels,
             self.class_weights[labels],
         )
-        return Windows(sentences, size) if size else sentences
 
     def labels(self, chosen: Sequence[Document]) -> np.ndarray:
         """(sentences) the number of each role; 0 where a document has none."""
@@ -207,12 +206,14 @@ class Data:
         )
         names = ", ".join(printable(name, most=40) for name in self.classes)
         notes = "".join(f"\n{note}" for note in self.dealt.notes)
-        hint = " These are numbers: a file labels.txt beside the documents, with a line `0 NAME` for each, names them."
-        return f"{where}. {sizes}.{notes}\nRoles: {names}.{hint if all(map(str.isdecimal, self.classes)) else ''}"
+        are_numbers = all(map(str.isdecimal, self.classes))
+        hint = " These are numbers: workload.classes names them, in their order." if are_numbers else ""
+        matched = f"\n{self.corpus[1]}" if self.corpus[1] else ""
+        return f"{where}. {sizes}.{matched}{notes}\nRoles: {names}.{hint}"
 
     def about_lengths(self, padded: float) -> str:
         """Returns a sentence on the tokens of training inputs, those that are cut, and the padding of their batches."""
-        lengths, most = self.part("train").inputs.lengths, self.settings.context.length
+        lengths, most = self.part("train").lengths, self.settings.context.length
         half, nearly, longest = np.percentile(lengths, [50, 95, 100]).astype(int)
         return (
             f"Tokens of an input: median {half}, 95 % have at most {nearly}, the longest {longest}; "

@@ -1,57 +1,167 @@
-"""Judgments with the roles of their sentences, out of whatever form of file they come in; and plain ones without."""
+"""Judgments with the roles of their sentences: lines of text files, or tables with named columns; and new ones."""
 
-import hashlib
+import difflib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
 
-from lib.errors import BadInput, check_limit, first_ten, printable
-from workloads.legal.document import Document, Unreadable, one_line, text_of
-from workloads.legal.labels import FILES, LabelLists, is_label_list
-from workloads.legal.nested import read_nested
-from workloads.legal.rows import read_rows
-from workloads.legal.sentences import split_text
-from workloads.legal.tabbed import read_tabbed
+from lib.errors import BadInput, check_limit, printable
+from lib.machine.published import has_weights
+from lib.supervised import tables
+from workloads.legal.sentences import one_line, split_text
+from workloads.legal.settings import Columns, Settings
 
 CATEGORIES = "categories.txt"
-# What lies beside documents and is none
-_ABOUT = {
-    "source", "sources", "notice", "copying", "citation", "changelog", "changes", "requirements", "categories",
-    "metadata", "dataset-metadata", "dataset_info", "dataset_infos", *FILES,
-}  # fmt: skip
-_FORMS = (".txt", ".json", ".jsonl", ".csv")
-_SNIFFED = 2**16  # bytes in which a file of labelled lines has its first tab
-_SHORTEST, _LONGEST, _STRETCHES = 20, 150, 20  # sentences of a stretch of a document that is alone; how many of them
+MOST_LETTERS = 100_000  # of a sentence; a whole title page has some 6,000
+_SNIFFED, _MOST_FILES = 2**12, 500  # bytes and files of a folder that are looked into
+_OPTIONAL = ("document", "category")  # columns
+
+Row = tuple[int, str, str, str, str]  # its number, document, sentence, role, category
 
 
-def read(source: Path, classes: Sequence[str] = (), limit: int = 0) -> list[Document]:
-    """Returns the documents of a folder of any depth, or of one file, in the order of their files.
+@dataclass(frozen=True)
+class Document:
+    """A judgment: its sentences, the role of each (none where they are unknown), and where they were read."""
 
-    `.txt` files hold lines of sentence, tab, role, perhaps tab and confidence; a blank line ends a document. `.json`
-    and `.jsonl` files hold documents with a list of sentences and one of roles, or annotations of Label Studio; roles
-    may be numbers of a list of labels. A `.csv` file has columns `text`, `label`, and perhaps `document`. With
-    `classes` any other role is a problem. Of more problems than `limit` BadInput is raised with file and line; up to
-    it they are printed, and what is wrong is left out.
-    """
-    problems: list[str] = []
-    root = source if source.is_dir() else source.parent
-    documents: list[Document] = []
-    lists = LabelLists(root, classes)
-    for path in _files(source):
-        reader = {".txt": read_tabbed, ".csv": read_rows}.get(path.suffix.lower(), read_nested)
-        try:
-            documents += reader(path, path.relative_to(root).as_posix(), classes, problems, lists)
-        except Unreadable as problem:
-            problems.append(str(problem))
-    documents = _without_copies(_named(documents), problems)
-    check_limit("What cannot be read of the documents", problems, limit)
-    if problems:
-        print(f"Left out {len(problems):,} (workload.bad_input_limit {limit:,}):\n{first_ten(problems)}", flush=True)
-    if not documents:
-        raise BadInput(f"There is no document in {printable(source)}. Look at data.dir.")
-    return _with_categories(_in_stretches(documents), source)
+    name: str
+    category: str
+    sentences: tuple[str, ...]
+    roles: tuple[str, ...] = ()
+    file: str = ""
+    lines: tuple[int, ...] = ()  # or rows of a table
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def place(self, sentence: int) -> str:
+        """Returns where a sentence stands, for a message: "data/a.txt, line 12"."""
+        return _place(self.file or self.name, self.lines[sentence] if self.lines else sentence + 1)
+
+
+def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
+    """Returns the documents of a folder or of one file, and how many sentences matched. Raises BadInput."""
+    unmatched: list[str] = []
+    others: list[str] = []
+    rows: dict[tuple[str, str], list[Row]] = {}
+    for shown, path in tables.find_files(source, settings.source.files).items():
+        if path.name == CATEGORIES:
+            continue
+        if path.suffix.lower() != ".txt":
+            of_file = _of_table(path, shown, settings.columns)
+        elif "\t" in (text := tables.read_text(path, shown)):
+            of_file = _of_lines(text, shown, unmatched)
+        else:
+            others.append(shown)
+            continue
+        for number, document, sentence, role, category in of_file:
+            role = _named(role, settings.names)
+            if wrong := _wrong(sentence, role, settings.names):
+                unmatched.append(f"{_place(shown, number)}: {wrong}")
+            else:
+                rows.setdefault((shown, document), []).append((number, document, sentence, role, category))
+    check_limit("Lines that cannot be used", unmatched, settings.bad_input_limit)
+    if not rows:
+        raise BadInput(f"There is no sentence with a role in {printable(source)}. Look at data.dir.")
+    return _documents(rows, _categories(source)), matching(sum(map(len, rows.values())), len(rows), unmatched, others)
+
+
+def matching(sentences: int, documents: int, unmatched: Sequence[str], others: Sequence[str]) -> str:
+    """Returns how many sentences have a role, and the first three lines and files that are left out."""
+    first = "".join(f"\n  {printable(one)}" for one in unmatched[:3])
+    counts = f"Sentences with a role: {sentences:,} in {documents:,} documents; left out: {len(unmatched):,}.{first}"
+    shown = printable(", ".join(others[:3]))
+    return counts + (f"\nFiles without a tab, which are no documents: {len(others):,} ({shown})." if others else "")
+
+
+def is_laid_out(folder: Path) -> bool:
+    """Says whether a mounted folder has text files of sentence, tab, role, and no published weights."""
+    for path in () if has_weights(folder) else islice(sorted(folder.rglob("*.txt")), _MOST_FILES):
+        with path.open("rb") as file:
+            if b"\t" in file.read(_SNIFFED):
+                return True
+    return False
+
+
+def _of_lines(text: str, shown: str, unmatched: list[str]) -> Iterator[Row]:
+    """Yields the sentences of a text file; a blank line ends a document."""
+    lines = [line.strip("\r") for line in text.split("\n")]
+    filled = [bool(line.strip()) for line in lines]
+    begins = [is_filled and not (n and filled[n - 1]) for n, is_filled in enumerate(filled)]
+    name, part = PurePosixPath(shown).stem, 0
+    for number, line in enumerate(lines):
+        part += begins[number]
+        cells = line.split("\t")
+        has_confidence = len(cells) == 3 and cells[2].strip().replace(".", "", 1).isdecimal()
+        if len(cells) == 2 or has_confidence:
+            document = f"{name}/{part}" if sum(begins) > 1 else name
+            yield number + 1, document, one_line(cells[0]), one_line(cells[1]), ""
+        elif filled[number]:
+            unmatched.append(
+                f"{_place(shown, number + 1)}: There are {len(cells) - 1} tabs. Write sentence, tab, role, and perhaps "
+                "tab, confidence."
+            )
+
+
+def _of_table(path: Path, shown: str, columns: Columns) -> Iterator[Row]:
+    names = vars(columns)
+    optional = [name for name in _OPTIONAL if names[name] == name]  # which a file may lack
+    for number, row in enumerate(tables.read_table(path, shown, names, optional).to_dict("records"), 1):
+        yield number, row["document"] or PurePosixPath(shown).stem, row["sentence"], row["role"], row["category"]
+
+
+def _documents(rows: dict[tuple[str, str], list[Row]], category_of: dict[str, str]) -> list[Document]:
+    """Returns the documents; names that two files share have the file's folder, too."""
+    shared = Counter(name for _, name in rows)
+    documents = []
+    for (shown, name), own in rows.items():
+        numbers, _, sentences, roles, categories = zip(*own, strict=True)
+        category = category_of.get(name) or category_of.get(PurePosixPath(name).name) or categories[0]
+        file = PurePosixPath(shown)
+        above = file.parent if name.startswith(file.stem) else file.with_suffix("")
+        whole = name if shared[name] == 1 else (above / name).as_posix()
+        documents.append(Document(whole, category, sentences, roles, shown, numbers))
+    return documents
+
+
+def _named(role: str, names: Sequence[str]) -> str:
+    """Returns the name of a role that is a number of `workload.classes`."""
+    is_number = role.isdecimal() and role not in names and int(role) < len(names)
+    return names[int(role)] if is_number else role
+
+
+def _wrong(sentence: str, role: str, names: Sequence[str]) -> str:
+    """Returns why a line cannot be used; nothing where it can."""
+    if not sentence or not role:
+        return f"There is no {'role' if sentence else 'sentence'}."
+    if len(sentence) > MOST_LETTERS:
+        return f"The sentence has {len(sentence):,} letters, and at most {MOST_LETTERS:,} are one sentence. Split it."
+    if not names or role in names:
+        return ""
+    near = difflib.get_close_matches(role, names, 1)
+    hint = f" Is {near[0]!r} meant?" if near else ""
+    return f"The role {printable(repr(role), most=60)} is none of workload.classes.{hint}"
+
+
+def _place(file: str, number: int) -> str:
+    return f"{file}, {'line' if file.lower().endswith('.txt') else 'row'} {number}"
+
+
+def _categories(source: Path) -> dict[str, str]:
+    """Returns the category of each document's name by lines of category, tab, names. Raises BadInput."""
+    path = next(iter(sorted(source.rglob(CATEGORIES))), source) if source.is_dir() else source.with_name(CATEGORIES)
+    if path.name != CATEGORIES or not path.is_file():
+        return {}
+    categories: dict[str, str] = {}
+    for number, line in enumerate(tables.read_text(path, CATEGORIES).splitlines(), 1):
+        category, tab, names = line.partition("\t")
+        if line.strip() and not (tab and category.strip()):
+            raise BadInput(f"{CATEGORIES}, line {number}: Write a category, a tab, and names of documents with spaces.")
+        for name in names.split():
+            if categories.setdefault(name, category.strip()) != category.strip():
+                raise BadInput(f"{CATEGORIES}, line {number}: {printable(name)} is in two categories. Name it in one.")
+    return categories
 
 
 def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
@@ -82,7 +192,7 @@ def read_plain(path: Path) -> Document:
 
     Of a file whose every line is a sentence, a tab and a role it has the sentences. Raises BadInput.
     """
-    text = text_of(path, path.name).replace("\r\n", "\n").replace("\r", "\n")
+    text = tables.read_text(path, path.name).replace("\r\n", "\n").replace("\r", "\n")
     rows = [(number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if all(len(cells) in (2, 3) and all(map(str.strip, cells[:2])) for _, cells in rows):
         found = [(number, one_line(cells[0])) for number, cells in rows]
@@ -93,128 +203,3 @@ def read_plain(path: Path) -> Document:
         raise BadInput(f"{path.name} has no sentence. Give a judgment as text.")
     numbers, sentences = zip(*found, strict=True)
     return Document(path.stem, "", tuple(sentences), (), path.name, tuple(numbers))
-
-
-def _files(source: Path) -> list[Path]:
-    """Returns the files to read: one itself, of a folder all of the one form that it has. Raises BadInput."""
-    if source.is_file():
-        if source.suffix.lower() not in _FORMS:
-            raise BadInput(f"{printable(source)} is none of {', '.join(_FORMS)}. Look at data.dir.")
-        return [source]
-    by_form: dict[str, list[Path]] = {form: [] for form in _FORMS}
-    for path in sorted(source.rglob("*")):
-        inside = path.relative_to(source).parts
-        hidden = any(part.startswith((".", "__MACOSX")) for part in inside)
-        if path.suffix.lower() in by_form and not hidden and not _is_about(path) and path.is_file():
-            by_form[path.suffix.lower()].append(path)
-    tabbed, nested, table = by_form[".txt"], by_form[".json"] + by_form[".jsonl"], by_form[".csv"]
-    if nested:
-        nested = [path for path in nested if not is_label_list(path)]
-    if (nested or table) and not any(map(_has_tab, tabbed)):
-        tabbed = []
-    forms = [files for files in (tabbed, nested, table) if files]
-    if not forms:
-        raise BadInput(
-            f"There is no document in {printable(source)}: no .txt file of sentence, tab, role, no .json file of "
-            "segments and labels, no .csv file of text and label. Look at data.dir."
-        )
-    for others in forms[1:]:
-        print(
-            f"{len(others):,} {others[0].suffix} files are not read, because the folder has {forms[0][0].suffix} "
-            "files; name one of them in data.dir to read it instead.",
-            flush=True,
-        )
-    return forms[0]
-
-
-def _is_about(path: Path) -> bool:
-    return path.stem.lower() in _ABOUT or path.stem.lower().startswith(("readme", "license", "licence"))
-
-
-def _has_tab(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return b"\t" in file.read(_SNIFFED)
-    except OSError:  # whoever reads it says so
-        return True
-
-
-def _named(documents: Sequence[Document]) -> list[Document]:
-    """Returns the documents with names that tell them apart: with the folder where a file's name is there twice."""
-    count = Counter(document.name for document in documents)
-    found, taken = [], Counter()
-    for document in documents:
-        name = document.name
-        if count[name] > 1:
-            folder = Path(document.file).parent.as_posix()
-            name = name if folder == "." else f"{folder}/{name}"
-        taken[name] += 1
-        found.append(replace(document, name=name if taken[name] == 1 else f"{name} ({taken[name]})"))
-    return found
-
-
-def _without_copies(documents: Sequence[Document], problems: list[str]) -> list[Document]:
-    """Returns the documents that have other sentences than all before them; a copy is a problem."""
-    first: dict[bytes, Document] = {}
-    kept = []
-    for document in documents:
-        digest = hashlib.sha256("\n".join(document.sentences).casefold().encode("utf-8", "surrogatepass")).digest()
-        other = first.setdefault(digest, document)
-        if other is document:
-            kept.append(document)
-        else:
-            count = f"{len(document):,} sentences of {other.name}" if len(document) > 1 else f"sentence of {other.name}"
-            problems.append(f"{document.place(0)}: {document.name} has the {count} ({other.file}). Remove one of them.")
-    return kept
-
-
-def _in_stretches(documents: list[Document]) -> list[Document]:
-    """Returns a long document that is alone as several, and says so: of one nothing could be held out."""
-    if len(documents) > 1 or len(documents[0]) < 2 * _SHORTEST:
-        return documents
-    (one,) = documents
-    size = min(_LONGEST, max(_SHORTEST, len(one) // _STRETCHES))
-    bounds = range(0, len(one) - _SHORTEST + 1, size)
-    found = [
-        replace(
-            one, name=f"{one.name}/{number}", sentences=one.sentences[begin:end], roles=one.roles[begin:end],
-            lines=one.lines[begin:end],
-        )
-        for number, (begin, end) in enumerate(pairwise([*bounds, len(one)]), 1)
-    ]  # fmt: skip
-    print(
-        f"Nothing in {printable(one.file)} says where a document ends, so its {len(one):,} sentences are taken for "
-        f"{len(found)} documents of about {size}. Parts of one judgment may then be trained on and tested, and scores "
-        "are too good. Name the document of each row in a column `document`, or put an empty line between two.",
-        flush=True,
-    )
-    return found
-
-
-def _with_categories(documents: Sequence[Document], source: Path) -> list[Document]:
-    """Returns the documents with the categories of `categories.txt`, where there is one. Raises BadInput."""
-    root = source if source.is_dir() else source.parent
-    paths = source.rglob(CATEGORIES) if source.is_dir() else filter(Path.is_file, [root / CATEGORIES])
-    if not (paths := sorted(paths, key=lambda path: (len(path.parts), path))):
-        return [*documents]
-    shown = paths[0].relative_to(root).as_posix()
-    category_of: dict[str, str] = {}
-    for number, line in enumerate(text_of(paths[0], shown).splitlines(), 1):
-        if not line.strip():
-            continue
-        category, tab, names = line.partition("\t")
-        if not tab or not category.strip():
-            raise BadInput(f"{shown}, line {number}: Write a category, a tab, and names of documents with spaces.")
-        for name in names.split():
-            if category_of.setdefault(name, category.strip()) != category.strip():
-                raise BadInput(
-                    f"{shown}, line {number}: {printable(name)} is in the categories {printable(category_of[name])} "
-                    f"and {printable(category.strip())}. Name it in one."
-                )
-    return [_in_category(document, category_of) for document in documents]
-
-
-def _in_category(document: Document, category_of: dict[str, str]) -> Document:
-    names = (document.name, Path(document.name).name, Path(document.file).stem)
-    found = next((category_of[name] for name in names if name in category_of), document.category)
-    return replace(document, category=found)

@@ -8,7 +8,8 @@ from torch import nn
 
 from lib.errors import BadInput, printable
 from lib.machine import memory
-from lib.task import Task, published
+from lib.supervised import encoders as published
+from lib.task import Task
 from lib.task.blocks import find_blocks
 from workloads.legal import tokens
 from workloads.legal.settings import Encoder
@@ -22,22 +23,14 @@ _WORDS, _POSITIONS = 30_522, 512
 def choose(settings: Encoder) -> dict[str, Any]:
     """Returns what a run begins with: the name of published `weights`, empty for none, and `options` of its config.
 
-    A plan for weights that are not there has the `size` of BERT that stands for them. Prints where there are none
-    although a name was given. Raises BadInput for a path that is not there.
+    A plan for weights that are not there has the `size` of BERT that stands for them.
     """
-    is_plan = torch.empty(0).is_meta
-    folder = published.located(settings.weights, download=not is_plan) if settings.weights else None
-    if folder is not None:
-        return {"weights": folder[0], "options": _options(settings, folder[1])}
-    if settings.weights and not is_plan:
-        print(
-            f"The weights {printable(settings.weights)} are neither mounted nor cached, and the Hugging Face hub does "
-            f"not give them. The run begins with an encoder from scratch ({settings.layers} layers, {settings.hidden} "
-            "wide), which is worth less: add the weights as a Kaggle model or data set and start a run under another "
-            "run.name.",
-            flush=True,
-        )
-    if settings.weights and is_plan:
+    weights = published.choose(settings.weights, "an encoder")
+    if weights is not None:
+        config = published.configuration(weights[1])
+        keys = [key for key in _ATTENTION_DROPOUT if hasattr(config, key)][:1]
+        return {"weights": weights[0], "options": {k: _attention_dropout(settings, getattr(config, k)) for k in keys}}
+    if settings.weights and torch.empty(0).is_meta:
         return {"weights": "", "size": settings.planned_as, "options": {_ATTENTION_DROPOUT[0]: 0.1}}
     return {"weights": "", "options": {_ATTENTION_DROPOUT[0]: _attention_dropout(settings, settings.dropout)}}
 
@@ -51,26 +44,6 @@ def check(chosen: Mapping[str, Any]) -> None:
         raise BadInput(f"What was learned from data names no encoder: {printable(repr(dict(chosen)), most=100)}.")
 
 
-def _transformers() -> Any:
-    """Returns the package, which a laptop that only plans may lack. Raises BadInput."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise BadInput(f"The encoder needs transformers ({printable(error)}): pip install transformers.") from None
-    return transformers
-
-
-def _options(settings: Encoder, folder: Any) -> dict[str, float]:
-    AutoConfig = _transformers().AutoConfig
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        why = printable(str(error).strip().splitlines()[0], most=300)
-        raise BadInput(f"The configuration of the encoder in {printable(folder)} cannot be used ({why}).") from None
-    keys = [key for key in _ATTENTION_DROPOUT if hasattr(config, key)]
-    return {key: _attention_dropout(settings, getattr(config, key)) for key in keys[:1]}
-
-
 def _attention_dropout(settings: Encoder, otherwise: float) -> float:
     if settings.attention_dropout != "auto":
         return float(settings.attention_dropout)
@@ -79,26 +52,21 @@ def _attention_dropout(settings: Encoder, otherwise: float) -> float:
 
 def tokenizer(settings: Encoder, chosen: Mapping[str, Any], sentences: Sequence[str]) -> dict[str, Any]:
     """Returns the tokenizer of published weights, or one trained on the training sentences. Raises BadInput."""
-    if not chosen["weights"]:
-        return tokens.trained(sentences, settings.vocabulary)
-    folder = published.located(chosen["weights"])
-    if folder is None:
-        raise BadInput(f"The tokenizer of {printable(chosen['weights'])} is no longer there. Mount the weights again.")
-    return tokens.published(folder[1])
+    if chosen["weights"]:
+        return tokens.published(published.folder_of(chosen["weights"]))
+    return tokens.trained(sentences, settings.vocabulary)
 
 
 def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int) -> nn.Module:
     """Returns the encoder that was chosen, for inputs of at most `length` tokens. Raises BadInput."""
-    AutoModel = _transformers().AutoModel
+    AutoModel = published.transformers().AutoModel
     if chosen["weights"]:
         encoder = task.pretrained(chosen["weights"], AutoModel, **chosen["options"])
         _freeze(encoder, settings)
     else:
         encoder = AutoModel.from_config(_configuration(settings, chosen, length))
-    if getattr(encoder, "pooler", None) is not None:  # a layer for pairs of sentences, which nothing here would train
-        encoder.pooler = None
     _check_length(encoder.config, length)
-    return encoder
+    return published.without_pooler(encoder)
 
 
 def _configuration(settings: Encoder, chosen: Mapping[str, Any], length: int) -> Any:
@@ -112,7 +80,7 @@ def _configuration(settings: Encoder, chosen: Mapping[str, Any], length: int) ->
             f"workload.encoder.hidden is {hidden}, which is no multiple of the {heads} heads. Write "
             f"{hidden // heads * heads or heads}, say."
         )
-    return _transformers().BertConfig(
+    return published.transformers().BertConfig(
         vocab_size=words, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
         intermediate_size=wide, max_position_embeddings=positions, hidden_dropout_prob=settings.dropout,
         **chosen["options"],

@@ -215,7 +215,7 @@ def draw(data: Data, folder: Path) -> list[Path]:
     """Draws how often each role comes in each part of the data, and how long the training inputs are."""
     labels = {part: data.labels(chosen) for part, chosen in data.parts.items()}
     number = {part: np.bincount(own, minlength=len(data.classes)) for part, own in labels.items()}
-    lengths = data.part("train").inputs.lengths
+    lengths = data.part("train").lengths
     return [
         figures.classes(number, data.classes, folder / "classes.png"),
         figures.lengths(lengths, data.settings.context.length, folder / "lengths.png"),

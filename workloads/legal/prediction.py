@@ -19,7 +19,7 @@ from lib.report.progress import counted
 from lib.task.batches import in_batches
 from lib.training.data import to_device
 from workloads.legal import documents, page
-from workloads.legal.document import Document
+from workloads.legal.documents import Document
 from workloads.legal.samples import in_order
 from workloads.legal.sentences import as_in_corpus
 
@@ -95,7 +95,7 @@ def _network(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> 
     for model in models:
         logits = model(to_device(batch, model.weight.device))
         found.append(model.weight * F.log_softmax(task.of_roles(logits), -1))
-    return torch.stack(found).mean(0).cpu(), batch["number"].flatten()
+    return torch.stack(found).mean(0).cpu(), batch["number"]
 
 
 def rows(document: Document, shares: np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]]:

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from workloads.legal.document import one_line
-
 _BREAK = re.compile(r"[.?!][\"'”’)\]]*\s+(?=[\"'“‘(\[]*[A-Z0-9]|\(([ivxlc]{1,6}|[a-z])\))")
 _LIST_MARK = re.compile(r"[\"'“‘(\[]*(\d{1,3}|[ivxlc]{1,6}|[a-z])[.)]+", re.IGNORECASE)
 _OPEN, _SHUT = "\"'“‘([", "\"'”’)]"
@@ -36,6 +34,11 @@ _BEGINNINGS = _words(
 _WRAPPED = 0.4  # share of lines that begin in lower case from which on lines end anywhere
 _SPLIT = 1.25  # sentences a line up to which a file has one sentence a line
 _RARE = 0.01  # share of a corpus' sentences
+
+
+def one_line(text: str) -> str:
+    """Returns a text with single spaces for every run of spaces, tabs and line ends."""
+    return " ".join(text.split())
 
 
 def split_text(text: str) -> list[tuple[int, str]]:

@@ -12,14 +12,32 @@ POSITIONS = 23  # numbers that `counting.features.position_features` has of a se
 
 
 @dataclass(frozen=True)
-class Context:
-    """What stands beside a sentence in the encoder's input."""
+class Source:
+    """Where documents lie."""
 
-    mode: Literal["single", "prev", "prev_two", "surrounding"] = option(
-        "single", "The neighbours that follow the sentence as second segment: none, one or two before, or both sides."
+    files: str = option(
+        "**/*.txt",
+        "Pattern of the documents below data.dir: .txt with sentence, tab, role a line; or tables, .csv, .tsv, .json, "
+        ".jsonl or .parquet.",
     )
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of tables, by name; by number, from 0, in files without a head."""
+
+    document: str = option("document", "The document, if there is such a column; else each file is one.")
+    sentence: str = option("sentence", "The sentence.")
+    role: str = option("role", "Its role.")
+    category: str = option("category", "The category of the document, if there is such a column.")
+
+
+@dataclass(frozen=True)
+class Context:
+    """The encoder's input: a sentence."""
+
     length: int = option(
-        256, "Tokens of an input at most. Neighbours are cut before the sentence itself is.", minimum=8, limit=8192
+        256, "Tokens of a sentence at most; a longer one keeps its beginning and its end.", minimum=8, limit=8192
     )
 
 
@@ -61,18 +79,6 @@ class Head:
     dropout: float = option(0.1, "Share of activations that is dropped in training.", minimum=0, below=1)
     position: bool = option(True, "Whether it sees where in the document the sentence stands.")
     category: bool = option(True, "Whether it sees the category of the document.")
-    document: Literal["none", "transformer", "gru"] = option(
-        "none",
-        "What reads sentences that follow each other together, and makes a sample of them: nothing, a layer of a "
-        "transformer, or a GRU in both directions. With some 40 documents either over-fits.",
-    )
-    window: int = option(16, "How many sentences it reads together.", minimum=2, limit=512)
-
-    @property
-    def read_together(self) -> int:
-        """How many sentences are a sample; 0 where each is one."""
-        window = self.window
-        return 0 if self.document == "none" else window
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,8 @@ class Settings:
     classes: int | tuple[str, ...] = option(
         16, "The roles in their order, or how many the data may have at most.", minimum=2, limit=1000
     )
+    source: Source = Source()
+    columns: Columns = Columns()
     context: Context = Context()
     encoder: Encoder = Encoder()
     head: Head = Head()
@@ -142,7 +150,7 @@ class Settings:
     split: Split = Split()
     generator: Generator = Generator()
     bad_input_limit: int = option(
-        0, "Malformed lines or documents that are left out; one more refuses the data.", minimum=0
+        0, "Lines that cannot be used and are left out; one more refuses the data.", minimum=0
     )
 
     @property

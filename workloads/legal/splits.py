@@ -8,7 +8,7 @@ import numpy as np
 
 from lib.errors import BadInput, printable
 from lib.training.splits import makes_a_split, part_of, stratify
-from workloads.legal.document import Document
+from workloads.legal.documents import Document
 
 LONG = 5  # words; shorter sentences ("Appeal dismissed") stand in many judgments and give nothing away
 _SAME = 0.5  # share of a document's long sentences in another one that makes both the same judgment

@@ -8,10 +8,10 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from lib.errors import BadInput, printable
+from lib.supervised import encoders
 
 _UNKNOWN = "[UNK]"
 _SPECIALS = ("[PAD]", _UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
-_MOST_CHARACTERS = 5_000_000  # of a tokenizer; those of BERT have 0.7 million
 
 
 class Tokens:
@@ -20,21 +20,14 @@ class Tokens:
     def __init__(self, values: Mapping[str, Any]):
         """Takes what `published` or `trained` returned. Raises BadInput."""
         try:
-            self._tokenizer = Tokenizer.from_str(values["text"])
+            self._tokenizer = encoders.tokenizer_of(values["text"])
             self.cls, self.sep, self.pad = (int(values[name]) for name in ("cls", "sep", "pad"))
-        except Exception as error:  # tokenizers raises Exception itself
-            raise BadInput(
-                f"The tokenizer that is kept with the weights cannot be read ({printable(error)})."
-            ) from None
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        except (KeyError, TypeError) as error:
+            raise BadInput(f"The tokenizer that is kept with the weights lacks {printable(error)}.") from None
 
     def numbers(self, sentences: Sequence[str]) -> list[list[int]]:
         """Returns the tokens of each sentence, without special ones."""
         return [one.ids for one in self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
-
-    def __len__(self) -> int:
-        return self._tokenizer.get_vocab_size()
 
 
 def trained(sentences: Sequence[str], size: int) -> dict[str, Any]:
@@ -67,21 +60,5 @@ def _like_bert(model: Any) -> Tokenizer:
 
 def published(folder: Path) -> dict[str, Any]:
     """Returns the tokenizer that lies beside published weights. Raises BadInput."""
-    from transformers import AutoTokenizer
-
-    try:
-        loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        text = loaded.backend_tokenizer.to_str()
-        numbers = [loaded.cls_token_id, loaded.sep_token_id, loaded.pad_token_id]
-    except Exception as error:  # of many kinds: files that lack, code that it would have to run, a library that lacks
-        why = printable(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, most=300)
-        raise BadInput(
-            f"The tokenizer in {printable(folder)} cannot be used ({why}). Beside the weights of an encoder it needs "
-            "tokenizer.json, or vocab.txt with tokenizer_config.json."
-        ) from None
-    if None in numbers or len(text) > _MOST_CHARACTERS:
-        raise BadInput(
-            f"The tokenizer in {printable(folder)} has no tokens for beginning, end and padding, or is larger than "
-            f"{_MOST_CHARACTERS:,} characters. Take an encoder like BERT's."
-        )
-    return {"text": text, **dict(zip(("cls", "sep", "pad"), numbers, strict=True))}
+    loaded, text = encoders.tokenizer(folder, "cls", "sep", "pad")
+    return {"text": text, "cls": loaded.cls_token_id, "sep": loaded.sep_token_id, "pad": loaded.pad_token_id}

@@ -1,7 +1,7 @@
 """vqa: answers to questions about pictures, written by a decoder that attends to all patches and all words.
 
-Data: records of a teacher, lists or a CSV of question, answer and picture (see `records`). The embedded default are
-drawn shapes with questions in Vietnamese (see `generated`).
+Data: JSON lines of question, answer and image, or any table with its columns named (see `records`). The embedded
+default are drawn shapes with questions in Vietnamese (see `generated`).
 """
 
 import json
@@ -38,7 +38,7 @@ class Vqa(Task):
     """Answers questions about pictures."""
 
     Settings = Settings
-    sentinels = ("*.json", "*.jsonl", "*.ndjson", "*.csv", "*.tsv", "*.txt")
+    sentinels = ("*.jsonl",)
     selection = ("exact", "max")  # which means the same in every stage
     shown = ("exact", "token_f1", "valid")
     dials: ClassVar = {"workload.decoder.length": (40, 96, 128, 160)}
@@ -53,10 +53,10 @@ class Vqa(Task):
 
     @classmethod
     def homes(cls, folders: list[Path]) -> list[Path]:
-        """Returns the folders with questions and answers: not those of a mounted encoder, or of other tables."""
+        """Returns the folders with questions and answers."""
         from workloads.vqa import records
 
-        return records.homes(folders)
+        return [folder for folder in folders if records.is_laid_out(folder)]
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: it gets its samples from the data set."""
@@ -87,9 +87,7 @@ class Vqa(Task):
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         from workloads.vqa.samples import collated
 
-        soft = self.settings.distillation
-        candidates = soft.candidates if soft.mode == "soft" else 0
-        return collated(samples, self.album, (self.reader.pad, self.writer.pad), candidates, generator)
+        return collated(samples, self.album, (self.reader.pad, self.writer.pad), generator)
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         from workloads.vqa.samples import example
@@ -135,12 +133,8 @@ class Vqa(Task):
         except (OSError, ValueError, RecursionError) as error:
             return f"What the run learned from its data cannot be read ({printable(error)}); it is learned again."
         chosen = self.learned()["encoders"]
-        asked = [part for part, one in chosen.items() if getattr(self.settings, part).weights and not one["weights"]]
-        if not asked:
-            return ""
-        return (
-            f"The run began without published weights for {', '.join(asked)}, and goes on so, although some are named."
-        )
+        without = [part for part, one in chosen.items() if getattr(self.settings, part).weights and not one["weights"]]
+        return f"The run began without published weights for {', '.join(without)}, and goes on so." if without else ""
 
     @cached_property
     def writer(self) -> Tokens:
@@ -192,9 +186,7 @@ class Vqa(Task):
         return objectives.counted(batch)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        settings = self.settings
-        losses = objectives.losses(model(batch), batch, settings.smoothing, settings.distillation)
-        return objectives.summed(losses, batch["part"]), {}
+        return objectives.summed(objectives.losses(model(batch), batch["target"]), batch["part"]), {}
 
     # --- evaluation -----------------------------------------------------------------------------------------------
 
@@ -233,9 +225,9 @@ class Vqa(Task):
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables, and a picture of samples with where the model looks, into the run's folder."""
-        from workloads.vqa import evaluation, figures
+        from workloads.vqa import evaluation, showing
 
-        figures.samples(self.tested.shown, folder / "plots" / "samples.png")
+        showing.draw(self.tested.shown, folder / "plots" / "samples.png")
         return evaluation.report(*self.tested.judged, self.rules, folder)
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Writer:
             encoded, mask = model.encode(part)
             written = search(model, encoded, mask, beams, self.length)
             kept = part["part"] > 0
-            losses = objectives.plain_losses(model.decode(encoded, mask, part["target"]), part["target"])
+            losses = objectives.losses(model.decode(encoded, mask, part["target"]), part["target"])
             return written.tolist(), float(losses[kept].sum()), int(kept.sum())
         except Exception as error:
             if memory.is_oom(error):
@@ -124,6 +124,6 @@ def shares(
     for row, (one, end) in enumerate(zip(written, ends, strict=True)):
         target[row, :end] = torch.tensor(one[:end])
     target = target.to(encoded.device)
-    losses = objectives.plain_losses(model.decode(encoded, mask, target), target).cpu()
+    losses = objectives.losses(model.decode(encoded, mask, target), target).cpu()
     kept = torch.arange(max(ends)) < torch.tensor(ends)[:, None]
     return (-(losses * kept).sum(1)).exp().tolist()

@@ -10,12 +10,13 @@ from torch import nn
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
-from lib.task import Task, published
+from lib.supervised import encoders as published
+from lib.task import Task
 from workloads.vqa import model, tokens
 from workloads.vqa.settings import Settings
 
 PARTS = ("image", "text", "decoder")
-_WHAT = {"image": "pictures", "text": "questions", "decoder": "answers"}
+_WHAT = {"image": "an encoder of pictures", "text": "an encoder of questions", "decoder": "a decoder"}
 _HALF = [0.5, 0.5, 0.5]
 _T5 = ("t5", "mt5", "umt5")
 _MOST_BYTES = 2**20  # of a preprocessor_config.json
@@ -27,25 +28,17 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
     """Returns what each part begins with: the name of its published weights, empty for none. Prints which lack.
 
     A plan takes the usual part for published weights that are not there: BLIP's, PhoBERT's and ViT5's base sizes.
-    Raises BadInput for a path that is not there.
     """
-    is_plan, found = torch.empty(0).is_meta, {}
+    parts: dict[str, dict[str, Any]] = {}
     for part in PARTS:
         name = getattr(settings, part).weights
-        folder = published.located(name, download=not is_plan) if name else None
-        found[part] = {"weights": folder[0] if folder else ""}
-        if part == "image" and folder:
-            found[part] |= _normalisation(folder[1])
-        if name and not folder:
-            found[part] |= {"planned": True} if is_plan else {}
-            if not is_plan:
-                print(
-                    f"The weights {printable(name)} for {_WHAT[part]} are neither mounted nor cached, and the Hugging "
-                    "Face hub does not give them. That part begins small and from scratch, which is worth less: add "
-                    "the weights as a Kaggle model or data set and start a run under another run.name.",
-                    flush=True,
-                )
-    return found
+        weights = published.choose(name, _WHAT[part])
+        parts[part] = {"weights": weights[0] if weights else ""}
+        if part == "image" and weights:
+            parts[part] |= _normalisation(weights[1])
+        if name and not weights and torch.empty(0).is_meta:
+            parts[part]["planned"] = True
+    return parts
 
 
 def check(chosen: Any) -> None:
@@ -74,48 +67,17 @@ def _normalisation(folder: Path) -> dict[str, list[float]]:
     return {"mean": mean, "deviation": deviation} if fits else {"mean": _HALF, "deviation": _HALF}
 
 
-def transformers() -> Any:
-    """Returns the package, which a laptop that only plans may lack. Raises BadInput."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise BadInput(f"The model needs transformers ({printable(error)}): pip install transformers.") from None
-    return transformers
-
-
-# --- tokenizers ---------------------------------------------------------------------------------------------------
-
-
 def tokenizers(settings: Settings, chosen: Chosen, texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Returns the decoder's tokenizer, and the one of the questions where that is another. Raises BadInput.
 
     A decoder from scratch has one trained on `texts`.
     """
-    found = {
-        part: tokens.published(folder, _words(folder), part == "decoder")
-        for part in ("decoder", "text")
-        if chosen[part]["weights"]
-        for folder in [_folder(chosen[part]["weights"])]
-    }
-    return {"decoder": tokens.trained(texts, settings.decoder.vocabulary)} | found
-
-
-def _folder(name: str) -> Path:
-    found = published.located(name)
-    if found is None:
-        raise BadInput(f"The tokenizer of {printable(name)} is no longer there. Mount the weights again.")
-    return found[1]
-
-
-def _words(folder: Path) -> int:
-    try:
-        return int(transformers().AutoConfig.from_pretrained(folder, local_files_only=True).vocab_size)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        why = printable(str(error).strip().splitlines()[0], most=300)
-        raise BadInput(f"The configuration in {printable(folder)} cannot be used ({why}).") from None
-
-
-# --- the model ----------------------------------------------------------------------------------------------------
+    values = {"decoder": tokens.trained(texts, settings.decoder.vocabulary)}
+    for part in ("decoder", "text"):
+        if name := chosen[part]["weights"]:
+            folder = published.folder_of(name)
+            values[part] = tokens.published(folder, published.configuration(folder).vocab_size, part == "decoder")
+    return values
 
 
 def build(task: Task, settings: Settings, chosen: Chosen, words: int) -> model.Network:
@@ -129,7 +91,7 @@ def build(task: Task, settings: Settings, chosen: Chosen, words: int) -> model.N
 
 
 def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Any:
-    own, library = settings.decoder, transformers()
+    own, library = settings.decoder, published.transformers()
     if chosen["weights"]:
         t5 = task.pretrained(chosen["weights"], library.AutoModelForSeq2SeqLM)
         if t5.config.model_type not in _T5:
@@ -180,7 +142,7 @@ def _make_room(t5: Any, more: int) -> None:
 
 
 def _t5_config(words: int, layers: int, width: int, heads: int, wide: int, dropout: float, **more: Any) -> Any:
-    return transformers().T5Config(
+    return published.transformers().T5Config(
         vocab_size=words, num_layers=layers, num_decoder_layers=layers, d_model=width, d_kv=width // heads, d_ff=wide,
         num_heads=heads, dropout_rate=dropout, feed_forward_proj="gated-gelu", decoder_start_token_id=0, pad_token_id=0,
         eos_token_id=1, **more,
@@ -188,7 +150,7 @@ def _t5_config(words: int, layers: int, width: int, heads: int, wide: int, dropo
 
 
 def _image(task: Task, settings: Settings, chosen: Mapping[str, Any], width: int) -> nn.Module:
-    library, side = transformers(), settings.pictures.side
+    library, side = published.transformers(), settings.pictures.side
     if chosen["weights"]:
         whole = task.pretrained(chosen["weights"], library.AutoModel)
         encoder = getattr(whole, "vision_model", whole)
@@ -201,12 +163,12 @@ def _image(task: Task, settings: Settings, chosen: Mapping[str, Any], width: int
             f"workload.pictures.side is {side}, and the published encoder takes pictures of "
             f"{getattr(encoder.config, 'image_size', 'no fixed size')}. Write that."
         )
-    _drop_pooler(encoder)
+    encoder = published.without_pooler(encoder)
     return model.Vision(encoder, chosen.get("mean", _HALF), chosen.get("deviation", _HALF), width)
 
 
 def _text(task: Task, settings: Settings, chosen: Mapping[str, Any], t5: Any) -> nn.Module:
-    own, library = settings.text, transformers()
+    own, library = settings.text, published.transformers()
     if chosen["weights"]:
         encoder = task.pretrained(chosen["weights"], library.AutoModel)
     elif chosen.get("planned"):  # vinai/phobert-base
@@ -215,10 +177,4 @@ def _text(task: Task, settings: Settings, chosen: Mapping[str, Any], t5: Any) ->
     else:
         config = t5.config
         return model.Words(config.d_model, config.num_heads, own.layers, own.length, settings.decoder.dropout)
-    _drop_pooler(encoder)
-    return model.Language(encoder, t5.config.d_model)
-
-
-def _drop_pooler(encoder: nn.Module) -> None:
-    if getattr(encoder, "pooler", None) is not None:  # a layer that nothing here would train
-        encoder.pooler = None
+    return model.Language(published.without_pooler(encoder), t5.config.d_model)

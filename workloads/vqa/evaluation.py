@@ -10,7 +10,7 @@ from lib.report.result import write_table
 from lib.scores import Interval, concluded, intervals
 from lib.text import aligned
 from workloads.vqa import scoring
-from workloads.vqa.records.record import OTHER, Record
+from workloads.vqa.records import OTHER, Record
 from workloads.vqa.rules import Rules
 
 METRICS = ("exact", "token_f1", "rouge_l", "valid")

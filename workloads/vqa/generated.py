@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib.machine import disk, platform
-from workloads.vqa.records import reading
-from workloads.vqa.records.record import Collection
-from workloads.vqa.records.settings import Generator, Pictures, Source
+from workloads.vqa import records
+from workloads.vqa.settings import Generator, Settings
 
 RECORDS, IMAGES = "teacher.jsonl", "images"
 COLOURS = {
@@ -22,7 +21,6 @@ NUMBERS = ("không", "một", "hai", "ba", "bốn")
 _SEED = 20_211_105
 _LARGER = 4  # times, to be scaled down with soft edges
 _CELLS = 3  # on a side, of which a shape has one
-_ELSEWHERE = "/kaggle/input/another-machine/drawn/train"  # where the records say that their pictures lie
 
 
 class Shape(NamedTuple):
@@ -39,11 +37,8 @@ SHAPES = (
     Shape("hình vuông", "không", "vì nó có bốn góc", "cửa sổ"),
     Shape("hình tam giác", "không", "vì nó có ba góc", "mái nhà"),
 )
-# Question types as the Vietnamese teacher has them, with the weights of its records
-WEIGHTS = {
-    "SPATIAL": 1.5, "COUNTING": 2.0, "DESCRIPTIVE": 4.0, "OBJECT": 2.0, "COMMONSENSE": 1.0, "CAUSAL": 5.0,
-    "INTENT": 4.0,
-}  # fmt: skip
+# Question types as the Vietnamese teacher has them
+KINDS = ("SPATIAL", "COUNTING", "DESCRIPTIVE", "OBJECT", "COMMONSENSE", "CAUSAL", "INTENT")
 # In this order a picture is asked about; the hardest type twice, and of the last three one first in each picture
 _OFTEN, _RARE = ("SPATIAL", "SPATIAL", "COUNTING", "DESCRIPTIVE", "OBJECT"), ("COMMONSENSE", "CAUSAL", "INTENT")
 
@@ -66,8 +61,8 @@ class Asked(NamedTuple):
     reasoning: str
 
 
-def collection(settings: Generator) -> Collection:
-    """Returns the records of drawn pictures. They are drawn once on a machine, and read as anybody's are."""
+def collection(settings: Generator) -> records.Collection:
+    """Returns the records of drawn pictures, which a machine draws once."""
     facts = json.dumps([settings.pictures, settings.questions, settings.side, Path(__file__).read_text("utf-8")])
     folder = platform.detect().scratch_dir / "vqa" / f"drawn-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
     if not (folder / RECORDS).is_file():
@@ -78,12 +73,11 @@ def collection(settings: Generator) -> Collection:
         except OSError:  # another process was first; any other error is met again where the folder is read
             if not (folder / RECORDS).is_file():
                 raise
-    found = reading.read(folder, Source(), Pictures().limit_pixels, 0)
-    return Collection(found.records, "drawn shapes", found.notes)
+    return records.read(folder, Settings())
 
 
 def write(folder: Path, settings: Generator) -> None:
-    """Writes pictures, and records with the eight fields of the Vietnamese teacher's, the same ones every time."""
+    """Writes pictures and records, the same ones every time."""
     (folder / IMAGES).mkdir(parents=True)
     lines = []
     for number in range(settings.pictures):
@@ -97,9 +91,7 @@ def write(folder: Path, settings: Generator) -> None:
 def _line(number: int, asked: Asked) -> str:
     kind, question, answer, reasoning = (unicodedata.normalize("NFC", text) for text in asked)
     record = {
-        "img_id": str(number), "image_path": f"{_ELSEWHERE}/{number}.png", "question": question,
-        "reasoning_type": kind, "teacher_answer": answer, "teacher_reasoning": reasoning,
-        "teacher_raw": f"Answer: {answer}\nType: {kind}\nReasoning: {reasoning}", "reasoning_weight": WEIGHTS[kind],
+        "image": f"{IMAGES}/{number}.png", "question": question, "answer": answer, "kind": kind, "reasoning": reasoning,
     }  # fmt: skip
     return json.dumps(record, ensure_ascii=False) + "\n"
 
@@ -185,7 +177,7 @@ def _of_colour(thing: Thing, draw: random.Random) -> Iterator[Asked]:
 
 def chosen(asked: Iterator[Asked], most: int, number: int, draw: random.Random) -> list[Asked]:
     """Returns at most `most` questions about a picture, of its types in turn."""
-    by_kind: dict[str, list[Asked]] = {kind: [] for kind in WEIGHTS}
+    by_kind: dict[str, list[Asked]] = {kind: [] for kind in KINDS}
     for one in asked:
         by_kind[one.kind].append(one)
     for own in by_kind.values():

@@ -42,17 +42,11 @@ _READING = re.compile(
 )
 
 
-def load(path: str | Path, side: int, limit_pixels: int, number: int = 0) -> np.ndarray:
-    """Returns a picture as (side, side, 3) uint8 of red, green, blue, scaled whatever its shape, as BLIP does.
-
-    Raises BadInput, which names the record's `number` where it is given.
-    """
+def load(path: str | Path, side: int, limit_pixels: int) -> np.ndarray:
+    """Returns a picture as (side, side, 3) uint8 of red, green, blue, scaled whatever its shape, as BLIP does."""
     from PIL import Image
 
-    try:
-        image = _decoded(path, side, limit_pixels)
-    except BadInput as error:
-        raise BadInput(f"Record {number}: {error}" if number else str(error)) from None
+    image = _decoded(path, side, limit_pixels)
     return np.asarray(image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0))
 
 

@@ -1,4 +1,4 @@
-"""Answers to questions about one's own pictures, in the form of records that a student can be trained on."""
+"""Answers to questions about new pictures, as JSON lines that a student can be trained on."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from lib.config.files import absolute, read_bytes
+from lib.config.files import absolute
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.report.progress import counted
+from lib.supervised import tables
 from lib.task.batches import in_batches
 from lib.training.data import to_device
 from workloads.vqa import decoding
@@ -23,8 +24,6 @@ from workloads.vqa.scoring import normal
 
 FILE = "answers.jsonl"
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
-_IMAGES = ("image_path", "image", "img_id", "image_id")
-_MOST_BYTES = 2**28  # of a file of questions
 _AT_ONCE = 8  # questions, where no batch is set
 _HOW = (
     "Give a folder of pictures, each with a text file of the same name and a question a line in it, or a file of JSON "
@@ -93,57 +92,42 @@ def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         aside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
 
 
-# --- what is asked ------------------------------------------------------------------------------------------------
-
-
 def questions(source: Path) -> list[Record]:
     """Returns the questions of a folder or a file, without answers. Raises BadInput."""
     if not source.exists():
         raise BadInput(f"There is no {printable(source)}. {_HOW}")
-    files = [source] if source.is_file() else sorted(source.rglob("*"))
     root = source.parent if source.is_file() else source
-    asked = [record for path in counted(files, "files read") for record in _of_file(path, root)]
-    if not asked:
+    files = [source] if source.is_file() else sorted(source.rglob("*"))
+    records = [record for path in counted(files, "files read") for record in _of_file(path, root)]
+    if not records:
         raise BadInput(f"There is no question about a picture in {printable(source)}. {_HOW}")
-    return asked
+    return records
 
 
 def _of_file(path: Path, root: Path) -> list[Record]:
     if path.suffix.lower() == ".txt":
         beside = [path.with_suffix(suffix) for suffix in _PICTURES]
-        image = next((one for one in beside if one.is_file()), None)
-        lines = enumerate(_text(path).splitlines(), 1) if image else ()
-        return [_record(number, line, image, path) for number, line in lines if line.strip()]  # type: ignore[arg-type]
-    if path.suffix.lower() in (".jsonl", ".ndjson"):
-        lines = enumerate(_text(path).split("\n"), 1)
-        return [_of_line(number, line, path, root) for number, line in lines if line.strip()]
-    return []
+        image = next((picture for picture in beside if picture.is_file()), None)
+        lines = tables.read_text(path, printable(path)).splitlines() if image else []
+        return [_record(number, line, image, path) for number, line in enumerate(lines, 1) if image and line.strip()]
+    if path.suffix.lower() != ".jsonl":
+        return []
+    rows = tables.read_table(path, printable(path), {"question": "question", "image": "image"}).to_dict("records")
+    return [_of_row(number, row, path, root) for number, row in enumerate(rows, 1)]
 
 
-def _of_line(number: int, line: str, path: Path, root: Path) -> Record:
+def _of_row(number: int, row: Mapping[str, str], path: Path, root: Path) -> Record:
     try:
-        given = json.loads(line)
-        image = next(str(given[name]) for name in _IMAGES if given.get(name))
-        question = given["question"]
-    except (ValueError, TypeError, KeyError, AttributeError, StopIteration, RecursionError):
-        raise BadInput(f"{printable(path)}, line {number}: there is no question with an image. {_HOW}") from None
-    try:
-        near = (path.parent / image, path.parent / Path(image).name)
-        found = next((one for one in near if one.is_file() and absolute(one).is_relative_to(absolute(root))), None)
+        image = path.parent / row["image"]
+        is_there = image.is_file() and absolute(image).is_relative_to(absolute(root))
     except (OSError, ValueError):  # a name that no disk takes
-        found = None
-    if found is None or not isinstance(question, str) or not question.strip():
-        what = "the question is empty" if found else f"there is no picture {printable(image, most=100)} below {root}"
-        raise BadInput(f"{printable(path)}, line {number}: {what}. {_HOW}")
-    return _record(number, question, found, path)
+        is_there = False
+    if not is_there or not row["question"]:
+        shown = printable(row["image"], most=100)
+        what = "there is no question" if is_there else f"there is no picture {shown} below {printable(root)}"
+        raise BadInput(f"{printable(path)}, row {number}: {what}. {_HOW}")
+    return _record(number, row["question"], image, path)
 
 
 def _record(number: int, question: str, image: Path, path: Path) -> Record:
     return Record(number, " ".join(question.split()), "", str(image), str(image.resolve()), file=str(path))
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path, _MOST_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{printable(path)} cannot be read as UTF-8 ({printable(error, most=100)}).") from None

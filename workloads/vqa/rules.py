@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from lib.report.progress import working
-from workloads.vqa.records.record import Record
+from workloads.vqa.records import Record
 from workloads.vqa.scoring import normal, words
 
 MAJORITY, BY_TYPE, BY_QUESTION, BY_WORDS = "commonest answer", "by question type", "by question", "by words"

@@ -1,19 +1,20 @@
 """The samples of a part of the data: questions as the model takes them, those of a picture beside each other."""
 
 import functools
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from lib.supervised import padded
 from lib.task import Batch
 from lib.training.order import mix, permutation
 from workloads.vqa import objectives, pictures
-from workloads.vqa.objectives import Shares, Target
+from workloads.vqa.objectives import Target
 from workloads.vqa.records import Record
-from workloads.vqa.records.settings import Pictures
-from workloads.vqa.settings import Settings
+from workloads.vqa.settings import Pictures, Settings
 from workloads.vqa.tokens import Tokens
 
 _CACHED = 2**28  # bytes of pictures that a process keeps
@@ -42,7 +43,7 @@ class Questions:
         shown = np.arange(len(records)) if part == "train" else np.argsort(self.pictures, kind="stable")
         self.records, self.pictures = [records[n] for n in shown], self.pictures[shown]
         self.questions = reader.questions([one.question for one in self.records], settings.text.length)
-        self.targets = objectives.targets(self.records, writer, settings.decoder.length, settings.distillation)
+        self.targets = objectives.targets(self.records, writer, settings.decoder.length)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -94,57 +95,30 @@ class Album:
         return np.ascontiguousarray(pixels), np.array(places)
 
 
-def collated(samples: Sequence[Sample], album: Album, pads: tuple[int, int], candidates: int, generator: Any) -> Batch:
-    """Returns the tensors of a batch, as long as its longest question and answer.
-
-    `pads` are the padding of questions and answers; `candidates`, 0 for none, the tokens of a teacher at a place.
-    """
+def collated(samples: Sequence[Sample], album: Album, pads: tuple[int, int], generator: Any) -> Batch:
+    """Returns the tensors of a batch, as long as its longest question and answer; `pads` are their padding."""
     pixels, picture = album.of(samples, generator)
-    question = _padded([one.question for one in samples], pads[0])
-    target = _padded([one.target.tokens for one in samples], pads[1])
-    batch = {
+    question = padded([one.question for one in samples], pads[0], sys.maxsize)
+    return {
         "picture": torch.from_numpy(picture),
         "pixels": torch.from_numpy(pixels),
         "question": question,
         "words": torch.arange(question.shape[1]) < torch.tensor([[len(one.question)] for one in samples]),
-        "target": target,
-        "part": _padded([one.target.parts for one in samples], 0),
+        "target": padded([one.target.tokens for one in samples], pads[1], sys.maxsize),
+        "part": padded([one.target.parts for one in samples], 0, sys.maxsize),
         "number": torch.tensor([one.number for one in samples]),
     }
-    return batch | (_soft([one.target.soft for one in samples], target.shape[1], candidates) if candidates else {})
-
-
-def _padded(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
-    found = torch.full((len(rows), max(map(len, rows))), value)
-    for place, row in enumerate(rows):
-        found[place, : len(row)] = torch.tensor(row, dtype=torch.int64)
-    return found
-
-
-def _soft(rows: Sequence[Sequence[Shares]], length: int, candidates: int) -> Batch:
-    """Returns tokens and shares (B, L, K) of a teacher; where it says nothing, the shares are 0."""
-    tokens = torch.zeros(len(rows), length, candidates, dtype=torch.int64)
-    shares = torch.zeros(tokens.shape)
-    for row, places in enumerate(rows):
-        for place, likely in enumerate(places, 1):  # the first token is the tag before the answer
-            for column, (token, share) in enumerate(likely.items()):
-                tokens[row, place, column], shares[row, place, column] = token, share
-    return {"soft_tokens": tokens, "soft_shares": shares}
 
 
 def example(size: int, settings: Settings, device: torch.device) -> Batch:
     """Returns a batch of the largest shape: as many pictures as questions, all as long as they can be."""
     side, length = settings.pictures.side, settings.decoder.length
 
-    def ones(*shape: int, **more: Any) -> torch.Tensor:
-        return torch.ones(size, *shape, dtype=torch.int64, device=device, **more)
+    def ones(*shape: int) -> torch.Tensor:
+        return torch.ones(size, *shape, dtype=torch.int64, device=device)
 
-    batch = {
+    return {
         "picture": torch.arange(size, device=device), "pixels": ones(3, side, side).to(torch.uint8),
         "question": ones(settings.text.length) + 3, "words": ones(settings.text.length).bool(),
         "target": ones(length) + 3, "part": ones(length) * objectives.ANSWER, "number": ones(),
     }  # fmt: skip
-    if settings.distillation.mode == "soft":
-        shape = length, settings.distillation.candidates
-        batch |= {"soft_tokens": ones(*shape), "soft_shares": ones(*shape).float()}
-    return batch

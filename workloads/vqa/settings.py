@@ -3,15 +3,70 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from lib.config.reader import option
-from workloads.vqa.records.settings import Generator, Pictures, Source, Split
 from workloads.vqa.stages import Stage
 
 _WEIGHTS = (
     "Published weights: a folder, a mounted model or data set, or a name on the Hugging Face hub; empty: from scratch."
 )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where tables and pictures lie."""
+
+    files: str = option("**/*.jsonl", "Pattern of the tables below data.dir: .jsonl, .json, .csv, .tsv or .parquet.")
+    images: str = option("", "Folder of the pictures, or a mounted input; empty: data.dir.", path=True)
+    picture: str = option(
+        "{image}", "Path of a row's picture in that folder, with {image}, {name}, {stem}, {split} or {folder} in it."
+    )
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of the tables, by name; by number, from 0, in files without a head."""
+
+    question: str = option("question", "The question.")
+    answer: str = option("answer", "The right answer.")
+    image: str = option("image", "The picture: its path, name or id.")
+    kind: str = option("kind", "The type of the question, if there is such a column.")
+    reasoning: str = option("reasoning", "The reasoning behind the answer, if there is such a column.")
+    split: str = option("split", "train, val or test, if there is such a column; else names of files say it.")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """How pictures are read and changed."""
+
+    side: int = option(64, "Pixels on a side that every picture is scaled to.", minimum=16, limit=2048)
+    limit_pixels: int = option(2**26, "Pixels that a picture may have; a larger one is a bad input.", minimum=1)
+    augment: bool = option(True, "Whether training pictures are moved and their light changed, as the question allows.")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which pictures are held out, each with all of its questions."""
+
+    validation: float = option(0.15, "Share of the pictures that validates.", above=0, below=0.9)
+    test: float = option(0.15, "Share of the pictures that is tested.", above=0, below=0.9)
+    given: bool = option(True, "Whether parts count that the split column, files or folders name: train, val and test.")
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        held = [values["validation"], values["test"]]
+        if all(isinstance(share, float) for share in held) and sum(held) >= 1:
+            yield "test", "workload.split leaves nothing to train on. Lower validation or test."
+
+
+@dataclass(frozen=True)
+class Generator:
+    """The drawn pictures that are used where no data is given."""
+
+    pictures: int = option(900, "How many.", minimum=12)
+    questions: int = option(6, "Questions about each at most.", minimum=1)
+    side: int = option(64, "Pixels on a side.", minimum=32, limit=1024)
 
 
 @dataclass(frozen=True)
@@ -53,18 +108,6 @@ class Decoder:
 
 
 @dataclass(frozen=True)
-class Distillation:
-    """What is learned from a teacher's answer: the answer itself, or how probable it found several."""
-
-    mode: Literal["hard", "soft"] = option(
-        "hard", "hard: the answer of each record alone; soft: the teacher's probabilities too, where records have them."
-    )
-    weight: float = option(0.5, "Share of the probabilities in the loss of an answer.", minimum=0, maximum=1)
-    temperature: float = option(2.0, "What evens the probabilities out; 1: as they are.", above=0)
-    candidates: int = option(8, "Tokens that are told apart at a place of the answer at most.", minimum=2, limit=1000)
-
-
-@dataclass(frozen=True)
 class Writing:
     """How answers are written in an evaluation and for new pictures."""
 
@@ -77,23 +120,22 @@ class Writing:
 class Settings:
     """The `workload:` section of a configuration."""
 
-    source: Source = dataclasses.field(default=Source())
-    pictures: Pictures = dataclasses.field(default=Pictures())
-    split: Split = dataclasses.field(default=Split())
-    generator: Generator = dataclasses.field(default=Generator())
+    source: Source = Source()
+    columns: Columns = Columns()
+    pictures: Pictures = Pictures()
+    split: Split = Split()
+    generator: Generator = Generator()
     image: Image = Image()
     text: Text = Text()
     decoder: Decoder = Decoder()
-    distillation: Distillation = Distillation()
     writing: Writing = Writing()
     stages: dict[str, Stage] = dataclasses.field(
         default_factory=dict,
         metadata={"help": "Parts of the run by name, each with the weights of what it learns; see docs/vqa.md."},
     )
     bad_input_limit: int = option(
-        0, "Records that cannot be used and are left out; one more refuses the data.", minimum=0
+        0, "Rows that cannot be used and are left out; one more refuses the data.", minimum=0
     )
-    smoothing: float = option(0.0, "Label smoothing of the training loss.", minimum=0, below=1)
     together: int = option(
         4, "Questions of a picture that follow each other at most, so that it is encoded once for them.", minimum=1
     )

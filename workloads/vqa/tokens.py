@@ -10,12 +10,12 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from lib.errors import BadInput, printable
+from lib.supervised import encoders
 
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
 KINDS = 200  # types of questions at most, each a token of its own
 EXTRA = len(TAGS) + KINDS  # tokens behind those of the tokenizer
 _SPECIALS = ("<pad>", "</s>", "<unk>")
-_MOST_CHARACTERS = 8_000_000  # of a tokenizer; PhoBERT's has 3 million
 
 
 class Tokens:
@@ -24,16 +24,12 @@ class Tokens:
     def __init__(self, values: Mapping[str, Any], kinds: Sequence[str] = ()):
         """Takes what `published` or `trained` returned, and the types of questions. Raises BadInput."""
         try:
-            self._tokenizer = Tokenizer.from_str(values["text"])
+            self._tokenizer = encoders.tokenizer_of(values["text"])
             self.pad, self.end, self.first = (int(values[name]) for name in ("pad", "end", "first"))
             self.before, self.after = list(map(int, values["before"])), list(map(int, values["after"]))
             self.is_lower, self._unknown = bool(values["is_lower"]), int(values["unknown"])
-        except Exception as error:  # tokenizers raises Exception itself
-            raise BadInput(
-                f"The tokenizer that is kept with the weights cannot be read ({printable(error)})."
-            ) from None
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+        except (KeyError, TypeError) as error:
+            raise BadInput(f"The tokenizer that is kept with the weights lacks {printable(error)}.") from None
         self.kinds = {name: self.first + len(TAGS) + number for number, name in enumerate(kinds)}
         self.answer, self.answer_end, self.reasoning, self.reasoning_end = range(self.first, self.first + len(TAGS))
 
@@ -85,24 +81,10 @@ def published(folder: Path, words: int, is_decoder: bool) -> dict[str, Any]:
     """Returns the tokenizer beside published weights whose word vectors are `words`. Raises BadInput."""
     if (folder / "bpe.codes").is_file() and not (folder / "tokenizer.json").is_file():
         return phobert(folder)
-    from transformers import AutoTokenizer
-
-    try:
-        loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        text, pad, unknown = loaded.backend_tokenizer.to_str(), loaded.pad_token_id, loaded.unk_token_id
-        end = loaded.eos_token_id if is_decoder else loaded.sep_token_id
-        marks = [] if is_decoder else loaded("")["input_ids"]
-    except Exception as error:  # of many kinds: files that lack, code that it would have to run, a library that lacks
-        why = printable(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, most=300)
-        raise BadInput(
-            f"The tokenizer in {printable(folder)} cannot be used ({why}). Beside the weights it needs tokenizer.json, "
-            "or vocab.txt with bpe.codes as PhoBERT has them, or spiece.model as T5 has it."
-        ) from None
-    if pad is None or (is_decoder and end is None) or len(text) > _MOST_CHARACTERS:
-        raise BadInput(
-            f"The tokenizer in {printable(folder)} has no tokens for padding and end, or is larger than "
-            f"{_MOST_CHARACTERS:,} characters. Take an encoder like BERT's, and a decoder like T5's."
-        )
+    loaded, text = encoders.tokenizer(folder, *(("pad", "eos") if is_decoder else ("pad",)))
+    pad, unknown = loaded.pad_token_id, loaded.unk_token_id
+    end = loaded.eos_token_id if is_decoder else loaded.sep_token_id
+    marks = [] if is_decoder else loaded("")["input_ids"]
     half = len(marks) // 2
     around = _around(marks[:half], marks[half:], False)
     unknown = pad if unknown is None else unknown

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.conftest import ROOT
-from workloads.legal.document import Document
+from workloads.legal.documents import Document
 
 # The real ones, where they are there
 CORPUS = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "legal_rr_lawai"

@@ -37,7 +37,7 @@ def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
 
 
 def test_the_contract_is_kept(legal):
-    task = legal({"training.micro_batch": 2, "training.effective_batch": 4, "workload.context.mode": "surrounding"})
+    task = legal({"training.micro_batch": 2, "training.effective_batch": 4})
     assert contract.findings(task, task.config) == []
 
 
@@ -154,13 +154,13 @@ def test_the_data_is_described_with_its_lengths_and_the_padding(legal):
 
 
 def test_roles_that_are_numbers_come_with_what_names_them(tmp_path, legal):
-    assert "labels.txt" not in legal().describe_data()
+    assert "workload.classes" not in legal().describe_data()
     source = tmp_path / "data"
     source.mkdir()
     for number in range(6):
         (source / f"{number}.txt").write_text("".join(f"word{number} {n}\t{n % 2}\n" for n in range(9)))
     text = load(tmp_path, {"data.dir": str(source)}).data.describe()
-    assert "Roles: 0, 1. These are numbers" in text and text.count("labels.txt") == 1
+    assert "Roles: 0, 1. These are numbers: workload.classes" in text and "Sentences with a role: 54 in 6" in text
 
 
 def test_an_evaluation_meets_sentences_of_a_length_together_and_answers_in_their_order(legal):

@@ -58,6 +58,7 @@ def test_pasted_text_is_read_as_the_training_text_is_and_answered_as_it_stands(l
     task = legal()
     model = task.model().eval()
     model.weight.fill_(1.0)
+    model.output.weight.data.mul_(50)  # so that a token more is seen in four digits
 
     def shares():
         found = [task.predict([model], tmp_path / name, None) for name in ("with.txt", "without.txt")]

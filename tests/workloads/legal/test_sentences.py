@@ -5,6 +5,7 @@ import pytest
 from tests.workloads.legal.judgments import CORPUS
 from workloads.legal.documents import read
 from workloads.legal.sentences import MARKS, as_in_corpus, final_marks, split_sentences, split_text
+from workloads.legal.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -65,4 +66,4 @@ def test_a_sentence_ends_as_those_of_the_corpus_do():
 
 @pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not here")
 def test_the_sample_corpus_has_no_final_marks_at_all():
-    assert final_marks([sentence for one in read(CORPUS) for sentence in one.sentences]) == ""
+    assert final_marks([sentence for one in read(CORPUS, Settings())[0] for sentence in one.sentences]) == ""

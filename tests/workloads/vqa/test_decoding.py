@@ -60,7 +60,7 @@ def test_answers_are_the_same_in_batches_of_any_size_with_the_loss_of_all_tokens
     _, model, batch = made
     with torch.no_grad():
         found = [decoding.Writer(at_once, 5).write(model, batch, 2) for at_once in (1, 4, 100)]
-        losses = decoding.objectives.plain_losses(model(batch), batch["target"])[batch["part"] > 0]
+        losses = decoding.objectives.losses(model(batch), batch["target"])[batch["part"] > 0]
     for written, loss, count in found:
         assert [one[:5] for one in written] == [one[:5] for one in found[0][0]]
         assert count == len(losses) and loss == pytest.approx(float(losses.sum()), rel=1e-4)

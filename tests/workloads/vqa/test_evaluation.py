@@ -9,7 +9,7 @@ from PIL import Image
 
 from lib.report.summary import comparison
 from tests.workloads.vqa.files import record
-from workloads.vqa import evaluation, figures
+from workloads.vqa import evaluation, showing
 from workloads.vqa.rules import BY_TYPE, Rules
 
 TRAIN = [record(n, kind="COLOR", answer="red" if n % 3 else "blue") for n in range(12)]
@@ -95,9 +95,9 @@ def test_samples_are_drawn_with_their_texts_and_where_a_network_looked(tmp_path)
     looked = np.zeros((4, 4))
     looked[0, 0] = 0.3
     texts = ("màu của $x$ là gì", "đỏ", "đen"), ("gì", "a", "a")
-    shown = [figures.Shown(picture, *one, looked) for one in texts]
-    with_attention = Image.open(figures.samples(shown, tmp_path / "deep" / "a.png"))
-    plain = Image.open(figures.samples([figures.Shown(picture, "màu gì", "đỏ")] * 2, tmp_path / "b.png"))
+    shown = [showing.Shown(picture, *one, looked) for one in texts]
+    with_attention = Image.open(showing.draw(shown, tmp_path / "deep" / "a.png"))
+    plain = Image.open(showing.draw([showing.Shown(picture, "màu gì", "đỏ")] * 2, tmp_path / "b.png"))
     assert with_attention.width > 1.8 * plain.width
     bright, grey = (np.asarray(one.convert("RGB"), int) for one in (with_attention, plain))
     assert (bright[..., 0] - bright[..., 2] > 80).any() and not (np.ptp(grey, -1) > 80).any()

@@ -1,4 +1,4 @@
-"""Questions about one's own pictures, and answers in the form of a teacher's records."""
+"""Questions about new pictures, and answers that a student can be trained on."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ def mine(tmp_path):
     picture(folder / "cat.png", 3, (40, 30))
     picture(folder / "deep" / "dog.jpg", 9, (40, 30))
     (folder / "cat.txt").write_text("màu gì\n\n  ở   đâu\n", "utf-8")
-    lines = [{"image": "dog.jpg", "question": "con gì"}, {"image_path": "/elsewhere/dog.jpg", "question": "mấy con"}]
+    lines = [{"image": "dog.jpg", "question": "con gì"}, {"image": "./dog.jpg", "question": "mấy con"}]
     (folder / "deep" / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     (folder / "notes.txt").write_text("beside no picture", "utf-8")
     return folder
@@ -47,7 +47,7 @@ def test_a_picture_from_outside_of_the_asked_folder_is_a_sentence(mine, tmp_path
     picture(tmp_path / "secret.png", 3, (40, 30))
     (mine / "deep" / "asked.jsonl").write_text(json.dumps({"image": image.format(tmp_path), "question": "what"}))
     for source in (mine, mine / "deep" / "asked.jsonl"):
-        with pytest.raises(BadInput, match="asked.jsonl, line 1: there is no picture .* below "):
+        with pytest.raises(BadInput, match="asked.jsonl, row 1: there is no picture .* below "):
             prediction.questions(source)
 
 
@@ -60,23 +60,26 @@ def test_every_question_is_answered_in_its_order_and_written_as_a_line(answered,
     assert lines == [row for rows in found.values() for row in rows]
 
 
-def test_answers_do_not_depend_on_how_many_are_asked_at_once(answered, mine, vqa):
+def test_answers_do_not_depend_on_the_batch_and_two_models_answer_together(answered, mine, vqa):
     task, models, found = answered
     task.config = vqa({"data.evaluation_batch": 1}).config
     alone = task.predict(models[:1], mine, None)
+    together = task.predict(models, mine, None)
     for name, rows in found.items():
         assert [row["teacher_answer"] for row in rows] == [row["teacher_answer"] for row in alone[name]]
+        assert len(together[name]) == len(rows)
 
 
 def test_what_a_teacher_answers_is_read_as_a_students_records(tmp_path):
     picture(tmp_path / "data" / "1.png", 5)
     red, black = Answer("màu đỏ", "DESCRIPTIVE", "Vật đỏ.", True), Answer("màu đen", "DESCRIPTIVE", "", True)
     found = [{red: 0.75, black: 0.125}]
-    row = prediction.row(record(1, question="màu gì"), found)
-    prediction.write([{**row, "image_path": str(tmp_path / "data" / "1.png")}], tmp_path / "data" / "answers.jsonl")
-    one = read(tmp_path / "data", settings()).records[0]
+    row = prediction.row(record(1, 1, question="màu gì"), found)
+    prediction.write([{**row, "img_id": 1}], tmp_path / "data" / "answers.jsonl")
+    columns = {"answer": "teacher_answer", "kind": "reasoning_type", "image": "img_id"}
+    columns["reasoning"] = "teacher_reasoning"
+    one = read(tmp_path / "data", settings(columns=columns, picture="{image}.png")).records[0]
     assert (one.question, one.answer, one.kind, one.reasoning) == ("màu gì", "màu đỏ", "DESCRIPTIVE", "Vật đỏ.")
-    assert one.teacher == (("màu đỏ", 0.75), ("màu đen", 0.125))
 
 
 def test_several_models_answer_by_the_mean_of_their_probabilities():
@@ -86,20 +89,12 @@ def test_several_models_answer_by_the_mean_of_their_probabilities():
     assert found["teacher_answers"] == {"Đỏ": pytest.approx(0.35), "đen": pytest.approx(0.45)}
 
 
-def test_two_models_answer_together(answered, mine):
-    task, models, alone = answered
-    together = task.predict(models, mine, None)
-    assert {name: len(rows) for name, rows in together.items()} == {name: len(rows) for name, rows in alone.items()}
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[1]", "line 1: there is no question with an image"),
-        ('{"question": "gì"}', "there is no question with an image"),
-        ('{"image": "bird.png", "question": "gì"}', "there is no picture bird.png"),
-        ('{"image": "dog.jpg", "question": " "}', "the question is empty"),
-        ('{"image": "dog.jpg", "question": 3}', "the question is empty"),
+        ('{"question": "gì"}', "has no column image"),
+        ('{"image": "bird.png", "question": "gì"}', "row 1: there is no picture bird.png"),
+        ('{"image": "dog.jpg", "question": " "}', "row 1: there is no question"),
     ],
 )
 def test_a_line_that_asks_nothing_is_named(mine, line, message):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from workloads.legal.document import Document
+from workloads.legal.documents import Document
 
 TOKEN = r"(?u)\b\w+\b|[?\"“'();:\[\]]"  # words, and the marks that tell a question or a quotation
 NEIGHBOURS = (-1, 1, -2, 2)  # each has its own block of weights

@@ -1,5 +1,7 @@
 """The strongest model that counting alone gives: words, their context, the run of the roles, multiplied and shifted."""
 
+import base64
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -11,11 +13,10 @@ from scipy import sparse
 from lib.errors import BadInput
 from lib.training.splits import stratify
 from workloads.legal import judging
-from workloads.legal.counting import packing
 from workloads.legal.counting.chain import Chain
 from workloads.legal.counting.features import Vocabulary
 from workloads.legal.counting.linear import Fitting, Linear, centred, log_softmax
-from workloads.legal.document import Document
+from workloads.legal.documents import Document
 
 INNER = 5  # parts of the training documents, each scored by a model of the four others
 # Chosen on inner splits of the sample corpus: C of the two regressions, exponents of the product. After 25 steps the
@@ -27,7 +28,7 @@ _GRID = np.arange(-1.5, 2.01, 0.25)  # of the offset of a class
 _SMALLER = 0.001  # macro F1 that an offset of 1 must bring
 _MOST_SENTENCES = 40_000  # that are counted: a minute a 7,500 on one core
 _MOST_BYTES = 3_400_000  # of the weights as JSON; in state.json 12 MiB are the limit for all that a task has learned
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -82,14 +83,14 @@ class Stack:
     def as_json(self) -> dict[str, Any]:
         """Returns the model for `from_json`, without `held_out`. What is read again gives the very same scores."""
         linear = {
-            name: {"weights": packing.packed_array(model.weights, "<f2"), "bias": model.bias.tolist()}
+            name: {"weights": packed(model.weights, "<f2"), "bias": model.bias.tolist()}
             for name, model in (("sentence", self.sentence), ("context", self.context))
         }
         return {
             "version": _VERSION,
             "classes": [*self.classes],
-            "terms": packing.packed_words(self.vocabulary.terms),
-            "frequency": packing.packed_array(self.vocabulary.frequency, "<i4"),
+            "terms": [*self.vocabulary.terms],
+            "frequency": packed(self.vocabulary.frequency, "<i4"),
             "sentences": self.vocabulary.sentences,
             **linear,
             "scale": self.chain.scale.tolist(),
@@ -104,8 +105,8 @@ class Stack:
             if values["version"] != _VERSION:
                 raise ValueError(f"its version is {values['version']}, and {_VERSION} is read")
             classes = tuple(values["classes"])
-            terms, count = packing.unpacked_words(values["terms"]), len(classes)
-            frequency = packing.unpacked_array(values["frequency"], "<i4", [len(terms)])
+            terms, count = tuple(map(str, values["terms"])), len(classes)
+            frequency = unpacked(values["frequency"], "<i4", [len(terms)])
             vocabulary = Vocabulary(terms, frequency, int(values["sentences"]))
             return cls(
                 classes,
@@ -115,7 +116,7 @@ class Stack:
                 Chain(_numbers(values["scale"], (count + 1, count)), _numbers(values["transition"], (count, count))),
                 _numbers(values["offsets"], (count,)),
             )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, zlib.error) as error:
             raise BadInput(
                 f"The counts of this checkpoint cannot be read ({error}). Start the run under another run.name, or "
                 "take the checkpoint of the version of lib that wrote it."
@@ -251,8 +252,20 @@ def _most_terms(classes: int) -> int:
     return _MOST_BYTES // (9 * classes + 8)
 
 
+def packed(values: np.ndarray, kind: str) -> str:
+    """Returns an array's bytes in a little-endian type, say "<f2", as text for JSON."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(values, np.dtype(kind)).tobytes(), 9)).decode("ascii")
+
+
+def unpacked(text: str, kind: str, shape: Sequence[int]) -> np.ndarray:
+    """Returns an array of a shape, and unpacks no more bytes than it has. Raises ValueError or zlib.error."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    content = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), size + 1)
+    return np.frombuffer(content, kind).reshape(shape)
+
+
 def _linear(values: Mapping[str, Any], width: int, classes: int) -> Linear:
-    weights = packing.unpacked_array(values["weights"], "<f2", [width, classes]).astype(np.float32)
+    weights = unpacked(values["weights"], "<f2", [width, classes]).astype(np.float32)
     return Linear(weights, _numbers(values["bias"], (classes,)).astype(np.float32))
 
 

@@ -9,7 +9,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from tests.workloads.legal.judgments import judgments
 from workloads.legal.counting import features
 from workloads.legal.counting.features import Vocabulary, neighbours, position_features
-from workloads.legal.document import Document
+from workloads.legal.documents import Document
 
 
 def of(*sentences, name="a"):

@@ -1,6 +1,8 @@
 """The whole of the counts: honest scores of training documents, what is kept of it, and what it cannot be fitted to."""
 
+import base64
 import json
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -116,8 +118,11 @@ def test_documents_that_nothing_can_be_fitted_to_are_refused(documents, sentence
         lambda kept: kept.update(offsets=[0.0]),
         lambda kept: kept.update(offsets=[0.0, None, 1.0]),
         lambda kept: kept["context"].update(weights=kept["sentence"]["weights"]),
-        lambda kept: kept.update(terms="AAAA"),
+        lambda kept: kept.update(terms=["AAAA"]),
         lambda kept: kept.update(classes=3),
+        lambda kept: kept.update(frequency="no base64!"),
+        lambda kept: kept.update(frequency=base64.b64encode(b"no zlib").decode()),
+        lambda kept: kept.update(frequency=base64.b64encode(zlib.compress(bytes(10**6))).decode()),
     ],
 )
 def test_a_damaged_copy_is_refused(fitted, damage):

@@ -1,0 +1,98 @@
+"""Published encoders with their tokenizers, or none: the choice is made once, and printed where weights lack."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+
+from lib.errors import BadInput, printable
+from lib.task import published
+
+_MOST_CHARACTERS = 8_000_000  # of a tokenizer; PhoBERT's has 3 million, BERT's 0.7
+
+
+def choose(name: str, what: str) -> tuple[str, Path] | None:
+    """Returns name and folder of published weights for `what`; None, with a message, where they are nowhere.
+
+    A plan downloads nothing and prints nothing. Raises BadInput for a path that is not there.
+    """
+    is_plan = torch.empty(0).is_meta
+    weights = published.located(name, download=not is_plan) if name else None
+    if name and weights is None and not is_plan:
+        print(
+            f"The weights {printable(name)} for {what} are neither mounted nor cached, and the Hugging Face hub does "
+            f"not give them. The run begins with {what} from scratch, which is worth less: add the weights as a Kaggle "
+            "model or data set and start a run under another run.name.",
+            flush=True,
+        )
+    return weights
+
+
+def transformers() -> Any:
+    """Returns the package, which a laptop that only plans may lack. Raises BadInput."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise BadInput(f"The model needs transformers ({printable(error)}): pip install transformers.") from None
+    return transformers
+
+
+def configuration(folder: Path) -> Any:
+    """Returns the configuration beside published weights. Raises BadInput."""
+    try:
+        return transformers().AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise BadInput(f"The configuration in {printable(folder)} cannot be used ({_why(error)}).") from None
+
+
+def folder_of(name: str) -> Path:
+    """Returns the folder of weights that were chosen before. Raises BadInput where they are no longer there."""
+    if weights := published.located(name):
+        return weights[1]
+    raise BadInput(f"The tokenizer of {printable(name)} is no longer there. Mount the weights again.")
+
+
+def tokenizer(folder: Path, *needed: str) -> tuple[Any, str]:
+    """Returns the tokenizer beside published weights, and its text for `tokenizer_of`.
+
+    `needed` are its tokens that may not lack, such as "pad". Raises BadInput.
+    """
+    try:
+        loaded = transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        text = loaded.backend_tokenizer.to_str()
+        lacking = [name for name in needed if getattr(loaded, f"{name}_token_id") is None]
+    except Exception as error:  # of many kinds: files that lack, code that it would have to run, a library that lacks
+        raise BadInput(
+            f"The tokenizer in {printable(folder)} cannot be used ({_why(error)}). Beside the weights it needs "
+            "tokenizer.json, or what it can be made of: vocab.txt, or spiece.model."
+        ) from None
+    if lacking or len(text) > _MOST_CHARACTERS:
+        raise BadInput(
+            f"The tokenizer in {printable(folder)} lacks tokens ({', '.join(lacking) or 'none'}), or is larger than "
+            f"{_MOST_CHARACTERS:,} characters. Take an encoder like BERT's, and a decoder like T5's."
+        )
+    return loaded, text
+
+
+def tokenizer_of(text: str) -> Tokenizer:
+    """Returns a tokenizer out of its text, which neither cuts nor pads. Raises BadInput."""
+    try:
+        made = Tokenizer.from_str(text)
+    except Exception as error:  # tokenizers raises Exception itself
+        raise BadInput(f"The tokenizer that is kept with the weights cannot be read ({printable(error)}).") from None
+    made.no_truncation()
+    made.no_padding()
+    return made
+
+
+def without_pooler(encoder: Any) -> nn.Module:
+    """Returns an encoder without the layer behind it that nothing would train."""
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None
+    return encoder
+
+
+def _why(error: Exception) -> str:
+    return printable((str(error).strip() or type(error).__name__).splitlines()[0], most=300)
