@@ -13,7 +13,7 @@ from lib.launch import ensemble, kept
 from lib.machine import disk
 from lib.report import outputs
 from lib.task import load_config
-from lib.training import contract
+from lib.training import checks
 from tests.conftest import TOY
 
 TASK = '''
@@ -200,9 +200,9 @@ def test_a_task_on_kept_data_passes_the_checks_that_make_it_a_second_time(number
     kill(numbers(), 8, monkeypatch)
     install(range(100, 140))
     run = launch.prepare(numbers())
-    assert contract.findings(run.task, run.config) == []
+    assert checks.examine(run.task, run.config) == []
     run.task.kept_from = None
-    assert "differs when the data is read again" in contract.findings(run.task, run.config)[0]
+    assert "differs when the data is read again" in checks.examine(run.task, run.config)[0].value
 
 
 def test_a_task_that_keeps_and_takes_nothing_is_told_what_it_lacks(numbers, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lib.planner import as_configured, find_card
-from lib.training import contract
+from lib.training import checks
 from tests.workloads.legal.test_legal import train
 from tests.workloads.legal.test_model import network
 from workloads.legal import samples
@@ -82,7 +82,7 @@ def test_what_stands_behind_a_short_document_is_not_read(kind):
 @pytest.mark.parametrize("kind", HEADS)
 def test_such_a_head_keeps_the_contract(legal, kind):
     task = legal({**WINDOWS, "workload.head.document": kind, "training.micro_batch": 2, "training.effective_batch": 4})
-    assert contract.findings(task, task.config) == []
+    assert checks.examine(task, task.config) == []
 
 
 @pytest.mark.parametrize("kind", HEADS)
