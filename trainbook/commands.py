@@ -112,7 +112,8 @@ def _add_solution(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
 def _doctor(options: argparse.Namespace) -> int:
     """Prints the findings; returns 2 where one is bad, else 0."""
     from lib import doctor
-    from lib.doctor import findings, rehearsal
+    from lib.doctor import rehearsal
+    from lib.report import findings
     from lib.task import load_config
 
     with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 from lib.config import Config
-from lib.doctor.findings import Finding, table
 from lib.errors import BadInput
+from lib.report.findings import Finding, table
 
 
 def examine(config: Config | None = None, trains: bool = True) -> dict[str, list[Finding]]:
     """Checks machine and versions, for the output folder, session and workers of `config`. Raises BadInput on a TPU.
 
-    Where this machine does not train (`trains`), a GPU, data and time to save are not asked for.
+    Where this machine does not train (`trains`), it needs no GPU, data or time to save.
     """
     from lib.doctor.machine import check_machine, check_versions  # not at the top: torch takes seconds to import
 

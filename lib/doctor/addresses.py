@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from lib.config import Config
-from lib.doctor.findings import Finding
+from lib.report.findings import Finding
 from lib.task import find_task, locate_data
 
 _SECONDS = 10  # that an address may take to answer
@@ -18,10 +18,7 @@ ADDRESS = re.compile(r"https?://\S+")
 
 
 def remote(config: Config) -> list[str]:
-    """Returns the addresses among the values of a configuration; none where the data is there.
-
-    It is there where `data.dir` names it, and where a mounted input has it.
-    """
+    """Returns the addresses among the values of a configuration; none if `data.dir` or a mounted input has the data."""
     task = find_task(config.task)
     if config.data.dir or locate_data("", task.sentinels, task.homes):
         return []
@@ -31,17 +28,9 @@ def remote(config: Config) -> list[str]:
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
+    elif isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
             yield from _texts(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _texts(inner)
-
-
-def shown(address: str) -> str:
-    """Returns an address without user, password and query, which may hold a credential."""
-    return re.sub(r"(?<=//)[^/@]*@|[?#].*", "", address)
 
 
 def check_addresses(addresses: Sequence[str]) -> list[Finding]:
@@ -52,17 +41,19 @@ def check_addresses(addresses: Sequence[str]) -> list[Finding]:
 
 def check_address(address: str, seconds: float = _SECONDS) -> Finding:
     """Checks whether an address answers a HEAD request (or a GET, where HEAD is not allowed) within some seconds."""
+    shown = re.sub(r"(?<=//)[^/@]*@|[?#].*", "", address)  # user, password and query may hold a credential
+    value = ""
     for method in ("HEAD", "GET"):
         try:
             request = urllib.request.Request(address, method=method, headers={"User-Agent": "trainbook"})
             with urllib.request.urlopen(request, timeout=seconds) as response:
                 size = response.headers.get("Content-Length")
-                return Finding("download", f"{shown(address)} answers" + (f", {int(size):,} bytes" if size else ""))
+                return Finding("download", f"{shown} answers" + (f", {int(size):,} bytes" if size else ""))
         except urllib.error.HTTPError as error:
-            if method == "GET" or error.code not in (403, 405, 501):
-                value = f"{shown(address)} answers {error.code} {error.reason}"
-                return Finding("download", value, "bad", "Correct it, or mount the data instead.")
+            value = f"{shown} answers {error.code} {error.reason}"
+            if error.code not in (403, 405, 501):
+                break
         except (OSError, ValueError, http.client.HTTPException) as error:
-            value = f"{shown(address)} does not answer in {seconds:g} s ({getattr(error, 'reason', error)})"
-            return Finding("download", value, "bad", "Try it in a browser; mount the data instead.")
-    raise AssertionError("unreachable")
+            value = f"{shown} does not answer in {seconds:g} s ({getattr(error, 'reason', error)})"
+            break
+    return Finding("download", value, "bad", "Correct it, or mount the data instead.")

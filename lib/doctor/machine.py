@@ -1,6 +1,6 @@
 """Checks what the machine and its platform have for training, and the installed versions.
 
-Nothing here runs a kernel, asks a host for anything or prints the value of an environment variable.
+Nothing here runs a kernel, contacts a host or prints the value of an environment variable.
 """
 
 import contextlib
@@ -21,61 +21,53 @@ import torch
 
 from lib import dependencies
 from lib.config import Config, Session, environment
-from lib.doctor.findings import Finding, Verdict, run_check
 from lib.machine import disk, hardware, inputs, memory, platform
-from lib.machine.facts import FACTS, GB
+from lib.machine.facts import GB
 from lib.machine.memory import GIB
 from lib.machine.platform import Platform
+from lib.report.findings import Finding, Verdict, run_check
 from lib.task.files import file_of, own_files
 from lib.text import amount, duration
-from lib.training.precision import choose_precision
 from lib.training.session import start_session
-
-_SHM = Path("/dev/shm")
 
 # Own choices. Below the first number a run is bound to fail, below the second it may.
 _RAM_BYTES = (1 * GIB, 4 * GIB)
 _OUTPUT_BYTES = (GB // 2, 5 * GB)  # GraphMER's checkpoint has 1.1 GB, and two are there while one is replaced
 _SCRATCH_BYTES = (GB // 10, 2 * GB)
-_SHM_BYTES = (0, GIB)
 _SHORT_SESSION_SECONDS = 3600.0
-_INTERNET_SECONDS = 2.0
+_GPU_STEPS = {
+    "kaggle": "Choose Settings > Accelerator > GPU T4 x2 and run again.",
+    "colab": "Choose Runtime > Change runtime type > T4 GPU and run again.",
+    "local": "Take a configuration of a small size. If there is a GPU, install its driver.",
+}
 
 
 def check_machine(config: Config | None = None, trains: bool = True) -> list[Finding]:
-    """Checks any machine, quickly and without running a kernel. Raises BadInput on a TPU runtime.
+    """Checks any machine without running a kernel. Raises BadInput on a TPU runtime.
 
-    `trains`: whether it is to train; a machine that only plans needs neither GPU nor data.
+    A machine that only plans (`trains` is false) needs neither GPU nor data.
     """
     here = platform.detect()
     hardware.refuse_tpu()
     output = platform.output_dir(config) if config else here.output_dir
     cards = 0
-    with contextlib.suppress(Exception):  # `check_gpu` asks again, and reports it
+    with contextlib.suppress(Exception):  # `check_gpu` reports it
         cards = len(hardware.gpus())
-    kernels = [("kernels", check_kernels), ("bf16", check_bf16), ("driver", check_driver)] if cards else []
     checks: list[tuple[str, Callable[[], Finding]]] = [
-        ("platform", lambda: check_platform(here)),
         ("GPU", lambda: check_gpu(here, trains)),
-        *kernels,
+        *([("kernels", check_kernels)] if cards else []),
         *((f"GPU {index} memory", partial(check_gpu_memory, index)) for index in range(cards)),
         ("RAM", check_ram),
         ("CPUs", lambda: check_cpus(config)),
-        ("/dev/shm", lambda: check_shm(config)),
         ("output folder", lambda: check_folder("output folder", output, _OUTPUT_BYTES)),
         ("scratch folder", lambda: check_folder("scratch folder", here.scratch_dir, _SCRATCH_BYTES)),
         ("output budget", lambda: check_budget(here)),
-        ("internet", lambda: check_internet(here)),
         ("inputs", lambda: check_inputs(here, trains)),
         ("session", lambda: check_session(config, trains)),
     ]
-    return [run_check(name, check) for name, check in checks]
-
-
-def check_platform(here: Platform) -> Finding:
-    """Names the platform and its session limit."""
     limit = f"{here.session_minutes:.0f} minutes a session" if here.session_minutes else "no session limit"
-    return Finding("platform", f"{here.name}{' (batch run)' if here.batch else ''}, {limit}")
+    about = Finding("platform", f"{here.name}{' (batch run)' if here.batch else ''}, {limit}")
+    return [about, *(run_check(name, check) for name, check in checks)]
 
 
 def check_gpu(here: Platform, trains: bool = True) -> Finding:
@@ -87,12 +79,7 @@ def check_gpu(here: Platform, trains: bool = True) -> Finding:
         return Finding("GPU", "none, and none is needed here")
     driver = hardware.driver()
     if not (driver and driver.names):
-        steps = {
-            "kaggle": "Choose Settings > Accelerator > GPU T4 x2 and run again.",
-            "colab": "Choose Runtime > Change runtime type > T4 GPU and run again.",
-            "local": "Take a configuration of a small size. If there is a GPU, install its driver.",
-        }
-        return Finding("GPU", "none: training runs on the CPU", "warning", steps[here.name])
+        return Finding("GPU", "none: training runs on the CPU", "warning", _GPU_STEPS[here.name])
     value = f"the driver sees {', '.join(driver.names)}, PyTorch cannot use it"
     if torch.version.cuda is None:
         advice = f"PyTorch {torch.__version__} is built without CUDA. Install a CUDA build by the steps on pytorch.org."
@@ -121,29 +108,10 @@ def check_kernels() -> Finding:
         )
         return Finding("kernels", f"none for {names}: {has}", "bad", advice)
     kernels = ", ".join(f"{kernel} for capability {hardware.dotted(c)}" for c, kernel in fitting.items())
-    if any(str(kernel).startswith("compute") for kernel in fitting.values()):
+    if "compute" in kernels:
         advice = f"{has}: the driver compiles every kernel on its first use. A build for this card starts faster."
         return Finding("kernels", kernels, "warning", advice)
     return Finding("kernels", kernels)
-
-
-def check_bf16() -> Finding:
-    """Checks for true bf16 units; `torch.cuda.is_bf16_supported()` includes emulation."""
-    units = [f"{gpu.name}: {'yes' if gpu.capability >= (8, 0) else 'emulated only'}" for gpu in hardware.gpus()]
-    trains = choose_precision("auto", torch.device("cuda", 0))
-    return Finding("bf16", f"{', '.join(dict.fromkeys(units))}; precision auto trains in {trains}")
-
-
-def check_driver() -> Finding:
-    """Checks that NVML answers."""
-    driver = hardware.driver()
-    if driver is None:
-        value = "NVML does not answer; free memory is read through PyTorch"
-        has_package = importlib.util.find_spec("pynvml") is not None
-        advice = "The container lacks libnvidia-ml.so.1." if has_package else "pip install nvidia-ml-py."
-        return Finding("driver", value, "warning", f"{advice} Only gpu_use in metrics.csv is missing without it.")
-    value = f"{driver.version}, for CUDA up to {hardware.dotted(driver.cuda)}; PyTorch has {torch.version.cuda}"
-    return Finding("driver", value)
 
 
 def check_gpu_memory(index: int) -> Finding:
@@ -152,11 +120,10 @@ def check_gpu_memory(index: int) -> Finding:
     value = f"{(reading.total - reading.used) / GIB:.2f} of {reading.total / GIB:.2f} GiB free"
     if reading.share <= 0.2:
         return Finding(f"GPU {index} memory", value)
-    if torch.cuda.memory_reserved(index) > reading.used / 2:
-        advice = f"This process has {reading.detail}. Call memory.clear_memory(), or restart this kernel."
-    else:
-        advice = f"This process has {reading.detail}. Restart other kernels, and end other programs that use the GPU."
-    return Finding(f"GPU {index} memory", value, "bad" if reading.share > 0.9 else "warning", advice)
+    mine = torch.cuda.memory_reserved(index) > reading.used / 2
+    mend = "Call memory.clear_memory(), or restart this kernel." if mine else "End other kernels that use the GPU."
+    verdict: Verdict = "bad" if reading.share > 0.9 else "warning"
+    return Finding(f"GPU {index} memory", value, verdict, f"This process has {reading.detail}. {mend}")
 
 
 def check_ram() -> Finding:
@@ -188,20 +155,6 @@ def check_cpus(config: Config | None) -> Finding:
     if torch.get_num_threads() > max(1.0, usable):
         return Finding("CPUs", value, "warning", f"Set OMP_NUM_THREADS to {max(1, int(usable))} before Python starts.")
     return Finding("CPUs", value)
-
-
-def check_shm(config: Config | None) -> Finding:
-    """Checks the shared memory through which loader workers pass batches."""
-    workers = config.data.num_workers if config else None
-    if sys.platform != "linux" or workers == 0:
-        return Finding("/dev/shm", "not needed: " + ("data.num_workers is 0" if workers == 0 else "this is no Linux"))
-    advice = "Set data.num_workers to 0, or give the container more (docker run --shm-size=2g)."
-    if not _SHM.is_dir():
-        value = "not there: loader workers cannot pass their batches"
-        return Finding("/dev/shm", value, "bad" if workers else "warning", advice)
-    free = shutil.disk_usage(_SHM).free
-    advice = f"A batch that does not fit kills a loader worker. {advice}"
-    return Finding("/dev/shm", f"{free / GIB:.2f} GiB free", *_short_of(free, _SHM_BYTES, advice))
 
 
 def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
@@ -244,74 +197,46 @@ def check_budget(here: Platform) -> Finding:
     return Finding("output budget", value, verdict, f"Delete or pack old files in {here.output_dir}.")
 
 
-def check_internet(here: Platform) -> Finding:
-    """Checks whether packages could be installed, without asking a host: training needs none.
-
-    Only Kaggle has a switch; there its own name is looked up, which is not resolved while the switch is off.
-    """
-    if here.name == "kaggle":
-        if hardware.resolves(str(FACTS["kaggle_host"].value), _INTERNET_SECONDS):
-            return Finding("internet", "on")
-        advice = "Nothing here needs it. To install packages, switch it on: Settings > Internet."
-        return Finding("internet", "off", "ok", advice)
-    if hardware.has_route():
-        return Finding("internet", "there is a route; no host was contacted")
-    return Finding(
-        "internet", "no way out of this machine", "ok", "Nothing here needs it. Packages cannot be installed."
-    )
-
-
 def check_inputs(here: Platform, trains: bool = True) -> Finding:
     """Lists the names of the mounted inputs."""
     if here.input_dir is None:
         return Finding("inputs", "nothing is mounted here" + ("; data.dir names the data" if trains else ""))
-    names = [str(path.relative_to(here.input_dir)) for path in inputs.mounted(here)]
-    if not names and not trains:
+    if names := [str(path.relative_to(here.input_dir)) for path in inputs.mounted(here)]:
+        return Finding("inputs", f"{len(names)}: {', '.join(names)}")
+    if not trains:
         return Finding("inputs", "none, and none are needed here")
-    if not names:
-        return Finding("inputs", "none: the embedded data is trained on", "ok", "Add Input mounts data of your own.")
-    return Finding("inputs", f"{len(names)}: {', '.join(names)}")
+    return Finding("inputs", "none: the embedded data is trained on", "ok", "Add Input mounts data of your own.")
 
 
 def check_session(config: Config | None, trains: bool = True) -> Finding:
     """Checks the time that is left, by the clock that ends the run."""
     options = config.session if config else Session()
-    session = start_session(options.minutes, options.margin_seconds)
-    left = session.remaining()
+    left = start_session(options.minutes, options.margin_seconds).remaining()
     if left == math.inf:
         return Finding("session", "no time limit")
+    value = f"{duration(max(0.0, left))} left"
     if not trains:
-        return Finding("session", f"{duration(max(0.0, left))} left")
-    value = f"{duration(max(0.0, left))} left; {options.margin_seconds:.0f} s of it are kept for the last save"
+        return Finding("session", value)
+    value += f"; {options.margin_seconds:.0f} s of it are kept for the last save"
     advice = "Start a new session (restart the machine, not only the kernel); a run resumes where it stopped."
     return Finding("session", value, *_short_of(left, (options.margin_seconds, _SHORT_SESSION_SECONDS), advice))
 
 
 def check_versions(config: Config | None = None) -> list[Finding]:
-    """Checks Python and packages against the supported versions, and lists others that bug reports name.
-
-    Those that a configuration's own task imports must be there too.
-    """
+    """Checks Python and packages against the supported versions, and that those of the user's task are installed."""
     findings = [check_python(), *(check_package(*item) for item in dependencies.OLDEST.items())]
     file = file_of(config) if config else None
-    needed = own_files(file).packages if file else ()
-    projects = {name: dependencies.project_of(name) or name for name in needed}
-    findings += [check_own(*item) for item in projects.items() if item[1] not in dependencies.OLDEST]
-    for project in (one for one in ("torchvision", "IPython") if one not in projects.values()):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            findings.append(Finding(project, f"{importlib.metadata.version(project)} (not needed)"))
+    for name in own_files(file).packages if file else ():
+        project = dependencies.project_of(name) or name
+        if project in dependencies.OLDEST:
+            continue
+        if importlib.util.find_spec(name):
+            findings.append(Finding(project, "installed (the task imports it)"))
+        else:
+            bound = dependencies.project_of(name) == ""
+            advice = "Install it beside PyTorch by the steps on pytorch.org." if bound else f"pip install '{project}'."
+            findings.append(Finding(project, f"missing, and the task imports {name}", "bad", advice))
     return findings
-
-
-def check_own(name: str, project: str) -> Finding:
-    """Checks that a package which the task imports as `name` is there, without importing it."""
-    if importlib.util.find_spec(name) is None:
-        bound = dependencies.project_of(name) == ""
-        advice = "Install it beside PyTorch by the steps on pytorch.org." if bound else f"pip install '{project}'."
-        return Finding(project, f"missing, and the task imports {name}", "bad", advice)
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return Finding(project, f"{importlib.metadata.version(project)} (the task imports it)")
-    return Finding(project, "there (the task imports it)")
 
 
 def check_python() -> Finding:
@@ -327,21 +252,17 @@ def check_python() -> Finding:
 
 def check_package(project: str, oldest: str) -> Finding:
     """Checks an installed version by its metadata, without importing the package."""
-    supported = f"(supported: {oldest} and later)"
-    install = f"pip install '{project}>={oldest}'."
+    # torch never by pip: that would replace the platform's CUDA build
+    steps = "Choose a newer image, or install it by the steps on pytorch.org."
+    install = steps if project == "torch" else f"pip install '{project}>={oldest}'."
     try:
         version = importlib.metadata.version(project)
     except importlib.metadata.PackageNotFoundError:
         verdict: Verdict = "bad" if project in dependencies.PACKAGES.values() else "warning"
-        return Finding(project, f"missing {supported}", verdict, install)
-    if project == "torch":  # never by pip: that would replace the platform's CUDA build
-        install = "Choose a newer image, or install it by the steps on pytorch.org."
-        supported = f"{f'with CUDA {torch.version.cuda}' if torch.version.cuda else 'without CUDA'} {supported}"
-    if _parts(version) >= _parts(oldest):
-        return Finding(project, f"{version} {supported}")
-    return Finding(project, f"{version} {supported}", "warning", f"It is older than any tested version. {install}")
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    """Returns the numbers that a version starts with: (2, 13, 0) of 2.13.0+cpu."""
-    return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[^\d.]", version)[0]))
+        return Finding(project, f"missing (supported: {oldest} and later)", verdict, install)
+    built, wanted = (
+        tuple(int(number) for number in re.findall(r"\d+", re.split(r"[^\d.]", text)[0])) for text in (version, oldest)
+    )  # (2, 13, 0) of 2.13.0+cpu
+    if built >= wanted:
+        return Finding(project, f"{version} (supported: {oldest} and later)")
+    return Finding(project, f"{version}, older than any tested version", "warning", install)

@@ -12,7 +12,7 @@ from lib.machine.memory import GIB
 from lib.planner import FITS, measured
 from lib.report.progress import choose_progress
 from lib.text import aligned, duration
-from lib.training import contract, loop
+from lib.training import checks, loop
 from lib.training.loop import Outcome
 from lib.training.session import start_session
 
@@ -24,8 +24,8 @@ def test(run: Run) -> str:
     BadInput before that for a task that breaks its contract, and TrainingFailed where the peak is above 92 % of the
     card: a longer batch or the evaluation would run out of memory hours later.
     """
-    for doubt in contract.require(run.task, run.config):
-        print(f"Warning: {doubt}", flush=True)
+    for doubt in checks.require(run.task, run.config):
+        print(f"Warning: {doubt.value}", flush=True)
     outcome = few_steps(run)
     card = memory.card_bytes()
     if card and outcome.peak_bytes > FITS * card:

@@ -8,7 +8,7 @@ from lib.report.metrics import METRICS
 from lib.report.progress import Progress
 from lib.report.summary import Summary
 from lib.report.tracking import Tracked
-from lib.training.contract import known_baseline
+from lib.training.evaluation import known_baseline
 
 
 def progress(run: Run) -> Progress:

@@ -17,7 +17,7 @@ from lib.planner.limits import NotTraceable
 from lib.planner.search import Plan, make
 from lib.task import load_config
 from lib.task.place import place_of
-from lib.training.contract.sentences import explained
+from lib.task.place import explained
 
 _REFUSALS = {2: BadInput, 3: NotTraceable}
 _LOOK_SECONDS = 0.1  # between two looks at whether a plan is still wanted

@@ -1,12 +1,14 @@
-"""The line of a person's own code in which an error arose."""
+"""Names the line of a user's code in which an error arose."""
 
 import contextlib
 import linecache
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
-from lib.errors import printable
+from lib.errors import BadInput, TrainingFailed, printable
+from lib.machine import memory
 
 _LIBRARY = Path(__file__).resolve().parents[1]  # lib
 _FOREIGN = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
@@ -32,3 +34,27 @@ def _short(file: str) -> str:
     with contextlib.suppress(ValueError):
         return str(Path(file).resolve().relative_to(Path.cwd()))
     return Path(file).name
+
+
+@contextlib.contextmanager
+def naming(what: str, mend: str = "Correct it there.") -> Iterator[None]:
+    """Turns an error of the block into BadInput that names `what` raised it; lack of memory stays as it is."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except TrainingFailed as error:
+        raise BadInput(error) from error
+    except Exception as error:
+        if memory.is_oom(error):
+            raise
+        raise BadInput(explained(what, error, mend)) from error
+
+
+def explained(what: str, error: BaseException, mend: str = "Correct it there.") -> str:
+    """Returns one sentence on an error that `what` raised, with the line of the user's code, and the mend."""
+    place, lines = place_of(error), str(error).strip().splitlines()
+    if isinstance(error, NotImplementedError) and not lines and not place:
+        return f"{what} is not there. Write it: lib/task/contract.py says what it returns."
+    text = printable(": ".join([type(error).__name__, *lines[:1]]), most=300)
+    return f"{what} raises {text}{f' ({place})' if place else ''}. {mend}".replace("..", ".")

@@ -1,5 +1,6 @@
 """A whole data set through the model, in batches that fit."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -11,8 +12,8 @@ from lib.config import Config
 from lib.config.batches import micro_batch_of
 from lib.errors import TrainingFailed
 from lib.machine import memory
-from lib.report.progress import Progress, Remaining, Within
-from lib.task import Batch, Task, checked_scores
+from lib.report.progress import Progress, Remaining, Within, working
+from lib.task import Batch, Task, checked_numbers, checked_scores
 from lib.text import listed
 from lib.training.data import check_samples, micro_batches, to_device
 from lib.training.draws import put_back_all, seed_all, seeded_draws
@@ -132,3 +133,20 @@ def _halve_evaluation_batch(state: State, tried: list[int]) -> None:
         f"Memory ran out in the evaluation at step {state.step}: it starts again with {state.evaluation_batch} samples "
         f"at once instead of {tried[-1]}; its metrics stay the same.",
     )  # fmt: skip
+
+
+_baselines: "weakref.WeakKeyDictionary[Task, dict[str, float]]" = weakref.WeakKeyDictionary()
+
+
+def baseline_of(task: Task) -> dict[str, float]:
+    """Returns the trivial baseline's metrics, computed once for a task: that may take minutes, which are shown."""
+    if task not in _baselines:
+        # what it draws is the same each time
+        with working("Scoring the trivial baseline"), seeded_draws(mix(EVALUATE, task.config.seed)):
+            _baselines[task] = checked_numbers(task, "baseline", task.baseline())
+    return dict(_baselines[task])
+
+
+def known_baseline(task: Task) -> dict[str, float]:
+    """Returns the trivial baseline's metrics if they were computed before in this process."""
+    return dict(_baselines.get(task, {}))

@@ -9,10 +9,10 @@ import torch
 
 from lib import doctor, launch
 from lib.doctor import machine, rehearsal
-from lib.doctor.findings import Finding
 from lib.errors import BadInput
 from lib.planner import process
 from lib.planner.trace import NotTraceable
+from lib.report.findings import Finding
 from tests.conftest import ROOT
 from tests.doctor.conftest import by_name
 from trainbook import commands
@@ -35,7 +35,8 @@ def test_a_p100_with_a_cuda_12_8_build_is_caught_without_touching_the_card(card,
     with pytest.raises(BadInput, match="kernels: none for Tesla P100"):
         doctor.admit(toy())
     run = by_name(rehearsal.check_run(toy()))
-    assert run["save and resume"].value.startswith("not tried") and "recomputation" not in run
+    assert run["save and resume"].value.startswith("not tried") and "checkpoints" not in run
+
 
 @pytest.mark.parametrize("sign", ["TPU_ACCELERATOR_TYPE", "COLAB_TPU_ADDR", "accel0"])
 def test_a_tpu_runtime_is_refused_in_one_sentence(sign, toy, monkeypatch, tmp_path, capsys):
@@ -49,10 +50,6 @@ def test_a_tpu_runtime_is_refused_in_one_sentence(sign, toy, monkeypatch, tmp_pa
     assert shown.out == "" and shown.err.startswith("This is a TPU runtime") and shown.err.count(". ") == 0
     with pytest.raises(BadInput, match="This is a TPU runtime"):
         launch.train(toy())
-
-# --- network, inputs, session, versions -------------------------------------------------------------------------------
-
-# --- the command line -------------------------------------------------------------------------------------------------
 
 
 def test_the_command_tells_bad_by_its_exit_code_and_json_is_nothing_but_json(toy, tmp_path, capsys):
@@ -77,7 +74,7 @@ def test_the_doctor_runs_on_this_machine():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     names = {row["name"] for row in json.loads(done.stdout)["checks"]}
     assert done.returncode in (0, 2) and done.stderr == ""
-    assert {"platform", "GPU", "RAM", "CPUs", "/dev/shm", "internet", "session", "Python", "torch"} <= names
+    assert {"platform", "GPU", "RAM", "CPUs", "session", "Python", "torch"} <= names
 
 
 def test_supported_versions_are_one_line_and_an_odd_one_keeps_its_own():

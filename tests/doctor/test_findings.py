@@ -1,7 +1,7 @@
 """Findings as a table."""
 
-from lib.doctor import findings
-from lib.doctor.findings import Finding
+from lib.report import findings
+from lib.report.findings import Finding
 
 
 def test_the_table_is_aligned_and_fits_into_100_columns():

@@ -10,7 +10,7 @@ from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.report import outputs
 from lib.task import load_config
-from lib.training import contract
+from lib.training import checks
 from tests.conftest import TOY
 
 TASK = '''
@@ -117,9 +117,9 @@ def test_a_task_on_kept_data_passes_the_checks_that_make_it_a_second_time(number
     kill(numbers(), 8, monkeypatch)
     install(range(100, 140))
     run = launch.prepare(numbers())
-    assert contract.findings(run.task, run.config) == []
+    assert checks.examine(run.task, run.config) == []
     run.task.kept_from = None
-    assert "differs when the data is read again" in contract.findings(run.task, run.config)[0]
+    assert "differs when the data is read again" in checks.examine(run.task, run.config)[0].value
 
 
 def test_a_model_that_predicts_has_what_its_run_kept_for_as_long_as_it_lives(numbers, tmp_path, capsys):

@@ -16,7 +16,7 @@ from lib.report.live import Batch, Figure, Live, Watched, progress_of
 from lib.report.metrics import MetricsLog
 from lib.report.progress import Plain, Relayed
 from lib.report.summary import Summary
-from lib.training import contract
+from lib.training import evaluation
 from tests.conftest import VOLATILE_COLUMNS
 
 GIB = memory.GIB
@@ -214,7 +214,7 @@ def test_the_baseline_is_drawn_where_the_smoke_test_or_an_earlier_session_knows_
     run.folder.mkdir(parents=True)
     Summary("toy", "toy", "deadline", baseline={"rmse": 0.5}).write(run.folder)
     assert watching.watched(run).baseline == {"rmse": 0.5}
-    assert contract.baseline_of(run.task) == {"rmse": 1.0} == watching.watched(run).baseline
+    assert evaluation.baseline_of(run.task) == {"rmse": 1.0} == watching.watched(run).baseline
 
 
 def test_ranks_of_their_own_are_drawn_by_the_process_above_them(toy, tmp_path, in_a_notebook, monkeypatch):

@@ -9,7 +9,7 @@ import torch
 
 from lib.task import load_task
 from lib.training import data, draws
-from lib.training.contract import baseline_of
+from lib.training.evaluation import baseline_of
 from lib.training.evaluation import EvaluationLoader, evaluate
 from lib.training.order import Order
 from lib.training.state import new_state

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lib.config import split_overrides
-from lib.doctor import findings
 from lib.errors import BadInput, printable
 from lib.machine.facts import FACTS
+from lib.report import findings
 from trainbook.kaggle import browser, built, carried, chain, client, dataset, kernel, new
 from trainbook.kaggle.kernel import Notebook
 

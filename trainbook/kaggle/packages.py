@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from lib.doctor.findings import Finding
+from lib.report.findings import Finding
 from lib.task.files import imports
 from trainbook.kaggle import carried, image
 

@@ -13,11 +13,11 @@ from lib import planner
 from lib.config import Config, profiles
 from lib.config.lengths import resolve_lengths
 from lib.doctor.addresses import ADDRESS, check_addresses, remote
-from lib.doctor.findings import Finding
 from lib.errors import BadInput, TrainingFailed
 from lib.launch.queue import Entry
 from lib.launch.run import resolved
 from lib.machine.facts import CARDS, FACTS
+from lib.report.findings import Finding
 from lib.task import Task, find_task, with_slots
 from lib.text import amount
 from lib.training.sizes import saved_bytes

@@ -11,7 +11,7 @@ _TEST = '''"""Whether {name}_task.py keeps the contract of a task: run this with
 from pathlib import Path
 
 import trainbook  # noqa: F401  which lets lib be found
-from lib.training.contract import check
+from lib.training.checks import check
 
 
 def test_the_task_keeps_its_contract():

@@ -11,7 +11,7 @@ from lib import checkpoint
 from lib.errors import BadInput
 from lib.report.progress import Plain
 from lib.task import find_task, load_config
-from lib.training import contract, loop
+from lib.training import checks, loop
 from lib.training.evaluation import evaluate
 from lib.training.session import Session
 from tests.conftest import ROOT
@@ -32,7 +32,7 @@ def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
 @pytest.mark.parametrize("steps", [0, 5])
 def test_the_contract_is_kept(graphmer, steps):
     task = graphmer({"workload.objective.mlm_steps": steps, "training.micro_batch": 2, "training.effective_batch": 4})
-    assert contract.findings(task, task.config) == []
+    assert checks.examine(task, task.config) == []
 
 
 def test_training_learns_what_the_text_shows(graphmer):

@@ -10,7 +10,7 @@ from lib.errors import BadInput
 from lib.launch import queue
 from lib.report.progress import Plain
 from lib.task import find_task, load_config
-from lib.training import contract, loop
+from lib.training import checks, loop
 from lib.training.data import subset
 from lib.training.session import Session
 from tests.workloads.legal.conftest import CONFIG, load
@@ -38,7 +38,7 @@ def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
 
 def test_the_contract_is_kept(legal):
     task = legal({"training.micro_batch": 2, "training.effective_batch": 4})
-    assert contract.findings(task, task.config) == []
+    assert checks.examine(task, task.config) == []
 
 
 def test_losses_are_sums_over_sentences_weighted_by_their_roles(legal):

@@ -12,7 +12,7 @@ from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.report.metrics import read
 from lib.task import find_task, load_config
-from lib.training import contract
+from lib.training import checks
 from lib.training.evaluation import EvaluationLoader
 from tests.conftest import VOLATILE_COLUMNS
 from tests.workloads.vqa.conftest import CONFIG, load
@@ -34,7 +34,7 @@ def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
 
 def test_the_contract_is_kept(vqa):
     task = vqa({"training.micro_batch": 2, "training.effective_batch": 4, "workload.decoder.length": 16})
-    assert contract.findings(task, task.config) == []
+    assert checks.examine(task, task.config) == []
 
 
 def test_the_model_has_as_many_tokens_as_were_learned(vqa, drawn):

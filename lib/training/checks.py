@@ -1,0 +1,400 @@
+"""Checks a task before quota is spent, for what would end a run late or spoil it in silence.
+
+A test of your own is one line: `def test_my_task(): check("my.yaml")`.
+"""
+
+import dataclasses
+import itertools
+import math
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lib.config import Config
+from lib.config.lengths import resolve_lengths
+from lib.errors import BadInput
+from lib.machine import memory
+from lib.ranks.sums import add_counts
+from lib.report.findings import Finding
+from lib.report.progress import working
+from lib.task import SPLITS, Batch, Task, load_config, load_task
+from lib.task import checks as returned
+from lib.task.place import naming
+from lib.training import data, learned
+from lib.training.draws import put_back, seed_all, seeded_draws
+from lib.training.evaluation import EvaluationLoader, baseline_of
+from lib.training.order import INITIALISE, Order, mix
+from lib.training.precision import autocast, choose_precision
+
+_DRAWS = 8  # passes of a loss that draws, whose means are compared
+_SEED, _OTHER = 11, 12
+_MOST_SAMPLES = 2000  # of a whole split, which is evaluated if two batches alone raise an error
+_SEEDED = (
+    "Draw from torch, np.random or random, which are seeded for each batch, not from a generator of your own, the "
+    "system or the clock; change copies (.clone()), and keep no state between two calls."
+)
+_AGAIN = "differs when the data is read again. Sort what is read; shuffle with a seeded generator: random.Random(0)."
+_passed: "weakref.WeakSet[Task]" = weakref.WeakSet()
+
+
+def check(config: str | Path | Config) -> None:
+    """Raises BadInput with a sentence for each check that the task of a configuration fails; doubts are warnings."""
+    config = config if isinstance(config, Config) else load_config(config)
+    for doubt in require(load_task(config), config, thorough=True):
+        warnings.warn(doubt.value, stacklevel=2)
+
+
+def require(task: Task, config: Config, thorough: bool = False) -> list[Finding]:
+    """Checks a task once in this process, before it trains; returns the doubts. Raises BadInput as `check` does."""
+    if task in _passed:
+        return []
+    findings = examine(task, config, thorough)
+    if mistakes := [f"- {finding.value}" for finding in findings if finding.verdict == "bad"]:
+        raise BadInput("\n".join([f"The task {type(task).__name__} breaks its contract:", *mistakes]))
+    _passed.add(task)
+    return findings
+
+
+def examine(task: Task, config: Config, thorough: bool = True) -> list[Finding]:
+    """Checks a task on some samples of its data, on this machine's device; returns mistakes and doubts alone.
+
+    Unless `thorough`, data sets and model are made once: a second copy of large ones might not fit beside the run.
+    """
+    former, probe = task.config, _Probe(task, config, thorough)
+    findings, failed = list[Finding](), set[str]()
+    try:
+        for name, run, needs in _CHECKS:
+            if failed.isdisjoint(needs):
+                try:
+                    findings += [Finding(name, mistake, "bad") for mistake in dict.fromkeys(run(probe))]
+                except BadInput as error:
+                    findings.append(Finding(name, str(error), "bad"))
+                    failed.add(name)
+    except Exception as error:
+        if not memory.is_oom(error):
+            raise
+        probe.doubts.append(f"Memory ran out while {probe.name} was checked, so a part of it was not.")
+    finally:
+        task.config = former
+        memory.clear_memory()  # so that the card is the run's
+    return [*findings, *(Finding("task", doubt, "warning") for doubt in dict.fromkeys(probe.doubts))]
+
+
+class _Probe:
+    """A task under examination: its data sets, a model, and batches as training gets them."""
+
+    def __init__(self, task: Task, config: Config, thorough: bool):
+        self.task, self.config, self.thorough = task, config, thorough
+        self.name, self.device = type(task).__name__, memory.device()
+        self.size = 2 * task.together * max(1, 2 // task.together)  # two halves of two, unless more stay together
+        self.sets: dict[str, Any] = {}
+        self.batches: list[Batch] = []
+        self.learned: dict[str, Any] = {}
+        self.model: Any = None
+        self.scores: dict[str, float] = {}
+        self.doubts: list[str] = []
+
+    def train_set(self, sets: Mapping[str, Any]) -> Any:
+        return data.subset(sets["train"], self.config.data.subset_ratio, self.config.seed)
+
+    def indices(self, dataset: Any, number: int = 0, size: int = 0) -> list[int]:
+        """Returns the samples of a training batch, in the order of the run."""
+        order = dataclasses.replace(Order.of(dataset, self.config), effective_batch=size or self.size, slots=1)
+        return order.indices(number, 0)
+
+    def batch(self, dataset: Any, indices: Sequence[int], seed: int = _SEED, split: str = "train") -> Batch:
+        """Collates samples as a slot with this seed does. Raises BadInput."""
+        with seeded_draws(seed), naming(f"{self.name}.datasets()[{split!r}] of {len(dataset)} samples"):
+            samples = [dataset[index] for index in indices]
+        with seeded_draws(seed), naming(f"{self.name}.collate()"):
+            return self.task.collate(samples, torch.Generator().manual_seed(seed))
+
+    def bare(self) -> Task:
+        """Returns the task without its data, as the planner has it, with what was learned from data."""
+        with naming(f"{self.name}(config) without data", "Read data in datasets(): the planner has none."):
+            bare = type(self.task)(self.config)
+            if self.learned:
+                bare.take_learned(self.learned)
+            return bare
+
+    def make_model(self) -> Any:
+        with put_back(), naming(f"{self.name}.model()", "It must do without data: sizes are settings (workload:)."):
+            seed_all(mix(INITIALISE, self.config.seed), torch.device("cpu"))  # as a run does
+            return self.bare().model()
+
+
+def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor], share: float = 0.0) -> bool:
+    """Compares tensors by name, element by element, to a share of their size; NaN equals NaN."""
+    return one.keys() == other.keys() and all(
+        (value.shape, value.dtype) == (other[name].shape, other[name].dtype)
+        and bool(torch.isclose(value, other[name], rtol=share, atol=0, equal_nan=True).all())
+        for name, value in one.items()
+    )
+
+
+def _data(probe: _Probe) -> Sequence[str]:
+    """Reads the data: three splits with samples, a stable fingerprint, batches with the samples first."""
+    task, name = probe.task, probe.name
+    with naming(f"{name}.learned() or take_learned()"):
+        learned.take(task, None, probe.doubts.append)  # through JSON, as a resumed run gets it
+        probe.learned = learned.of(task)
+    with naming(f"{name}.datasets()", "Look at data.dir, and at how the data is read."):
+        probe.sets = returned.checked_datasets(task)
+    with naming(f"{name}.fingerprint() or describe_data()"):
+        if task.describe_data() and task.fingerprint() != task.fingerprint():
+            raise BadInput(f"{name}.fingerprint() differs each time, so no run could be resumed. Hash what files hold.")
+    train_set = probe.train_set(probe.sets)
+    probe.config, _ = resolve_lengths(probe.config, len(train_set))
+    task.config = probe.config
+    for split in SPLITS:
+        probe.batch(probe.sets[split], [0, len(probe.sets[split]) - 1], _SEED, split)
+    # the last one has another size, which tells samples from classes
+    for number, size in enumerate((probe.size, probe.size, probe.size + task.together)):
+        batch = probe.batch(train_set, probe.indices(train_set, number * 7, size), _SEED + number)
+        with naming(f"{name}.collate()", "Return tensors by name: a dict."):
+            data.check_samples(batch)
+        if data.size_of(batch) != size:
+            raise BadInput(f"{name}.collate() makes {data.size_of(batch)} rows of {size} samples: make one of each.")
+        probe.batches.append(batch)
+    return ()
+
+
+def _repeats(probe: _Probe) -> Iterator[str]:
+    """Compares a batch that is read again, from the same data sets and from new ones."""
+    train_set = probe.train_set(probe.sets)
+    indices = probe.indices(train_set)
+    batch = probe.batch(train_set, indices)
+    probe.batch(train_set, probe.indices(train_set, 1), _OTHER)  # what this draws must leave no trace
+    if not _same(batch, probe.batch(train_set, indices)):
+        yield f"{probe.name}.datasets() or collate() makes another batch of the same samples. {_SEEDED}"
+    elif probe.thorough:
+        with working("Reading the data a second time"), seeded_draws(_SEED), naming(f"{probe.name}.datasets()"):
+            task = type(probe.task)(probe.config, probe.task.given)
+            if probe.task.kept_from:
+                task.take_kept(probe.task.kept_from)
+            learned.take(task, None, probe.doubts.append)
+            again, fingerprint = returned.checked_datasets(task), task.fingerprint()
+        probe.batch(probe.train_set(again), indices[::-1], _OTHER)
+        if fingerprint != probe.task.fingerprint() or any(_differ(probe, again, split, indices) for split in SPLITS):
+            yield f"{probe.name}.datasets() or fingerprint() {_AGAIN}"
+
+
+def _differ(probe: _Probe, again: Mapping[str, Any], split: str, indices: Sequence[int]) -> bool:
+    old, new = (probe.train_set(sets) if split == "train" else sets[split] for sets in (probe.sets, again))
+    indices = indices if split == "train" else _spread(len(old), probe.size)
+    return len(old) != len(new) or not _same(*(probe.batch(each, indices, _SEED, split) for each in (old, new)))
+
+
+def _spread(length: int, size: int) -> list[int]:
+    """Returns `size` indices from the whole range of a data set, which may be shorter."""
+    return [number * (length - 1) // max(1, size - 1) for number in range(size)]
+
+
+def _splits(probe: _Probe) -> Sequence[str]:
+    """Doubts a split that shares samples with another one: by their texts, else by the first and last ones."""
+    for one, other in itertools.combinations(SPLITS, 2):
+        first, second = probe.sets[one], probe.sets[other]
+        try:
+            texts = {*first.texts()}
+            number = sum(text in texts for text in second.texts())
+        except (AttributeError, BadInput):  # of a data set that has no texts
+            number = len(second) * _overlap(probe, *sorted((first, second), key=len))
+        if number:
+            share = f"{number:,} of the {len(second):,} samples of {other!r} in {one!r} too"
+            probe.doubts.append(f"{probe.name}.datasets() has {share}. Split them: lib.supervised.split does.")
+    return ()
+
+
+def _overlap(probe: _Probe, shorter: Any, longer: Any) -> bool:
+    if len(shorter) < len(longer) and isinstance(shorter[0], int):
+        return False  # numbers from which samples are made begin at 0 in many a set
+    indices = _spread(len(shorter), probe.size)
+    ends = ([index + shift for index in indices] for shift in (0, len(longer) - len(shorter)))
+    return any(_same(probe.batch(shorter, indices), probe.batch(longer, end)) for end in ends)
+
+
+def _example(probe: _Probe) -> Iterator[str]:
+    """Compares `example_batch` with real batches: as large, of the same types."""
+    name, bare = f"{probe.name}.example_batch()", probe.bare()
+    with put_back(), naming(name, "It makes a batch of the largest shape without reading data."):
+        example = bare.example_batch(probe.size, torch.device("cpu"))
+    for key, real in probe.batches[0].items():
+        value = example.get(key, torch.empty(0))
+        pairs = zip(value.shape, real.shape, strict=False)
+        if (value.dim(), value.dtype) != (real.dim(), real.dtype) or any(planned < size for planned, size in pairs):
+            mine, theirs = (f"{each.dtype} of shape {tuple(each.shape)}" for each in (value, real))
+            yield f"{name} has {mine} as {key!r}, a real batch {theirs}: the plan would be too small."
+            return
+
+
+def _model(probe: _Probe) -> Iterator[str]:
+    """Makes the model without data, twice: a new one each time, with the same weights of the same seed."""
+    name, model = f"{probe.name}.model()", probe.make_model()
+    if not isinstance(model, nn.Module) or not any(value.requires_grad for value in model.parameters()):
+        raise BadInput(f"{name} returns no torch.nn.Module with weights to train (requires_grad).")
+    if probe.thorough:
+        again = probe.make_model()
+        if {id(value) for value in again.parameters()} & {id(value) for value in model.parameters()}:
+            yield f"{name} returns the same weights each time it is called. It must build a new model on every call."
+        elif not _same(model.state_dict(), again.state_dict()):
+            yield f"{name} makes other weights from the same seed. {_SEEDED}"
+    probe.model = model.to(probe.device)
+
+
+def _loss(probe: _Probe) -> Iterator[str]:
+    """Compares counts, loss terms and gradients of a batch with the contract, and with those of its pieces."""
+    task, batch = probe.task, data.to_device(probe.batches[0], probe.device)
+    with naming(f"{probe.name}.count()"):
+        counts = add_counts([task.count(dict(batch))])
+    for step in (0, probe.config.training.max_steps - 1):
+        with naming(f"{probe.name}.term_weights()", "The trainer calls it for every step, from 0 to the last."):
+            returned.check_terms(task, counts, task.term_weights(step), counts)
+    probe.model.train()
+    if not _same(*_passes(probe, batch, counts, [_SEED, _SEED]), 1e-4):
+        yield f"{probe.name}.loss() or the model gives another loss for the same seed, or changes the batch. {_SEEDED}"
+        return
+    if any(counts.values()):
+        yield from _gradients(probe, _sums(probe, batch, counts), counts)
+    probe.model.eval()
+    try:
+        _passes(probe, batch, counts, [_SEED])
+    except BadInput:  # of a model without losses in this mode, such as a detector
+        return
+    yield from _pieces(probe, batch, counts)
+
+
+def _sums(probe: _Probe, batch: Batch, counts: Mapping[str, float], seed: int = _SEED) -> dict[str, Tensor]:
+    """Returns the sums of a batch's loss terms, each of shape (). Raises BadInput for what is none."""
+    name = f"{probe.name}.loss()"
+    precision = choose_precision(probe.config.training.precision, probe.device)
+    mend = f"Return the sum of each loss term by name, and figures to log. The batch has {', '.join(batch)}."
+    with put_back(), naming(name, mend), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seed_all(mix(seed), probe.device)  # as in a step
+        with autocast(precision, probe.device):
+            sums, _ = probe.task.loss(probe.model, dict(batch))
+        returned.check_loss_terms(probe.task, counts, sums)
+        returned.check_terms(probe.task, counts, {}, sums)
+        sums = {term: value.float().reshape(()) for term, value in sums.items()}
+    if wrong := [term for term, value in sums.items() if counts[term] and not bool(value.isfinite())]:
+        raise BadInput(f"{name} gives NaN or infinity as {wrong[0]!r}. Look for a division by zero, and NaN in data.")
+    return sums
+
+
+def _passes(probe: _Probe, batch: Batch, counts: Mapping[str, float], seeds: Sequence[int]) -> list[dict[str, Tensor]]:
+    """Returns the losses for each seed, without gradients; buffers stay as they were."""
+    buffers, passes = [value.clone() for value in probe.model.buffers()], []
+    with torch.no_grad():
+        for seed in seeds:
+            passes.append(_sums(probe, batch, counts, seed))
+            for value, before in zip(probe.model.buffers(), buffers, strict=True):
+                value.copy_(before)
+    return passes
+
+
+def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, float]) -> Iterator[str]:
+    """Back-propagates once: every trained parameter should get a gradient, and a finite one."""
+    due = [value / counts[term] for term, value in sums.items() if counts[term] and value.requires_grad]
+    if not due:
+        yield f"{probe.name}.loss() has no gradient: no .item(), .detach(), .numpy() or torch.no_grad() on the way."
+        return
+    with naming(f"The backward pass of {probe.name}.loss()", "Change no tensor in place: x = x + y, not x += y."):
+        torch.stack(due).sum().backward()
+    gradients = {name: value.grad for name, value in probe.model.named_parameters() if value.requires_grad}
+    probe.model.zero_grad(set_to_none=True)
+    if missing := [name for name, value in gradients.items() if value is None]:
+        probe.doubts.append(
+            f"{len(missing)} of {len(gradients)} trained parameters, such as {missing[0]!r}, get no gradient from a "
+            f"batch. Use them in {probe.name}.loss(), or freeze them: requires_grad_(False)."
+        )
+    if bad := [name for name in gradients if name not in missing and not bool(gradients[name].isfinite().all())]:
+        yield f"{probe.name}.loss() gives {bad[0]!r} an infinite gradient or NaN. Look for sqrt, log or a norm at zero."
+
+
+def _pieces(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> Iterator[str]:
+    """Compares counts and losses of a batch with the sums over its halves; of losses that draw, their means."""
+    halves = list(data.micro_batches(batch, probe.size // 2))
+    summed = add_counts(map(probe.task.count, halves))
+    if wrong := [term for term in counts if not math.isclose(counts[term], summed.get(term, 0), rel_tol=1e-4)]:
+        yield f"{probe.name}.count() of {wrong[0]!r} is not the sum over a batch's halves. Count each sample by itself."
+        return
+    pieces = enumerate((batch, *halves))
+    whole, *parts = (_passes(probe, piece, counts, range(seed, 3 * _DRAWS, 3)) for seed, piece in pieces)
+    for term in filter(counts.get, counts):
+        one, *each = (torch.stack([sums[term] for sums in passes]).double() for passes in (whole, *parts))  # (draws)
+        other = torch.stack(each).sum(0)
+        error = float(((one.var() + other.var()) / _DRAWS).sqrt())
+        if abs(float(one.mean() - other.mean())) > 0.02 * abs(float(other.mean())) + 6 * error + 1e-12:
+            yield (
+                f"{probe.name}.loss() gives {float(one.mean()):.5g} as {term!r} of a batch, and "
+                f"{float(other.mean()):.5g} for its halves together. It is a mean, where a sum is due "
+                "(reduction='sum', or the mean times its count), or samples see each other (broadcast shapes such as "
+                "(n, 1) and (n), negatives of the same batch)."
+            )
+            return
+
+
+class _Few(EvaluationLoader):
+    """The first two batches of a split; `dataset` is the whole, because a task may look at it."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        return itertools.islice(super().__iter__(), 2)
+
+
+def _evaluation(probe: _Probe) -> Iterator[str]:
+    """Evaluates validation and test: the metric of `selection`, the same ones again, and the model as it was."""
+    name, metric = f"{probe.name}.evaluate()", probe.task.selection[0]
+    probe.model.eval()
+    versions = [value._version for value in probe.model.parameters()]
+    for split in ("validation", "test"):
+        try:
+            probe.scores = _scored(probe, split)
+        except BadInput as error:
+            yield str(error)
+        if not math.isfinite(probe.scores.get(metric, 0)):
+            probe.doubts.append(f"{name} gives {probe.scores[metric]} as {metric!r} of a few samples of {split}.")
+    if any(module.training for module in probe.model.modules()):
+        yield f"{name} leaves the model in training mode, which changes the scores. Take out model.train()."
+    if versions != [value._version for value in probe.model.parameters()]:
+        yield f"{name} changes weights of the model. It must leave the model as it was."
+
+
+def _scored(probe: _Probe, split: str) -> dict[str, float]:
+    """Evaluates a few samples twice, or a whole small split where a few raise an error."""
+    dataset = probe.sets[split]
+    few = _Few(probe.task, dataset, probe.size, probe.device, step=0)
+    try:
+        scores, again = (_evaluated(probe, few, split) for _ in range(2))
+    except BadInput as error:
+        if error.__cause__ is None or len(dataset) > _MOST_SAMPLES:
+            raise
+        return _evaluated(probe, EvaluationLoader(probe.task, dataset, 32, probe.device, step=0), split)
+    for key, value in scores.items():
+        if math.isfinite(value) and not math.isclose(value, again[key], rel_tol=1e-4, abs_tol=1e-9):
+            raise BadInput(f"{probe.name}.evaluate() gives another {key!r} of the same samples. {_SEEDED}")
+    return scores
+
+
+def _evaluated(probe: _Probe, loader: EvaluationLoader, split: str) -> dict[str, float]:
+    with seeded_draws(_SEED), torch.inference_mode(), naming(f"{probe.name}.evaluate() of {split} samples"):
+        return returned.checked_scores(probe.task, probe.task.evaluate(probe.model, loader))
+
+
+def _baseline(probe: _Probe) -> Iterator[str]:
+    """Computes the trivial baseline, which may have only metrics of `evaluate`."""
+    with put_back(), naming(f"{probe.name}.baseline()"):
+        unknown = sorted(set(baseline_of(probe.task)) - probe.scores.keys())
+    if probe.scores and unknown:
+        yield f"{probe.name}.baseline() has {unknown[0]!r}, which evaluate() does not: {', '.join(probe.scores)}."
+
+
+_CHECKS = (
+    ("data", _data, ()), ("repeats", _repeats, ("data",)), ("splits", _splits, ("data",)),
+    ("example_batch", _example, ("data",)), ("model", _model, ("data",)), ("loss", _loss, ("data", "model")),
+    ("evaluation", _evaluation, ("data", "model")), ("baseline", _baseline, ("data",)),
+)  # fmt: skip
