@@ -1,14 +1,14 @@
-"""Reads files that somebody else may have made: regular ones alone, and no more of them than is sensible."""
+"""Reads files of unknown origin: regular ones alone, up to a number of bytes."""
 
 import errno
 import os
 import stat
 from pathlib import Path
 
-_KINDS = {
-    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link",
-}  # fmt: skip
+from lib.errors import BadInput, printable
+
+_MOST_TEXT = 2**20  # bytes of a configuration
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFLNK: "a link"}
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -27,6 +27,21 @@ def read_bytes(path: Path, most: int) -> bytes:
     return content
 
 
+def read_text(path: Path) -> str:
+    """Reads a UTF-8 file. Raises BadInput, with line and column of the first byte that is not UTF-8."""
+    name = printable(path, most=500)
+    try:
+        raw = read_bytes(path, _MOST_TEXT)
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        *lines, last = raw[: error.start].decode("utf-8-sig", "replace").split("\n")
+        place = f"{name}:{len(lines) + 1}:{len(last) + 1}"
+        raise BadInput(f"{place}: The file is not UTF-8 here. Save it as UTF-8.") from None
+    except (OSError, ValueError) as error:  # a ValueError for a path with a NUL
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"{name}: The file cannot be read ({why}). Give the path of a YAML file.") from None
+
+
 def size_of(path: Path, links: bool = True) -> int:
     """Returns the size of a regular file without opening it. Raises OSError for anything else.
 
@@ -35,29 +50,13 @@ def size_of(path: Path, links: bool = True) -> int:
     return _size(path.stat() if links else path.lstat(), path)
 
 
-def _size(found: os.stat_result, path: Path) -> int:
-    kind = stat.S_IFMT(found.st_mode)
-    if kind != stat.S_IFREG:
-        raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, not a regular file", str(path))
-    return found.st_size
+def _size(status: os.stat_result, path: Path) -> int:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+    return status.st_size
 
 
 def absolute(path: Path) -> Path:
     """Returns a path from the root without any ".."; links in it stay."""
     return Path(os.path.normpath(path.absolute()))
-
-
-def beside(folder: Path, text: str) -> tuple[str, bool]:
-    """Returns a path as it counts from a folder where it is there, else as it is; and whether that hides another one.
-
-    The other one is what the same path means from the working folder. A path that means the same from there stays.
-    """
-    here, there = Path(text), folder / text
-    try:
-        if not text or there == here or not there.exists():
-            return text, False
-        if not here.exists():
-            return str(there), False
-        return (text, False) if here.samefile(there) else (str(there), True)
-    except (OSError, ValueError):  # too long, a NUL: whoever uses it says so
-        return text, False

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from yaml import MappingNode
 
-from lib.config.reader import Reader, option, read_text
+from lib.config.files import read_text
+from lib.config.reader import Reader, option
 from lib.errors import BadInput, printable
 from workloads.codegraph.records import Graph, Triple
 
