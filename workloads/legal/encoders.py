@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from lib.errors import BadInput, printable
-from lib.machine import memory
-from lib.task import Task, published
+from lib.machine import memory, published
+from lib.task import Task
 from lib.task.blocks import find_blocks
 from workloads.legal import tokens
 from workloads.legal.settings import Encoder

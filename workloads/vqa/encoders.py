@@ -10,7 +10,8 @@ from torch import nn
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
-from lib.task import Task, published
+from lib.machine import published
+from lib.task import Task
 from workloads.vqa import model, tokens
 from workloads.vqa.settings import Settings
 
