@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from lib.config import Config, environment, profiles
-from lib.config.reader import keys
-from lib.config.values import described
+from lib.config.reader import described, keys
 from lib.machine.facts import CARDS
-from lib.task import find_task, load_config
+from lib.task import find_task
 from lib.training.data import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,11 +74,10 @@ def workloads() -> str:
 
 
 def memory_profiles() -> str:
-    """Returns what each profile sets in configs/graphmer.yaml where there is a GPU."""
-    config = load_config(ROOT / "configs" / "graphmer.yaml")
+    """Returns what each profile sets where there is a GPU."""
     lines = []
     for name in profiles.names():
-        settings = profiles._settings(name, config)
+        settings = profiles.settings(name)
         lines.append([f"`{name}`", ", ".join(f"`{key}: {_yaml(value)}`" for key, value in settings.items())])
     return table(["profile", "sets"], lines)
 

@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 import yaml
 
-from lib.config import words
-from lib.config.nodes import REFUSED, child, read_text
-from lib.config.reader import BAD, Reader, option, sentences
+from lib.config.files import read_text
+from lib.config.reader import BAD, Reader, child, from_folder, option, sentences
 from lib.errors import BadInput, printable
 
 # Keys of earlier versions: they are ignored with this sentence on stderr, so that the config.yaml of an old run loads.
@@ -45,10 +44,11 @@ _NAME_BYTES = 200  # a file system takes 255, and runs of a queue, and files bes
 
 
 def _no_folder(name: str) -> str:
-    """Returns what to change in a name that is to become a folder; nothing where it can."""
-    if re.search(r"^[.\s]|[/\\]|\s$", name) or printable(name) != name:
-        return "write it without slashes and invisible characters, and without a dot or space at its ends"
-    return f"write at most {_NAME_BYTES} bytes" if len(name.encode()) > _NAME_BYTES else ""
+    """Returns what to change in a name that cannot become a folder; nothing for any other."""
+    is_odd = re.search(r"^[.\s]|[/\\]|\s$", name) or printable(name) != name
+    if not is_odd and len(name.encode()) <= _NAME_BYTES:
+        return ""
+    return f"give one without slashes, invisible characters, dot or space at an end, of {_NAME_BYTES} bytes at most"
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Run:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        if values["name"] is not BAD and (why := _no_folder(values["name"])):
-            yield "name", f"run.name becomes a folder: {why}."
+        if advice := _no_folder(values["name"]):
+            yield "name", f"run.name becomes a folder: {advice}."
 
 
 @dataclass(frozen=True)
@@ -107,16 +107,9 @@ class Data:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        listed = values["dir"]
-        if not isinstance(listed, tuple) or BAD in listed:
-            return
-        if "embedded" in listed or "" in listed:
-            yield (
-                "dir",
-                "A list in data.dir names folders, each by a path or as a mounted input; embedded stands alone.",
-            )
-        if twice := next((one for one in listed if listed.count(one) > 1), ""):
-            yield "dir", f"data.dir lists {twice} twice. Name it once."
+        names = values["dir"]
+        if isinstance(names, tuple) and ({"embedded", ""} & {*names} or len({*names}) < len(names)):
+            yield "dir", "A list in data.dir names folders, each once; embedded stands alone."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,11 +153,11 @@ class Training:
         if values["max_steps"] == 0 and values["epochs"] == 0:
             yield "", "The run has no length. Give training.max_steps or training.epochs."
         batch, slots = values["effective_batch"], values["micro_batch_slots"]
-        if BAD not in (batch, slots) and slots and batch % slots:
+        if slots and batch % slots:
             advice = f"Write {max(1, batch // slots) * slots}, or another number of slots."
             sentence = f"training.effective_batch {batch} cannot be dealt into {slots} equal parts"
             yield "effective_batch", f"{sentence} (training.micro_batch_slots). {advice}"
-        if values["deterministic"] is True and values["cudnn_benchmark"] is True:
+        if values["deterministic"] and values["cudnn_benchmark"]:
             sentence = "training.cudnn_benchmark picks algorithms by their speed, so the bits differ from run to run"
             yield "cudnn_benchmark", f"{sentence}. Switch it or training.deterministic off."
 
@@ -202,7 +195,7 @@ class Optimizer:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        if values["nesterov"] is True and values["momentum"] == 0:
+        if values["nesterov"] and not values["momentum"]:
             yield "nesterov", "optimizer.nesterov looks ahead along optimizer.momentum, which is 0. Give it, say 0.9."
 
 
@@ -295,11 +288,9 @@ class Queue:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        folds, seeds, grid = (values[name] for name in ("folds", "seeds", "grid"))
-        if BAD not in (folds, seeds, grid):
-            runs = math.prod([max(1, folds), max(1, len(seeds)), *(max(1, len(choices)) for choices in grid.values())])
-            if runs > _MOST_RUNS:
-                yield "", f"The queue has {runs:,} runs; at most {_MOST_RUNS:,} can be. Shorten queue.grid or folds."
+        sizes = [values["folds"], len(values["seeds"]), *map(len, values["grid"].values())]
+        if (runs := math.prod(max(1, size) for size in sizes)) > _MOST_RUNS:
+            yield "", f"The queue has {runs:,} runs; at most {_MOST_RUNS:,} can be. Shorten queue.grid or folds."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,17 +318,12 @@ class Config:
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         training, scheduler = values["training"], values["scheduler"]
-        if BAD in (training, scheduler):
-            return
-        if training.evaluate_every_steps or training.evaluate_every_epochs:
-            return
-        advice = "Give training.evaluate_every_epochs or training.evaluate_every_steps"
-        if scheduler.name == "plateau":
-            sentence = "A plateau is found by evaluations, and this run has only one, at the end."
-            yield "scheduler", f"{sentence} {advice}, or another scheduler.name."
-        if training.stop_after_evaluations:
-            sentence = "training.stop_after_evaluations counts evaluations, and this run has only one, at the end."
-            yield "training", f"{sentence} {advice}."
+        once = not training.evaluate_every_steps and not training.evaluate_every_epochs
+        sentence = "counts evaluations, and this run has only one, at the end. Give training.evaluate_every_epochs."
+        if once and scheduler.name == "plateau":
+            yield "scheduler", f"scheduler.name plateau {sentence}"
+        if once and training.stop_after_evaluations:
+            yield "training", f"training.stop_after_evaluations {sentence}"
 
 
 def read_config(
@@ -361,7 +347,7 @@ def split_overrides(
     """Returns the dotted keys and texts of `key=value` from a command line. Raises BadInput, with `usage`."""
     for pair in pairs:
         if "=" not in pair:
-            raise BadInput(f"{usage}; it was given {pair!r}.")
+            raise BadInput(f"{usage}; found {pair!r}.")
     return dict(pair.split("=", 1) for pair in pairs)
 
 
@@ -369,7 +355,10 @@ def to_yaml(config: Config) -> str:
     """Returns the configuration as YAML that `read_config` reads back to an equal one."""
     values = dataclasses.asdict(config)
     del values["overridden"]
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+    if not {"\x85", "\u2028", "\u2029"} & {*text}:
+        return text
+    return yaml.safe_dump(values, sort_keys=False, width=120)  # PyYAML reads these as ends of lines, if not escaped
 
 
 def with_changes(config: Config, changes: Mapping[str, object]) -> Config:
@@ -382,17 +371,15 @@ def _read(
     text: str, path: Path, run_name: str, overrides: Mapping[str, object], workload: Callable[[str], type]
 ) -> Config:
     reader = Reader(REMOVED)
-    reader.about, reader.synonyms = words.about, words.VALUES
-    root = reader.root(
-        text, str(path), "Give at least task, training.effective_batch and training.max_steps or training.epochs."
-    )
+    advice = "Give at least task, training.effective_batch and training.max_steps or training.epochs."
+    root = reader.root(text, str(path), advice)
     reader.merge_base(root, path)
     for key, value in overrides.items():
         reader.override(root, str(key), value)
     task, settings = child(root, "task"), Any  # an unknown task is reported once, and its settings are not checked
-    if isinstance(task, yaml.ScalarNode) and task.value and task.tag != REFUSED:
+    if isinstance(task, yaml.ScalarNode) and task.value:
         file, colon, name = task.value.rpartition(":")
-        task.value = f"{reader.path(file, task, 'task')}:{name}" if colon else name
+        task.value = f"{from_folder(file, task.start_mark)}:{name}" if colon else name
         try:
             settings = workload(task.value)
         except BadInput as error:
@@ -400,7 +387,7 @@ def _read(
     reader.types["workload"] = settings
     reader.known = [*sentences(Config), *(() if settings is Any else sentences(settings, "workload."))]
     config = reader.section(Config, root, "")
-    if config is not BAD and not config.run.name and (why := _no_folder(run_name)):
-        reader.report(root, f"The run has the name of this file, and it becomes a folder: {why}, or give run.name.")
+    if config is not BAD and not config.run.name and (advice := _no_folder(run_name)):
+        reader.report(root, f"The run has the name of this file, and it becomes a folder: {advice}, or give run.name.")
     reader.finish()
     return dataclasses.replace(config, run=dataclasses.replace(config.run, name=config.run.name or run_name))

@@ -7,28 +7,45 @@ A length may be given in steps or in epochs: a field `x_epochs` stands for `x_st
 import dataclasses
 import difflib
 import math
+import re
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING
 from operator import ge, gt, le, lt
 from pathlib import Path, PurePath
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from yaml import MappingNode, Mark, Node, ScalarNode, SequenceNode
+from yaml.composer import ComposerError
 
-from lib.config.files import beside
-from lib.config.nodes import REFUSED, Loader, child, is_empty, not_yaml, place, position, put, read_text
-from lib.config.values import BAD, convert, cut, described, hint, options_of, shown
+from lib.config import words
+from lib.config.files import read_text
 from lib.errors import BadInput, printable
 
-_MOST_MISTAKES = 50  # that are listed; advice for each of thousands would take minutes
+BAD: Any = object()  # stands for a value whose mistake has been reported
+_MOST_VALUES, _MOST_LEVELS = 20_000, 40  # of a file; levels of brackets
+_MOST_MISTAKES = 50  # after which a file is read no further
+_NUMBERS = {
+    int: re.compile(r"[-+]?(0|[1-9][0-9]{0,17})"),
+    float: re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?"),
+}
+_CONSTANTS: dict[Any, dict[str, Any]] = {
+    bool: {"true": True, "false": False}, types.NoneType: {"": None, "~": None, "null": None},
+}  # fmt: skip
+_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", types.NoneType: "null"}
+_UNIONS = (Union, types.UnionType)
+_BOUNDS = {
+    "minimum": ("at least", ge), "above": ("above", gt), "maximum": ("at most", le), "below": ("below", lt),
+    "limit": ("at most", le),
+}  # fmt: skip
 
 
 def option(default: Any, help: str, **bounds: float) -> Any:
     """Returns a field with a sentence of help and bounds of its numbers: `minimum`, `maximum`, `above`, `below`.
 
-    A `limit` is a bound far above sensible numbers, against what would take for ever: a message names it only there.
+    A `limit` is a bound far above sensible numbers, against what would take for ever.
     With `path=True` a text is the path of a file or folder, which counts from the folder of the file that gives it.
     """
     return dataclasses.field(default=default, metadata={"help": help, **bounds})
@@ -43,13 +60,14 @@ def flat(config: Any, prefix: str = "") -> dict[str, object]:
     """Returns the value of every dotted key, in the order of the fields."""
     values: dict[str, object] = {}
     for f in keys(config):
-        value = getattr(config, f.name)
-        key = prefix + f.name
-        sections = value if isinstance(value, dict) and all(map(dataclasses.is_dataclass, value.values())) else {}
-        for name, section in sections.items():
-            values |= flat(section, f"{key}.{name}.")
-        if not sections:
-            values |= flat(value, f"{key}.") if dataclasses.is_dataclass(value) else {key: value}
+        value, key = getattr(config, f.name), prefix + f.name
+        if dataclasses.is_dataclass(value):
+            values |= flat(value, f"{key}.")
+        elif isinstance(value, dict) and value and all(map(dataclasses.is_dataclass, value.values())):
+            for name, section in value.items():
+                values |= flat(section, f"{key}.{name}.")
+        else:
+            values[key] = value
     return values
 
 
@@ -78,21 +96,119 @@ def length_pairs(cls: type) -> list[tuple[str, str]]:
     return [(n, other) for n in names if n.endswith("epochs") and (other := other_unit(n)) in names]
 
 
-def _path(section: str, name: str) -> str:
-    return f"{section}.{name}" if section else name
+def convert(expected: Any, node: Node) -> Any:
+    """Converts a scalar to the expected type, or returns BAD. Only a text may be in quotes."""
+    if not isinstance(node, ScalarNode):
+        return BAD
+    text, is_bare = node.value, node.style is None
+    if expected is str or get_origin(expected) is Literal:
+        return text if text in (get_args(expected) or (text,)) and not (is_bare and not text) else BAD
+    if expected in _CONSTANTS:
+        return _CONSTANTS[expected].get(text.lower(), BAD) if is_bare else BAD
+    is_number = is_bare and expected in _NUMBERS and _NUMBERS[expected].fullmatch(text)
+    return value if is_number and math.isfinite(value := expected(text)) else BAD
 
 
-_BOUNDS = {"minimum": ("at least", ge), "above": ("above", gt), "maximum": ("at most", le), "below": ("below", lt)}
+def described(expected: Any) -> str:
+    """Returns the name of a type, for a sentence. Raises TypeError for one that no configuration can hold."""
+    kind, members = get_origin(expected), get_args(expected)
+    if kind in _UNIONS:
+        return " or ".join(map(described, members))
+    if kind is Literal:
+        return ("one of " if len(members) > 1 else "") + ", ".join(str(choice) or '""' for choice in members)
+    if kind is tuple:
+        return "a list" if members[-1] is Ellipsis else f"a list of {len(members)} values"
+    if dataclasses.is_dataclass(expected) or kind is dict:
+        return "a section of key: value lines"
+    if expected not in _TYPES:
+        raise TypeError(f"A configuration cannot hold a {expected}; see the types in lib/config/reader.py")
+    return _TYPES[expected]
+
+
+def _shown(node: Node) -> str:
+    if not isinstance(node, ScalarNode):
+        return "a list" if isinstance(node, SequenceNode) else "a mapping"
+    text = printable(node.value, most=40)
+    return f"{text!r} in quotes" if node.style is not None else text or "nothing"
+
+
+def _behind(before: str, name: str) -> Mark:
+    return Mark(name, 0, before.count("\n"), len(before) - before.rfind("\n") - 1, None, None)
+
+
+def _place(mark: Mark) -> str:
+    """Returns `file.yaml:12:5`, or the name alone of what is no file."""
+    name = printable(mark.name, most=500)
+    return name if mark.line < 0 else f"{name}:{mark.line + 1}:{mark.column + 1}"
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes, all with one `mark` if given. Reports repeated keys; refuses tags and aliases."""
+
+    def __init__(self, text: str, name: str, report: Callable[[Any, str], Any], mark: Mark | None = None):
+        super().__init__(text)
+        self.name, self.report, self.mark, self.count = name, report, mark, 0  # the name is in every mark
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event, problem = self.peek_event(), ""
+        self.count += 1
+        if isinstance(event, yaml.AliasEvent) or event.tag:
+            problem = "an alias (*) or a tag (!) is not supported; write the plain value"
+        elif self.count > _MOST_VALUES:
+            problem = f"there are more than {_MOST_VALUES:,} values"
+        if problem:
+            raise ComposerError(None, None, problem, event.start_mark)
+        node = super().compose_node(parent, index)
+        node.start_mark = self.mark or node.start_mark
+        return node
+
+    def fetch_flow_collection_start(self, token: type) -> None:
+        if self.flow_level > _MOST_LEVELS:  # the scanner reads ahead of the composer
+            raise RecursionError
+        super().fetch_flow_collection_start(token)
+
+    def compose_mapping_node(self, anchor: str | None) -> MappingNode:
+        node = super().compose_mapping_node(anchor)
+        pairs: dict[str, tuple[Node, Node]] = {}
+        for key, value in node.value:
+            if not isinstance(key, ScalarNode):
+                self.report(key, "A key must be a plain name, not a list or a mapping. Put it into quotes.")
+            elif key.value in pairs:
+                line = pairs[key.value][0].start_mark.line + 1
+                self.report(key, f"The key {key.value} is given twice, first in line {line}. Keep one of them.")
+            else:
+                pairs[key.value] = (key, value)
+        node.value = [*pairs.values()]
+        return node
+
+
+def child(mapping: MappingNode, name: str | None) -> Node | None:
+    """Returns the value of a key, if it is given."""
+    return next((value for key, value in mapping.value if key.value == name), None)
+
+
+def _is_empty(node: Node | None) -> bool:
+    return isinstance(node, ScalarNode) and node.style is None and not node.value
+
+
+def _merge(node: MappingNode, base: MappingNode) -> None:
+    """Adds the keys of `base` that `node` lacks; one form of a length stands for both. Mappings are merged by key."""
+    for key, value in base.value:
+        mine = child(node, key.value)
+        if isinstance(mine, MappingNode) and isinstance(value, MappingNode):
+            _merge(mine, value)
+        elif mine is None and child(node, other_unit(key.value)) is None:
+            node.value.append((key, value))
+        elif _is_empty(mine) and isinstance(value, MappingNode):
+            node.value = [(k, value if v is mine else v) for k, v in node.value]
 
 
 class Reader:
     """Checks YAML nodes against types and collects every mistake with its place.
 
     `removed` maps dotted keys of earlier versions to a sentence, which is printed where one is given. `types` gives the
-    types of dotted keys that their class leaves open; `known` are all dotted keys, for advice. `about` returns a
-    sentence on an unknown key that other programs have, and `synonyms` has their words for values, by dotted key. A
-    section's class may have a static method `mistakes(values)` that yields (field, sentence) for values that contradict
-    each other.
+    types of dotted keys that their class leaves open; `known` are all dotted keys, for advice. A section's class may
+    have a static method `mistakes(values)` that yields (field, sentence) for values that contradict each other.
     """
 
     def __init__(self, removed: Mapping[str, str]) -> None:
@@ -100,120 +216,92 @@ class Reader:
         self.mistakes: list[tuple[Mark, str]] = []
         self.types: dict[str, Any] = {}
         self.known: list[str] = []
-        self.about: Callable[[str], str] = lambda name: ""
-        self.synonyms: Mapping[str, Mapping[str, str]] = {}
 
     def report(self, at: Any, sentence: str) -> Any:
-        """Adds a mistake at a mark, or where a node or an event begins; returns BAD."""
-        sentence = printable(sentence.strip(), most=2000)  # with keys and values of a file that may be anybody's
+        """Adds a mistake at a mark, or where a node begins; returns BAD. Raises BadInput after many."""
+        sentence = printable(sentence.strip(), most=2000)  # with keys and values of an untrusted file
         self.mistakes.append((at if isinstance(at, Mark) else at.start_mark, sentence))
+        if len(self.mistakes) >= _MOST_MISTAKES:
+            self.finish()
         return BAD
 
     def finish(self) -> None:
         """Raises BadInput if there are mistakes, in the order of the files; those in overrides come last."""
-        order = sorted(
-            self.mistakes, key=lambda m: (m[0].line < 0, m[0].line >= 0 and m[0].name, m[0].line, m[0].column)
-        )
+        order = sorted(self.mistakes, key=lambda m: (m[0].line < 0, m[0].name, m[0].line, m[0].column))
         if order:
-            lines = [f"{place(mark)}: {sentence}" for mark, sentence in order[:_MOST_MISTAKES]]
-            more = [f"and {len(order) - len(lines):,} more"] if len(order) > len(lines) else []
-            raise BadInput("\n".join([*lines, *more]))
+            raise BadInput("\n".join(f"{_place(mark)}: {sentence}" for mark, sentence in order))
 
     def root(self, text: str, name: str, advice: str) -> MappingNode:
         """Returns the one mapping that a file must hold; `advice` says what to write into an empty one."""
-        root: Node | None = None
-        at = Mark(name, 0, 0, 0, None, None)
         try:
-            root = Loader(text, name, self.report).get_single_node()
-            if not isinstance(root, MappingNode):
-                what = "is empty" if root is None or is_empty(root) else "does not consist of key: value lines"
-                self.report(root or at, f"The file {what}. {advice}")
+            node = _Loader(text, name, self.report).get_single_node()
+            if isinstance(node, MappingNode):
+                return node
+            what = "is empty" if node is None or _is_empty(node) else "does not consist of key: value lines"
+            self.report(node or _behind("", name), f"The file {what}. {advice}")
         except yaml.MarkedYAMLError as error:
-            self.report(error.problem_mark or error.context_mark or at, not_yaml(error))
+            advice = "Check indentation (spaces alone), quotes, brackets and colons, here and just above."
+            self.report(error.problem_mark or error.context_mark, f"This is not YAML: {error.problem}. {advice}")
         except yaml.reader.ReaderError as error:
-            mark = Mark(name, 0, *position(text[: error.position]), None, None)
-            self.report(mark, "This character is not allowed in YAML. Delete it.")
+            self.report(_behind(text[: error.position], name), "This character is not allowed in YAML. Delete it.")
         except RecursionError:
-            self.report(at, "The file is nested too deeply. Look for brackets that are not closed.")
-        if not isinstance(root, MappingNode):
-            self.finish()
-        return root  # type: ignore[return-value]
+            self.report(_behind("", name), "The file is nested too deeply. Look for brackets that are not closed.")
+        self.finish()
+        raise AssertionError("unreachable")
 
     def merge_base(self, root: MappingNode, path: Path) -> None:
         """Adds the keys that the file named by `base` gives and the one at `path` does not. Raises BadInput."""
-        name = child(root, "base")
-        if name is None:
+        if (name := child(root, "base")) is None:
             return
         root.value = [pair for pair in root.value if pair[1] is not name]
         try:
-            if not isinstance(name, ScalarNode) or not name.value:
-                raise BadInput(f"base must be the name of a file; found {shown(name)}.")
-            if Path(name.value).name != name.value:
-                raise BadInput(f"base must be the name of a file beside this one; found {shown(name)}.")
-            other = path.parent / name.value
-            text = read_text(other)
+            if not isinstance(name, ScalarNode) or not name.value or Path(name.value).name != name.value:
+                raise BadInput(f"base must be the name of a file beside this one; found {_shown(name)}.")
+            text = read_text(path.with_name(name.value))
         except BadInput as error:
             self.report(name, str(error))
-        self.finish()
-        base = self.root(text, str(other), f"It is the base of {path.name}.")
-        if second := child(base, "base"):
-            self.report(second, f"{other.name} is the base of {path.name}, so it cannot have a base itself.")
             self.finish()
-        _merge(root, base)
+        else:
+            _merge(root, self.root(text, str(path.with_name(name.value)), f"It is the base of {path.name}."))
 
-    def override(self, root: MappingNode, key: str, value: object) -> None:
-        """Sets a dotted key, and deletes the other form of a length that the file gives."""
+    def override(self, root: MappingNode, key: str, value: object) -> Any:
+        """Sets a dotted key, and deletes the other form of a length that the file gives; returns the node, or BAD."""
         mark = Mark(f"override {key}", 0, -1, -1, None, None)
         *sections, last = key.split(".")
-        mapping = root
         for name in sections:
-            inner = child(mapping, name)
-            if inner is None or is_empty(inner):
-                inner = put(mapping, name, mark, MappingNode("", [], mark))
+            inner = child(root, name)
+            if inner is None or _is_empty(inner):
+                inner = MappingNode("", [], mark)
+                _put(root, name, mark, inner)
             if not isinstance(inner, MappingNode):
-                self.report(mark, f"{name} is a single value, which has no keys below it. Give a key in a section.")
-                return
-            mapping = inner
-        node = put(mapping, last, mark, self.override_node(value, mark))
-        other = child(mapping, other_unit(last) or "")
+                return self.report(mark, f"{name} is a single value, which has no keys below it. Give a section's key.")
+            root = inner
+        is_text = isinstance(value, str | PurePath)
+        node = ScalarNode("", str(value), mark, style=None if str(value) else "'")
+        if not is_text or str(value).lstrip()[:1] in ("[", "{"):  # any other text is a scalar
+            try:
+                text = str(value) if is_text else yaml.safe_dump(value, default_flow_style=True)
+                node = _Loader(text, "", lambda _, sentence: self.report(mark, sentence), mark).get_single_node()
+            except (yaml.YAMLError, RecursionError):
+                text = printable(repr(value), most=40)
+                return self.report(mark, f"The value {text} is no number, text, list or mapping of YAML.")
+        _put(root, last, mark, node)
+        other = child(root, other_unit(last))
         if other and other.start_mark.line >= 0 and convert(float, node) != 0:
-            mapping.value = [pair for pair in mapping.value if pair[1] is not other]
-
-    def override_node(self, value: object, mark: Mark) -> Node:
-        """Returns the node of a value, marked as the override. A text is one scalar unless it opens a bracket."""
-        if isinstance(value, str | PurePath) and str(value).lstrip()[:1] not in ("[", "{"):
-            return ScalarNode("", str(value), mark, style=None if str(value) else "'")
-        try:
-            text = str(value) if isinstance(value, str | PurePath) else yaml.safe_dump(value, default_flow_style=True)
-            waiting = [Loader(text, "", lambda at, sentence: self.report(mark, sentence)).get_single_node()]
-        except (yaml.YAMLError, RecursionError):
-            self.report(
-                mark, f"The value {cut(repr(value))} cannot be read. Give a number, a text, a list or a mapping."
-            )
-            return ScalarNode(REFUSED, "", mark)
-        for node in waiting:  # grows while it is walked
-            if node.start_mark is not mark and not isinstance(node, ScalarNode):
-                waiting += [n for item in node.value for n in (item if isinstance(item, tuple) else (item,))]
-            node.start_mark = mark
-        return waiting[0]
+            root.value = [pair for pair in root.value if pair[1] is not other]
+        return node
 
     def section(self, cls: type, node: MappingNode, key: str, base: Any = MISSING) -> Any:
         """Returns an instance of a dataclass, or BAD. Defaults are those of `base`, the default of the field above."""
-        hints = get_type_hints(cls)
+        hints, prefix = get_type_hints(cls), f"{key}." if key else ""
         entries = {k.value: (k, v) for k, v in node.value}
         fields = {f.name: f for f in keys(cls)}
         for name in [n for n in entries if n not in fields]:
-            at, path = entries.pop(name)[0], _path(key, name)
-            if path in self.removed:
-                notice = printable(f"{path} is no longer a key and is ignored. {self.removed[path]}")
-                print(f"{place(at.start_mark)}: {notice}", file=sys.stderr)
-            else:
-                self.report(at, self.unknown(key, name, list(fields)))
+            self._unknown(entries.pop(name)[0], key, prefix + name, list(fields))
         values: dict[str, Any] = {}
         for name, f in fields.items():
-            path = _path(key, name)
+            path, expected = prefix + name, self.types.get(prefix + name, hints[name])
             default = getattr(base, name, f.default if f.default_factory is MISSING else f.default_factory())
-            expected = self.types.get(path, hints[name])
             if name in entries:
                 values[name] = self.value(expected, entries[name][1], path, f.metadata, default)
             elif dataclasses.is_dataclass(expected) and not isinstance(default, expected):
@@ -221,102 +309,87 @@ class Reader:
             elif default is MISSING:
                 values[name] = self.report(node, f"The key {path} is missing. {f.metadata.get('help', 'Add it.')}")
             else:  # a file that a default names is looked for where one that is given would be
-                is_path = f.metadata.get("path") and isinstance(default, str) and default
-                values[name] = self.path(default, node, path) if is_path else default
-        together = getattr(cls, "mistakes", lambda _: ())
-        for name, sentence in (*_settle_lengths(cls, values, entries, key), *together(values)):
+                is_path = f.metadata.get("path") and isinstance(default, str)
+                values[name] = from_folder(default, node.start_mark) if is_path else default
+        contradictions = [*_settle_lengths(cls, values, entries, prefix)]
+        is_bad = any(value is BAD for value in values.values())
+        contradictions += [] if is_bad else getattr(cls, "mistakes", lambda _: ())(values)
+        for name, sentence in contradictions:
             self.report(entries[name][0] if name in entries else node, sentence)
-        if any(value is BAD for value in values.values()):
-            return BAD
         try:
-            return cls(**values)
+            return BAD if is_bad else cls(**values)
         except ValueError as error:  # from the __post_init__ of a task's own settings
             return self.report(node, f"{key}: {error}")
 
-    def unknown(self, section: str, name: str, names: list[str]) -> str:
-        """Returns the sentence about an unknown key: the section that has that name, its name here, or the nearest."""
-        if len(self.mistakes) >= _MOST_MISTAKES:
-            return f"There is no key {cut(name)}."
-        elsewhere = [key for key in self.known if name in (key, key.rpartition(".")[2])]
-        name, foreign = cut(name), self.about(name)
-        near = [] if foreign else difflib.get_close_matches(name, names, 1)
-        if not near and not elsewhere and not foreign:
-            tails = {key.rpartition(".")[2]: key for key in reversed(self.known)}
-            near = [tails[tail] for tail in difflib.get_close_matches(name, tails, 1, 0.75)]
-        advice = f" It belongs elsewhere, as {' or '.join(elsewhere)}." if elsewhere else ""
-        advice += f" {foreign}" if foreign else f" Did you mean {near[0]}?" if near else ""
-        advice = advice or f" Known here: {', '.join(names) or 'no key'}."
-        return f"There is no key {name} {f'in {section}' if section else 'at the top'}.{advice}"
+    def _unknown(self, node: Node, section: str, path: str, names: list[str]) -> None:
+        """Reports an unknown key with its name here, or the nearest; prints a sentence on a removed one."""
+        if path in self.removed:
+            notice = printable(f"{path} is no longer a key and is ignored. {self.removed[path]}")
+            print(f"{_place(node.start_mark)}: {notice}", file=sys.stderr)
+            return
+        tails = {key.rpartition(".")[2]: key for key in reversed(self.known)}
+        tail = (name := printable(node.value, most=40)).rpartition(".")[2]
+        near = [tails[tail]] if tail in tails else difflib.get_close_matches(name, names, 1)
+        near = near or [tails[other] for other in difflib.get_close_matches(tail, tails, 1, 0.75)]
+        advice = f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(names) or 'no key'}."
+        advice = (words.about(name) if self.known else "") or advice
+        self.report(node, f"There is no key {name} {f'in {section}' if section else 'at the top'}. {advice}")
 
     def value(self, expected: Any, node: Node, key: str, bounds: Mapping[str, Any], base: Any = MISSING) -> Any:
         """Returns the value of a node by the expected type, or BAD."""
-        if expected is Any or node.tag == REFUSED:
+        if expected is Any:
             return BAD
-        options = options_of(expected)
-        if is_empty(node) and any(dataclasses.is_dataclass(option) for option in options):
+        members = get_args(expected) if get_origin(expected) in _UNIONS else (expected,)
+        if _is_empty(node) and any(map(dataclasses.is_dataclass, members)):
             node = MappingNode("", [], node.start_mark)  # a section whose lines are all commented out
-        for option in options:
-            if dataclasses.is_dataclass(option) and isinstance(node, MappingNode):
-                return self.section(option, node, key, base)
-            if get_origin(option) is dict and isinstance(node, MappingNode):
-                inner = get_args(option)[1]
-                values = {k.value: self.value(inner, v, _path(key, k.value), bounds) for k, v in node.value}
-                return BAD if any(v is BAD for v in values.values()) else values
-            if get_origin(option) is tuple and isinstance(node, SequenceNode):
-                return self.items(option, node, key, bounds)
-            if isinstance(node, ScalarNode) and (value := convert(option, node)) is not BAD:
-                is_path = option is str and bounds.get("path")
-                return self.path(value, node, key) if is_path else self.bounded(value, node, key, bounds)
-        ours = self.synonyms.get(key, {}).get(node.value, "") if isinstance(node, ScalarNode) else ""
-        takes = any(convert(option, ScalarNode("", ours)) is not BAD for option in options)
-        advice = f"It is called {ours} here." if takes else hint(options, node)
-        return self.report(node, f"{key} must be {described(expected)}; found {shown(node)}. {advice}")
+        for member in sorted(members, key=lambda member: member is str):  # any scalar is a text
+            kind, inner = get_origin(member), get_args(member)
+            if dataclasses.is_dataclass(member) and isinstance(node, MappingNode):
+                return self.section(member, node, key, base)  # type: ignore[arg-type]
+            if kind is dict and isinstance(node, MappingNode):
+                values = {k.value: self.value(inner[1], v, f"{key}.{k.value}", bounds) for k, v in node.value}
+                return BAD if any(value is BAD for value in values.values()) else values
+            if kind is tuple and isinstance(node, SequenceNode):
+                kinds = inner[:1] * len(node.value) if inner[-1] is Ellipsis else inner
+                if len(kinds) != len(node.value):
+                    return self.report(node, f"{key} must be {described(member)}; found {len(node.value)} of them.")
+                pairs = enumerate(zip(kinds, node.value, strict=True))
+                items = tuple(self.value(kind, item, f"{key}[{i}]", bounds) for i, (kind, item) in pairs)
+                return BAD if any(item is BAD for item in items) else items
+            if (value := convert(member, node)) is not BAD:
+                is_path = member is str and bounds.get("path")
+                return from_folder(value, node.start_mark) if is_path else self._bounded(value, node, key, bounds)
+        ours = words.value(key, node.value) if isinstance(node, ScalarNode) else ""
+        advice = f" It is called {ours} here." if ours else ""
+        return self.report(node, f"{key} must be {described(expected)}; found {_shown(node)}.{advice}")
 
-    def items(self, expected: Any, node: SequenceNode, key: str, bounds: Mapping[str, Any]) -> Any:
-        """Returns a list as a tuple, or BAD."""
-        kinds = get_args(expected)
-        if kinds[-1] is Ellipsis:
-            kinds = kinds[:1] * len(node.value)
-        if len(kinds) != len(node.value):
-            return self.report(node, f"{key} must be {described(expected)}; found {len(node.value)} of them.")
-        pairs = enumerate(zip(kinds, node.value, strict=True))
-        values = tuple(self.value(kind, item, f"{key}[{i}]", bounds) for i, (kind, item) in pairs)
-        return BAD if any(value is BAD for value in values) else values
-
-    def path(self, text: str, node: Node, key: str) -> str:
-        """Returns a path that a file gives, as it is found from the working folder: what lies beside that file first.
-
-        One that is given as override counts from the working folder, and so does one that is not there.
-        """
-        folder = Path(node.start_mark.name).parent if node.start_mark.line >= 0 else Path()
-        found, hidden = beside(folder, text)
-        if hidden:
-            sentence = f"{key} is {found}, which lies beside this file. {text} in the working folder is not taken."
-            print(f"{place(node.start_mark)}: {printable(sentence, most=2000)}", file=sys.stderr)
-        return found
-
-    def bounded(self, value: Any, node: Node, key: str, bounds: Mapping[str, Any]) -> Any:
-        """Returns the value, or BAD where it is a number out of its bounds."""
-        limits = {name: bounds[name] for name in _BOUNDS if name in bounds}
-        if isinstance(value, int | float) and value > bounds.get("limit", math.inf):
-            return self.report(node, f"{key} must be at most {bounds['limit']:,.0f}; found {shown(node)}.")
-        if isinstance(value, bool | str | None) or all(_BOUNDS[n][1](value, limit) for n, limit in limits.items()):
+    def _bounded(self, value: Any, node: Node, key: str, bounds: Mapping[str, Any]) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        limits = {name: bounds[name] for name in _BOUNDS if is_number and name in bounds}
+        if all(_BOUNDS[name][1](value, limit) for name, limit in limits.items()):
             return value
-        words = " and ".join(f"{_BOUNDS[name][0]} {limit}" for name, limit in limits.items())
-        return self.report(node, f"{key} must be {words}; found {shown(node)}.")
+        text = " and ".join(f"{_BOUNDS[name][0]} {limit:,}" for name, limit in limits.items())
+        return self.report(node, f"{key} must be {text}; found {_shown(node)}.")
 
 
-def _merge(node: MappingNode, base: MappingNode) -> None:
-    """Adds the keys of `base` that `node` lacks; one form of a length stands for both. Mappings are merged by key."""
-    for key, value in base.value:
-        own, other_form = child(node, key.value), child(node, other_unit(key.value) or "")
-        if isinstance(own, MappingNode) and isinstance(value, MappingNode):
-            _merge(own, value)
-        elif (not own and not other_form) or (own and is_empty(own) and isinstance(value, MappingNode)):
-            put(node, key.value, key.start_mark, value)
+def from_folder(text: str, mark: Mark) -> str:
+    """Returns a path as it is found from the working folder: what lies beside the file that gives it comes first.
+
+    One that is given as override counts from the working folder, and so does one that is not there.
+    """
+    try:
+        path = Path(mark.name).parent / text
+        return str(path) if mark.line >= 0 and text and path.exists() else text
+    except (OSError, ValueError):  # too long, a NUL: whoever uses it reports it
+        return text
 
 
-def _settle_lengths(cls: type, values: dict[str, Any], entries: Mapping, section: str) -> Iterator[tuple[str, str]]:
+def _put(mapping: MappingNode, name: str, mark: Mark, node: Node) -> None:
+    mapping.value = [pair for pair in mapping.value if pair[0].value != name]
+    mapping.value.append((ScalarNode("", name, mark), node))
+
+
+def _settle_lengths(cls: type, values: dict[str, Any], entries: Mapping, prefix: str) -> Iterator[tuple[str, str]]:
     """Clears the form of a length that is not given, whatever its default; yields a mistake where both are."""
     for epochs, steps in length_pairs(cls):
         if epochs in entries and steps not in entries:
@@ -324,5 +397,4 @@ def _settle_lengths(cls: type, values: dict[str, Any], entries: Mapping, section
         elif steps in entries and epochs not in entries:
             values[epochs] = 0.0
         elif values[epochs] is not BAD and values[steps] is not BAD and values[epochs] and values[steps]:
-            both = f"{_path(section, epochs)} and {_path(section, steps)}"
-            yield epochs, f"{both} are two forms of one length. Give one of them."
+            yield epochs, f"{prefix}{epochs} and {prefix}{steps} are two forms of one length. Give one of them."

@@ -1,194 +1,277 @@
-"""Folders with published weights, as Hugging Face writes them: found by name, checked, read, and recognised by a hash.
+"""Finds, checks and reads published weights as Hugging Face lays them out, and builds models that begin with them.
 
-They are anybody's. Safetensors are read from names inside the folder alone; a pickle is read only where a person named
-its folder, by torch's reader that runs no code, and is written as safetensors at once.
+They are untrusted. Safetensors are read from names inside the folder alone; a pickle is read only from a named folder
+or hub model, by torch's reader that runs no code, and is written as safetensors into the cache at once. A run that
+resumes, and a plan, build the model from the configuration that the run began with, without the weights.
 """
 
 import hashlib
 import json
-import pickle
 import re
 import shutil
-import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from lib.config import Config
 from lib.config.files import read_bytes, size_of
 from lib.errors import BadInput, printable
 from lib.machine import disk, inputs, platform, records
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLED, _PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-_NAMES = (WHOLE, INDEX, _PICKLED, _PICKLED_INDEX)
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
-_MOST_BYTES = 2**25  # of an index, which has a line for each tensor
-_MOST_SHARDS = 1000
-_RECORD = "cache.json"  # of the files of a copy
-_KEPT = re.compile(r"[\w.-]+\.(json|txt|model)")  # beside the weights: configuration and tokenizer
+_MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
+_BESIDE = re.compile(r"(?!.*\.index\.json)[\w.-]+\.(json|txt|model)")  # the weights: configuration and tokenizer
+_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]
+_OF_LOADING = {  # options of from_pretrained that mean nothing to a model without weights
+    "quantization_config", "device_map", "max_memory", "offload_folder", "offload_buffers", "offload_state_dict",
+    "low_cpu_mem_usage", "ignore_mismatched_sizes", "key_mapping", "output_loading_info", "state_dict", "weights_only",
+    "subfolder", "variant", "revision", "token", "cache_dir", "force_download", "proxies",
+}  # fmt: skip
 
 
 def find_model(name: str) -> Path:
     """Returns the folder of published weights: a path, or a mounted model or data set by its name on Kaggle.
 
-    The name of a model is OWNER/MODEL, with /FRAMEWORK/VARIATION/VERSION where several are mounted. Where the weights
-    lie deeper in it, the folder that holds them is found. Raises BadInput where there is none, or more than one.
+    The name of a model is OWNER/MODEL, with /FRAMEWORK/VARIATION/VERSION where several are mounted. The weights may lie
+    deeper in it. Raises BadInput where there are none, or more than one such folder.
     """
-    named = inputs.find_input(name, platform.detect())
-    if named.is_file() or has_weights(named):
-        return named
-    found = inputs.search([named], (WHOLE, INDEX))
-    if len(found) == 1:
-        return found[0]
-    where = ", ".join(printable(folder) for folder in found[:5])
-    what = (
-        f"{len(found)} folders with weights ({where}). Name one of them"
-        if found
-        else (f"no {WHOLE} and no {INDEX}. Name a folder with these; one with {_PICKLED} must be named itself")
-    )
-    raise BadInput(f"The weights {printable(named)} have {what}.")
+    base = inputs.find_input(name, platform.detect())
+    if base.is_file() or has_weights(base):
+        return base
+    folders = inputs.search([base], (WHOLE, INDEX))
+    if len(folders) == 1:
+        return folders[0]
+    problem = f"no {WHOLE} and no {INDEX}. Name a folder with these; one with {_PICKLED} must be named itself"
+    if folders:
+        where = ", ".join(printable(folder) for folder in folders[:5])
+        problem = f"{len(folders)} folders with weights ({where}). Name one of them"
+    raise BadInput(f"The weights {printable(base)} have {problem}.")
 
 
 def has_weights(folder: Path) -> bool:
-    """Says whether a folder itself holds published weights in one of the forms that are read."""
-    return any((folder / name).is_file() for name in _NAMES)
+    """Whether a folder itself holds published weights in a supported form."""
+    return any((folder / name).is_file() for name in (WHOLE, INDEX, _PICKLED, _PICKLED_INDEX))
 
 
 def read(folder: Path) -> dict[str, Tensor]:
     """Reads all tensors of a folder by name, onto the CPU. Raises BadInput where they are damaged or lie elsewhere."""
-    tensors: dict[str, Tensor] = {}
-    for file, names in _files(as_safetensors(folder)).items():
-        try:
-            loaded = load_file(file)
-        except (OSError, SafetensorError) as error:
-            raise BadInput(f"The weights {printable(file)} cannot be read: {error}. Copy them again.") from None
-        _check_shard(file, names, loaded.keys(), tensors)
-        tensors |= loaded
-    return tensors
-
-
-def _check_shard(file: Path, names: set[str] | None, there: object, before: dict[str, Tensor]) -> None:
-    """Raises BadInput where a shard has not exactly the tensors that the index gives it. One alone has no index."""
-    there = set(there)  # type: ignore[call-overload]
-    if wrong := sorted((there ^ names if names is not None else set()) | (there & before.keys())):
-        raise BadInput(
-            f"{printable(file)} and its index do not fit together: {printable(wrong[0], most=100)} is missing, is "
-            f"there twice or is not in the index ({len(wrong)} such tensors). Copy the folder again."
-        )
+    return _load(as_safetensors(folder))
 
 
 def as_safetensors(folder: Path) -> Path:
-    """Returns the folder, checked, where its weights are safetensors; else one in the cache with the same as such."""
-    if not has_weights(folder):
-        raise BadInput(f"There are no weights in {printable(folder)}: no {WHOLE}, and no {INDEX}.")
-    if (folder / WHOLE).is_file() or (folder / INDEX).is_file():
-        for file, names in _files(folder).items():
-            _check_header(file, names)
+    """Returns the folder if its weights are safetensors, else one in the cache with the same as such. Raises BadInput.
+
+    Size and checksum of the copy lie beside it: a damaged one is made again.
+    """
+    files = _files(folder)[0]
+    if files[0].suffix == ".safetensors":
         return folder
-    files = _files(folder)
-    final = platform.detect().scratch_dir / "published" / _digest(files)
-    if not records.Verified(final, "it is made again").read(_RECORD):
-        disk.remove_tree(final)
-        tensors: dict[str, Tensor] = {}
-        for file, names in files.items():
-            loaded = _unpickled(file)
-            _check_shard(file, names, loaded.keys(), tensors)
-            tensors |= loaded
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with disk.whole(final, cache=True) as aside:
+    copy = platform.detect().scratch_dir / "published" / digest(folder)
+    if not records.Verified(copy, "it is made again").read("cache.json"):
+        disk.remove_tree(copy)
+        tensors = {name: tensor.detach().clone().contiguous() for name, tensor in _load(folder).items()}
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with disk.whole(copy, cache=True) as aside:
             aside.mkdir()
             for path in folder.iterdir():
-                if _KEPT.fullmatch(path.name) and path.is_file() and not path.name.endswith(".index.json"):
+                if _BESIDE.fullmatch(path.name) and path.is_file():
                     shutil.copyfile(path, aside / path.name)
-            copies = {
-                name: value.detach().clone().contiguous() for name, value in tensors.items()
-            }  # none shares memory
-            save_file(copies, aside / WHOLE, {"format": "pt"})
-            records.Verified(aside, "").write(_RECORD, {}, sorted(aside.iterdir()))
-        print(f"{printable(folder)} holds pickled weights, which were read without running code. {final} has them now.")
-    return final
-
-
-def _check_header(file: Path, names: set[str] | None) -> None:
-    if names is None:
-        return
-    try:
-        with safe_open(file, framework="pt") as opened:
-            _check_shard(file, names, opened.keys(), {})
-    except (OSError, SafetensorError) as error:
-        raise BadInput(f"The weights {printable(file)} cannot be read: {error}. Copy them again.") from None
-
-
-def _files(folder: Path) -> dict[Path, set[str] | None]:
-    """Returns the files with a folder's weights, each with the tensors that the index says are in it; None without one.
-
-    Raises BadInput for an index that names a file elsewhere or none that is there.
-    """
-    whole, index = (WHOLE, INDEX) if any((folder / n).is_file() for n in (WHOLE, INDEX)) else (_PICKLED, _PICKLED_INDEX)
-    if (folder / whole).is_file():
-        _check_file(folder / whole)
-        return {folder / whole: None}
-    try:
-        placed = json.loads(read_bytes(folder / index, _MOST_BYTES))["weight_map"]
-        shards: dict[Path, set[str] | None] = {}
-        for name, file in placed.items():
-            if not isinstance(file, str) or not _SHARD.fullmatch(file):
-                raise BadInput(
-                    f"{printable(folder / index)} names the file {printable(repr(file), most=100)}. It may name files "
-                    "beside it alone. Take the weights from where they were published."
-                )
-            shards.setdefault(folder / file, set()).add(name)  # type: ignore[union-attr]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, BadInput):
-            raise
-        why = printable(getattr(error, "strerror", None) or f"{type(error).__name__}: {error}", most=200)
-        raise BadInput(f"{printable(folder / index)} is no index of weights ({why}). Copy it again.") from None
-    if not 0 < len(shards) <= _MOST_SHARDS:
-        raise BadInput(f"{printable(folder / index)} names {len(shards):,} files. Weights have 1 to {_MOST_SHARDS:,}.")
-    for file in shards:
-        _check_file(file)
-    return shards
-
-
-def _check_file(file: Path) -> None:
-    """Raises BadInput where a file of weights is not there, or is a pipe or a device, which would be waited for."""
-    try:
-        size_of(file)
-    except OSError as error:
-        why = printable(error.strerror or error)
-        raise BadInput(f"The weights {printable(file)} cannot be read ({why}). Copy the whole folder again.") from None
-
-
-def _unpickled(file: Path) -> dict[str, Tensor]:
-    try:
-        with file.open("rb") as raw:
-            is_zip = raw.read(2) == b"PK"
-        if is_zip:
-            with zipfile.ZipFile(file) as packed:  # torch itself stores, and would inflate whatever a record says
-                if any(record.compress_type for record in packed.infolist()):
-                    raise ValueError("its records are compressed, which torch does not do")
-        loaded = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        why = printable(str(error).splitlines()[0] if str(error) else type(error).__name__, most=200)
-        raise BadInput(f"{printable(file)} is not read: it holds more than weights, or is damaged ({why}).") from None
-    if not isinstance(loaded, dict) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in loaded.items()
-    ):
-        raise BadInput(f"{printable(file)} holds something else than tensors by name. Take published weights.")
-    return loaded
+            save_file(tensors, aside / WHOLE, {"format": "pt"})
+            records.Verified(aside, "").write("cache.json", {}, sorted(aside.iterdir()))
+        print(f"{printable(folder)} holds pickled weights, which were read without running code. {copy} has them now.")
+    return copy
 
 
 def digest(folder: Path) -> str:
     """Returns the sha256 of a folder's weights, file by file in the order of their names."""
-    return _digest(_files(folder))
-
-
-def _digest(files: dict[Path, set[str] | None]) -> str:
     whole = hashlib.sha256()
-    for file in sorted(files):
+    for file in _files(folder)[0]:
         with file.open("rb") as content:
             whole.update(hashlib.file_digest(content, "sha256").digest())
     return whole.hexdigest()
+
+
+def _files(folder: Path) -> tuple[list[Path], set[str] | None]:
+    """Returns the files with a folder's weights, sorted, and the names of all tensors, which one file does not list.
+
+    Raises BadInput where there are none, and for an index that names a file elsewhere or none that is there.
+    """
+    for whole, index in ((WHOLE, INDEX), (_PICKLED, _PICKLED_INDEX)):
+        names, files = None, [folder / whole]
+        if not (folder / whole).is_file() and not (folder / index).is_file():
+            continue
+        try:
+            if not (folder / whole).is_file():
+                shards = json.loads(read_bytes(folder / index, _MOST_BYTES))["weight_map"]
+                names, files = set(shards), [folder / file for file in sorted({*shards.values()})]
+                if not files or not all(_SHARD.fullmatch(file.name) and file.parent == folder for file in files):
+                    raise ValueError("it may name files beside it alone")
+            for file in files:
+                size_of(file)  # not a pipe or a device, which would be waited for
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            why = printable(getattr(error, "strerror", None) or f"{type(error).__name__}: {error}", most=200)
+            raise BadInput(f"The weights in {printable(folder)} cannot be read ({why}). Copy them again.") from None
+        return files, names
+    raise BadInput(f"There are no weights in {printable(folder)}: no {WHOLE}, and no {INDEX}.")
+
+
+def _load(folder: Path) -> dict[str, Tensor]:
+    files, names = _files(folder)
+    tensors: dict[str, Tensor] = {}
+    try:
+        for file in files:
+            is_safe = file.suffix == ".safetensors"
+            shard = load_file(file) if is_safe else torch.load(file, map_location="cpu", weights_only=True)
+            if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in shard.items()):
+                raise ValueError("it holds more than tensors by name")
+            if tensors.keys() & shard.keys():
+                raise ValueError("a tensor is there twice")
+            tensors |= shard
+        if names is not None and names != tensors.keys():
+            raise ValueError(f"the index does not fit {printable(min(names ^ tensors.keys()), most=100)}")
+    except Exception as error:  # torch and safetensors raise many
+        why = printable(str(error).splitlines()[0] if str(error) else type(error).__name__, most=200)
+        raise BadInput(f"The weights {printable(file)} cannot be read ({why}). Copy the folder again.") from None
+    return tensors
+
+
+def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn.Module:
+    """Does what `Task.pretrained` says."""
+    options = {"dtype": torch.float32, **options}
+    dtype, on_meta = options.pop("dtype"), torch.empty(0).is_meta
+    before = task.published.get(name, {})
+    facts = before if "config" in before else _facts_of_run(task.config, name)
+    folder = _folder(name, is_optional=bool(facts))
+    config, rest = _configuration(name, folder, facts, options)
+    if not facts and not on_meta:
+        values = json.loads(config.to_json_string(use_diff=False))
+        facts = {"config": values, "sha256": digest(as_safetensors(folder))}  # type: ignore[arg-type]
+    if facts:
+        task.published = {**task.published, name: {**before, **facts}}
+    if folder is None or on_meta:
+        make = getattr(cls, "from_config", None) or cls._from_config
+        model = make(config, dtype=dtype, **{key: value for key, value in rest.items() if key not in _OF_LOADING})
+        _mark(model, options.get("quantization_config") or getattr(config, "quantization_config", None))
+        return model
+    here = as_safetensors(folder)
+    return cls.from_pretrained(here, config=config, dtype=dtype, use_safetensors=True, local_files_only=True, **rest)
+
+
+def _mark(model: Any, quantization: Any) -> None:
+    """Sets `loaded_as`, kind and type of computation, on layers that loading makes nf4 or int8: a plan counts them so.
+
+    `quantization` is a BitsAndBytesConfig or its values; transformers spares the last layer.
+    """
+    values = quantization.to_dict() if hasattr(quantization, "to_dict") else dict(quantization or {})
+    bits = 8 if values.get("load_in_8bit") else 4 if values.get("load_in_4bit") else 0
+    if not bits:
+        return
+    kind = "int8" if bits == 8 else "nf4-dq" if values.get("bnb_4bit_use_double_quant") else "nf4"
+    dtype = "float16" if bits == 8 else str(values.get("bnb_4bit_compute_dtype") or "float32").removeprefix("torch.")
+    last = model.get_submodule(next(reversed(dict(model.named_parameters()))).rpartition(".")[0])
+    skipped = values.get("llm_int8_skip_modules") or ()
+    for name, layer in model.named_modules():
+        is_spared = layer in (last, model.get_output_embeddings()) or any(part in name for part in skipped)
+        if isinstance(layer, nn.Linear) and not is_spared:
+            layer.loaded_as = kind, getattr(torch, dtype)  # type: ignore[assignment]
+    setattr(model, f"is_loaded_in_{bits}bit", True)  # peft asks
+
+
+def _configuration(
+    name: str, folder: Path | None, facts: Mapping[str, Any] | None, options: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Returns the configuration that the run began with, else the published one, and the options that it lacks.
+
+    Raises BadInput.
+    """
+    from transformers import AutoConfig
+
+    try:
+        if facts:
+            values = dict(facts["config"])
+            config = AutoConfig.for_model(values.pop("model_type"), **values)
+            return config, {key: value for key, value in options.items() if not hasattr(config, key)}
+        return AutoConfig.from_pretrained(folder, return_unused_kwargs=True, local_files_only=True, **options)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = printable(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, most=300)
+        where = "which the run began with" if facts else f"in {printable(folder)}"
+        raise BadInput(f"The configuration of {printable(name)} {where} cannot be used ({why}).") from None
+
+
+def _folder(name: str, is_optional: bool) -> Path | None:
+    """Returns the folder with the weights; None where there is none and the run can build the model without it."""
+    try:
+        path = find_model(name)
+        if path.is_dir():
+            return path
+        raise BadInput(f"{printable(path)} is a file. Give the folder with the weights and config.json.")
+    except BadInput:
+        folder = _from_hub(name) if _ON_HUB.fullmatch(name) else None
+        if folder is None and not is_optional:
+            raise
+        return folder
+
+
+def located(name: str, download: bool = True) -> tuple[str, Path] | None:
+    """Returns the folder of published weights, with the name that it has here; None for one that is nowhere.
+
+    A name on the Hugging Face hub is looked for among the mounted inputs, too. Without `download` the internet is not
+    used. Raises BadInput for a path that is not there, and where several mounted inputs have the name.
+    """
+    if not _ON_HUB.fullmatch(name) or Path(name).expanduser().exists():
+        return name, find_model(name)
+    model = name.split("/")[1]
+    for mount in dict.fromkeys([name, model, model.lower()]):
+        if inputs.is_mounted(mount, platform.detect()):
+            return mount, find_model(mount)
+    folder = _from_hub(name, download)
+    return None if folder is None else (name, folder)
+
+
+def _from_hub(name: str, download: bool = True) -> Path | None:
+    """Returns the folder of a model of the Hugging Face hub, from its cache or over the internet; None without them."""
+    tries = [(_FROM_HUB, True), (_FROM_HUB, False), ([*_FROM_HUB, "pytorch_model*.bin"], False)]
+    try:
+        from huggingface_hub import snapshot_download
+
+        for patterns, is_local in tries if download else tries[:1]:
+            try:
+                folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=is_local))
+            except OSError:
+                if not is_local:
+                    raise
+                continue
+            if has_weights(folder):
+                return folder
+        why = "no weights in a form that is read"
+    except Exception as error:  # of the network in many forms
+        why = type(error).__name__
+    if download:
+        print(f"{printable(name)} is not mounted, and the Hugging Face hub does not give it ({why}): mount it.")
+    return None
+
+
+def _facts_of_run(config: Config, name: str) -> Mapping[str, Any] | None:
+    """Returns what the newest checkpoint of the run has on published weights, for a plan before the run resumes."""
+    run, here = config.run.name, platform.detect()
+    if config.run.resume_from:
+        base = inputs.find_input(config.run.resume_from, here)
+        folders = [base, base / run]
+    else:
+        folders = [platform.output_dir(config) / run, *inputs.earlier_runs(run, here)]
+    for folder in folders:
+        for path in sorted((folder / "checkpoints").glob("step-*/state.json"), reverse=True):
+            try:
+                facts = json.loads(read_bytes(path, _MOST_BYTES))["published"][name]
+                if isinstance(facts["config"], dict):
+                    return facts
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                continue
+    return None

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from lib.errors import BadInput, printable
-from lib.task import published
+from lib.machine import published
 
 _MOST_CHARACTERS = 8_000_000  # of a tokenizer; PhoBERT's has 3 million, BERT's 0.7
 

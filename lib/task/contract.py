@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lib.config import Config, NoSettings
 from lib.errors import BadInput, printable
-from lib.task import published
+from lib.machine import published
 from lib.task.blocks import find_blocks
 from lib.task.fingerprint import fingerprint
 from lib.task.survey import Survey

@@ -13,7 +13,6 @@ from lib.errors import BadInput
 from lib.machine import published
 from lib.ranks import sharding
 from lib.task import Task
-from lib.task.published import located
 from lib.training.precision import Precision
 
 _HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -72,7 +71,7 @@ def seals(model: nn.Module, task: Task, config: Config) -> tuple[dict[str, str],
 
 def _published(task: Task, kinds: set[str]) -> set[str]:
     """Returns hashes of the tensors in the published files that `Task.pretrained` took, in each of the types."""
-    places = [located(name, download=False) for name, taken in task.published.items() if "config" in taken]
+    places = [published.located(name, download=False) for name, taken in task.published.items() if "config" in taken]
     folders = [place[1] for place in places if place]
     return {frozen.seal(v, kind) for folder in folders for v in published.read(folder).values() for kind in kinds}
 

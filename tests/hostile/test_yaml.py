@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.config import nodes, read_config, split_overrides
+from lib.config import read_config, reader, split_overrides
 from lib.machine import platform
 from tests.hostile.conftest import FORGED, SECRET
 
@@ -41,7 +41,7 @@ TEXTS = {
 @pytest.fixture(autouse=True)
 def fewer_values(monkeypatch):
     """A tenth of the values that a file may have, so that too many are read in a tenth of the time."""
-    monkeypatch.setattr(nodes, "_MOST_VALUES", 2_000)
+    monkeypatch.setattr(reader, "_MOST_VALUES", 2_000)
 
 
 def read(path, overrides=None):

@@ -139,30 +139,23 @@ def damaged(folder):
 
 
 HOSTILE = {
-    "above": (elsewhere("../secret.safetensors"), "names the file '../secret.safetensors'"),
-    "an absolute path": (elsewhere("/etc/passwd"), "names the file '/etc/passwd'"),
-    "an absolute path of weights": (elsewhere("/tmp/x.safetensors"), "files beside it alone"),
-    "a number": (elsewhere(7), "names the file 7"),
-    "a pickle": (elsewhere("x.pkl"), "files beside it alone"),
-    "the other shard": (elsewhere(INDEX["b.bias"]), "do not fit together: a.weight is missing"),
-    "no such tensor": (lambda f: sharded(f, {**INDEX, "c": INDEX["a.weight"]}), "do not fit together: c is missing"),
-    "not in the index": (lambda f: sharded(f, {"a.weight": INDEX["a.weight"], "b.bias": INDEX["b.bias"]}), "b.weight"),
-    "a missing shard": (shard_gone, "cannot be read .No such file"),
-    "a tensor twice": (in_two_shards, "do not fit together: b.bias"),
-    "a pipe": (pipe, "it is a pipe"),
-    "damaged": (damaged, "cannot be read"),
-    "no map": (index_of("[]"), "is no index of weights"),
-    "no JSON": (index_of("{"), "is no index of weights"),
-    "an empty map": (index_of('{"weight_map": {}}'), "names 0 files"),
-    "deep": (index_of('{"weight_map": ' + "[" * 100_000), "is no index of weights"),
-}
+    "above": elsewhere("../secret.safetensors"), "an absolute path": elsewhere("/etc/passwd"), "a number": elsewhere(7),
+    "an absolute path of weights": elsewhere("/tmp/x.safetensors"), "a pickle": elsewhere("x.pkl"),
+    "a missing shard": shard_gone, "a pipe": pipe, "no map": index_of("[]"), "no JSON": index_of("{"),
+    "an empty map": index_of('{"weight_map": {}}'), "deep": index_of('{"weight_map": ' + "[" * 100_000),
+}  # fmt: skip
+UNREADABLE = {
+    "the other shard": elsewhere("model-00003-of-00002.safetensors"), "damaged": damaged, "a tensor twice": in_two_shards,
+    "no such tensor": lambda folder: sharded(folder, {**INDEX, "c": INDEX["a.weight"]}),
+    "not in the index": lambda folder: sharded(folder, {n: INDEX[n] for n in ("a.weight", "b.bias")}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("make, sentence", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_weights_are_a_sentence(tmp_path, make, sentence):
+@pytest.mark.parametrize("make", [*HOSTILE.values(), *UNREADABLE.values()], ids=[*HOSTILE, *UNREADABLE])
+def test_hostile_weights_are_refused_by_name(tmp_path, make):
     make(tmp_path / "m")
-    for read in (published.as_safetensors, weights.read) if sentence != "cannot be read" else (weights.read,):
-        with pytest.raises(BadInput, match=sentence):
+    for read in (published.as_safetensors, weights.read) if make in HOSTILE.values() else (weights.read,):
+        with pytest.raises(BadInput, match=f"{tmp_path}/m.* cannot be read"):
             read(tmp_path / "m")
 
 
@@ -175,6 +168,6 @@ class Evil:
 def test_a_pickle_that_holds_more_than_weights_is_refused_and_runs_nothing(tmp_path, content):
     (tmp_path / "m").mkdir()
     torch.save(content, tmp_path / "m" / "pytorch_model.bin")
-    with pytest.raises(BadInput, match="holds more than weights|something else than tensors"):
+    with pytest.raises(BadInput, match="cannot be read"):
         weights.read(tmp_path / "m")
     assert not (tmp_path / "ran").exists()

@@ -32,7 +32,7 @@ def carried_files(
 ) -> dict[str, str]:
     """Returns the texts that a notebook carries, by their paths below `root`.
 
-    They are the files that its cells and tasks import, directly or not, the data files beside a task's modules, and its
+    They are the files that its cells and tasks import, directly or not, the data files beside their modules, and its
     configurations. An import inside a function counts, and so does `["-m", "lib.planner"]`, which starts a child
     process. For a notebook that only plans (`planning`), the imports inside a task's functions do not count: they are
     for reading data and for evaluation. Raises BadInput.
@@ -52,7 +52,7 @@ def carried_files(
 
 
 def library(names: Iterable[str], planning: bool, root: Path) -> set[Path]:
-    """Returns the files behind dotted names and whatever those import, with the data beside a task's modules."""
+    """Returns the files behind dotted names and whatever those import, with the data beside their modules."""
     workloads, names = root / "workloads", list(names)
     paths: set[Path] = set()
     while names:
@@ -62,7 +62,7 @@ def library(names: Iterable[str], planning: bool, root: Path) -> set[Path]:
             if path and path not in paths:
                 paths.add(path)
                 names += imported(path.read_bytes(), not planning or workloads not in path.parents)
-    for path in [path for path in paths if path.name == "__init__.py" and workloads in path.parents]:
+    for path in [path for path in paths if path.name == "__init__.py"]:
         paths |= {*data_files(path.parent)}
     return paths
 

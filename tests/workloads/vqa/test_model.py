@@ -7,7 +7,8 @@ import torch
 from transformers import BlipConfig, BlipModel, RobertaConfig, RobertaModel, T5Config, T5ForConditionalGeneration
 
 from lib.errors import BadInput
-from lib.task import load_config, load_task, published
+from lib.machine import published
+from lib.task import load_config, load_task
 from lib.training.sizes import saved_bytes
 from tests.conftest import ROOT
 from tests.workloads.vqa.conftest import load
