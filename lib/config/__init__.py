@@ -22,6 +22,7 @@ from lib.errors import BadInput, printable
 REMOVED = {
     "data.persistent_workers": "It had no effect: worker processes live as long as the run.",
     "memory.empty_cache_every_steps": "Emptying freed nothing that PyTorch could not use again.",
+    "tracking.mlflow": "MLflow gets no rows: TensorBoard and Weights & Biases do.",
 }
 
 
@@ -250,9 +251,8 @@ class Tracking:
 
     tensorboard: bool = option(False, "Whether event files for TensorBoard are written.")
     wandb: bool = option(False, "Whether Weights & Biases gets the run; wandb must be installed.")
-    mlflow: bool = option(False, "Whether MLflow gets the run; mlflow must be installed.")
-    online: bool = option(False, "Whether wandb and mlflow send it, with a key from Secrets or the environment.")
-    project: str = option("trainbook", "The project of wandb, and the experiment of mlflow.")
+    online: bool = option(False, "Whether wandb sends it, with a key from Secrets or the environment.")
+    project: str = option("trainbook", "The project of wandb.")
 
 
 _MOST_RUNS = 1000  # of a queue, which lists them all at every start

@@ -85,7 +85,7 @@ WORDS = (
     ),
     _word(
         "report_to logger loggers",
-        "tracking.tensorboard tracking.wandb tracking.mlflow",
+        "tracking.tensorboard tracking.wandb",
         "A switch for each; they write into the run's folder unless tracking.online is set.",
     ),
     _word(

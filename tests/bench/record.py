@@ -28,7 +28,7 @@ MEASURED = {
     "kaggle_image": "tests/notebooks/kaggle-image.txt",
     "legal": "workloads/legal",
     "legal_counting": "workloads/legal",
-    "live": "lib/report/live.py lib/report/chart.py",
+    "live": "lib/report/live.py lib/report/plot.py",
     "nodes": "lib/ranks lib/training/step.py",
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
     "overhead": "lib/training lib/report",
