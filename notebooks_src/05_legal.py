@@ -55,11 +55,13 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
-from lib import doctor, launch, notebook
+from lib import doctor, launch, notebook, planner
+from lib.config import profiles, with_changes
 from lib.launch import ensemble, resume, smoke
 from lib.machine import memory
-from lib.notebook import variants, widgets
+from lib.notebook import widgets
 from lib.report import outputs
+from lib.text import aligned, duration
 
 config = notebook.configure("legal", HOME, globals())
 
@@ -73,13 +75,14 @@ doctor.admit(config)
 
 # %% [markdown]
 # ## A memory profile
-# A profile sets batches, precision and saves at once. The table has what each of them makes of this configuration. Choose
-# one with the buttons, or write it here by hand, and run the cells from `notebook.configure` on again:
-# `OVERRIDES["memory.profile"] = "optimized"`. The run, the plan and the memory panel then all follow it, and the next cell
-# prints each key that it changes, old -> new.
+# A profile sets batches, precision and saves at once. The lines below have what each of them changes in this configuration,
+# old -> new. To choose one, write `OVERRIDES["memory.profile"] = "optimized"` in a cell here, and run the cells from
+# `notebook.configure` on again: the run, the plan and the memory panel then all follow it.
 
 # %%
-widgets.profile_panel(config, OVERRIDES)
+for name in profiles.names():
+    _, changes = profiles.apply(with_changes(config, {"memory.profile": name}), has_gpu=True)
+    print(name, *changes, sep="\n  ")
 
 # %% [markdown]
 # ## Data
@@ -109,8 +112,8 @@ widgets.memory_panel()
 # %% [markdown]
 # ## Three ways to split a batch of 16, for BERT-base and BERT-large
 # Predicted for one T4 with the inputs of this configuration, without a GPU; for BERT-base, which InLegalBERT is, also with
-# all layers recomputed in the backward pass. The last columns are five epochs over 1,000,
-# 5,000 and 10,000 judgments as long as these.
+# all layers recomputed in the backward pass. Memory is that of the largest batch; the last columns are five epochs over
+# 1,000, 5,000 and 10,000 judgments as long as these.
 
 # %%
 ways = {
@@ -123,11 +126,17 @@ documents = len(run.task.data.parts["train"])
 published = {"training.effective_batch": 16, "workload.encoder.weights": "law-ai/InLegalBERT"}
 again = {"training.gradient_checkpointing": "all"}
 recomputed = {f"{name}, recomputed": {**way, **again} for name, way in ways.items()}
-for size, own in {"base": {**ways, **recomputed}, "large": ways}.items():
-    planned = {"workload.encoder.planned_as": size}
-    rows = {f"{size}, {name}": {**published, **planned, **way} for name, way in own.items()}
-    numbers = [files * len(samples) // documents for files in (1_000, 5_000, 10_000)]
-    print(variants.table(config, rows, "t4", numbers, run.task.batch_share(), epochs=5), end="\n\n")
+rows = [["", "micro x passes", "peak GiB", "fits", *(f"{files:,} judgments" for files in (1_000, 5_000, 10_000))]]
+for size, variants in {"base": {**ways, **recomputed}, "large": ways}.items():
+    for name, way in variants.items():
+        changes = {"training.micro_batch_slots": 1, **published, "workload.encoder.planned_as": size, **way}
+        option = planner.as_configured(with_changes(config, changes), planner.find_card("t4"))
+        each = 5 * len(samples) / documents * option.expected_seconds * run.task.batch_share() / 16
+        rows.append([
+            f"{size}, {name}", f"{option.micro_batch} x {option.passes}", f"{option.prediction.peak_bytes / 2**30:.2f}",
+            "yes" if option.fits else "no", *(duration(files * each) for files in (1_000, 5_000, 10_000)),
+        ])  # fmt: skip
+print(aligned(rows, left={0}))
 
 # %% [markdown]
 # ## Smoke test

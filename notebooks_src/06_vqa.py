@@ -56,10 +56,11 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
-from lib import doctor, launch, notebook
+from lib import doctor, launch, notebook, planner
+from lib.config import with_changes
 from lib.launch import ensemble, resume, smoke
 from lib.machine import memory
-from lib.notebook import variants, widgets
+from lib.notebook import widgets
 from lib.planner.table import quota
 from lib.report import outputs
 from lib.text import aligned, duration
@@ -125,7 +126,13 @@ rungs = {
         "workload.decoder.length": max(16, run.config.workload.decoder.length * 4 // 5),
     },
 }  # fmt: skip
-print(variants.table(run.config, rungs, "t4", [len(run.task.datasets()["train"])], epochs=1))
+rows = [["", "micro x passes", "peak GiB", "fits", "seconds a step"]]
+for name, changes in rungs.items():
+    changed = with_changes(run.config, {"training.micro_batch_slots": 1, **changes})
+    option = planner.as_configured(changed, planner.find_card("t4"))
+    split, peak = f"{option.micro_batch} x {option.passes}", f"{option.prediction.peak_bytes / 2**30:.2f}"
+    rows.append([name, split, peak, "yes" if option.fits else "no", f"{option.expected_seconds:.3g}"])
+print(aligned(rows, left={0}))
 
 # %% [markdown]
 # ## Smoke test

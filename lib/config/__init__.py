@@ -32,6 +32,7 @@ REMOVED = {
     "workload.context.mode": "Neighbours of a sentence added nothing to the counts, which know them.",
     "workload.head.document": "Reading sentences together over-fitted.",
     "workload.head.window": "Reading sentences together over-fitted.",
+    "tracking.mlflow": "MLflow gets no rows: TensorBoard and Weights & Biases do.",
 }
 
 
@@ -252,9 +253,8 @@ class Tracking:
 
     tensorboard: bool = option(False, "Whether event files for TensorBoard are written.")
     wandb: bool = option(False, "Whether Weights & Biases gets the run; wandb must be installed.")
-    mlflow: bool = option(False, "Whether MLflow gets the run; mlflow must be installed.")
-    online: bool = option(False, "Whether wandb and mlflow send it, with a key from Secrets or the environment.")
-    project: str = option("trainbook", "The project of wandb, and the experiment of mlflow.")
+    online: bool = option(False, "Whether wandb sends it, with a key from Secrets or the environment.")
+    project: str = option("trainbook", "The project of wandb.")
 
 
 _MOST_RUNS = 1000  # of a queue, which lists them all at every start

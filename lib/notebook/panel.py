@@ -1,12 +1,10 @@
 """The memory panel: choose workload, card and sizes, and see what training takes and how long it runs.
 
-A child process makes a plan in 2 to 12 seconds. A thread waits for it, so that the controls stay usable; the newest
-choice wins and ends the process of the one before it, and answers are cached.
+A child process makes a plan in 2 to 12 seconds. A thread waits for it, so that the controls stay usable; a newer choice
+ends that process.
 """
 
-import json
 import threading
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +33,6 @@ HERE = "this machine's GPU"  # as a card
 _OWN = "own"
 _COUNTS = (1, 2, 4, 8)
 _BATCHES = tuple(sorted({4 * 2**power for power in range(9)} | {6 * 2**power for power in range(8)}))  # 4 to 1024
-_GAUGE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -46,10 +43,6 @@ class Choice:
     overrides: Mapping[str, Any]
     card: str
     cards: int = 0
-
-    @property
-    def key(self) -> str:
-        return json.dumps([str(self.path), self.card, self.cards, self.overrides], default=repr, sort_keys=True)
 
     def config(self) -> Config:
         """Returns the configuration to plan: without a micro-batch, and with a whole number of slots for each card."""
@@ -127,13 +120,10 @@ class Panel:
     def __init__(self, paths: Sequence[Path], start: Choice, output_dir: Path):
         self.start, self.output_dir = start, output_dir
         self._paths = {path.stem: path for path in paths}
-        self._answers: dict[str, Plan | str] = {}
-        self._newest = start
         self._planning = threading.Lock()  # one plan at a time
-        self._showing = threading.Lock()
         self._worker: threading.Thread | None = None
-        self._cancelled = threading.Event()  # the newest plan
-        self._plan: Plan | None = None
+        self._cancelled = threading.Event()  # of the newest choice
+        self._planned: tuple[Choice, Plan] | None = None  # that is shown
         self._html = ""
         self._setting = False
         self._saved = widgets.SavedAnswer()
@@ -238,10 +228,9 @@ class Panel:
     def show(self) -> None:
         """Shows the panel and waits for its first answer; clicks in the meantime are handled after it."""
         widgets.show_live(self.box, "The controls need a live kernel; this is the last answer.")
-        first = self._newest = self.choice()
-        self._show_computing(first)
-        self._show(first, self._answer_of(first))
-        start_gauge(self.gauge)
+        choice = self.choice()
+        self._show_computing(choice)
+        self._work(choice, self._cancelled)
 
     def _changed(self, change: Mapping[str, Any]) -> None:
         if self._setting:
@@ -254,32 +243,28 @@ class Panel:
             self._take_sizes(self._paths[self.workload.value])
         elif change["owner"] is self.profile:
             self._take_sizes(self._paths[self.workload.value], self.profile.value)
-        self._request(self.choice())
-
-    def _request(self, choice: Choice) -> None:
-        """Shows a cached answer at once; otherwise a thread plans it."""
-        with self._showing:
-            self._newest = choice
-            self._cancelled.set()
-            cancelled = self._cancelled = threading.Event()
-            if choice.key in self._answers:
-                self._show(choice, self._answers[choice.key])
-                return
-            self._show_computing(choice)
-        self._worker = threading.Thread(target=self._work, args=(choice, cancelled), daemon=True)
+        self._cancelled.set()
+        self._cancelled = threading.Event()
+        choice = self.choice()
+        self._show_computing(choice)
+        self._worker = threading.Thread(target=self._work, args=(choice, self._cancelled), daemon=True)
         self._worker.start()
 
     def _work(self, choice: Choice, cancelled: threading.Event) -> None:
-        """Plans a choice after the plan that is being ended, unless there is a newer choice by then."""
+        """Plans a choice after the plan that is being ended, and shows it unless there is a newer choice by then."""
         with self._planning:
-            if cancelled.is_set():
-                return
+            answer: Plan | str
             try:
-                answer = self._answer_of(choice, cancelled)
+                if cancelled.is_set():
+                    return
+                answer = choice.plan(cancelled)
+            except (BadInput, TrainingFailed) as error:
+                answer = str(error)
             except Cancelled:
                 return
-        with self._showing:
-            if choice.key == self._newest.key:
+            except Exception:  # a thread's traceback would go nowhere
+                answer = f"The planner failed, which is a fault in its code:\n{traceback.format_exc()}"
+            if not cancelled.is_set():
                 self._show(choice, answer)
 
     def wait(self, seconds: float) -> bool:
@@ -288,19 +273,6 @@ class Panel:
             self._worker.join(seconds)
         return not (self._worker and self._worker.is_alive())
 
-    def _answer_of(self, choice: Choice, cancelled: threading.Event | None = None) -> Plan | str:
-        """Returns the plan, or the sentence that says why there is none. Raises Cancelled."""
-        if choice.key not in self._answers:
-            try:
-                self._answers[choice.key] = choice.plan(cancelled)
-            except (BadInput, TrainingFailed) as error:
-                self._answers[choice.key] = str(error)
-            except Cancelled:
-                raise
-            except Exception:  # a thread's traceback would go nowhere; it is shown, and not cached
-                return f"The planner failed, which is a fault in its code:\n{traceback.format_exc()}"
-        return self._answers[choice.key]
-
     def _show_computing(self, choice: Choice) -> None:
         self.use.disabled = True
         self.status.value = computing(f"Planning {choice.path.stem} on {choice.card} (2 to 12 s) ...")
@@ -308,8 +280,8 @@ class Panel:
         self.message.value = ""
 
     def _show(self, choice: Choice, answer: Plan | str) -> None:
-        self._plan = answer if isinstance(answer, Plan) else None
         if isinstance(answer, Plan):
+            self._planned = choice, answer
             html = of_plan(answer)
             line = widgets.code(choice.to_paste(answer))
             self._saved.show(f"{html}To follow this plan:{line}", in_text(choice, answer))
@@ -318,16 +290,18 @@ class Panel:
             self._saved.show(html, answer)
         self.status.value, self.message.value = "", ""
         self._html = self.answer.value = self._saved.hides + html
-        self.use.disabled = self._plan is None
+        self.use.disabled = not isinstance(answer, Plan)
+        if torch.cuda.is_available():
+            self.gauge.value = gauge([reading for reading in memory.readings() if reading.name != "RAM"])
 
     def _use(self, _: Any) -> None:
         """Shows the line to paste, and writes the file that a training notebook reads."""
-        if self._plan is None:
+        if self._planned is None:
             return
-        choice = self.choice()
-        overrides = choice.to_paste(self._plan)
+        choice, plan = self._planned
+        overrides = choice.to_paste(plan)
         try:
-            path = file.write(self.output_dir, choice.path.stem, self._plan, overrides)
+            path = file.write(self.output_dir, choice.path.stem, plan, overrides)
             note = (
                 f"Written to <code>{escape(str(path))}</code>: a training notebook that runs {choice.path.stem} with "
                 "the same output folder takes it where its own OVERRIDES says nothing else."
@@ -351,20 +325,3 @@ def _recomputations(config: Config) -> list[tuple[str, int | str]]:
     some = [(f"at least {n} of {layers} layers", n) for n in sorted(counts)]
     every = [(f"all {layers} layers", "all")] if layers or own == "all" else []
     return [("as few layers as fit", 0), *some, *every]
-
-
-_newest_gauge: Any = None
-
-
-def start_gauge(control: Any) -> None:
-    """Shows the memory in use of this machine's GPUs in the newest panel's control, every 2 s; without GPUs nothing."""
-    global _newest_gauge
-    _newest_gauge = control
-
-    def update() -> None:
-        while _newest_gauge is control:
-            control.value = gauge([reading for reading in memory.readings() if reading.name != "RAM"])
-            time.sleep(_GAUGE_SECONDS)
-
-    if torch.cuda.is_available():
-        threading.Thread(target=update, daemon=True).start()

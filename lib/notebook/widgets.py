@@ -8,9 +8,7 @@ from typing import Any
 import torch
 
 from lib import planner
-from lib.config import Config, profiles
 from lib.machine import memory, platform
-from lib.notebook import variants
 from lib.planner import Plan, file
 from lib.planner.html import framed, of_plan
 
@@ -85,33 +83,6 @@ def plan_panel(plan: Plan | None, overrides: dict[str, Any]) -> None:
     use.on_click(on_use)
     SavedAnswer().show(picture, text)
     show_live(ipywidgets.VBox([use, message]), "A button, which needs a live kernel, puts this plan into OVERRIDES.")
-
-
-def profile_panel(config: Config, overrides: dict[str, Any]) -> None:
-    """Shows what each memory profile changes, with buttons that put one into the notebook's `overrides`.
-
-    Without a live kernel the table alone is printed.
-    """
-    table = variants.of_profiles(config, torch.cuda.is_available())
-    if not live():
-        print(table)
-        return
-    import ipywidgets
-
-    chosen = ipywidgets.ToggleButtons(options=["none", *profiles.names()], description="Profile")
-    chosen.value = overrides.get("memory.profile") or config.memory.profile or "none"
-    message = ipywidgets.HTML()
-
-    def on_choice(change: Any) -> None:
-        overrides["memory.profile"] = "" if change["new"] == "none" else change["new"]
-        message.value = framed(
-            "OVERRIDES now holds the profile. Run the cells below <b>Parameters</b> again, from "
-            f"<code>notebook.configure</code> on. To keep it, paste this into Parameters:{code(overrides)}"
-        )
-
-    chosen.observe(on_choice, "value")
-    print(table)
-    show_live(ipywidgets.VBox([chosen, message]), "Buttons, which need a live kernel, put a profile into OVERRIDES.")
 
 
 def code(overrides: dict[str, Any]) -> str:

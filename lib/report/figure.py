@@ -1,12 +1,20 @@
 """Figures drawn without pyplot, whose backend belongs to the notebook; and the confusion matrix of any workload."""
 
-from collections.abc import Sequence
+import io
+import re
+from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lib.machine import disk
+
+# Of Okabe and Ito's palette, which any kind of colour vision distinguishes, those that stand out from white and black.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+MARKS = ("o", "s", "D", "^")  # and in print without colour
+_INK = "#010203"  # of text and axes in an SVG, where it becomes the colour of the page around it
 
 
 def grid(rows: int, columns: int, inches: float) -> tuple[Any, np.ndarray]:
@@ -26,6 +34,26 @@ def save(figure: Any, path: Path) -> Path:
     with disk.whole(path) as aside:
         figure.savefig(aside, format="png", dpi=110)
     return path
+
+
+def svg(draw: Callable[[Any], None]) -> str:
+    """Returns what `draw(axes)` draws as SVG for a page that is light or dark; 0.1 s of CPU."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    ink = ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
+    options = {"svg.fonttype": "none", "text.parse_math": False, "legend.frameon": False, "axes.facecolor": "none"}
+    with matplotlib.rc_context(options | dict.fromkeys(ink, _INK)):
+        figure, text = Figure(figsize=(6.0, 3.6), layout="constrained", facecolor="none"), io.StringIO()
+        axes = figure.subplots()
+        draw(axes)
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    lines = [(line.get_label(), line.get_ydata()[-1:]) for line in axes.get_lines()]
+    label = f"{axes.get_title()}: " + "; ".join(f"{name} {value:.4g}" for name, last in lines for value in last)
+    size = f'role="img" aria-label="{escape(label)}" style="width:100%;height:auto;display:block"'
+    shown = re.sub(r"<style.*?</style>", "", text.getvalue(), flags=re.S)  # which would reach the whole page
+    shown = re.sub(r'width="\S+" height="\S+"', lambda _: size, shown[shown.index("<svg") :], count=1)
+    return shown.replace(_INK, "currentColor")
 
 
 def confusion(matrix: np.ndarray, classes: Sequence[str], path: Path, unit: str = "samples") -> Path:

@@ -3,8 +3,6 @@
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, TypeVar
 
 import torch
@@ -16,65 +14,12 @@ from lib.machine import memory
 from lib.report.metrics import FIRST_COLUMNS, LAST_COLUMNS, MACHINE_COLUMNS
 
 Item = TypeVar("Item")
-Exact = Fraction | float  # a float where it is not finite, or larger than a checkpoint takes
-_MOST = 1e290
+# What `Task.loss` returns beside its losses, by name: sums over samples, and their number. What comes from the device
+# is added there in fp64, which has 29 bits more than a figure in fp32.
+Logged = dict[str, tuple[float | Tensor, int]]
+_MOST = 1e290  # of a number in a checkpoint
 _ORDER = "order of terms"  # in `pending`
-
-
-@dataclass
-class Total:
-    """A figure times its samples, added up: exactly, or in fp64 on the device for what comes from there.
-
-    fp64 has 29 bits more than a figure in fp32, so that sum too is hardly ever rounded: it is the same in any order.
-    """
-
-    exact: Exact = Fraction()
-    on_device: Tensor | None = None  # ()
-    samples: int = 0
-
-    def add(self, other: "Total") -> None:
-        """Adds another total, without waiting for the device."""
-        self.exact += other.exact
-        self.samples += other.samples
-        if self.on_device is None or other.on_device is None:
-            self.on_device = other.on_device if self.on_device is None else self.on_device
-        else:
-            self.on_device = self.on_device + other.on_device
-
-    def sum(self) -> Exact:
-        return self.exact if self.on_device is None else self.exact + _exact(float(self.on_device))
-
-    def facts(self) -> list[Any]:
-        """Returns what `of` needs, as JSON has it: [floats that add up exactly, the part on the device, samples]."""
-        own = None if self.on_device is None else float(self.on_device)
-        return [_floats(self.exact), own if own is None or abs(own) < _MOST else str(own), self.samples]
-
-    @classmethod
-    def of(cls, facts: list[Any], device: torch.device) -> "Total":
-        exact, own, samples = facts
-        total = cls(sum(map(Fraction, exact), Fraction()) if isinstance(exact, list) else float(exact), None, samples)
-        if own is not None:
-            total.on_device = torch.tensor(float(own), dtype=torch.float64, device=device)
-        return total
-
-
-def _exact(value: float) -> Exact:
-    return Fraction(value) if abs(value) < _MOST else value
-
-
-def _floats(exact: Exact) -> list[float] | str:
-    """Returns floats whose sum is this number, each of them the rest that those before it leave; else the text."""
-    if isinstance(exact, float) or abs(exact) >= _MOST:
-        return str(float(exact))
-    parts = []
-    while exact:
-        parts.append(float(exact))
-        exact -= Fraction(parts[-1])
-    return parts
-
-
-# What `Task.loss` returns beside its losses, by name.
-Logged = dict[str, Total]
+_TAKEN = {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS}
 
 
 def add_figures(
@@ -91,18 +36,19 @@ def add_figures(
     for name, value in figures.items():
         if name in _TAKEN or name in columns or name in (f"loss_{term}" for term in terms):
             raise BadInput(f"Task.loss returned a figure {name!r}, a column that metrics.csv fills itself. Rename it.")
-        is_tensor = isinstance(value, Tensor)
-        if is_tensor and value.numel() != 1:
+        if isinstance(value, Tensor) and value.numel() != 1:
             raise BadInput(
                 f"Task.loss returned a figure {name!r} of shape {tuple(value.shape)}. Return a single number for it, "
                 "the mean over the samples of the micro-batch."
             )
-        own = size * value.detach().double().reshape(()) if is_tensor else None
-        exact = Fraction() if is_tensor else size * _exact(float(value))
-        logged.setdefault(name, Total()).add(Total(exact, own, size))
+        number = value.detach().double().reshape(()) if isinstance(value, Tensor) else float(value)
+        _add(logged, {name: (size * number, size)})
 
 
-_TAKEN = {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS}
+def _add(logged: Logged, more: Logged) -> None:
+    for name, (total, samples) in more.items():
+        before, count = logged.get(name, (0.0, 0))
+        logged[name] = before + total, count + samples
 
 
 class Meter:
@@ -116,7 +62,7 @@ class Meter:
         order = [name for name in pending.get(_ORDER, ()) if name in terms]
         self._sums = {k: torch.tensor(terms[k], device=device) for k in dict.fromkeys([*order, *terms])}
         self._steps = int(pending.get("steps", 0))
-        self._logged = _restored(pending.get("figures", []), device)
+        self._logged = _restored(pending.get("figures", []))
         self._begin = self._mark = time.perf_counter()
         self._timed_steps = self._window_steps = 0
         self._seconds = self._window_seconds = self._window_waited = 0.0
@@ -141,16 +87,14 @@ class Meter:
 
     def log(self, logged: Logged) -> None:
         """Counts the figures of a step that has just ended."""
-        for name, total in logged.items():
-            self._logged.setdefault(name, Total()).add(total)
+        _add(self._logged, logged)
 
     def _figures(self) -> dict[str, float]:
         """Returns means since the last row, over all ranks, which must all call this."""
         together: Logged = {}
-        for mine in ranks.gathered({name: Total(t.sum(), None, t.samples) for name, t in self._logged.items()}):
-            for name, total in mine.items():
-                together.setdefault(name, Total()).add(total)
-        return {name: float(total.exact / total.samples) for name, total in together.items()}
+        for of_rank in ranks.gathered({name: (float(total), n) for name, (total, n) in self._logged.items()}):
+            _add(together, of_rank)
+        return {name: float(total) / samples for name, (total, samples) in together.items()}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -186,7 +130,7 @@ class Meter:
         Of figures each rank has its own, which goes on as if it had not been interrupted. All ranks must call it.
         """
         sums = {term: float(value) for term, value in self._sums.items()}
-        figures = ranks.gathered({name: total.facts() for name, total in self._logged.items()})
+        figures = ranks.gathered({name: [[], _json(total), n] for name, (total, n) in self._logged.items()})
         order = list(sums) if len(sums) > 2 else None  # JSON sorts them; three add up to other bits in another order
         more = {"figures": figures if any(figures) else None, _ORDER: order}
         return {"steps": self._steps, **sums, **{name: value for name, value in more.items() if value}}
@@ -228,13 +172,19 @@ class Meter:
         return (self._timed_steps + self._window_steps) / seconds if seconds else 0.0
 
 
-def _restored(figures: list[Mapping[str, Any]] | Mapping[str, Any], device: torch.device) -> Logged:
+def _json(total: float | Tensor) -> float | str:
+    """Returns a sum as a checkpoint has it: text if JSON or the checkpoint's bounds do not take the number."""
+    number = float(total)
+    return number if abs(number) < _MOST else str(number)
+
+
+def _restored(figures: list[Mapping[str, Any]]) -> Logged:
     """Returns this rank's figures of a row that began before; the first rank has those of ranks that are gone, too."""
-    if isinstance(figures, Mapping):  # of an earlier version, which kept the sums over all ranks
-        figures = [{name: ["nan" if v is None else [v], None, samples] for name, (v, samples) in figures.items()}]
+    figures = figures if isinstance(figures, list) else []  # an earlier version had a mapping
     mine, gone = figures[ranks.rank() : ranks.rank() + 1], figures[ranks.world() :] if ranks.is_first() else []
-    logged = {name: Total.of(facts, device) for named in mine for name, facts in named.items()}
-    for name, facts in (item for named in gone for item in named.items()):
-        total = Total.of(facts, torch.device("cpu"))
-        logged.setdefault(name, Total()).add(Total(total.sum(), None, total.samples))
+    logged: Logged = {}
+    for of_rank in [*mine, *gone]:
+        for name, (parts, total, samples) in of_rank.items():
+            exact = sum(parts) if isinstance(parts, list) else float(parts)  # an earlier version had both
+            _add(logged, {name: (exact + float(total or 0), samples)})
     return logged

@@ -1,4 +1,4 @@
-"""metrics.csv, a row for each logged step, and events.csv, a row for everything that happened unplanned."""
+"""metrics.csv, a row for each logged step, and events.csv, a row for each unplanned event."""
 
 import contextlib
 import csv
@@ -20,7 +20,7 @@ METRICS, EVENTS = "metrics.csv", "events.csv"
 
 FIRST_COLUMNS = ["step", "split", "loss"]
 LAST_COLUMNS = ["lr", "samples_per_second", "peak_memory_bytes", "micro_batch", "elapsed_seconds"]
-# What the machine did; a column is there only where there is a value.
+# What the machine did; a column exists only if it has a value.
 MACHINE_COLUMNS = [
     "gpu_use", "gpu_memory_bytes", "gpu_allocated_bytes", "gpu_reserved_bytes", "ram_share", "data_wait_share",
     "save_peak_memory_bytes",
@@ -28,12 +28,14 @@ MACHINE_COLUMNS = [
 EVENT_COLUMNS = ["step", "kind", "before", "after", "text"]
 _STEP = re.compile("[0-9]{1,18}")
 
+on_row: list[Callable[[Mapping[str, float | int | str]], None]] = []  # called with each row of metrics.csv: trackers
+
 
 class MetricsLog:
     """Appends rows to metrics.csv (None: nowhere, on ranks that are not the first).
 
-    Rows past `step`, written by a session whose checkpoint was lost, are dropped. `expected` is how many the checkpoint
-    of that step relies on; where fewer are there a line says so.
+    Rows past `step`, written by a session whose checkpoint was lost, are dropped, and so are torn ones. `expected`: the
+    number of rows up to that step; a line is printed if there are fewer.
     """
 
     def __init__(self, path: Path | None, step: int, expected: int = 0):
@@ -51,15 +53,14 @@ class MetricsLog:
             print(f"{path} lacks {lost}; the run goes on without them.", flush=True)
 
     def append(self, row: Mapping[str, float | int | str]) -> None:
-        """Adds a row; a column that was not there before widens the table.
-
-        A full disk costs a warning, not the run: the row waits for the next one, the next save or the end.
-        """
+        """Adds a row; a new column widens the table. On a full disk the row waits for the next write."""
         if self.path is None:
             return
         self._waiting.append({name: str(value) for name, value in row.items()})
         self.rows += 1
         self.flush()
+        for call in on_row:
+            call(row)
 
     def flush(self) -> int:
         """Writes the rows that still wait; returns how many there are with them. A failure only warns, once."""
@@ -72,26 +73,26 @@ class MetricsLog:
                 self._write_waiting()
         except OSError as error:
             if not self._warned:
-                print(
-                    f"Warning: {self.path} cannot be written ({error}); its rows wait. Training continues.", flush=True
-                )
+                why = f"cannot be written ({error}); its rows wait. Training continues."
+                print(f"Warning: {self.path} {why}", flush=True)
             self._warned = True
         return self.rows
 
     def _rewrite(self) -> None:
         """Replaces the table by its good rows, with columns for those that wait, and opens it for them."""
-        rows, sentence = _kept(self.path, self._last)
-        columns = _columns([*rows, *self._waiting])
+        rows = _up_to(self.path, self._last)
+        names = {name for row in [*rows, *self._waiting] for name in row}
+        middle = sorted(names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS})
+        machine = [name for name in MACHINE_COLUMNS if name in names]
+        columns = [*FIRST_COLUMNS, *middle, *LAST_COLUMNS, *machine]
         with whole(self.path) as aside:
-            aside.write_text(_csv([columns, *_cells(rows, columns)]), "utf-8")
-        if sentence:
-            print(sentence, flush=True)
+            aside.write_text(_csv(columns, rows, head=True), "utf-8")
         self.columns, self.rows, self._last = columns, len(rows) + len(self._waiting), math.inf
         self._close()
         self._file = self.path.open("ab", buffering=0)
 
     def _write_waiting(self) -> None:
-        text = _csv(_cells(self._waiting, self.columns)).encode()
+        text = _csv(self.columns, self._waiting).encode()
         end = None
         try:
             end = self.path.stat().st_size
@@ -139,74 +140,23 @@ def sync(folder: Path) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """Reads the rows of a table, cells as text, and leaves out what cannot be read. Raises OSError."""
-    return _readable(path)[0]
+    """Reads the whole rows of a table, cells as text; torn and odd lines are left out. Raises OSError."""
+    header, *lines = path.read_bytes().split(b"\n")[:-1] or [b""]  # a line without its end is torn
+    columns = _cells(header)
+    rows = (dict(zip(columns, cells, strict=True)) for line in lines if len(cells := _cells(line)) == len(columns))
+    return [row for row in rows if _STEP.fullmatch(row.get("step", ""))]
 
 
-def _readable(path: Path) -> tuple[list[Row], int]:
-    """Returns the rows that are whole, with a step, and how many lines are not: torn, or with odd bytes."""
-    header, *lines = path.read_bytes().split(b"\n")
-    if lines and lines[-1] == b"":
-        lines.pop()
-    elif lines:
-        lines[-1] = b""  # without an end it is torn, even where all cells seem to be there
-    return _rows(_cells_of(header), lines)
-
-
-def _rows(columns: Sequence[str], lines: Iterable[bytes]) -> tuple[list[Row], int]:
-    """Returns the rows of whole lines with a step, and how many lines are none."""
-    cells = [_cells_of(line) for line in lines]
-    rows = [dict(zip(columns, values, strict=True)) for values in cells if len(values) == len(columns)]
-    good = [row for row in rows if _STEP.fullmatch(row.get("step", ""))]
-    return good, len(cells) - len(good)
-
-
-def _cells_of(line: bytes) -> list[str]:
-    """Returns the cells of a line of CSV, none where it is no text."""
+def _cells(line: bytes) -> list[str]:
+    """Returns the cells of a line of CSV; none if it is no text."""
     try:
         return [] if b"\0" in line else next(csv.reader([line.decode()], strict=True), [])
     except (UnicodeDecodeError, csv.Error):
         return []
 
 
-class Tail:
-    """The rows of a table that grows, for whoever looks at it from time to time: each look reads what is new alone."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self._columns: list[str] = []
-        self._read = (b"", b"", 0)  # its header, the last line and the place after that
-
-    def look(self) -> tuple[bool, list[Row]]:
-        """Returns whether the table is another one than before, with its rows, or else the rows that are new.
-
-        A table that cannot be read has none; a line without its end waits for it.
-        """
-        with contextlib.suppress(OSError), self.path.open("rb") as file:
-            header = file.readline()
-            if not header.endswith(b"\n"):
-                return False, []
-            before, last, place = self._read
-            file.seek(max(0, place - len(last)))
-            is_other = header != before or file.read(len(last)) != last
-            if is_other:
-                self._columns, last, place = _cells_of(header[:-1]), b"", len(header)
-                file.seek(place)
-            new = file.read()
-            lines = new[: new.rfind(b"\n") + 1].split(b"\n")[:-1]
-            place += sum(len(line) + 1 for line in lines)
-            self._read = (header, lines[-1] + b"\n" if lines else last, place)
-            return is_other, _rows(self._columns, lines)[0]
-        return False, []
-
-
-def _kept(path: Path, last: float) -> tuple[list[Row], str]:
-    """Returns the rows up to the step `last`, and a sentence about what cannot be read. Raises OSError."""
-    if not path.exists():
-        return [], ""
-    rows, left_out = _readable(path)
-    sentence = f"{path}: {left_out} lines cannot be read and are left out; the others stay." if left_out else ""
-    return [row for row in rows if int(row["step"]) <= last], sentence
+def _up_to(path: Path, step: float) -> list[Row]:
+    return [row for row in read(path) if int(row["step"]) <= step] if path.exists() else []
 
 
 def series(rows: Sequence[Row], split: str, column: str) -> tuple[list[int], list[float]]:
@@ -215,29 +165,18 @@ def series(rows: Sequence[Row], split: str, column: str) -> tuple[list[int], lis
     return [step for step, _ in points], [value for _, value in points]
 
 
-def _columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    names = {name for row in rows for name in row}
-    middle = names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS}
-    machine = [name for name in MACHINE_COLUMNS if name in names]
-    return [*FIRST_COLUMNS, *sorted(middle), *LAST_COLUMNS, *machine]
-
-
-def _cells(rows: Sequence[Row], columns: Sequence[str]) -> list[list[str]]:
-    return [[row.get(column, "") for column in columns] for row in rows]
-
-
-def _csv(rows: Iterable[Sequence[object]]) -> str:
+def _csv(columns: Sequence[str], rows: Iterable[Row], head: bool = False) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    cells = ([row.get(column, "") for column in columns] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows([columns, *cells] if head else cells)
     return text.getvalue()
 
 
 class EventLog:
     """Prints each event, and keeps it in the table at `path` unless that is None.
 
-    Rows past `step`, if it is given, are dropped: the run comes by them again. An event that is in the table already,
-    from before a kill, is not written again. It holds no file open: events are rare, and the next one may be the end
-    of the process.
+    Rows past `step`, if it is given, are dropped: the run repeats them. An event that the table has already, from
+    before a kill, is not written again. No file stays open: the next event may be the end of the process.
     """
 
     def __init__(self, path: Path | None = None, say: Callable[[str], None] | None = None, step: int | None = None):
@@ -261,16 +200,14 @@ class EventLog:
     def _write(self, last: float) -> None:
         """Replaces the table by its good rows up to the step `last` and those that wait."""
         try:
-            rows, sentence = _kept(self.path, last)
+            rows = _up_to(self.path, last)
             rows += [row for row in self._waiting if row not in rows]
-            text = _csv([EVENT_COLUMNS, *_cells(rows, EVENT_COLUMNS)])
+            text = _csv(EVENT_COLUMNS, rows, head=True)
             if not rows:  # as if there had been no event
                 self.path.unlink(missing_ok=True)
             elif not self.path.exists() or self.path.read_bytes() != text.encode():
                 with whole(self.path) as aside:
                     aside.write_text(text, "utf-8")
             self._waiting.clear()
-            if sentence:
-                self.say(sentence)
         except OSError as error:
             self.say(f"The event could not be written to {self.path}: {error.strerror}. It waits.")

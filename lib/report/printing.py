@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from lib.report.trackers import without_keys
+KEY = "WANDB_API_KEY"  # of the environment; no warning shows its value
 
 
 @contextlib.contextmanager
@@ -47,14 +47,14 @@ class Informing:
         if not isinstance(error, Exception):
             return False
         if not self.failed:
-            why = without_keys(" ".join(f"{type(error).__name__}: {error}".split()))
+            why = " ".join(f"{type(error).__name__}: {error}".split()).replace(os.environ.get(KEY) or "\0", f"({KEY})")
             print(f"Warning: {self.name} does not work: {why}. {self.then}", flush=True)
         self.failed = True
         return True
 
 
 class _Safe:
-    """A stream of text, from whose first failure on all goes to the null device, what child processes print too."""
+    """A stream of text; from its first failure on all goes to the null device, also the output of child processes."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -63,23 +63,20 @@ class _Safe:
                 stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
-        try:
-            self._stream.write(text)
-        except (OSError, ValueError):
-            self._give_up()
+        self._try(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except (OSError, ValueError):
-            self._give_up()
+        self._try(self._stream.flush)
 
-    def _give_up(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            handle = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(handle, self._stream.fileno())
-            os.close(handle)
+    def _try(self, call: Any, *arguments: str) -> None:
+        try:
+            call(*arguments)
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                handle = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(handle, self._stream.fileno())
+                os.close(handle)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

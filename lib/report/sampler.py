@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 
 import torch
@@ -16,24 +15,14 @@ WAIT_LIMIT = 0.2  # share of the time that waiting for data may take
 WAIT_ROWS = 3  # rows in a row above it; one alone may be an epoch's end or a neighbour on the machine
 RAM_LIMIT = 0.8
 
-
-@dataclass(frozen=True)
-class Sample:
-    """One reading; None where there is no GPU, or none that says how busy it is."""
-
-    ram_share: float
-    gpu_use: float | None = None
-    gpu_memory_bytes: int | None = None  # of all processes
-    gpu_allocated_bytes: int | None = None  # by this one, in tensors
-    gpu_reserved_bytes: int | None = None  # by this one's allocator
+Sample = dict[str, float]  # by column of metrics.csv; without a GPU, or if it cannot be read, RAM alone
 
 
 class Probe:
-    """Reads RAM, by the container's limit where it has one, and this process's GPU.
+    """Reads RAM, by the container's limit if it has one, and this process's GPU, until that cannot be read.
 
-    A GPU that cannot be read is not asked again, and never breaks a run. NVML is opened here, on the thread that makes
-    the probe: a loader worker that is forked while another thread imports a module would wait for the import lock for
-    ever.
+    NVML is opened here, on the thread that makes the probe: a loader worker that is forked while another thread imports
+    a module would wait for the import lock for ever.
     """
 
     def __init__(self) -> None:
@@ -42,15 +31,19 @@ class Probe:
 
     def __call__(self) -> Sample:
         ram = hardware.ram()
-        share = (ram.total - ram.available) / ram.total
+        sample = {"ram_share": (ram.total - ram.available) / ram.total}
         if self._gpu:
             try:
                 load = self._gpu()
-                own = torch.cuda.memory_allocated(self._index), torch.cuda.memory_reserved(self._index)
-                return Sample(share, load.use, load.used, *own)
+                sample |= {"gpu_use": load.use} if load.use is not None else {}
+                return sample | {
+                    "gpu_memory_bytes": load.used,  # of all processes
+                    "gpu_allocated_bytes": torch.cuda.memory_allocated(self._index),
+                    "gpu_reserved_bytes": torch.cuda.memory_reserved(self._index),
+                }
             except Exception:  # a driver's errors are of many classes
                 self._gpu = None
-        return Sample(share)
+        return sample
 
 
 class Sampler:
@@ -66,7 +59,7 @@ class Sampler:
         self._wait = wait or self._ended.wait
         self._lock = threading.Lock()
         self._samples: list[Sample] = []  # since the last row
-        self._last: Sample | None = None
+        self._last: list[Sample] = []
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
     def __enter__(self) -> "Sampler":
@@ -94,19 +87,15 @@ class Sampler:
         If no second has passed since then, it returns the last values again.
         """
         with self._guard:
-            if self._last is None and not self._samples:
+            if not (self._samples or self._last):
                 self.sample()  # the first row may come before the first second has passed
         with self._lock:
-            samples, self._samples = self._samples or ([self._last] if self._last else []), []
-        if not samples:
-            return {}
-        self._last = samples[-1]
-        row: dict[str, float] = {"ram_share": round(max(s.ram_share for s in samples), 4)}
-        if use := [s.gpu_use for s in samples if s.gpu_use is not None]:
-            row["gpu_use"] = round(sum(use) / len(use), 4)
-        for name in ("gpu_memory_bytes", "gpu_allocated_bytes", "gpu_reserved_bytes"):
-            if sizes := [size for s in samples if (size := getattr(s, name)) is not None]:
-                row[name] = max(sizes)
+            samples, self._samples = self._samples or self._last, []
+        self._last = samples[-1:]
+        row = {}
+        for name in dict.fromkeys(name for sample in samples for name in sample):
+            values = [sample[name] for sample in samples if name in sample]
+            row[name] = round(sum(values) / len(values) if name == "gpu_use" else max(values), 4)
         return row
 
 
@@ -120,41 +109,37 @@ class Advice:
     def __init__(
         self, workers: int, most: Callable[[], int] | None = None, is_cheap: Callable[[], bool] = lambda: False
     ):
-        self.workers = workers
+        self.workers, self._is_cheap = workers, is_cheap
         self._guard = Informing("the advice")
-        self._is_cheap = is_cheap
         self._most = most or (lambda: hardware.cpus_per_process(ranks.local_world()))
-        self._waiting_rows = 0
-        self._first = True
+        self._waiting_rows = -1  # the first row has the start of the workers in it
         self._printed: set[str] = set()
 
     def lines(self, row: dict[str, float]) -> list[str]:
-        """Returns new sentences about a row. The first row has the start of the workers in it and is left out."""
+        """Returns new sentences about a row."""
         with self._guard:
-            return self._lines(row)
+            waits = row.get("data_wait_share", 0.0) > WAIT_LIMIT and self._waiting_rows >= 0
+            self._waiting_rows = self._waiting_rows + 1 if waits else 0
+            sentences = {}
+            if self._waiting_rows >= WAIT_ROWS and "wait" not in self._printed:
+                share = f"{row['data_wait_share']:.0%}"
+                sentences["wait"] = f"Training waits for data {share} of the time. {self._way_out()}"
+            if row.get("ram_share", 0.0) > RAM_LIMIT and "ram" not in self._printed:
+                sentences["ram"] = (
+                    f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. Lower data.num_workers "
+                    f"(now {self.workers}) or data.prefetch_factor, or close other notebooks."
+                )
+            self._printed |= sentences.keys()
+            return [*sentences.values()]
         return []
 
-    def _lines(self, row: dict[str, float]) -> list[str]:
-        waits = row.get("data_wait_share", 0.0) > WAIT_LIMIT and not self._first
-        self._waiting_rows = self._waiting_rows + 1 if waits else 0
-        self._first = False
-        sentences = {}
-        if self._waiting_rows >= WAIT_ROWS:
-            most = self._most()
-            advice = (
-                f"A batch is made faster than a worker hands it over: set data.num_workers to 0 (now {self.workers})."
-                if self.workers and self._is_cheap()
-                else f"Raise data.num_workers from {self.workers} to {most}, the most that this process may have."
-                if self.workers < most
-                else f"It has all the loader workers that the CPUs allow (data.num_workers {self.workers}): raise "
-                "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
-            )
-            sentences["wait"] = f"Training waits for data {row['data_wait_share']:.0%} of the time. {advice}"
-        if row.get("ram_share", 0.0) > RAM_LIMIT:
-            sentences["ram"] = (
-                f"RAM is {row['ram_share']:.0%} full; at 100 % the system kills the run. Lower data.num_workers "
-                f"(now {self.workers}) or data.prefetch_factor, or close other notebooks."
-            )
-        new = [text for name, text in sentences.items() if name not in self._printed]
-        self._printed |= sentences.keys()
-        return new
+    def _way_out(self) -> str:
+        if self.workers and self._is_cheap():
+            now = f"set data.num_workers to 0 (now {self.workers})"
+            return f"A batch is made faster than a worker hands it over: {now}."
+        if self.workers < (most := self._most()):
+            return f"Raise data.num_workers from {self.workers} to {most}, the most that this process may have."
+        return (
+            f"It has all the loader workers that the CPUs allow (data.num_workers {self.workers}): raise "
+            "data.prefetch_factor against stretches of slow samples, or prepare samples beforehand."
+        )

@@ -119,7 +119,6 @@ ELSEWHERE = {
     "checkpoint.frozen": "needs frozen weights: tests/training/test_frozen.py, 'saved each time'",
     "tracking.tensorboard": "writes no result: tests/report/test_tracking.py",
     "tracking.wandb": "writes no result: tests/report/test_tracking.py",
-    "tracking.mlflow": "writes no result: tests/report/test_tracking.py",
     "tracking.online": "writes no result: tests/report/test_tracking.py",
     "tracking.project": "writes no result: tests/report/test_tracking.py",
     "queue.mean_at_least": "judges runs that are completed: tests/launch/test_queue.py",

@@ -5,7 +5,6 @@ import sys
 import pytest
 import torch
 
-from lib.config import profiles
 from lib.machine import memory, platform
 from lib.notebook import panel, widgets
 from tests.conftest import ROOT
@@ -70,23 +69,3 @@ def test_a_training_notebook_without_a_kernel_or_without_a_plan_has_no_button(pl
     assert "At the peak, GiB" in capsys.readouterr().out
     widgets.plan_panel(None, {})
     assert capsys.readouterr().out == ""
-
-
-def test_a_profile_s_button_fills_overrides_which_the_run_then_follows(toy, monkeypatch):
-    made = []
-    monkeypatch.setattr(platform, "in_notebook", lambda: True)
-    monkeypatch.setattr(widgets, "show_live", lambda widget, otherwise: made.append(widget))
-    overrides = {"optimizer.lr": 1e-4}
-    widgets.profile_panel(toy(overrides), overrides)
-    buttons, said = made[0].children
-    buttons.value = "ultra_low"
-    assert overrides == {"optimizer.lr": 1e-4, "memory.profile": "ultra_low"} and "memory.profile" in said.value
-    changed, lines = profiles.apply(toy(overrides), has_gpu=False)
-    assert changed.training.micro_batch == 4 and any("training.micro_batch 0 -> 4" in line for line in lines)
-    buttons.value = "none"
-    assert overrides["memory.profile"] == "" and toy(overrides) == toy({"optimizer.lr": 1e-4})
-
-
-def test_profiles_are_printed_where_there_is_no_live_kernel(toy, capsys):
-    widgets.profile_panel(toy(), {})
-    assert "ultra_low" in capsys.readouterr().out

@@ -153,7 +153,6 @@ def test_figures_are_means_of_all_ranks_whatever_the_row_was_cut_into(worlds, mo
         means[name] = math.fsum(float(value) * size for value, size in given) / sum(size for _, size in given)
     found = figures_of(worlds, monkeypatch)
     assert found == pytest.approx(means, rel=1e-14)
-    assert found == figures_of((1, 1, 1), monkeypatch)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, 1e300, torch.tensor(math.inf), torch.tensor(math.nan)])
@@ -168,16 +167,6 @@ def test_a_figure_that_is_not_finite_stays_what_it_is(value):
     resumed.add({})
     row = resumed.row(8)
     assert row["f"] == pytest.approx(float(value), nan_ok=True) and row["fine"] == 0.5
-
-
-def test_figures_of_a_checkpoint_of_an_earlier_version_go_on():
-    meter = Meter({"steps": 1, "figures": {"f": [1.5, 3], "gone": [None, 3]}}, CPU)
-    logged = {}
-    add_figures(logged, {"f": torch.tensor(2.5)}, 1, ["loss"])
-    meter.log(logged)
-    meter.add({})
-    row = meter.row(8)
-    assert row["f"] == 1.0 and math.isnan(row["gone"])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from lib.report import live
 from lib.report.live import Batch, Live, Watched
 from lib.report.printing import Informing
 from lib.report.progress import Plain
@@ -65,7 +64,7 @@ def updated(shown):
 )
 def test_what_only_informs_ends_no_run_and_says_once_that_it_failed(tmp_path, monkeypatch, capsys, inform):
     monkeypatch.setattr(Plain, "_show", fail)
-    monkeypatch.setattr(live, "display", fail)
+    monkeypatch.setattr(Live, "_display", fail)
     inform(Watched(tmp_path / "metrics.csv", "toy", 3))
     out = capsys.readouterr().out
     assert out.count("does not work: ValueError: it is broken. Training continues.") == 1

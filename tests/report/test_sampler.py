@@ -13,7 +13,7 @@ from lib.report import sampler
 from lib.report.meter import Meter
 from lib.report.metrics import read
 from lib.report.progress import Plain
-from lib.report.sampler import Advice, Sample, Sampler
+from lib.report.sampler import Advice, Sampler
 from lib.task import load_task
 from lib.training import data, loop
 from tests.conftest import VOLATILE_COLUMNS
@@ -30,8 +30,12 @@ def times(number):
     return lambda seconds: next(left, True)
 
 
+def sample(ram, use, memory):
+    return {"ram_share": ram, "gpu_use": use, "gpu_memory_bytes": memory}
+
+
 def test_a_row_has_the_mean_use_and_the_highest_memory_since_the_row_before():
-    readings = iter([Sample(0.3, 0.2, 100), Sample(0.5, 0.4, 300), Sample(0.4, 0.9, 200)])
+    readings = iter([sample(0.3, 0.2, 100), sample(0.5, 0.4, 300), sample(0.4, 0.9, 200)])
     watch = Sampler(lambda: next(readings), wait=times(2))
     with watch:
         watch._thread.join(600)
@@ -42,13 +46,13 @@ def test_a_row_has_the_mean_use_and_the_highest_memory_since_the_row_before():
 
 
 def test_the_first_row_does_not_wait_for_the_first_second():
-    assert Sampler(lambda: Sample(0.25)).row() == {"ram_share": 0.25}
+    assert Sampler(lambda: {"ram_share": 0.25}).row() == {"ram_share": 0.25}
 
 
 def test_without_a_gpu_there_is_ram_alone(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    found = sampler.Probe()()
-    assert 0 < found.ram_share < 1 and found.gpu_use is None and found.gpu_memory_bytes is None
+    sample = sampler.Probe()()
+    assert 0 < sample["ram_share"] < 1 and len(sample) == 1
 
 
 class Nvml(SimpleNamespace):
@@ -82,8 +86,8 @@ def fails(*_):
 
 def test_nvml_is_asked_where_it_answers(monkeypatch):
     with_a_gpu(monkeypatch, nvml())
-    found = sampler.Probe()()
-    assert (found.gpu_use, found.gpu_memory_bytes) == (0.55, 7)
+    sample = sampler.Probe()()
+    assert (sample["gpu_use"], sample["gpu_memory_bytes"]) == (0.55, 7)
 
 
 def test_the_memory_of_this_process_is_that_of_its_own_card(monkeypatch):
@@ -99,23 +103,23 @@ def test_the_memory_of_this_process_is_that_of_its_own_card(monkeypatch):
 
 def test_a_slice_of_a_card_has_memory_and_no_use(monkeypatch):
     with_a_gpu(monkeypatch, nvml(nvmlDeviceGetUtilizationRates=fails))
-    found = sampler.Probe()()
-    assert (found.gpu_use, found.gpu_memory_bytes) == (None, 7)
+    sample = sampler.Probe()()
+    assert "gpu_use" not in sample and sample["gpu_memory_bytes"] == 7
 
 
 def test_torch_answers_where_nvml_does_not_even_when_it_stops_in_the_middle(monkeypatch):
     with_a_gpu(monkeypatch, nvml(nvmlInit=fails))
-    assert sampler.Probe()().gpu_memory_bytes == 70
+    assert sampler.Probe()()["gpu_memory_bytes"] == 70
     answers = iter([SimpleNamespace(used=7, total=10)] * 2)
     with_a_gpu(monkeypatch, nvml(nvmlDeviceGetMemoryInfo=lambda handle: next(answers, None) or fails()))
     probe = sampler.Probe()
-    assert [probe().gpu_memory_bytes for _ in range(3)] == [7, 70, 70]
+    assert [probe()["gpu_memory_bytes"] for _ in range(3)] == [7, 70, 70]
 
 
 def test_a_machine_that_cannot_be_read_costs_columns_and_never_the_run(monkeypatch):
     with_a_gpu(monkeypatch, nvml(nvmlInit=fails))
     monkeypatch.setattr(torch.cuda, "mem_get_info", fails)
-    assert sampler.Probe()().gpu_memory_bytes is None
+    assert "gpu_memory_bytes" not in sampler.Probe()()
     with Sampler(fails, wait=times(3)) as watch:
         watch._thread.join(600)
         assert watch.row() == {}
@@ -186,7 +190,7 @@ def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):
 
 
 def test_a_containers_limit_is_what_ram_and_cpus_are_a_share_of(small_container):
-    assert sampler.Probe()().ram_share == 0.75
+    assert sampler.Probe()() == {"ram_share": 0.75}
     advice = Advice(workers=1)
     (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
     assert "all the loader workers that the CPUs allow" in sentence

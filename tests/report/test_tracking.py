@@ -1,7 +1,8 @@
-"""Rows on their way to TensorBoard, Weights & Biases and MLflow, whose clients are imitated where they are missing."""
+"""Rows on their way to TensorBoard and Weights & Biases, whose clients are imitated."""
 
 import json
 import sys
+import threading
 import types
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 
 from lib import launch
 from lib.config import Tracking
-from lib.report import tracking
+from lib.report import metrics, tracking
 from lib.report.metrics import MetricsLog
 from lib.report.tracking import Tracked
 from lib.training import identity
@@ -22,8 +23,7 @@ KEY = "k3y-that-nobody-may-see"
 
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch):
-    for name in tracking.trackers.KEYS:
-        monkeypatch.setenv(name, "")  # and put back what a test leaves
+    monkeypatch.setenv(tracking.KEY, "")  # and put back what a test leaves
 
 
 @pytest.fixture
@@ -56,44 +56,6 @@ def wandb(monkeypatch):
 
 
 @pytest.fixture
-def mlflow(monkeypatch):
-    """An imitation of mlflow, with one server behind all clients; `calls` are those that change something."""
-    fake, entities = types.ModuleType("mlflow"), types.ModuleType("mlflow.entities")
-    fake.addresses, fake.calls, fake.experiments = [], [], {}
-    entities.Metric = lambda name, value, now, step: (name, value, step)
-    entities.Param = lambda name, value: (name, value)
-
-    class Client:
-        def __init__(self, tracking_uri):
-            fake.addresses.append(tracking_uri)
-
-        def get_experiment_by_name(self, name):
-            return fake.experiments.get(name)
-
-        def create_experiment(self, name, artifacts):
-            fake.experiments[name] = SimpleNamespace(experiment_id="7")
-            return "7"
-
-        def create_run(self, number, run_name):
-            fake.calls.append(("create", number, run_name))
-            return SimpleNamespace(info=SimpleNamespace(run_id="r1"))
-
-        def update_run(self, run, status):
-            fake.calls.append(("update", run, status))
-
-        def log_batch(self, run, metrics=(), params=()):
-            fake.calls += [(run, *metric) for metric in metrics]
-
-        def set_terminated(self, run, status):
-            fake.calls.append(("end", run, status))
-
-    fake.MlflowClient, fake.entities = Client, entities
-    monkeypatch.setitem(sys.modules, "mlflow", fake)
-    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
-    return fake
-
-
-@pytest.fixture
 def board(monkeypatch):
     """An imitation of TensorBoard's writer; gives (folder, name, value, step) of what is written."""
     written = []
@@ -116,27 +78,24 @@ def row(step, split="train", **values):
     return {"step": step, "split": split, **values}
 
 
-def write(folder, rows, step=0):
+def session(folder, rows, is_resumed=False, values=None, **options):
     folder.mkdir(exist_ok=True)
-    with MetricsLog(folder / "metrics.csv", step) as log:
-        for one in rows:
-            log.append(one)
-
-
-def session(folder, is_resumed=False, values=None, **options):
     with Tracked(folder, Tracking(**options), "toy", {"seed": 0}, is_resumed) as tracked:
+        with MetricsLog(folder / "metrics.csv", 0) as log:
+            for one in rows:
+                log.append(one)
         tracked.end(values is not None, values or {})
+    assert not metrics.on_row, "the next run is not sent there"
 
 
-def test_a_run_is_switched_off_unless_a_key_says_so(tmp_path, wandb, mlflow, board):
-    write(tmp_path / "run", [row(1, loss=1.0)])
-    session(tmp_path / "run")
-    assert not (wandb.inits or mlflow.addresses or board) and not (tmp_path / "run" / "tracking").exists()
+def test_a_run_is_switched_off_unless_a_key_says_so(tmp_path, wandb, board):
+    session(tmp_path / "run", [row(1, loss=1.0)])
+    assert not (wandb.inits or board) and not (tmp_path / "run" / "tracking").exists()
 
 
 def test_rows_reach_weights_and_biases_offline_with_the_test_and_no_key(tmp_path, wandb):
-    write(tmp_path / "run", [row(1, loss=2.0, gpu_use=0.5), row(1, "validation", rmse=0.5), row(2, loss=1.0)])
-    session(tmp_path / "run", wandb=True, values={"rmse": 0.25})
+    rows = [row(1, loss=2.0, gpu_use=0.5, stage="one"), row(1, "validation", rmse=0.5), row(2, loss=1.0)]
+    session(tmp_path / "run", rows, wandb=True, values={"rmse": 0.25})
     (init,), (run,) = wandb.inits, wandb.runs
     assert (init["mode"], init["project"], init["name"], init["resume"]) == ("offline", "trainbook", "toy", "allow")
     assert init["settings"].console == "off", "what is printed stays here"
@@ -146,90 +105,64 @@ def test_rows_reach_weights_and_biases_offline_with_the_test_and_no_key(tmp_path
     assert run.summary == {"test/rmse": 0.25} and run.codes == [0]
 
 
-def test_a_later_session_goes_on_in_the_same_run_with_the_rows_that_it_lacks(tmp_path, wandb, mlflow, board):
-    folder, options = tmp_path / "run", {"wandb": True, "mlflow": True, "tensorboard": True}
-    write(folder, [row(1, loss=3.0), row(2, loss=2.0)])
-    session(folder, **options)
-    ids = json.loads((folder / "tracking" / "ids.json").read_text())
-    write(folder, [row(2, loss=2.0), row(3, loss=1.0)], step=1)  # step 2 was trained again
-    session(folder, is_resumed=True, values={}, **options)
-    first, second = wandb.inits
-    assert first["id"] == second["id"] == ids["wandb"]["id"]
+def test_a_later_session_goes_on_in_the_same_run_with_the_rows_that_it_lacks(tmp_path, wandb, board):
+    folder, options = tmp_path / "run", {"wandb": True, "tensorboard": True}
+    session(folder, [row(1, loss=3.0), row(2, loss=2.0)], **options)
+    name = json.loads((folder / "tracking" / "ids.json").read_text())["id"]
+    session(folder, [row(2, loss=2.0), row(3, loss=1.0)], is_resumed=True, values={}, **options)  # 2 is trained again
+    assert [init["id"] for init in wandb.inits] == [name, name]
     assert [step for run in wandb.runs for step, _ in run.rows] == [1, 2, 3]
     assert [run.codes for run in wandb.runs] == [[1], [0]]
-    assert [call for call in mlflow.calls if call[0] == "create"] == [("create", "7", "toy")]
-    assert [call[3] for call in mlflow.calls if call[1] == "train/loss"] == [1, 2, 3]
-    assert [call for call in mlflow.calls if call[0] == "end"] == [("end", "r1", "KILLED"), ("end", "r1", "FINISHED")]
     assert [one[3] for one in board if one[1] == "train/loss"] == [1, 2, 3]
     assert {one[0] for one in board} == {str(folder / "tracking" / "tensorboard")}
 
 
-def test_a_run_that_starts_anew_is_another_run(tmp_path, wandb):
-    write(tmp_path / "run", [row(1, loss=3.0)])
-    session(tmp_path / "run", wandb=True)
-    session(tmp_path / "run", wandb=True)
+@pytest.mark.parametrize("state", ["", "[]", '{"id": 1}', '{"id": "a", "sent": {"train": "x"}}'])
+def test_a_run_that_starts_anew_or_lost_its_id_is_another_run(tmp_path, wandb, state):
+    session(tmp_path / "run", [row(1, loss=3.0)], wandb=True)
+    (tmp_path / "run" / "tracking" / "ids.json").write_text(state)
+    session(tmp_path / "run", [row(1, loss=3.0)], is_resumed=bool(state), wandb=True)
     assert wandb.inits[0]["id"] != wandb.inits[1]["id"] and len(wandb.runs[1].rows) == 1
 
 
-def test_a_tracker_that_fails_costs_a_warning_without_its_key_and_the_next_session_sends_the_rest(
+def test_a_tracker_that_fails_costs_a_warning_without_its_key_and_the_other_one_goes_on(
     tmp_path, wandb, board, capsys, monkeypatch
 ):
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     wandb.fails.append(ConnectionError(f"no route with {KEY}"))
-    write(tmp_path / "run", [row(1, loss=3.0), row(2, loss=2.0)])
-    session(tmp_path / "run", wandb=True, tensorboard=True)
+    session(tmp_path / "run", [row(1, loss=3.0), row(2, loss=2.0)], wandb=True, tensorboard=True)
     out = capsys.readouterr().out
     assert out.count("Warning: wandb does not work: ConnectionError: no route with (WANDB_API_KEY).") == 1
-    assert KEY not in out and len(board) == 3, "the other one goes on"
-    wandb.fails.clear()
-    session(tmp_path / "run", is_resumed=True, wandb=True, tensorboard=True)
-    assert [step for step, _ in wandb.runs[-1].rows] == [1, 2] and len(board) == 4
+    assert KEY not in out and len(board) == 3
     assert KEY not in "".join(path.read_text() for path in (tmp_path / "run").rglob("*.json"))
 
 
 def test_a_package_that_is_missing_is_named_and_training_goes_on(tmp_path, monkeypatch, capsys):
-    for name in ("wandb", "mlflow", "torch.utils.tensorboard"):
+    for name in ("wandb", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, name, None)
-    write(tmp_path / "run", [row(1, loss=3.0)])
-    session(tmp_path / "run", wandb=True, mlflow=True, tensorboard=True)
+    session(tmp_path / "run", [row(1, loss=3.0)], wandb=True, tensorboard=True)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3 and all("its package is missing" in line and "training continues" in line for line in lines)
+    assert len(lines) == 2 and all("its package is missing" in line and "training continues" in line for line in lines)
 
 
 def test_online_takes_the_key_from_kaggles_secrets_and_without_one_says_where_to_put_it(
-    tmp_path, wandb, mlflow, capsys, monkeypatch
+    tmp_path, wandb, capsys, monkeypatch
 ):
-    write(tmp_path / "run", [row(1, loss=3.0)])
-    session(tmp_path / "run", wandb=True, mlflow=True, online=True)
-    out = capsys.readouterr().out
-    assert "needs WANDB_API_KEY: add it under Add-ons > Secrets" in out and "needs MLFLOW_TRACKING_URI" in out
-    assert not wandb.inits and not mlflow.addresses
-
-    known = {"WANDB_API_KEY": KEY, "MLFLOW_TRACKING_URI": "https://mlflow.example"}
+    session(tmp_path / "run", [row(1, loss=3.0)], wandb=True, online=True)
+    assert "needs WANDB_API_KEY: add it under Add-ons > Secrets" in capsys.readouterr().out and not wandb.inits
     secrets = types.ModuleType("kaggle_secrets")
-    secrets.UserSecretsClient = lambda: SimpleNamespace(get_secret=known.__getitem__)
+    secrets.UserSecretsClient = lambda: SimpleNamespace(get_secret={"WANDB_API_KEY": KEY}.__getitem__)
     monkeypatch.setitem(sys.modules, "kaggle_secrets", secrets)
-    session(tmp_path / "run", wandb=True, mlflow=True, online=True)
-    assert wandb.inits[0]["mode"] == "online" and mlflow.addresses == ["https://mlflow.example"]
+    session(tmp_path / "run", [row(1, loss=3.0)], wandb=True, online=True)
+    assert wandb.inits[0]["mode"] == "online"
     assert KEY not in capsys.readouterr().out and KEY not in repr(wandb.inits)
 
 
-def test_mlflow_is_a_database_in_the_runs_folder_and_takes_any_name(tmp_path, mlflow):
-    write(tmp_path / "run", [row(1, "validation", **{"F1 (ää, %)": 0.5})])
-    session(tmp_path / "run", mlflow=True, values={"F1": 0.5})
-    assert mlflow.addresses == [f"sqlite:///{tmp_path / 'run' / 'tracking' / 'mlflow.db'}"]
-    named = [call[1:] for call in mlflow.calls if call[0] == "r1"]
-    assert named == [("validation/F1 _ää_ __", 0.5, 1), ("test/F1", 0.5, 1)]
-
-
 def test_an_end_that_hangs_is_left_behind(tmp_path, wandb, capsys, monkeypatch):
-    import threading
-
     held = threading.Event()
     monkeypatch.setattr(tracking, "END_SECONDS", 0.01)
-    monkeypatch.setattr(Tracked, "_trying", lambda *_: held.wait(60))
-    write(tmp_path / "run", [row(1, loss=3.0)])
-    session(tmp_path / "run", wandb=True)
+    monkeypatch.setattr(tracking.WeightsAndBiases, "end", lambda *_: held.wait(60))
+    session(tmp_path / "run", [row(1, loss=3.0)], wandb=True)
     held.set()
     assert "the trackers have not ended after 0 s and are left behind" in capsys.readouterr().out
 

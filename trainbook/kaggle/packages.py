@@ -14,7 +14,7 @@ from lib.report.findings import Finding
 from lib.task.files import imports
 from trainbook.kaggle import carried, image
 
-_SWITCHED = ("tensorboard", "wandb", "mlflow")  # packages that are imported only where a key of `tracking` is true
+_SWITCHED = ("tensorboard", "wandb")  # packages that are imported only where a key of `tracking` is true
 ADVICE = "The notebook looks there; what is missing it installs where its internet is on (--internet)."
 
 

@@ -366,15 +366,15 @@ def test_addresses_in_code_need_the_internet_and_links_in_sentences_do_not(addre
 
 
 @pytest.mark.parametrize(("config", "expected"), [
-    ("tracking: {mlflow: true, wandb: true}", "has mlflow is not known"),
-    ("tracking: {mlflow: false, tensorboard: true}", "has all 2 packages"),
+    ("tracking: {tensorboard: true, wandb: true}", "has all 3 packages"),
+    ("tracking: {wandb: false, tensorboard: true}", "has all 2 packages"),
     ("task: demo", "has all 1 packages"),
 ])  # fmt: skip
 def test_a_tracker_is_asked_for_where_a_configuration_switches_it_on_and_a_module_that_may_be_absent_never(
     config, expected
 ):
     code = (
-        "import torch\ndef log():\n    from mlflow import MlflowClient\n    import wandb\n"
+        "import torch\ndef log():\n    import tensorboard\n    import wandb\n"
         "with contextlib.suppress(Exception):\n    from kaggle_secrets import UserSecretsClient\n"
     )
     found = packages.check({"cells": [], "metadata": {}}, {"lib/log.py": code, "configs/a.yaml": config})
