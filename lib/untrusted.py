@@ -1,5 +1,6 @@
 """The gate for files that somebody else may have made: bounded, of regular files alone, strictly typed."""
 
+import contextlib
 import errno
 import json
 import os
@@ -14,10 +15,7 @@ from lib.errors import BadInput, printable
 
 Natural = Annotated[int, "not negative"]
 T = TypeVar("T")
-_KINDS = {
-    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link",
-}  # fmt: skip
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFLNK: "a link"}
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _LARGEST = {int: 10**18, float: 10**300}  # in size, of a number
 
@@ -39,10 +37,7 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def size_of(path: Path, links: bool = True) -> int:
-    """Returns the size of a regular file without opening it. Raises OSError for anything else.
-
-    Without `links`, a link counts as something else too.
-    """
+    """Returns the size of a regular file, or of one behind a link, without opening it. Raises OSError otherwise."""
     return _size(path.stat() if links else path.lstat(), path)
 
 
@@ -72,21 +67,17 @@ def objects(content: bytes | str) -> dict[str, Any]:
 
 
 def parse(content: bytes | str | dict[str, Any], kind: type[T]) -> T:
-    """Makes a dataclass of a JSON object; keys that it does not have are left out. Raises BadInput.
-
-    Every value must have its field's type: nothing is converted, numbers are finite, and a bool is no number.
-    """
+    """Makes a dataclass of a JSON object, without unknown keys; converts nothing. Raises BadInput for another type."""
     values = content if isinstance(content, dict) else objects(content)
     return _value(values, kind, "it")
 
 
 def fits(value: object, kind: Any) -> bool:
     """Returns whether a value of JSON has a type, as `parse` checks it."""
-    try:
+    with contextlib.suppress(BadInput):
         _value(value, kind, "")
-    except BadInput:
-        return False
-    return True
+        return True
+    return False
 
 
 def _value(value: Any, kind: Any, where: str) -> Any:
@@ -99,12 +90,7 @@ def _value(value: Any, kind: Any, where: str) -> Any:
     if origin in (Union, UnionType) and any(fits(value, choice) for choice in inner):
         return value
     if is_dataclass(kind) and isinstance(value, dict):
-        hints = get_type_hints(kind, include_extras=True)
-        if lacking := [
-            f.name for f in fields(kind) if f.name not in value and f.default is f.default_factory is MISSING
-        ]:
-            raise BadInput(f"{where} has no {lacking[0]}")
-        return kind(**{f.name: _value(value[f.name], hints[f.name], f.name) for f in fields(kind) if f.name in value})
+        return _object(value, kind, where)
     if origin is list and isinstance(value, list):
         return [_value(item, inner[0], where) for item in value]
     if origin is dict and isinstance(value, dict):
@@ -117,6 +103,14 @@ def _value(value: Any, kind: Any, where: str) -> Any:
     if value is None and kind in (None, type(None)):
         return value
     raise BadInput(f"{where} is {shown(value)}")
+
+
+def _object(value: dict[str, Any], kind: Any, where: str) -> Any:
+    hints = get_type_hints(kind, include_extras=True)
+    for entry in fields(kind):
+        if entry.name not in value and entry.default is entry.default_factory is MISSING:
+            raise BadInput(f"{where} has no {entry.name}")
+    return kind(**{key: _value(value[key], hint, key) for key, hint in hints.items() if key in value})
 
 
 def shown(value: object) -> str:

@@ -40,18 +40,6 @@ def run(archive: Path, source: Path, out: Path, **options: Any) -> str:
     return f"{len(predictions)} predictions of {len(models)} models together are in {out}."
 
 
-def solution(archive: Path, folder: Path, **options: Any) -> str:
-    """Writes a program that predicts by itself with the models of an archive; returns what to print.
-
-    The options are those of `load_members`. Raises BadInput.
-    """
-    with _loaded(archive, **options) as (task, models):
-        disk.check_writable(folder)
-        task.solution(models, folder)
-    files = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_file()))
-    return f"A program with the weights of {len(models)} models is in {folder}: {files}."
-
-
 def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[nn.Module]]:
     """Returns the task and the best models of outputs.tar.gz, of a run's folder, or of a folder of runs.
 
