@@ -33,9 +33,6 @@ class Target:
     card: Card
     set_aside: int = CONTEXT_BYTES  # bytes of it that are not for tensors
     assumed: tuple[str, ...] = ()  # sentences on figures that were not given
-    slower: float = 1.0  # than forecast, as measured
-    larger: float = 1.0  # the peak than predicted, as measured
-    measured: str = ""  # a sentence on both
 
     @property
     def usable_bytes(self) -> int:
@@ -45,7 +42,7 @@ class Target:
     @property
     def limit_bytes(self) -> int:
         """The most bytes that a plan may allocate at its peak."""
-        return int(FITS * self.usable_bytes / self.larger)
+        return int(FITS * self.usable_bytes)
 
     @property
     def cublas_workspace(self) -> int:

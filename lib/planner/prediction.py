@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from lib.machine.memory import GIB
 from lib.planner.card import CONTEXT_BYTES, FITS
-from lib.planner.log import Alive, Layer, Timeline
+from lib.planner.log import Alive, Layer
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class Prediction:
     unseen: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     alive: tuple[Alive, ...] = field(default=(), compare=False)  # at the peak, the largest groups first
-    timeline: Timeline | None = None  # of the step with the peak
     # The same where cuDNN sets aside all that it may for convolutions; 0 without any
     most_peak_bytes: int = 0
     most_reserved_bytes: int = 0

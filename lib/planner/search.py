@@ -4,7 +4,6 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,8 +86,6 @@ class Plan:
     share: float = 1.0  # of the training samples that an epoch has
     evaluation: Evaluation | None = None  # of a size of its own
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
-    slower: float = 1.0  # what times were multiplied by, as measured on this card before
-    measured: str = ""  # a sentence on that
     host: Host | None = None  # the machine's own memory
 
     @property
@@ -115,7 +112,7 @@ class Plan:
         """Returns all of it for a program; layers, and who is alive at the peak, of the chosen option alone."""
         values = dataclasses.asdict(self)
         for option in values["options"]:
-            for name in ("layers", "alive", "timeline"):
+            for name in ("layers", "alive"):
                 del option["prediction"][name]
         return values | {"overrides": self.overrides}
 
@@ -128,7 +125,8 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     even one sample fits, with the cards that would hold it, and where the cards do not divide the slots; NotTraceable
     with `training.fully_shard`.
     """
-    search, changed = _begun(config, target, count, samples)
+    config, changed = _configured(config, samples)
+    search = _dealt(config, target, count)
     config, target = search.config, search.target
     options = list(search.options())
     fitting = [option for option in options if option.fits]
@@ -155,17 +153,8 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         share=data.share(config.data.subset_ratio),
         evaluation=search.evaluation(chosen),
         changed=tuple(changed),
-        slower=target.slower,
-        measured=target.measured,
         host=host.of_run(search.task, config, search.count),
     )
-
-
-def write_snapshot(config: Config, target: Target, count: int, option: Option, path: Path) -> Path:
-    """Traces an option of a plan again and writes its log for pytorch.org/memory_viz; returns `path`."""
-    search, _ = _begun(config, target, count, 0)
-    search.trace(option.micro_batch, option.recomputed, path)
-    return path
 
 
 def as_configured(config: Config, target: Target, count: int = 1) -> Option:
@@ -173,18 +162,6 @@ def as_configured(config: Config, target: Target, count: int = 1) -> Option:
     config = with_slots(_configured(config, 0)[0], count)
     search = _Search(find_task(config.task)(config), config, target, count)
     return search._option(micro_batch_of(config.training), search.least)
-
-
-def _begun(config: Config, target: Target, count: int, samples: int) -> tuple["_Search", list[str]]:
-    """Returns a search that has not traced anything, and a line for each change of the configuration."""
-    config, changed = _configured(config, samples)
-    in_session = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
-    config = with_slots(config, count or in_session)
-    count = _card_count(config, count, in_session)
-    libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
-    target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
-    check_room(target)
-    return _Search(find_task(config.task)(config), config, target, count), changed
 
 
 def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
@@ -196,8 +173,10 @@ def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
     return config, changed
 
 
-def _card_count(config: Config, count: int, in_session: int) -> int:
-    """Returns the number of cards: `count`, or both of a Kaggle session's T4s; never more than there are slots."""
+def _dealt(config: Config, target: Target, count: int) -> "_Search":
+    """Returns a search for `count` cards, or both of a Kaggle session's T4s; never more than there are slots."""
+    in_session = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
+    config = with_slots(config, count or in_session)
     slots = config.training.micro_batch_slots
     if count < 0:
         raise BadInput(f"A run cannot be planned for {count} cards. Give 1 or more, or 0 for as many as a session has.")
@@ -206,7 +185,11 @@ def _card_count(config: Config, count: int, in_session: int) -> int:
             f"{count} cards were chosen, and training.micro_batch_slots is {slots}. Each card takes whole slots: "
             "give a number of slots that is a multiple of the cards."
         )
-    return count or math.gcd(slots, in_session)
+    count = count or math.gcd(slots, in_session)
+    libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
+    target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
+    check_room(target)
+    return _Search(find_task(config.task)(config), config, target, count)
 
 
 class _Search:
@@ -275,22 +258,20 @@ class _Search:
 
     def predict(self, micro_batch: int, recomputed: int) -> Prediction:
         if (micro_batch, recomputed) not in self._traced:
-            self._traced[micro_batch, recomputed] = self.trace(micro_batch, recomputed)
+            config, passes = self._configured(micro_batch, recomputed), self._passes(micro_batch)
+            traced = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
+            self._traced[micro_batch, recomputed] = traced
         return self._traced[micro_batch, recomputed]
 
-    def trace(self, micro_batch: int, recomputed: int, snapshot: Path | None = None) -> Prediction:
+    def _configured(self, micro_batch: int, recomputed: int) -> Config:
         changed = {"training.gradient_checkpointing": recomputed, "training.micro_batch": micro_batch}
-        config, passes = with_changes(self.config, changed), self._passes(micro_batch)
-        return predict_task(self.task, config, self.target, micro_batch, passes, self.count, snapshot)
+        return with_changes(self.config, changed)
 
     def evaluation(self, option: Option) -> Evaluation | None:
         """Returns what an evaluation of a size of its own takes between the steps of an option."""
         if not (size := self.config.data.evaluation_batch):
             return None
-        changed = {
-            "training.gradient_checkpointing": option.recomputed, "training.micro_batch": option.micro_batch,
-        }  # fmt: skip
-        config = with_changes(self.config, changed)
+        config = self._configured(option.micro_batch, option.recomputed)
         whole, fits = predict_evaluation(self.task, config, self.target, size, option.micro_batch)
         fitting = size
         while not fits and fitting > self.task.together:
@@ -306,7 +287,7 @@ class _Search:
         passes = self._passes(micro_batch)
         reduced = self._reduction_seconds(prediction.parameters)
         computing = passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced
-        low, high = (self.target.slower * computing).tolist()
+        low, high = computing.tolist()
         flops = self._plain_flops(prediction, micro_batch)
         compute = prediction.pass_flops / flops if flops else 1.0
         return Option(micro_batch, passes, recomputed, prediction, compute, (low, high))

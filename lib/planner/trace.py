@@ -27,7 +27,6 @@ from lib.planner.log import CATEGORIES
 from lib.planner.plain import META, PASSES, STEPS
 from lib.planner.prediction import Prediction
 from lib.planner.quantised import as_loaded
-from lib.planner.snapshot import write as write_snapshot
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
 from lib.training.data import to_device
@@ -55,7 +54,6 @@ def predict(
     keeps_outputs: bool = False,
     zeroes_after_forward: bool = False,
     cards: int = 1,
-    snapshot: str | Path | None = None,
 ) -> Prediction:
     """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
 
@@ -65,9 +63,8 @@ def predict(
     `step` returns may be the loss, a tuple that begins with it, or have a `loss`. `keeps_outputs`: the loop holds what
     a step returned until the next one is computed, as a plain loop without `del` does. `zeroes_after_forward`: it calls
     zero_grad between forward and backward pass, as Lightning does. `cards`: how many train together by
-    DistributedDataParallel, of which one is followed; give the plain model. `snapshot`: a file to write for
-    pytorch.org/memory_viz. Raises what `step` raises; BadInput for an unknown card and values that cannot be;
-    NotTraceable for what depends on values, and for more than one card.
+    DistributedDataParallel, of which one is followed; give the plain model. Raises what `step` raises; BadInput for an
+    unknown card and values that cannot be; NotTraceable for what depends on values, and for more than one card.
     """
     target = find_card(card)
     computed_in = plain.checked(target, precision, accumulation, clip_norm, cards)
@@ -82,13 +79,12 @@ def predict(
         with tracker:
             plain.run(tracker, net, step, chosen, loop)
     said = [*_of_model(net, loop.precision, semantics), *(_OF_CARDS if cards > 1 else [])]
-    return _result(tracker, semantics, loop.passes, said, snapshot)
+    return _result(tracker, semantics, loop.passes, said)
 
 
 def predict_inference(
-    model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32",
-    snapshot: str | Path | None = None,
-) -> Prediction:  # fmt: skip
+    model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32"
+) -> Prediction:
     """Predicts the peak of forward passes without gradients: `step` makes a batch on "cuda" and calls the model.
 
     The model is put in eval(). What `step` returns is held to its end, as are caches of keys and values in it. Raises
@@ -105,7 +101,7 @@ def predict_inference(
             result = step(net)
             tracker.at("after forward")
             del result
-    return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics), snapshot)
+    return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
 
 
 @contextlib.contextmanager
@@ -131,12 +127,11 @@ def _of_model(net: nn.Module, precision: Precision, semantics: CudaSemantics) ->
 
 
 def predict_task(
-    task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int, snapshot: Path | None = None
+    task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int
 ) -> Prediction:
     """Predicts the peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch` samples.
 
-    `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients; `snapshot`: as of `predict`.
-    Reads no data.
+    `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.
     """
     traced = min(passes, PASSES)
     with seeded():
@@ -149,7 +144,7 @@ def predict_task(
         unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
     if config.training.compile:
         semantics.compiled["torch.compile"] += 1
-    return _result(tracker, semantics, traced, unseen, snapshot)
+    return _result(tracker, semantics, traced, unseen)
 
 
 def predict_evaluation(task: Task, config: Config, target: Target, size: int, micro_batch: int) -> tuple[int, bool]:
@@ -320,12 +315,8 @@ def _is_ours(file: str) -> bool:
     return Path(file).parent == Path(__file__).parent
 
 
-def _result(
-    tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str], snapshot: str | Path | None
-) -> Prediction:
-    """Returns what a trace says; writes its log to `snapshot` where that is a file."""
-    if snapshot:
-        write_snapshot(tracker.log, Path(snapshot))
+def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str]) -> Prediction:
+    """Returns what a trace says."""
     context = f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them."
     by_category, by_module = tracker.log.at_peak()
     moments = {name: cost for name, (_, cost) in tracker.moments.items()}
@@ -352,7 +343,6 @@ def _result(
         unseen=(*_not_seen(tracker, semantics), context, *libraries, *target.assumed),
         layers=tracker.log.layers(),
         alive=tracker.log.largest_at_peak(),
-        timeline=tracker.log.timeline(),
         most_peak_bytes=max(peak, most.peak_allocated) if most else 0,
         most_reserved_bytes=max(tracker.allocator.peak_reserved, most.peak_reserved) if most else 0,
         fits_at_most=not most or (not most.overflowed and most.peak_allocated <= target.limit_bytes),
@@ -365,7 +355,7 @@ def _not_seen(tracker: Tracker, semantics: CudaSemantics) -> list[str]:
         f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
         for name, times in sorted(tracker.bounded.items())
     ]
-    bounds += tracker.watch.sentences() + semantics.offloaded.sentences()
+    bounds += tracker.watch.sentences()
     if semantics.compiled.total():
         bounds.append("what torch.compile saves or adds: the step was traced without it.")
     if semantics.recurrent:

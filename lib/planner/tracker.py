@@ -38,7 +38,7 @@ class Tracker(TorchDispatchMode):
         super().__init__()
         self.target, self.device = target, device
         self.log = Log()
-        self.allocator = Allocator(capacity, on_segment=self._note_segment)
+        self.allocator = Allocator(capacity)
         self.bounded: Counter[str] = Counter()
         self.watch = Watch()
         self.tries_algorithms = False  # cuDNN, as training.cudnn_benchmark asks
@@ -93,7 +93,7 @@ class Tracker(TorchDispatchMode):
     def at(self, moment: str) -> None:
         """Records the bytes allocated now under the name of this moment; a later one of the name replaces it."""
         self.moments[moment] = (self.allocator.allocated, self.cost.copy())
-        self.log.mark(moment)
+        self.log.marks[moment] = len(self.log.events)
         self.watch.begin()
 
     def hold(self, size: int, category: str, what: str) -> None:
@@ -120,19 +120,15 @@ class Tracker(TorchDispatchMode):
         self, size: int, category: str, module: str = "", line: tuple[str, int, str] | None = None, what: str = ""
     ) -> Storage:
         block = self.allocator.allocate(int(size))
-        place = (block.size, block.address) if block else (0, 0)
-        entry = Storage(place[0], category, module, block, place[1], line, what)
-        self.log.add("alloc", entry, self.allocator.reserved)
+        entry = Storage(block.size if block else 0, category, module, block, line, what)
+        self.log.events.append(("alloc", entry))
         if self.allocator.allocated > self._peak:
             self._peak, self.log.peak = self.allocator.allocated, len(self.log.events)
         return entry
 
     def _drop(self, entry: Storage) -> None:
         self.allocator.release(entry.block)
-        self.log.add("free", entry, self.allocator.reserved)
-
-    def _note_segment(self, action: str, address: int, size: int) -> None:
-        self.log.add(action, (address, size), self.allocator.reserved)
+        self.log.events.append(("free", entry))
 
     def _mark(self, tensor: Tensor, category: str, module: str, what: str) -> None:
         if entry := self._live.get(tensor.untyped_storage()._cdata):
@@ -183,7 +179,7 @@ class Tracker(TorchDispatchMode):
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out, name, module, line)
         if self.device == "meta" and (most := self._workspace(name, args, out)):
-            self.log.add("workspace", most, self.allocator.reserved)
+            self.log.events.append(("workspace", most))
         for entry in temporaries:
             self._drop(entry)
         self.cost += cost
