@@ -420,7 +420,7 @@ def test_a_plan_with_a_key_that_is_not_there_is_ignored_and_the_person_s_own_mis
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "plan-graphmer.json").write_text('{"workload.root": 3}')
     assert notebook.configure("graphmer", ROOT, PARAMETERS) == load_config(GRAPHMER)
-    assert "is ignored: workload.root" in capsys.readouterr().out
+    assert "is ignored: override workload.root" in capsys.readouterr().out
     with pytest.raises(BadInput, match="workload.rots"):
         notebook.configure("graphmer", ROOT, {**PARAMETERS, "OVERRIDES": {"workload.rots": 3}})
 
