@@ -97,8 +97,6 @@ class CudaSemantics(TorchFunctionMode):
         finally:
             self._running.pop()
 
-    # --- autocast -----------------------------------------------------------------------------------------------------
-
     def _autocast(self) -> torch.dtype | None:
         enabled = torch.is_autocast_enabled("cuda")
         if self._was_autocast and not enabled:
@@ -135,8 +133,6 @@ class CudaSemantics(TorchFunctionMode):
                 args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, torch.float32), (args, kwargs))
         return func(*args, **kwargs)
 
-    # --- attention ----------------------------------------------------------------------------------------------------
-
     def _attention(
         self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
     ) -> Tensor:
@@ -152,9 +148,6 @@ class CudaSemantics(TorchFunctionMode):
         kernel = attention_kernel(self.target.card.capability, query, value, attn_mask)
         self.attention[kernel] += 1
         return attend(kernel, query, key, value, attn_mask, dropout_p, is_causal, scale)
-
-
-# --- small parts ----------------------------------------------------------------------------------------------------
 
 
 def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:

@@ -17,9 +17,6 @@ QUOTA_HOURS = float(FACTS["kaggle_gpu_quota_hours"].value)
 _RUN_MINUTES = float(FACTS["kaggle_run_minutes"].value)
 _ALIVE = 12  # rows
 _SMALL = 0.005  # of all; layers below it are one row
-# The loader alone with the toy of the tests, batches of 8, on two 2.8 GHz Xeon cores that were busy with other work too
-# (2026-11, tests/bench/bench_loader.py): 90 to 180 through one worker or two, 600 to 1,300 in the training process.
-_LOADER_DECIDES, _LOADER_RATES = 200, "90 to 1,300"  # steps a second
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the newer name and the older one
 Rows = list[list[str]]  # the first one is the head
 
@@ -76,7 +73,7 @@ def of_plan(plan: Plan) -> str:
 
 
 def notices(plan: Plan) -> list[str]:
-    """Returns sentences beside the figures: evaluation, host memory, the length in epochs, the loader."""
+    """Returns sentences beside the figures: evaluation, host memory, the length in epochs."""
     sentences = [*at_most(plan.chosen.prediction), *([of_evaluation(plan)] if plan.evaluation else [])]
     sentences += [plan.host.sentence()] if plan.host else []
     if any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _ALLOCATOR):
@@ -91,12 +88,6 @@ def notices(plan: Plan) -> list[str]:
             f"The length is {plan.epochs:g} epochs, and a plan reads no data: for each 1,000 training samples they "
             f"are {steps:,} steps and take {duration(plan.seconds(steps))} ({share} of a week). `lib plan --samples N` "
             "gives the whole; training prints the number of samples."
-        )
-    if 1 / plan.chosen.expected_seconds > _LOADER_DECIDES:
-        sentences.append(
-            f"Above some {_LOADER_DECIDES} steps a second the loader decides, not the card: on two busy CPUs "
-            f"it hands over {_LOADER_RATES} batches a second of a few numbers, and samples that are read and "
-            "decoded come more slowly."
         )
     week = f"A week's {QUOTA_HOURS:.0f} GPU hours give about {computed(_steps_a_week(plan))} steps. "
     return [

@@ -8,7 +8,6 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,12 @@ import torch
 from torch import nn
 
 from lib.config import Config
-from lib.errors import BadInput
 from lib.planner import kernels, plain
 from lib.planner.allocator import MIB
 from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, check_room, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.driver import check_model
-from lib.planner.limits import NotTraceable
+from lib.planner.limits import NotTraceable, is_users
 from lib.planner.log import CATEGORIES
 from lib.planner.plain import META, PASSES, STEPS
 from lib.planner.prediction import Prediction
@@ -71,15 +69,15 @@ def predict(
     loop = plain.Loop(computed_in, accumulation, clip_norm, keeps_outputs, zeroes_after_forward, cards)
     target = replace(target, set_aside=target.set_aside + NCCL_BYTES * (cards > 1))
     plain.check_functions(model, step)
-    with _OwnTraceback(), _users_model(model, target) as (net, tracker, semantics):
+    with _traceable(), _users_model(model, target) as (net, tracker, semantics):
         chosen = plain.optimizers((optimizer or torch.optim.AdamW)(list(net.parameters())))
         for each in chosen:
             _force_foreach(each)
         tracker.adopt(net)
         with tracker:
             plain.run(tracker, net, step, chosen, loop)
-    said = [*_of_model(net, loop.precision, semantics), *(_OF_CARDS if cards > 1 else [])]
-    return _result(tracker, semantics, loop.passes, said)
+    sentences = [*_of_model(net, loop.precision, semantics), *(_OF_CARDS if cards > 1 else [])]
+    return _result(tracker, semantics, loop.passes, sentences)
 
 
 def predict_inference(
@@ -93,7 +91,7 @@ def predict_inference(
     target = find_card(card)
     computed_in = plain.checked(target, precision, 1, 0)
     plain.check_functions(model, step)
-    with _OwnTraceback(), _users_model(model, target) as (net, tracker, semantics):
+    with _traceable(), _users_model(model, target) as (net, tracker, semantics):
         tracker.adopt(net.eval().requires_grad_(False))
         with tracker, torch.no_grad(), autocast(computed_in, META), tracker.users_code():
             tracker.at("after load")
@@ -116,14 +114,11 @@ def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tup
 
 
 def _of_model(net: nn.Module, precision: Precision, semantics: CudaSemantics) -> list[str]:
-    """Returns sentences on what a person may not expect: a model that stands in eval(), bf16 without units."""
-    said = []
-    if not net.training:
-        said.append("the model was made in eval(), and stays so: without dropout, with fixed batch statistics.")
+    """Returns sentences on a model in eval(), and on bf16 without units."""
     card = semantics.target.card
-    if precision == "bf16" and card.bf16_tflops is None:
-        said.append(f"how slow bf16 is: {card.name} has no units for it. fp16 is what it is fast in.")
-    return said
+    fixed = "the model was made in eval(), and stays so: without dropout, with fixed batch statistics."
+    slow = f"how slow bf16 is: {card.name} has no units for it. fp16 is what it is fast in."
+    return [fixed] * (not net.training) + [slow] * (precision == "bf16" and card.bf16_tflops is None)
 
 
 def predict_task(
@@ -176,7 +171,7 @@ def _followed(
     on_meta = copy.copy(task)
     on_meta.model = lambda: as_loaded(tied(task.model()))
     allowed = _tf32_as_trained(precision, target)
-    with put_back(), allowed, simulated_cuda(target, tracker.allocator) as semantics, _OwnTraceback():
+    with put_back(), allowed, simulated_cuda(target, tracker.allocator) as semantics, _traceable():
         with META:
             state = new_state(on_meta, config, META, precision)
         state.micro_batch = micro_batch
@@ -281,38 +276,20 @@ def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
             group["foreach"] = True
 
 
-class _OwnTraceback(contextlib.AbstractContextManager):
-    """Removes the tracer's frames from the traceback of what a step raises."""
-
-    def __exit__(self, kind: Any, error: BaseException | None, tb: types.TracebackType | None) -> None:
-        if isinstance(error, NotImplementedError) and "meta" in str(error).lower():
-            raise NotTraceable(_not_traceable(error)) from error
-        if error is not None and not isinstance(error, BadInput):
-            raise error.with_traceback(_users_frames(tb))
-
-
-def _not_traceable(error: Exception) -> str:
-    torchs = Path(torch.__file__).parent
-    frames = traceback.extract_tb(error.__traceback__)
-    where = [f for f in frames if not _is_ours(f.filename) and torchs not in Path(f.filename).parents]
-    line = f" ({where[-1].filename}, line {where[-1].lineno})" if where else ""
-    return (
-        f"The step uses an operator whose shape cannot be traced without values{line}: {str(error).splitlines()[0]} "
-        "Remove it from the predicted step, or replace it by one with a fixed shape."
-    )
-
-
-def _users_frames(tb: types.TracebackType | None) -> types.TracebackType | None:
-    if tb is None:
-        return None
-    rest = _users_frames(tb.tb_next)
-    if _is_ours(tb.tb_frame.f_code.co_filename):
-        return rest
-    return types.TracebackType(rest, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
-
-
-def _is_ours(file: str) -> bool:
-    return Path(file).parent == Path(__file__).parent
+@contextlib.contextmanager
+def _traceable() -> Iterator[None]:
+    """Raises NotTraceable, with the line, for an operator without a rule for shapes."""
+    try:
+        yield
+    except NotImplementedError as error:
+        if "meta" not in str(error).lower():
+            raise
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
+        line = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        raise NotTraceable(
+            f"The step uses an operator whose shape cannot be traced without values{line}: {str(error).splitlines()[0]}"
+            " Remove it from the predicted step, or replace it by one with a fixed shape."
+        ) from error
 
 
 def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str]) -> Prediction:

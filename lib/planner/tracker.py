@@ -54,8 +54,6 @@ class Tracker(TorchDispatchMode):
         self._handles: set[bool] = set()
         self._shapes = Shapes(self._cost_of)
 
-    # --- what is followed -----------------------------------------------------------------------------------------
-
     def adopt(self, model: nn.Module) -> None:
         """Allocates parameters and buffers, labels modules, and marks gradients when they are made."""
         for name, parameter in model.named_parameters():
@@ -74,7 +72,7 @@ class Tracker(TorchDispatchMode):
         for name, child in model.named_modules():
             if name:
                 child.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
-                child.register_forward_hook(lambda *_: self._leave(), always_call=True)
+                child.register_forward_hook(lambda *_: self._modules.pop() and None, always_call=True)
 
     def adopt_optimizer(self, optimizer: Any) -> None:
         """Marks an optimizer's states as such, each with its parameter's module."""
@@ -134,9 +132,6 @@ class Tracker(TorchDispatchMode):
         if entry := self._live.get(tensor.untyped_storage()._cdata):
             entry.category, entry.module, entry.what = category, module or entry.module, what or entry.what
 
-    def _leave(self) -> None:
-        self._modules.pop()
-
     @contextlib.contextmanager
     def users_code(self) -> Iterator[None]:
         """Notes each Python value that is read from a tensor inside: the prediction depends on it."""
@@ -145,8 +140,6 @@ class Tracker(TorchDispatchMode):
             yield
         finally:
             self.in_users_code = False
-
-    # --- one operator ---------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         with torch._C.DisableTorchFunction():  # shapes on `meta` are computed by Python functions of torch, ten a call
@@ -178,7 +171,8 @@ class Tracker(TorchDispatchMode):
             cost = self._cost_of(func, args, kwargs, out)
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out, name, module, line)
-        if self.device == "meta" and (most := self._workspace(name, args, out)):
+        tries = self.tries_algorithms or torch.backends.cudnn.benchmark
+        if self.device == "meta" and (most := kernels.workspace(name, args, out, tries)):
             self.log.events.append(("workspace", most))
         for entry in temporaries:
             self._drop(entry)
@@ -209,9 +203,6 @@ class Tracker(TorchDispatchMode):
     def _cost_of(self, func: Any, args: tuple, kwargs: dict, out: Any) -> np.ndarray:
         return kernels.cost(func, args, kwargs, out, self.target)
 
-    def _workspace(self, name: str, args: tuple, out: Any) -> int:
-        return kernels.workspace(name, args, out, self.tries_algorithms or torch.backends.cudnn.benchmark)
-
     def _workspaces(self, name: str, args: tuple) -> list[int]:
         """Returns the bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own."""
         if not (args and isinstance(args[0], Tensor) and args[0].device.type == self.device == "meta"):
@@ -223,8 +214,6 @@ class Tracker(TorchDispatchMode):
                 self._take(self.target.cublas_workspace, "workspace", what="cuBLAS")
             return []
         return kernels.temporaries(name, args, self.target)
-
-    # --- values -----------------------------------------------------------------------------------------------------
 
     def _value(self, tensor: Tensor) -> Any:
         """Returns what `.item()` gives: the true value where it is known, else False or 1.
