@@ -71,8 +71,7 @@ def _add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
     plan.add_argument("--samples", type=int, default=0, metavar="N", help="training samples, for a length in epochs")
     plan.add_argument("--layers", action="store_true", help="what each layer takes, and who is alive at the peak")
-    plan.add_argument("--picture", default="", metavar="FILE", help="draw memory over a step, and by layer, as a PNG")
-    plan.add_argument("--snapshot", default="", metavar="FILE", help="write the step for pytorch.org/memory_viz")
+    plan.add_argument("--page", default="", metavar="FILE", help="write the plans as a page of HTML, with a picture")
     plan.add_argument("--json", action="store_true", help="print everything as JSON")
     plan.set_defaults(run=_plan)
 
@@ -140,24 +139,12 @@ def _plan(options: argparse.Namespace) -> int:
             print("\n\n" + planner.of_plans(plans))
         for plan in plans if options.layers else []:
             print(f"\n\n{plan.run} on {plan.card}:\n{planner.of_layers(plan.chosen.prediction)}")
-    _write_plan(options, configs, cards, plans)
+    if options.page:
+        from lib.planner import html
+
+        disk.write_text(Path(options.page), f"<!doctype html><meta charset=utf-8>{''.join(map(html.of_plan, plans))}")
+        print(f"Wrote {options.page}.", file=sys.stderr)
     return 0
-
-
-def _write_plan(options: argparse.Namespace, configs: list[Any], cards: list[Any], plans: list[Any]) -> None:
-    """Writes the picture and the snapshot that were asked for. Raises BadInput where there are several plans."""
-    if (options.picture or options.snapshot) and len(plans) > 1:
-        raise BadInput(f"--picture and --snapshot write one plan each, and these are {len(plans)}. Give one --gpu.")
-    if options.picture:
-        from lib.planner import drawing
-
-        drawing.draw(plans[0].chosen.prediction, Path(options.picture), f"{plans[0].run} on {plans[0].card}")
-    if options.snapshot:
-        from lib.planner import search
-
-        search.write_snapshot(configs[0], cards[0], options.gpus, plans[0].chosen, Path(options.snapshot))
-    for name in filter(None, (options.picture, options.snapshot)):
-        print(f"Wrote {name}.", file=sys.stderr)
 
 
 def _fits(options: argparse.Namespace) -> int:

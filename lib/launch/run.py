@@ -12,7 +12,7 @@ from lib.errors import TrainingFailed
 from lib.launch import folders, kept, torchrun
 from lib.machine import hardware, memory, platform
 from lib.machine.memory import GIB
-from lib.planner import Plan, measured, process
+from lib.planner import Plan, process
 from lib.planner.card import card_of_gpu
 from lib.planner.limits import NotTraceable
 from lib.planner.search import Option
@@ -109,7 +109,7 @@ def apply_plan(config: Config, count: int) -> tuple[Config, Plan | None, list[st
         return config, None, []
     try:
         card = card_of_gpu(ranks.cards(config.device)[0])
-        plan = process.plan(config, measured.corrected(card, config), count)
+        plan = process.plan(config, card, count)
     except NotTraceable as error:
         return config, None, [f"{error} {_UNPLANNED}"]
     except TrainingFailed as error:

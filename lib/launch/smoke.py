@@ -9,7 +9,7 @@ from lib.launch import torchrun
 from lib.launch.run import Run
 from lib.machine import memory
 from lib.machine.memory import GIB
-from lib.planner import FITS, measured
+from lib.planner import FITS
 from lib.report.progress import choose_progress
 from lib.text import aligned, duration
 from lib.training import checks, loop
@@ -20,9 +20,9 @@ from lib.training.session import start_session
 def test(run: Run) -> str:
     """Trains `training.smoke_steps` in a folder that is thrown away; returns memory after each phase, and speed.
 
-    On a GPU the prediction stands beside what was measured, and both are kept for the next plan of that card. Raises
-    BadInput before that for a task that breaks its contract, and TrainingFailed where the peak is above 92 % of the
-    card: a longer batch or the evaluation would run out of memory hours later.
+    On a GPU the prediction stands beside what was measured. Raises BadInput before that for a task that breaks its
+    contract, and TrainingFailed where the peak is above 92 % of the card: a longer batch or the evaluation would run
+    out of memory hours later.
     """
     for doubt in checks.require(run.task, run.config):
         print(f"Warning: {doubt.value}", flush=True)
@@ -37,10 +37,6 @@ def test(run: Run) -> str:
             f"batch of {run.config.training.effective_batch} stays), or recompute more layers "
             "(training.gradient_checkpointing)."
         )
-    if card and run.plan and run.predicted:
-        speed = outcome.steps_per_second * torchrun.processes(run.config)
-        new = measured.measured(run.config, run.plan, run.predicted, speed, outcome.peak_bytes)
-        measured.keep(run.plan.card, new)
     return f"{_memory_table(run, outcome)}\n{_speed_line(run, outcome)}"
 
 

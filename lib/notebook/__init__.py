@@ -119,11 +119,11 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
     saved = file.find(platform.output_dir(config), path.stem, config, find_task(config.task).dials)
     if saved is None:
         return path, overrides
-    for key, value in saved.overrides.items():
+    file_name, planned = saved
+    for key, value in planned.items():
         but = ", but it is overridden" if key in overrides else ""
-        made_for = f"{saved.cards} x {printable(saved.card, most=60)} ({printable(saved.path)})"
-        print(f"Plan for {made_for}: {printable(key)} = {value!r}{but}")
-    return path, {**saved.overrides, **overrides}
+        print(f"Plan {printable(file_name)}: {printable(key)} = {value!r}{but}")
+    return path, {**planned, **overrides}
 
 
 def default_config(workload: str, has_gpu: bool, has_small: bool) -> tuple[str, str]:

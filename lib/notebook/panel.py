@@ -25,7 +25,6 @@ from lib.planner import Plan, file
 from lib.planner.card import card_of_gpu, find_card
 from lib.planner.html import computing, framed, gauge, of_plan, refusal
 from lib.planner.limits import model_on_meta
-from lib.planner.measured import corrected
 from lib.planner.process import Cancelled
 from lib.task import find_task, load_config
 
@@ -54,7 +53,7 @@ class Choice:
     def plan(self, cancelled: threading.Event | None = None) -> Plan:
         """Returns the plan. Raises BadInput, TrainingFailed where the task's own code fails, and Cancelled."""
         config = self.config()
-        card = corrected(card_of_gpu(0), config) if self.card == HERE else find_card(self.card)
+        card = card_of_gpu(0) if self.card == HERE else find_card(self.card)
         return planner.plan(config, card, self.cards, cancelled)
 
     def to_paste(self, plan: Plan) -> dict[str, Any]:
@@ -301,7 +300,7 @@ class Panel:
         choice, plan = self._planned
         overrides = choice.to_paste(plan)
         try:
-            path = file.write(self.output_dir, choice.path.stem, plan, overrides)
+            path = file.write(self.output_dir, choice.path.stem, overrides)
             note = (
                 f"Written to <code>{escape(str(path))}</code>: a training notebook that runs {choice.path.stem} with "
                 "the same output folder takes it where its own OVERRIDES says nothing else."

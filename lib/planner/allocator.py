@@ -6,7 +6,6 @@ segment rounded to 2 MiB; a free block is taken by best fit, split, and merged w
 """
 
 import bisect
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MIB = 2**20
@@ -44,7 +43,6 @@ class Allocator:
     peak_allocated: int = 0
     peak_reserved: int = 0
     overflowed: bool = False
-    on_segment: Callable[[str, int, int], None] | None = None  # called with "segment_alloc" or "_free", address, size
     _next_address: int = 0
     _pools: dict[bool, list[tuple[int, int, Block]]] = field(default_factory=lambda: {True: [], False: []})
 
@@ -81,7 +79,6 @@ class Allocator:
                 if not (block.before or block.after):
                     self._take(block)
                     self.reserved -= size
-                    self._tell("segment_free", block.address, size)
 
     def _best_fit(self, size: int) -> Block | None:
         pool = self._pools[size <= _SMALL]
@@ -100,12 +97,7 @@ class Allocator:
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         block = Block(segment, self._next_address, size <= _SMALL)
         self._next_address += segment
-        self._tell("segment_alloc", block.address, segment)
         return block
-
-    def _tell(self, action: str, address: int, size: int) -> None:
-        if self.on_segment:
-            self.on_segment(action, address, size)
 
     def _split(self, block: Block, size: int) -> None:
         rest = block.size - size

@@ -23,10 +23,8 @@ def attend(
         mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril_()
     if mask is not None and mask.dtype is torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask, -math.inf)
-    if kernel == "efficient":
-        return _efficient(query, key, value, mask, dropout, causal, scale)
-    if kernel == "cudnn":
-        return _cudnn(query, key, value, mask, dropout, causal, scale)
+    if kernel in ("efficient", "cudnn"):
+        return _fused(kernel, query, key, value, mask, dropout, causal, scale)
     return _plain_attention(query, key, value, mask, dropout, scale)
 
 
@@ -89,27 +87,20 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bo
     return flash(query, key, value, dropout, causal, False, scale=scale)[0][..., :width]
 
 
-def _efficient(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, causal: bool, scale: float | None
-) -> Tensor:
+def _fused(
+    kernel: str, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, causal: bool,
+    scale: float | None,
+) -> Tensor:  # fmt: skip
     if bias is not None:
         columns = bias.shape[-1]
-        if columns % 16:  # rows are padded to an aligned length
+        if kernel == "efficient" and columns % 16:  # rows are padded to an aligned length
             bias = torch.nn.functional.pad(bias, (0, 16 - columns % 16))[..., :columns]
         bias = bias.expand(*query.shape[:3], key.shape[2])
     keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-    return efficient(query, key, value, bias, keeps, dropout, causal, scale=scale)[0]
-
-
-def _cudnn(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, causal: bool, scale: float | None
-) -> Tensor:
-    if bias is not None:
-        bias = bias.expand(*query.shape[:3], key.shape[2])
-    keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    cudnn = torch.ops.aten._scaled_dot_product_cudnn_attention
-    return cudnn(query, key, value, bias, keeps, dropout, causal, False, scale=scale)[0]
+    common = query, key, value, bias, keeps, dropout, causal
+    if kernel == "efficient":
+        return torch.ops.aten._scaled_dot_product_efficient_attention(*common, scale=scale)[0]
+    return torch.ops.aten._scaled_dot_product_cudnn_attention(*common, False, scale=scale)[0]
 
 
 def _plain_attention(

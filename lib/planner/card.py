@@ -33,9 +33,6 @@ class Target:
     card: Card
     set_aside: int = CONTEXT_BYTES  # bytes of it that are not for tensors
     assumed: tuple[str, ...] = ()  # sentences on figures that were not given
-    slower: float = 1.0  # than forecast, as measured
-    larger: float = 1.0  # the peak than predicted, as measured
-    measured: str = ""  # a sentence on both
 
     @property
     def usable_bytes(self) -> int:
@@ -45,7 +42,7 @@ class Target:
     @property
     def limit_bytes(self) -> int:
         """The most bytes that a plan may allocate at its peak."""
-        return int(FITS * self.usable_bytes / self.larger)
+        return int(FITS * self.usable_bytes)
 
     @property
     def cublas_workspace(self) -> int:
@@ -58,8 +55,8 @@ class Target:
         TF32 has half the rate of bf16 on every card that has both.
         """
         card = self.card
-        rates = {"fp16": card.fp16_tflops, "bf16": card.bf16_tflops, "fp32": card.fp32_tflops}
-        rates["tf32"] = card.bf16_tflops / 2 if card.bf16_tflops else None
+        tf32 = card.bf16_tflops / 2 if card.bf16_tflops else None
+        rates = {"fp16": card.fp16_tflops, "bf16": card.bf16_tflops, "tf32": tf32, "fp32": card.fp32_tflops}
         return 1e12 * (rates[precision] or card.fp32_tflops)
 
     def sustained_share(self, precision: Arithmetic, copied: bool = False) -> tuple[float, float]:
@@ -90,21 +87,18 @@ OWN_FORM = '"24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s"'
 
 
 def find_card(name: str) -> Target:
-    """Returns the card called `name` ("t4", "a100-40", ...), or one's own by its figures.
+    """Returns the card called `name` ("t4", "a100-40", ...), or the user's own by its figures.
 
-    One's own is "NN GiB, capability X.Y, NN TFLOP/s, NN GB/s": its memory, and what is known of the rest; TFLOP/s are
-    those of fp16 products, or "NN TFLOP/s fp32". What is not given is taken from the nearest known card, and the
-    target says so. Raises BadInput, with the cards that are known and the form for one's own.
+    Its figures are "NN GiB, capability X.Y, NN TFLOP/s, NN GB/s": memory and what is known of the rest; TFLOP/s are
+    those of fp16 products, or "NN TFLOP/s fp32". The nearest known card fills the gaps, and `assumed` says so. Raises
+    BadInput with the known cards and this form.
     """
     key = re.sub(r"\s+", "", name.lower())
     key = _ALIASES.get(key, key)
     if key in CARDS:
         return Target(CARDS[key])
     if _TPU.fullmatch(key):
-        raise BadInput(
-            f"{name!r} is a TPU, on which Trainbook does not train: PyTorch reaches one through another library (XLA) "
-            "alone. Plan for a GPU; Kaggle's is t4."
-        )
+        raise BadInput(f"{name!r} is a TPU, on which Trainbook does not train. Plan for a GPU; Kaggle's is t4.")
     if given := _own_figures(name):
         return _own(given)
     raise BadInput(
@@ -114,19 +108,19 @@ def find_card(name: str) -> Target:
 
 
 def _own_figures(name: str) -> dict[str, re.Match[str]]:
-    """Returns the parts of a description by their names; nothing where it is none."""
-    found: dict[str, re.Match[str]] = {}
+    """Returns the parts of a description by their names; nothing if it is none."""
+    parts: dict[str, re.Match[str]] = {}
     for part in name.split(","):
         matches = {key: match for key, form in _PARTS.items() if (match := form.fullmatch(part.strip()))}
-        if len(matches) != 1 or matches.keys() & found.keys():
+        if len(matches) != 1 or matches.keys() & parts.keys():
             return {}
-        found |= matches
-    zero = [key for key in ("half", "single", "bandwidth") if key in found and not float(found[key][1])]
-    return found if "memory" in found and not zero else {}
+        parts |= matches
+    is_zero = any(key in parts and not float(parts[key][1]) for key in ("half", "single", "bandwidth"))
+    return parts if "memory" in parts and not is_zero else {}
 
 
 def _own(given: dict[str, re.Match[str]]) -> Target:
-    """Returns a card of which not all is known, with sentences on what was taken for the rest."""
+    """Returns a card by some of its figures, with sentences on the others."""
     capability = given.get("capability")
     level = (int(capability[1]), int(capability[2])) if capability else (7, 5)
     memory = float(given["memory"][1])
@@ -152,16 +146,18 @@ def _own(given: dict[str, re.Match[str]]) -> Target:
     elif single is None or half is None:
         other = "fp32" if single is None else "fp16"
         assumed.append(f"the TFLOP/s of {other} of {name}: the ratio to the others was taken from {like.name}.")
-    card = replace(like, name=name, capability=level, memory_gib=memory, source="given", device="", **rates)
-    return Target(_without_bf16(card), assumed=tuple(assumed))
+    return Target(_like(like, name, level, memory, **rates), assumed=tuple(assumed))
+
+
+def _like(like: Card, name: str, level: tuple[int, int], memory_gib: float, **rates: float | None) -> Card:
+    card = replace(like, name=name, capability=level, memory_gib=memory_gib, source="given", device="", **rates)
+    return card if level >= (8, 0) else replace(card, bf16_tflops=None)
 
 
 def _assumed(name: str, like: Card, lacking: list[str]) -> str:
     rates = {"TFLOP/s": f"{like.fp16_tflops:g} TFLOP/s in fp16", "GB/s": f"{like.bandwidth_gb_s:g} GB/s"}
-    return (
-        f"how fast {name} is: {' and '.join(rates[what] for what in lacking)} of {like.name} were taken. Give its own, "
-        f"as in {OWN_FORM}."
-    )
+    taken = " and ".join(rates[what] for what in lacking)
+    return f"how fast {name} is: {taken} of {like.name} were taken. Give its own, as in {OWN_FORM}."
 
 
 def check_room(target: Target) -> None:
@@ -183,10 +179,6 @@ def _nearest(memory_gib: float, capability: tuple[int, int]) -> Card:
     )
 
 
-def _without_bf16(card: Card) -> Card:
-    return card if card.capability >= (8, 0) else replace(card, bf16_tflops=None)
-
-
 def card_of_gpu(index: int) -> Target:
     """Returns GPU `index` of this machine: its own memory and capability, with the rates of its card in the table.
 
@@ -199,5 +191,5 @@ def card_of_gpu(index: int) -> Target:
         if re.fullmatch(card.device, name) and abs(card.memory_gib - memory_gib) < _SAME_GIB:
             return Target(replace(card, memory_gib=memory_gib))
     like = _nearest(memory_gib, level := (properties.major, properties.minor))
-    card = replace(like, name=properties.name, capability=level, memory_gib=memory_gib, source="given", device="")
-    return Target(_without_bf16(card), assumed=(_assumed(properties.name, like, ["TFLOP/s", "GB/s"]),))
+    card = _like(like, properties.name, level, memory_gib)
+    return Target(card, assumed=(_assumed(card.name, like, ["TFLOP/s", "GB/s"]),))

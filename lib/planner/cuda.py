@@ -25,7 +25,6 @@ from lib.planner.allocator import Allocator
 from lib.planner.attention import HALF, attend, attention_kernel
 from lib.planner.card import Target
 from lib.planner.driver import card_index, one_card
-from lib.planner.offload import Offloaded, offloading
 
 # The lists of aten/src/ATen/autocast_mode.h, which the documentation's "CUDA Op-Specific Behavior" names too.
 _TO_HALF = frozenset(
@@ -55,8 +54,7 @@ _PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._t
 class CudaSemantics(TorchFunctionMode):
     """Makes PyTorch calls on `meta` tensors behave as on `target`.
 
-    `attention` counts the kernels chosen, `recurrent` the calls of cuDNN's recurrent layers, `offloaded` what
-    save_on_cpu takes of the machine's memory.
+    `attention` counts the kernels chosen, `recurrent` the calls of cuDNN's recurrent layers.
     """
 
     def __init__(self, target: Target):
@@ -65,7 +63,6 @@ class CudaSemantics(TorchFunctionMode):
         self.attention: Counter[str] = Counter()
         self.recurrent = 0
         self.compiled: Counter[str] = Counter()
-        self.offloaded = Offloaded()
         self._half_weights: dict[int, tuple[Tensor, Tensor]] = {}  # autocast's cache, which ends with the region
         self._was_autocast = False
         self._running: list[Callable] = []
@@ -99,8 +96,6 @@ class CudaSemantics(TorchFunctionMode):
                 return _without_overrides(func)(*args, **kwargs)
         finally:
             self._running.pop()
-
-    # --- autocast -----------------------------------------------------------------------------------------------------
 
     def _autocast(self) -> torch.dtype | None:
         enabled = torch.is_autocast_enabled("cuda")
@@ -138,8 +133,6 @@ class CudaSemantics(TorchFunctionMode):
                 args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, torch.float32), (args, kwargs))
         return func(*args, **kwargs)
 
-    # --- attention ----------------------------------------------------------------------------------------------------
-
     def _attention(
         self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
     ) -> Tensor:
@@ -155,9 +148,6 @@ class CudaSemantics(TorchFunctionMode):
         kernel = attention_kernel(self.target.card.capability, query, value, attn_mask)
         self.attention[kernel] += 1
         return attend(kernel, query, key, value, attn_mask, dropout_p, is_causal, scale)
-
-
-# --- small parts ----------------------------------------------------------------------------------------------------
 
 
 def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -236,7 +226,6 @@ def simulated_cuda(target: Target, allocator: Allocator | None = None) -> Iterat
     semantics = CudaSemantics(target)
     with (
         one_card(target, allocator, semantics.compiled),
-        offloading(semantics.offloaded),
         mock.patch.object(torch.autocast, "__init__", _for_cuda(torch.autocast.__init__)),
         mock.patch.object(torch, "is_autocast_enabled", _for_cuda(torch.is_autocast_enabled)),
         mock.patch.object(torch, "get_autocast_dtype", _for_cuda(torch.get_autocast_dtype)),

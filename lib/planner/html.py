@@ -1,62 +1,142 @@
-"""A plan as a picture: its memory as a bar against the card, its figures, and the options beside it.
+"""A plan as a page: its memory as a bar against the card, its figures, and the options beside it.
 
 The elements carry their styles, so that they look the same in a widget, in a saved notebook and in an exported page.
 """
 
-from base64 import b64encode
 from collections.abc import Sequence
 
 import jinja2
 
-from lib.machine.facts import CARDS
 from lib.machine.memory import GIB, Reading
 from lib.planner.card import FITS
-from lib.planner.drawing import COLOURS, as_png
 from lib.planner.log import CATEGORIES
-from lib.planner.page import MACROS
-from lib.planner.search import STEPS, Plan
-from lib.planner.table import QUOTA_HOURS, alive_rows, driver, layer_rows, notices, quota
-from lib.text import computed, duration, weights
+from lib.planner.search import Plan
+from lib.planner.table import alive_rows, describe, layer_rows
 
-_TEXT = ("#fff", "#000", "#000", "#000", "#000", "#000")  # that is readable on the colour of each category
 _ALIVE = 8  # groups
+# Okabe and Ito's palette, which any kind of colour vision distinguishes, with a text that is readable on it.
+_COLOURS = dict(zip(CATEGORIES, ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#F0E442", "#CC79A7"), strict=True))
+_MACROS = """
+{% macro framed(content) %}
+<div style="width:0;min-width:100%;overflow-x:hidden">
+  <div style="max-width:820px;line-height:20px">{{ content|safe }}</div>
+</div>
+{% endmacro %}
+
+{% macro page(plan, sheet, pieces, layers, alive) %}
+<div style="font-size:15px"><b>{{ plan.run }} fits on {{ sheet.card }}</b>: {{ sheet.verdict }}</div>
+{% for line in sheet.about %}<div style="font-size:12px;opacity:.75">{{ line }}</div>{% endfor %}
+{{ bar(plan, pieces) }}
+{# five figures stand in a row; where there is no room for it three above two, and none stands alone #}
+<div style="margin:8px 0 2px 0;display:flex;flex-wrap:wrap">
+  {% for group in (sheet.figures[:3], sheet.figures[3:]) if group %}
+  <div style="flex:{{ group|length }} 1 {{ 150 * group|length }}px;
+       display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr))">
+    {% for value, name, detail in group %}
+    <div style="margin:0 12px 6px 0">
+      <div style="font-size:20px;line-height:26px">{{ value }}</div>
+      <div style="font-size:12px;line-height:15px">{{ name|safe }}</div>
+      <div style="font-size:11px;line-height:14px;opacity:.7">{{ detail }}</div>
+    </div>
+    {% endfor %}
+  </div>
+  {% endfor %}
+</div>
+{{ table(sheet.options, 1, bold="recommended") if plan.options|length > 1 }}
+{% for sentence in sheet.notices %}<div style="font-size:12px">{{ sentence }}</div>{% endfor %}
+{% if layers %}
+<details style="margin-top:6px;font-size:12px">
+  <summary>Where it goes: layer by layer, and who is alive at the peak</summary>
+  {{ table(layers, 1) }}{{ table(alive, 3) }}
+</details>
+{% endif %}
+<details style="margin-top:6px;font-size:12px">
+  <summary>Runs of other lengths, and what no prediction sees</summary>
+  {{ table(sheet.lengths, 0) }}
+  {% for sentence in plan.chosen.prediction.unseen %}<div>Not seen: {{ sentence }}</div>{% endfor %}
+</details>
+{% endmacro %}
+
+{# The memory of the card from left to right; `pieces` are (name, bytes, colour). #}
+{% macro bar(plan, pieces) %}
+{% set total = plan.usable_bytes + plan.set_aside_bytes %}
+{% set limit = 100 * (plan.set_aside_bytes + plan.limit_bytes) / total %}
+<div style="position:relative;padding-top:18px;margin:6px 0 4px 0">
+  <div style="position:absolute;top:0;right:{{ "%.2f"|format(100 - limit) }}%;font-size:11px;padding-right:3px">
+    a plan may use {{ fits }}: {{ plan.limit_bytes|gib }} GiB</div>
+  <div style="height:34px;border:1px solid #888;border-radius:3px;overflow:hidden;background:#88888820" role="img"
+       aria-label="{% for name, size, _ in pieces %}{{ name }} {{ size|gib }}{{ ", " if not loop.last }}{% endfor %}
+ of {{ total|gib }} GiB">
+    {% for name, size, colour in pieces %}
+      <div title="{{ name }}: {{ size|gib }} GiB" style="float:left;box-sizing:border-box;height:34px;line-height:34px;
+           width:{{ "%.3f"|format(100 * size / total) }}%;background:{{ colour }};text-align:center;font-size:12px;
+           color:{{ "#fff" if name == "weights" else "#000" }};border-right:1px solid #fff;overflow:hidden">
+        {#- a piece below 5.5 % of the width has no room for its number -#}
+        {{ size|gib if size / total >= 0.055 }}</div>
+    {% endfor %}
+  </div>
+  <div style="position:absolute;top:2px;bottom:-3px;left:{{ "%.2f"|format(limit) }}%;border-left:2px dashed {{ warning
+    }}"></div>
+</div>
+<div style="font-size:12px">
+  {% set free = ("free", plan.usable_bytes - plan.chosen.prediction.peak_bytes, "#88888820") %}
+  {% for name, size, colour in pieces + [free] %}
+    <span style="display:inline-block;margin-right:12px"><span style="display:inline-block;width:11px;height:11px;
+      margin-right:4px;background:{{ colour }};border:1px solid #888"></span>{{ name }} {{ size|gib }} GiB</span>
+  {% endfor %}
+  of the card's {{ total|gib }} GiB
+</div>
+{% endmacro %}
+
+{# Rows below a head, the first `left` columns flush left; the row that begins with `bold` is bold. #}
+{% macro table(rows, left, bold=none) %}
+<div style="overflow-x:auto">
+  <table style="border-collapse:collapse;font-size:12px;margin:4px 0;line-height:18px">
+    {% for row in rows %}
+    {% set tag, look = ("th", "font-weight:normal;opacity:.7") if loop.first else ("td", "") %}
+    <tr style="font-weight:{{ "bold" if row[0] == bold else "normal" }}">
+      {% for text in row %}<{{ tag }} style="padding:1px 10px 1px 0;white-space:nowrap;
+        text-align:{{ "left" if loop.index <= left else "right" }};{{ look }}">{{ text }}</{{ tag }}>{% endfor %}
+    </tr>
+    {% endfor %}
+  </table>
+</div>
+{% endmacro %}
+
+{% macro gauge(readings) %}
+{% for reading in readings %}
+  <div style="font-size:12px;line-height:16px">{{ reading.name }}: {{ reading.used|gib }} of {{ reading.total|gib }} GiB
+    in use <span style="opacity:.7">({{ reading.detail }})</span></div>
+  <div style="height:8px;border:1px solid #888;border-radius:2px;background:#88888820;margin-bottom:4px">
+    <div style="height:8px;width:{{ "%.1f"|format(100 * reading.share) }}%;background:#0072B2"></div>
+  </div>
+{% endfor %}
+{% endmacro %}
+
+{% macro refusal(sentence) %}
+<div role="alert" style="border-left:4px solid {{ warning }};padding:6px 10px;white-space:pre-wrap">{{ sentence }}</div>
+{% endmacro %}
+
+{% macro computing(text) %}
+<style>@keyframes trainbook-turn{to{transform:rotate(360deg)}}</style>
+<div style="font-size:12px;line-height:20px"><span style="display:inline-block;width:10px;height:10px;
+  margin:0 6px -2px 0;border:2px solid #888;border-top-color:transparent;border-radius:50%;
+  animation:trainbook-turn 1s linear infinite"></span>{{ text }}</div>
+{% endmacro %}
+"""
 _ENVIRONMENT = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-_ENVIRONMENT.filters |= {"gib": lambda size: f"{size / GIB:.2f}", "duration": duration, "computed": computed}
-_ENVIRONMENT.filters |= {"weights": weights}
-_ENVIRONMENT.globals |= {"fits": f"{FITS:.0%}", "lengths": STEPS, "week": f"{QUOTA_HOURS:.0f}", "warning": "#D55E00"}
-_ENVIRONMENT.globals |= {"notices": notices, "driver": driver}
-_PAGE = _ENVIRONMENT.from_string(MACROS).module
+_ENVIRONMENT.filters["gib"] = lambda size: f"{size / GIB:.2f}"
+_ENVIRONMENT.globals |= {"fits": f"{FITS:.0%}", "warning": "#D55E00"}
+_PAGE = _ENVIRONMENT.from_string(_MACROS).module
 
 
 def of_plan(plan: Plan) -> str:
-    """Returns verdict, bar, legend, figures, the table of options, layers, and the time of runs of other lengths."""
-
-    def quota_of(steps: int) -> tuple[str, str]:
-        share, sessions = quota(plan.seconds(steps))
-        return share, f"{sessions} session" + "s" * (sessions != 1)
-
-    on_kaggle = plan.card == CARDS["t4"].name
-    return framed(_PAGE.plan_page(plan, _pieces(plan), quota_of if on_kaggle else None, _details(plan)))
-
-
-def _details(plan: Plan) -> dict[str, object] | None:
-    """Returns what the page shows of layers and of the peak; None for a plan without them."""
-    prediction = plan.chosen.prediction
-    if prediction.timeline is None:
-        return None
-    drawn = as_png(prediction, f"{plan.run} on {plan.card}")
-    return {
-        "layers": layer_rows(prediction),
-        "alive": alive_rows(prediction, _ALIVE),
-        "picture": b64encode(drawn).decode("ascii"),
-    }
-
-
-def _pieces(plan: Plan) -> list[tuple[str, int, str, str]]:
-    """Returns name, bytes and colours of what lies in the card's memory: CUDA, then the categories at the peak."""
-    taken, text = plan.chosen.prediction.by_category, dict(zip(CATEGORIES, _TEXT, strict=True))
-    pieces = [(name, taken[name], COLOURS[name], text[name]) for name in CATEGORIES if name in taken]
-    return [("CUDA and libraries", plan.set_aside_bytes, "#999999", "#000"), *pieces]
+    """Returns the page of a plan: verdict, bar, figures, options, layers, and the time of runs of other lengths."""
+    sheet, prediction = describe(plan), plan.chosen.prediction
+    pieces = [("CUDA and libraries", plan.set_aside_bytes, "#999999")]
+    pieces += [(name, sheet.pieces[name], _COLOURS[name]) for name in CATEGORIES if name in sheet.pieces]
+    layers = layer_rows(prediction) if prediction.layers else None
+    return framed(_PAGE.page(plan, sheet, pieces, layers, alive_rows(prediction, _ALIVE)))
 
 
 def gauge(readings: Sequence[Reading]) -> str:

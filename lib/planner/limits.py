@@ -1,7 +1,4 @@
-"""Bounds of a trace: a loop that waits for a value has no end where nothing is computed, and a branch is followed once.
-
-What cannot be traced is refused with the line of the person's own code.
-"""
+"""Bounds a trace: a loop that waits for a value has no end if nothing is computed, and a branch is followed once."""
 
 import functools
 import sys
@@ -50,34 +47,21 @@ def model_on_meta(task: Task) -> nn.Module:
 
 def users_line() -> str:
     """Returns the innermost line on the stack that is neither torch's nor the planner's: "FILE, line N"."""
-    return _lines()[0]
+    frame = users_frame()
+    return f"{frame[0]}, line {frame[1]}" if frame else "a line of torch"
 
 
 def users_frame() -> tuple[str, int, str] | None:
     """Returns file, number and function of the innermost line that is neither torch's nor the planner's."""
     frame: Any = sys._getframe(1)
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame else None
 
 
 @functools.cache
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
     return not (file.startswith((_TORCH, _HERE, "<")) or file.endswith(_HELPERS))
-
-
-def _lines() -> list[str]:
-    """Returns the lines on the stack that are neither torch's nor the planner's, from the innermost to the step's."""
-    found: list[str] = []
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if _is_users(file):
-            found.append(f"{file}, line {frame.f_lineno}")
-        elif found and file.startswith(_HERE):  # which called the step
-            break
-        frame = frame.f_back
-    return found or ["a line of torch"]
 
 
 class Watch:
@@ -108,13 +92,10 @@ class Watch:
             self._refuse(f"read more than {MOST_READS:,} values into Python at one line")
 
     def _refuse(self, what: str) -> None:
-        lines = _lines()
-        read = self._reads.most_common(1)[0][0] if self._reads else lines[0]
-        called = f", called at {lines[-1]}" if lines[-1] != read else ""
-        reads = " What is read there is taken as False or 1 every time." if self._reads else ""
+        line = self._reads.most_common(1)[0][0] if self._reads else users_line()
         raise NotTraceable(
-            f"The traced step {what} and goes on ({read}{called}).{reads} A prediction computes no values, so a loop "
-            "that waits for one has no end: give it a fixed number of turns in the step that is predicted."
+            f"The traced step {what} and goes on ({line}). A prediction computes no values and takes each as False or "
+            "1, so a loop that waits for one has no end: give it a fixed number of turns in the step that is predicted."
         )
 
     def sentences(self) -> list[str]:

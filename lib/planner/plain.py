@@ -1,4 +1,4 @@
-"""The plain loop around a person's own model and step: what `predict` traces, and what it refuses before."""
+"""The plain loop around a user's model and step: `predict` traces it."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -41,10 +41,9 @@ def checked(target: Target, precision: str, accumulation: int, clip_norm: float,
     """Returns the precision on this card. Raises BadInput for values that no loop can have."""
     if precision not in (*_PRECISIONS, "auto"):
         raise BadInput(f"There is no precision {precision!r}. Write {', '.join(_PRECISIONS)} or auto.")
-    if type(accumulation) is not int or accumulation < 1:
-        raise BadInput(f"accumulation is {accumulation!r}. Give the micro-batches of a step as a whole number from 1.")
-    if type(cards) is not int or cards < 1:
-        raise BadInput(f"cards is {cards!r}. Give how many train together as a whole number from 1.")
+    for name, value in (("accumulation", accumulation), ("cards", cards)):
+        if type(value) is not int or value < 1:
+            raise BadInput(f"{name} is {value!r}. Give a whole number from 1.")
     if isinstance(clip_norm, bool) or not isinstance(clip_norm, int | float) or not clip_norm >= 0:
         raise BadInput(f"clip_norm is {clip_norm!r}. Give a norm above 0, or 0 for no clipping.")
     if precision == "auto":
@@ -54,40 +53,36 @@ def checked(target: Target, precision: str, accumulation: int, clip_norm: float,
 
 def check_functions(model: Any, step: Any) -> None:
     """Raises BadInput where a model itself was given for the function that makes it, or a batch for a step."""
-    if isinstance(model, nn.Module) or not callable(model):
-        raise BadInput(
-            f"model is {_a(model)}. Give a function that makes the model, which then takes no memory here: "
-            "predict(lambda: Net(), ...)."
-        )
-    if isinstance(step, nn.Module) or not callable(step):
-        raise BadInput(
-            f'step is {_a(step)}. Give a function of the model that makes a batch on "cuda" and returns the loss: '
-            'lambda net: net(torch.randn(32, 10, device="cuda")).mean().'
-        )
+    for name, value, form in (
+        ("model", model, "of no arguments that makes the model: predict(lambda: Net(), ...)"),
+        ("step", step, 'of the model that makes a batch on "cuda" and returns the loss'),
+    ):
+        if isinstance(value, nn.Module) or not callable(value):
+            raise BadInput(f"{name} is {_a(value)}. Give a function {form}.")
 
 
-def optimizers(made: Any) -> list[torch.optim.Optimizer]:
-    """Returns the optimizers of a loop, one or several. Raises BadInput for anything else, and for closures."""
-    several = list(made) if isinstance(made, Sequence) else [made]
-    if not several:
-        raise BadInput("optimizer returned an empty list. Let it return at least one optimizer.")
-    for each in several:
-        if not isinstance(each, torch.optim.Optimizer):
-            raise BadInput(
-                f"optimizer returned {_a(each)}. Let it return an optimizer, or a list of them: "
-                "optimizer=lambda parameters: torch.optim.AdamW(parameters)."
-            )
-        closure = inspect.signature(each.step).parameters.get("closure")
+def optimizers(result: Any) -> list[torch.optim.Optimizer]:
+    """Returns the optimizers of a loop. Raises BadInput for anything else than one or several, and for closures."""
+    several = list(result) if isinstance(result, Sequence) else [result]
+    for optimizer in several or [None]:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise BadInput(f"optimizer returned {_a(optimizer)}. Let it return an optimizer, or a list of them.")
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise NotTraceable(
-                f"{type(each).__name__} calls the step again as often as its values ask for (step(closure)), and a "
-                "prediction computes no values. Predict a loop with another optimizer."
+                f"{type(optimizer).__name__} calls the step again as often as its values ask for (step(closure)), and "
+                "a prediction computes no values. Predict a loop with another optimizer."
             )
     return several
 
 
 def run(tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], chosen: Sequence[Any], loop: Loop) -> None:
     """Runs two steps: zero_grad, forward and backward for each micro-batch, clipping, and every optimizer."""
+
+    def zero() -> None:
+        for optimizer in chosen:
+            optimizer.zero_grad()
+
     parameters = [p for p in net.parameters() if p.requires_grad]
     if loop.cards > 1:  # reducer.cpp copies each gradient into a bucket, which stays
         tracker.hold(sum(p.nbytes for p in parameters), "gradients", "DDP's buckets")
@@ -95,13 +90,13 @@ def run(tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], chos
     for _ in range(STEPS):
         tracker.at("start")
         if not loop.zeroes_after_forward:
-            _zero(chosen)
+            zero()
         for number in range(loop.passes):
             with autocast(loop.precision, META), tracker.users_code():
                 result = step(net)
             tracker.at("after forward")
             if loop.zeroes_after_forward and not number:
-                _zero(chosen)
+                zero()
             loss_of(result).backward()
             tracker.at("after backward")
             if not loop.keeps_outputs:
@@ -114,11 +109,6 @@ def run(tracker: Tracker, net: nn.Module, step: Callable[[nn.Module], Any], chos
         tracker.at("after optimizer step")
 
 
-def _zero(chosen: Sequence[Any]) -> None:
-    for optimizer in chosen:
-        optimizer.zero_grad()
-
-
 def loss_of(result: Any) -> Tensor:
     """Returns the loss of what a step returned: itself, the first of a tuple, or its `loss`. Raises BadInput."""
     loss = result
@@ -128,26 +118,21 @@ def loss_of(result: Any) -> Tensor:
         loss = result.loss
     elif isinstance(result, tuple | list) and result:
         loss = result[0]
-    if not isinstance(loss, Tensor):
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shape = f" (its loss has the shape {tuple(loss.shape)})" if isinstance(loss, Tensor) else ""
         raise BadInput(
-            f"The step returned {_a(result)}, in which there is no loss. Let it return the loss, a tuple that begins "
-            'with it, or something with a "loss", as models of transformers do where they are given labels.'
+            f"The step returned {_a(result)}{shape}, in which there is no loss. Let it return one number, a tuple that "
+            'begins with it, or something with a "loss", as models of transformers do if they get labels.'
         )
     if not loss.requires_grad:
         raise BadInput(
-            "The loss that the step returned depends on no parameter that is trained, so there is nothing to go back "
-            "through. Leave torch.no_grad() and .detach() out, or predict a forward pass alone: predict_inference."
-        )
-    if loss.numel() != 1:
-        raise BadInput(
-            f"The step returned a loss of shape {tuple(loss.shape)}. Let it return one number: its mean or its sum."
+            "The loss that the step returned depends on no trained parameter. Leave torch.no_grad() and .detach() out, "
+            "or predict a forward pass alone: predict_inference."
         )
     return loss
 
 
 def _a(value: Any) -> str:
-    if value is None:
-        return "None"
     if isinstance(value, Mapping):
         return f"a {type(value).__name__} with {', '.join(map(repr, list(value)[:5])) or 'nothing'}"
-    return f"an object of the class {type(value).__name__}"
+    return "None" if value is None else f"an object of the class {type(value).__name__}"

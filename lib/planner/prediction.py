@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from lib.machine.memory import GIB
 from lib.planner.card import CONTEXT_BYTES, FITS
-from lib.planner.log import Alive, Layer, Timeline
+from lib.planner.log import Alive, Layer
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class Prediction:
     unseen: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     alive: tuple[Alive, ...] = field(default=(), compare=False)  # at the peak, the largest groups first
-    timeline: Timeline | None = None  # of the step with the peak
     # The same where cuDNN sets aside all that it may for convolutions; 0 without any
     most_peak_bytes: int = 0
     most_reserved_bytes: int = 0
@@ -49,17 +48,16 @@ class Prediction:
         return max(self.reserved_bytes, self.most_reserved_bytes) + CONTEXT_BYTES
 
     def __str__(self) -> str:
-        rows = [f"{name:>12}: {size / GIB:6.2f} GiB" for name, size in self.by_category.items()]
         verdict = "fits" if self.fits else "does not fit"
-        rows += [
+        return "\n".join([
+            *(f"{name:>12}: {size / GIB:6.2f} GiB" for name, size in self.by_category.items()),
             f"{'peak':>12}: {self.peak_bytes / GIB:6.2f} GiB allocated, {self.reserved_bytes / GIB:.2f} GiB reserved",
             f"{'card':>12}: {self.card}, {self.usable_bytes / GIB:.2f} GiB after the context: {verdict} "
             f"({self.share:.0%}, at most {FITS:.0%})",
             f"{'nvidia-smi':>12}: {of_driver(self)}",
             *at_most(self),
             *(f"Not seen: {sentence}" for sentence in self.unseen),
-        ]
-        return "\n".join(rows)
+        ])  # fmt: skip
 
 
 def of_driver(prediction: Prediction) -> str:

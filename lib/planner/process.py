@@ -25,15 +25,14 @@ _ROOT = Path(lib.__file__).resolve().parent.parent
 
 
 class Cancelled(Exception):
-    """A plan that is no longer wanted; its process has been ended."""
+    """Ends a plan that is no longer wanted, after its process."""
 
 
 def plan(config: Config, card: str | Target = "t4", count: int = 0, cancelled: threading.Event | None = None) -> Plan:
     """Plans a run for `count` cards of a kind (0: as many as a session has). Reads no data and needs no GPU.
 
-    Raises BadInput for an unknown card and where not even one sample fits; NotTraceable where the shapes of a step
-    depend on values; TrainingFailed, with the line, where the task's own code fails; Cancelled soon after the event
-    `cancelled` is set.
+    Raises BadInput for an unknown card and if not even one sample fits; NotTraceable; TrainingFailed, with the line, if
+    the task's own code fails; Cancelled soon after the event `cancelled` is set.
     """
     target = find_card(card) if isinstance(card, str) else card
     config, changed = profiles.apply(config, has_gpu=True)  # the child does not know what was given as override
@@ -72,10 +71,7 @@ def _wait(child: subprocess.Popen, cancelled: threading.Event | None) -> str:
 
 
 def write_plan(request: str, answer: str) -> int:
-    """Writes the plan and returns 0; prints a sentence and returns 2 for bad input, 3 for a step without a trace.
-
-    It returns 1 where the task's own code fails: the sentence names the line.
-    """
+    """Writes the plan and returns 0; prints a sentence and returns 1 for a task that fails, else as in _REFUSALS."""
     path, target, count = pickle.loads(Path(request).read_bytes())
     try:
         plan = make(load_config(path), target, count)

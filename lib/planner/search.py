@@ -4,10 +4,10 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from lib.config import Config, profiles, with_changes
 from lib.config.batches import micro_batch_of, slot_of
@@ -15,19 +15,17 @@ from lib.config.lengths import resolve_lengths
 from lib.errors import BadInput
 from lib.machine.facts import CARDS, FACTS
 from lib.machine.memory import GIB
-from lib.planner import host
 from lib.planner.card import BENCHMARK_BYTES, NCCL_BYTES, Target, check_room
-from lib.planner.host import Host
 from lib.planner.limits import NotTraceable, model_on_meta
 from lib.planner.prediction import Prediction
-from lib.planner.trace import predict_evaluation, predict_task
+from lib.planner.trace import predict_evaluation, predict_task, seeded
 from lib.task import Task, checked_blocks, find_task, with_slots
 from lib.text import amount
 from lib.training import data, optimization
 from lib.training.draws import put_back
 from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
-from lib.training.sizes import sharded_bytes
+from lib.training.sizes import saved_bytes, sharded_bytes
 
 # Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
 _LINK_GB_S = (5.0, 11.0)
@@ -66,6 +64,23 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Host:
+    """Bytes of a run in the machine's own memory. On a GPU both are pinned: the system cannot swap them."""
+
+    copied_bytes: int  # the copy of all states that a checkpoint is written from while training goes on
+    waiting_bytes: int  # slots of batches that are there at once, on all cards
+    workers: int  # of all cards
+
+    def sentence(self) -> str:
+        copied = f"{amount(self.copied_bytes)} for the copy that checkpoints are written from, "
+        by = f" prepared by {self.workers} workers" if self.workers else ""
+        return (
+            f"The machine's own memory: {copied if self.copied_bytes else ''}{amount(self.waiting_bytes)} for "
+            f"batches{by}; beside these Python, PyTorch and the data take theirs."
+        )
+
+
+@dataclass(frozen=True)
 class Plan:
     """The options of one run on one kind of card, and the recommended one."""
 
@@ -87,17 +102,12 @@ class Plan:
     share: float = 1.0  # of the training samples that an epoch has
     evaluation: Evaluation | None = None  # of a size of its own
     changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
-    slower: float = 1.0  # what times were multiplied by, as measured on this card before
-    measured: str = ""  # a sentence on that
     host: Host | None = None  # the machine's own memory
 
     @property
     def overrides(self) -> dict[str, Any]:
         """The dotted keys that make a run follow the plan."""
-        return {
-            "training.micro_batch": self.chosen.micro_batch,
-            "training.gradient_checkpointing": self.chosen.recomputed,
-        }
+        return _overrides(self.chosen.micro_batch, self.chosen.recomputed)
 
     def option_of(self, micro_batch: int, recomputed: int) -> Option | None:
         """Returns the option with these numbers, if it was traced."""
@@ -115,7 +125,7 @@ class Plan:
         """Returns all of it for a program; layers, and who is alive at the peak, of the chosen option alone."""
         values = dataclasses.asdict(self)
         for option in values["options"]:
-            for name in ("layers", "alive", "timeline"):
+            for name in ("layers", "alive"):
                 del option["prediction"][name]
         return values | {"overrides": self.overrides}
 
@@ -123,12 +133,12 @@ class Plan:
 def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Plan:
     """Plans a run for `count` cards of a kind (0: as many as a session has of it), reading no data.
 
-    A memory profile is applied first; `samples` turns a length in epochs into steps. The micro-batch and the recomputed
-    layers that the configuration gives are among the options, beside the recommended ones. Raises BadInput where not
-    even one sample fits, with the cards that would hold it, and where the cards do not divide the slots; NotTraceable
-    with `training.fully_shard`.
+    A memory profile is applied first; `samples` turns a length in epochs into steps. The options include the configured
+    one. Raises BadInput if not even one sample fits, with the cards that would hold it, and if the cards do not divide
+    the slots; NotTraceable with `training.fully_shard`.
     """
-    search, changed = _begun(config, target, count, samples)
+    config, changed = _configured(config, samples)
+    search = _dealt(config, target, count)
     config, target = search.config, search.target
     options = list(search.options())
     fitting = [option for option in options if option.fits]
@@ -155,36 +165,25 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
         share=data.share(config.data.subset_ratio),
         evaluation=search.evaluation(chosen),
         changed=tuple(changed),
-        slower=target.slower,
-        measured=target.measured,
-        host=host.of_run(search.task, config, search.count),
+        host=host_memory(search.task, config, search.count),
     )
 
 
-def write_snapshot(config: Config, target: Target, count: int, option: Option, path: Path) -> Path:
-    """Traces an option of a plan again and writes its log for pytorch.org/memory_viz; returns `path`."""
-    search, _ = _begun(config, target, count, 0)
-    search.trace(option.micro_batch, option.recomputed, path)
-    return path
+def host_memory(task: Task, config: Config, cards: int) -> Host:
+    """Counts a run's host memory. A worker keeps `data.prefetch_factor` slots; without one there is one."""
+    held = max(1, config.data.num_workers * config.data.prefetch_factor)
+    with seeded():
+        batch = task.example_batch(slot_of(config.training), torch.device("cpu"))
+        copied = saved_bytes(task, config)[0] if config.checkpoint.keep_last else 0
+    waiting = cards * held * sum(value.nbytes for value in batch.values())
+    return Host(copied, waiting, cards * config.data.num_workers)
 
 
 def as_configured(config: Config, target: Target, count: int = 1) -> Option:
-    """Predicts a run as its memory profile and its own keys say, without a search for better ones. Raises as `make`."""
+    """Predicts a run as configured, without a search for better options. Raises as `make`."""
     config = with_slots(_configured(config, 0)[0], count)
     search = _Search(find_task(config.task)(config), config, target, count)
     return search._option(micro_batch_of(config.training), search.least)
-
-
-def _begun(config: Config, target: Target, count: int, samples: int) -> tuple["_Search", list[str]]:
-    """Returns a search that has not traced anything, and a line for each change of the configuration."""
-    config, changed = _configured(config, samples)
-    in_session = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
-    config = with_slots(config, count or in_session)
-    count = _card_count(config, count, in_session)
-    libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
-    target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
-    check_room(target)
-    return _Search(find_task(config.task)(config), config, target, count), changed
 
 
 def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
@@ -196,8 +195,10 @@ def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
     return config, changed
 
 
-def _card_count(config: Config, count: int, in_session: int) -> int:
-    """Returns the number of cards: `count`, or both of a Kaggle session's T4s; never more than there are slots."""
+def _dealt(config: Config, target: Target, count: int) -> "_Search":
+    """Returns a search for `count` cards, or both of a Kaggle session's T4s; never more than there are slots."""
+    in_session = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
+    config = with_slots(config, count or in_session)
     slots = config.training.micro_batch_slots
     if count < 0:
         raise BadInput(f"A run cannot be planned for {count} cards. Give 1 or more, or 0 for as many as a session has.")
@@ -206,7 +207,11 @@ def _card_count(config: Config, count: int, in_session: int) -> int:
             f"{count} cards were chosen, and training.micro_batch_slots is {slots}. Each card takes whole slots: "
             "give a number of slots that is a multiple of the cards."
         )
-    return count or math.gcd(slots, in_session)
+    count = count or math.gcd(slots, in_session)
+    libraries = NCCL_BYTES * (count > 1) + BENCHMARK_BYTES * config.training.cudnn_benchmark
+    target = dataclasses.replace(target, set_aside=target.set_aside + libraries)
+    check_room(target)
+    return _Search(find_task(config.task)(config), config, target, count)
 
 
 class _Search:
@@ -273,22 +278,16 @@ class _Search:
 
     def predict(self, micro_batch: int, recomputed: int) -> Prediction:
         if (micro_batch, recomputed) not in self._traced:
-            self._traced[micro_batch, recomputed] = self.trace(micro_batch, recomputed)
+            config, passes = with_changes(self.config, _overrides(micro_batch, recomputed)), self._passes(micro_batch)
+            traced = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
+            self._traced[micro_batch, recomputed] = traced
         return self._traced[micro_batch, recomputed]
-
-    def trace(self, micro_batch: int, recomputed: int, snapshot: Path | None = None) -> Prediction:
-        changed = {"training.gradient_checkpointing": recomputed, "training.micro_batch": micro_batch}
-        config, passes = with_changes(self.config, changed), self._passes(micro_batch)
-        return predict_task(self.task, config, self.target, micro_batch, passes, self.count, snapshot)
 
     def evaluation(self, option: Option) -> Evaluation | None:
         """Returns what an evaluation of a size of its own takes between the steps of an option."""
         if not (size := self.config.data.evaluation_batch):
             return None
-        changed = {
-            "training.gradient_checkpointing": option.recomputed, "training.micro_batch": option.micro_batch,
-        }  # fmt: skip
-        config = with_changes(self.config, changed)
+        config = with_changes(self.config, _overrides(option.micro_batch, option.recomputed))
         whole, fits = predict_evaluation(self.task, config, self.target, size, option.micro_batch)
         fitting = size
         while not fits and fitting > 1:
@@ -304,7 +303,7 @@ class _Search:
         passes = self._passes(micro_batch)
         reduced = self._reduction_seconds(prediction.parameters)
         computing = passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced
-        low, high = (self.target.slower * computing).tolist()
+        low, high = computing.tolist()
         flops = self._plain_flops(prediction, micro_batch)
         compute = prediction.pass_flops / flops if flops else 1.0
         return Option(micro_batch, passes, recomputed, prediction, compute, (low, high))
@@ -320,6 +319,10 @@ class _Search:
         size = 4 * parameters * 2 * (self.count - 1) / self.count
         slow, fast = _LINK_GB_S
         return size / fast / 1e9, size / slow / 1e9
+
+
+def _overrides(micro_batch: int, recomputed: int) -> dict[str, Any]:
+    return {"training.micro_batch": micro_batch, "training.gradient_checkpointing": recomputed}
 
 
 def _even_sizes(slot: int) -> list[int]:
@@ -352,8 +355,8 @@ def _sharded(task: Task, config: Config, count: int) -> str:
 def _nothing_fits(search: _Search, options: list[Option]) -> str:
     least = min(options, key=lambda option: option.prediction.peak_bytes)
     needed = least.prediction.peak_bytes
-    larger = [name for name, card in CARDS.items() if Target(card).limit_bytes >= needed]
     room = f"{search.target.limit_bytes / GIB:.2f} GiB"
+    larger = [name for name, card in CARDS.items() if Target(card).limit_bytes >= needed]
     where = f"It would fit on {', '.join(larger)}." if larger else "No card in the table holds it."
     states = sum(least.prediction.by_category.get(name, 0) for name in ("weights", "gradients", "optimizer"))
     return (

@@ -7,7 +7,6 @@ import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,16 @@ import torch
 from torch import nn
 
 from lib.config import Config
-from lib.errors import BadInput
 from lib.planner import kernels, plain
 from lib.planner.allocator import MIB
 from lib.planner.card import BENCHMARK_BYTES, CONTEXT_BYTES, NCCL_BYTES, Target, check_room, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.driver import check_model
-from lib.planner.limits import NotTraceable
+from lib.planner.limits import NotTraceable, is_users
 from lib.planner.log import CATEGORIES
 from lib.planner.plain import META, PASSES
 from lib.planner.prediction import Prediction
 from lib.planner.quantised import as_loaded
-from lib.planner.snapshot import write as write_snapshot
 from lib.planner.tracker import Tracker
 from lib.task import Batch, Task
 from lib.training.data import to_device
@@ -53,7 +50,6 @@ def predict(
     keeps_outputs: bool = False,
     zeroes_after_forward: bool = False,
     cards: int = 1,
-    snapshot: str | Path | None = None,
 ) -> Prediction:
     """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
 
@@ -63,30 +59,28 @@ def predict(
     `step` returns may be the loss, a tuple that begins with it, or have a `loss`. `keeps_outputs`: the loop holds what
     a step returned until the next one is computed, as a plain loop without `del` does. `zeroes_after_forward`: it calls
     zero_grad between forward and backward pass, as Lightning does. `cards`: how many train together by
-    DistributedDataParallel, of which one is followed; give the plain model. `snapshot`: a file to write for
-    pytorch.org/memory_viz. Raises what `step` raises; BadInput for an unknown card and values that cannot be;
-    NotTraceable for what depends on values, and for more than one card.
+    DistributedDataParallel, of which one is followed; give the plain model. Raises what `step` raises; BadInput for an
+    unknown card and values that cannot be; NotTraceable for what depends on values, and for more than one card.
     """
     target = find_card(card)
     computed_in = plain.checked(target, precision, accumulation, clip_norm, cards)
     loop = plain.Loop(computed_in, accumulation, clip_norm, keeps_outputs, zeroes_after_forward, cards)
     target = replace(target, set_aside=target.set_aside + NCCL_BYTES * (cards > 1))
     plain.check_functions(model, step)
-    with _OwnTraceback(), _users_model(model, target) as (net, tracker, semantics):
+    with _traceable(), _users_model(model, target) as (net, tracker, semantics):
         chosen = plain.optimizers((optimizer or torch.optim.AdamW)(list(net.parameters())))
         for each in chosen:
             _force_foreach(each)
         tracker.adopt(net)
         with tracker:
             plain.run(tracker, net, step, chosen, loop)
-    said = [*_of_model(net, loop.precision, semantics), *(_OF_CARDS if cards > 1 else [])]
-    return _result(tracker, semantics, loop.passes, said, snapshot)
+    sentences = [*_of_model(net, loop.precision, semantics), *(_OF_CARDS if cards > 1 else [])]
+    return _result(tracker, semantics, loop.passes, sentences)
 
 
 def predict_inference(
-    model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32",
-    snapshot: str | Path | None = None,
-) -> Prediction:  # fmt: skip
+    model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32"
+) -> Prediction:
     """Predicts the peak of forward passes without gradients: `step` makes a batch on "cuda" and calls the model.
 
     The model is put in eval(). What `step` returns is held to its end, as are caches of keys and values in it. Raises
@@ -95,7 +89,7 @@ def predict_inference(
     target = find_card(card)
     computed_in = plain.checked(target, precision, 1, 0)
     plain.check_functions(model, step)
-    with _OwnTraceback(), _users_model(model, target) as (net, tracker, semantics):
+    with _traceable(), _users_model(model, target) as (net, tracker, semantics):
         tracker.adopt(net.eval().requires_grad_(False))
         with tracker, torch.no_grad(), autocast(computed_in, META), tracker.users_code():
             tracker.at("after load")
@@ -103,7 +97,7 @@ def predict_inference(
             result = step(net)
             tracker.at("after forward")
             del result
-    return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics), snapshot)
+    return _result(tracker, semantics, 1, _of_model(net.train(), computed_in, semantics))
 
 
 @contextlib.contextmanager
@@ -118,23 +112,19 @@ def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tup
 
 
 def _of_model(net: nn.Module, precision: Precision, semantics: CudaSemantics) -> list[str]:
-    """Returns sentences on what a person may not expect: a model that stands in eval(), bf16 without units."""
-    said = []
-    if not net.training:
-        said.append("the model was made in eval(), and stays so: without dropout, with fixed batch statistics.")
+    """Returns sentences on a model in eval(), and on bf16 without units."""
     card = semantics.target.card
-    if precision == "bf16" and card.bf16_tflops is None:
-        said.append(f"how slow bf16 is: {card.name} has no units for it. fp16 is what it is fast in.")
-    return said
+    fixed = "the model was made in eval(), and stays so: without dropout, with fixed batch statistics."
+    slow = f"how slow bf16 is: {card.name} has no units for it. fp16 is what it is fast in."
+    return [fixed] * (not net.training) + [slow] * (precision == "bf16" and card.bf16_tflops is None)
 
 
 def predict_task(
-    task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int, snapshot: Path | None = None
+    task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int
 ) -> Prediction:
     """Predicts the peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch` samples.
 
-    `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients; `snapshot`: as of `predict`.
-    Reads no data.
+    `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.
     """
     traced = min(passes, PASSES)
     with seeded():
@@ -147,7 +137,7 @@ def predict_task(
         unseen.append(f"workspaces of the algorithms that cuDNN tries (training.cudnn_benchmark): {size}")
     if config.training.compile:
         semantics.compiled["torch.compile"] += 1
-    return _result(tracker, semantics, traced, unseen, snapshot)
+    return _result(tracker, semantics, traced, unseen)
 
 
 def predict_evaluation(task: Task, config: Config, target: Target, size: int, micro_batch: int) -> tuple[int, bool]:
@@ -179,7 +169,7 @@ def _followed(
     on_meta = copy.copy(task)
     on_meta.model = lambda: as_loaded(tied(task.model()))
     allowed = _tf32_as_trained(precision, target)
-    with put_back(), allowed, simulated_cuda(target, tracker.allocator) as semantics, _OwnTraceback():
+    with put_back(), allowed, simulated_cuda(target, tracker.allocator) as semantics, _traceable():
         with META:
             state = new_state(on_meta, config, META, precision)
         state.micro_batch = micro_batch
@@ -269,46 +259,24 @@ def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
             group["foreach"] = True
 
 
-class _OwnTraceback(contextlib.AbstractContextManager):
-    """Removes the tracer's frames from the traceback of what a step raises."""
-
-    def __exit__(self, kind: Any, error: BaseException | None, tb: types.TracebackType | None) -> None:
-        if isinstance(error, NotImplementedError) and "meta" in str(error).lower():
-            raise NotTraceable(_not_traceable(error)) from error
-        if error is not None and not isinstance(error, BadInput):
-            raise error.with_traceback(_users_frames(tb))
-
-
-def _not_traceable(error: Exception) -> str:
-    torchs = Path(torch.__file__).parent
-    frames = traceback.extract_tb(error.__traceback__)
-    where = [f for f in frames if not _is_ours(f.filename) and torchs not in Path(f.filename).parents]
-    line = f" ({where[-1].filename}, line {where[-1].lineno})" if where else ""
-    return (
-        f"The step uses an operator whose shape cannot be traced without values{line}: {str(error).splitlines()[0]} "
-        "Remove it from the predicted step, or replace it by one with a fixed shape."
-    )
+@contextlib.contextmanager
+def _traceable() -> Iterator[None]:
+    """Raises NotTraceable, with the line, for an operator without a rule for shapes."""
+    try:
+        yield
+    except NotImplementedError as error:
+        if "meta" not in str(error).lower():
+            raise
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
+        line = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        raise NotTraceable(
+            f"The step uses an operator whose shape cannot be traced without values{line}: {str(error).splitlines()[0]}"
+            " Remove it from the predicted step, or replace it by one with a fixed shape."
+        ) from error
 
 
-def _users_frames(tb: types.TracebackType | None) -> types.TracebackType | None:
-    if tb is None:
-        return None
-    rest = _users_frames(tb.tb_next)
-    if _is_ours(tb.tb_frame.f_code.co_filename):
-        return rest
-    return types.TracebackType(rest, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
-
-
-def _is_ours(file: str) -> bool:
-    return Path(file).parent == Path(__file__).parent
-
-
-def _result(
-    tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str], snapshot: str | Path | None
-) -> Prediction:
-    """Returns what a trace says; writes its log to `snapshot` where that is a file."""
-    if snapshot:
-        write_snapshot(tracker.log, Path(snapshot))
+def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str]) -> Prediction:
+    """Returns what a trace says."""
     context = f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them."
     by_category, by_module = tracker.log.at_peak()
     moments = {name: cost for name, (_, cost) in tracker.moments.items()}
@@ -335,7 +303,6 @@ def _result(
         unseen=(*_not_seen(tracker, semantics), context, *libraries, *target.assumed),
         layers=tracker.log.layers(),
         alive=tracker.log.largest_at_peak(),
-        timeline=tracker.log.timeline(),
         most_peak_bytes=max(peak, most.peak_allocated) if most else 0,
         most_reserved_bytes=max(tracker.allocator.peak_reserved, most.peak_reserved) if most else 0,
         fits_at_most=not most or (not most.overflowed and most.peak_allocated <= target.limit_bytes),
@@ -348,7 +315,7 @@ def _not_seen(tracker: Tracker, semantics: CudaSemantics) -> list[str]:
         f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
         for name, times in sorted(tracker.bounded.items())
     ]
-    bounds += tracker.watch.sentences() + semantics.offloaded.sentences()
+    bounds += tracker.watch.sentences()
     if semantics.compiled.total():
         bounds.append("what torch.compile saves or adds: the step was traced without it.")
     if semantics.recurrent:

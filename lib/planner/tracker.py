@@ -38,7 +38,7 @@ class Tracker(TorchDispatchMode):
         super().__init__()
         self.target, self.device = target, device
         self.log = Log()
-        self.allocator = Allocator(capacity, on_segment=self._note_segment)
+        self.allocator = Allocator(capacity)
         self.bounded: Counter[str] = Counter()
         self.watch = Watch()
         self.tries_algorithms = False  # cuDNN, as training.cudnn_benchmark asks
@@ -53,8 +53,6 @@ class Tracker(TorchDispatchMode):
         self._origins: dict[int, tuple[str, Any]] = {}  # of forward operators, by their places in the graph
         self._handles: set[bool] = set()
         self._shapes = Shapes(self._cost_of)
-
-    # --- what is followed -----------------------------------------------------------------------------------------
 
     def adopt(self, model: nn.Module) -> None:
         """Allocates parameters and buffers, labels modules, and marks gradients when they are made."""
@@ -74,7 +72,7 @@ class Tracker(TorchDispatchMode):
         for name, child in model.named_modules():
             if name:
                 child.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
-                child.register_forward_hook(lambda *_: self._leave(), always_call=True)
+                child.register_forward_hook(lambda *_: self._modules.pop() and None, always_call=True)
 
     def adopt_optimizer(self, optimizer: Any) -> None:
         """Marks an optimizer's states as such, each with its parameter's module."""
@@ -93,7 +91,7 @@ class Tracker(TorchDispatchMode):
     def at(self, moment: str) -> None:
         """Records the bytes allocated now under the name of this moment; a later one of the name replaces it."""
         self.moments[moment] = (self.allocator.allocated, self.cost.copy())
-        self.log.mark(moment)
+        self.log.marks[moment] = len(self.log.events)
         self.watch.begin()
 
     def hold(self, size: int, category: str, what: str) -> None:
@@ -120,26 +118,19 @@ class Tracker(TorchDispatchMode):
         self, size: int, category: str, module: str = "", line: tuple[str, int, str] | None = None, what: str = ""
     ) -> Storage:
         block = self.allocator.allocate(int(size))
-        place = (block.size, block.address) if block else (0, 0)
-        entry = Storage(place[0], category, module, block, place[1], line, what)
-        self.log.add("alloc", entry, self.allocator.reserved)
+        entry = Storage(block.size if block else 0, category, module, block, line, what)
+        self.log.events.append(("alloc", entry))
         if self.allocator.allocated > self._peak:
             self._peak, self.log.peak = self.allocator.allocated, len(self.log.events)
         return entry
 
     def _drop(self, entry: Storage) -> None:
         self.allocator.release(entry.block)
-        self.log.add("free", entry, self.allocator.reserved)
-
-    def _note_segment(self, action: str, address: int, size: int) -> None:
-        self.log.add(action, (address, size), self.allocator.reserved)
+        self.log.events.append(("free", entry))
 
     def _mark(self, tensor: Tensor, category: str, module: str, what: str) -> None:
         if entry := self._live.get(tensor.untyped_storage()._cdata):
             entry.category, entry.module, entry.what = category, module or entry.module, what or entry.what
-
-    def _leave(self) -> None:
-        self._modules.pop()
 
     @contextlib.contextmanager
     def users_code(self) -> Iterator[None]:
@@ -149,8 +140,6 @@ class Tracker(TorchDispatchMode):
             yield
         finally:
             self.in_users_code = False
-
-    # --- one operator ---------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         with torch._C.DisableTorchFunction():  # shapes on `meta` are computed by Python functions of torch, ten a call
@@ -182,8 +171,9 @@ class Tracker(TorchDispatchMode):
             cost = self._cost_of(func, args, kwargs, out)
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out, name, module, line)
-        if self.device == "meta" and (most := self._workspace(name, args, out)):
-            self.log.add("workspace", most, self.allocator.reserved)
+        tries = self.tries_algorithms or torch.backends.cudnn.benchmark
+        if self.device == "meta" and (most := kernels.workspace(name, args, out, tries)):
+            self.log.events.append(("workspace", most))
         for entry in temporaries:
             self._drop(entry)
         self.cost += cost
@@ -213,9 +203,6 @@ class Tracker(TorchDispatchMode):
     def _cost_of(self, func: Any, args: tuple, kwargs: dict, out: Any) -> np.ndarray:
         return kernels.cost(func, args, kwargs, out, self.target)
 
-    def _workspace(self, name: str, args: tuple, out: Any) -> int:
-        return kernels.workspace(name, args, out, self.tries_algorithms or torch.backends.cudnn.benchmark)
-
     def _workspaces(self, name: str, args: tuple) -> list[int]:
         """Returns the bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own."""
         if not (args and isinstance(args[0], Tensor) and args[0].device.type == self.device == "meta"):
@@ -227,8 +214,6 @@ class Tracker(TorchDispatchMode):
                 self._take(self.target.cublas_workspace, "workspace", what="cuBLAS")
             return []
         return kernels.temporaries(name, args, self.target)
-
-    # --- values -----------------------------------------------------------------------------------------------------
 
     def _value(self, tensor: Tensor) -> Any:
         """Returns what `.item()` gives: the true value where it is known, else False or 1.

@@ -2,8 +2,7 @@
 
     python -m tests.gpu.bench_plans
 
-Figures go to tests/bench/records/gpu_plans_<card>.json. They are kept in the cache too, as those of every smoke test
-are, and correct the next plan of this card.
+Figures go to tests/bench/records/gpu_plans_<card>.json.
 """
 
 import json
@@ -13,7 +12,6 @@ import torch
 from lib import launch
 from lib.launch import smoke
 from lib.machine import memory
-from lib.planner import measured
 from lib.task import load_config
 from tests.bench.record import RECORDS, head, write
 from tests.conftest import ROOT
@@ -23,16 +21,15 @@ GOAL = {"speed_within": 1.3, "peak_within": 0.06}
 
 
 def compare(run: launch.Run) -> dict[str, float]:
-    """Trains the smoke test's steps and returns them beside the prediction, without and with earlier corrections."""
+    """Trains the smoke test's steps and returns them beside the prediction."""
     outcome = smoke.few_steps(run)
     option = run.predicted
-    row = measured.measured(run.config, run.plan, option, outcome.steps_per_second, outcome.peak_bytes)
-    measured.keep(run.plan.card, row)
-    fast, slow = (run.plan.slower / seconds for seconds in option.step_seconds)
+    fast, slow = (1 / seconds for seconds in option.step_seconds)
     return {
-        "steps_per_second": row.steps_per_second, "predicted": row.predicted_steps_per_second,
-        "from": slow, "to": fast, "corrected": 1 / option.expected_seconds, "peak_bytes": row.peak_bytes,
-        "predicted_peak_bytes": row.predicted_peak_bytes, "predicted_reserved_bytes": option.prediction.reserved_bytes,
+        "steps_per_second": outcome.steps_per_second, "predicted": 1 / option.expected_seconds,
+        "from": slow, "to": fast, "peak_bytes": outcome.peak_bytes,
+        "predicted_peak_bytes": option.prediction.peak_bytes,
+        "predicted_reserved_bytes": option.prediction.reserved_bytes,
         "predicted_driver_bytes": option.prediction.driver_bytes,
         "predicted_most_driver_bytes": option.prediction.most_driver_bytes,
     }  # fmt: skip

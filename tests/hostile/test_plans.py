@@ -33,7 +33,6 @@ KEYS = {
     "a dial of text": {"workload.samples": "{evil}"},
 }
 DIALS = {"workload.samples": (32, 64)}
-PLAN = {"kind": "trainbook plan", "config": "toy", "card": "T4", "cards": 1}
 
 
 @pytest.fixture
@@ -64,8 +63,7 @@ def configured(nothing_outside, monkeypatch):
 @pytest.mark.parametrize("overrides", KEYS.values(), ids=KEYS)
 def test_what_a_mounted_plan_may_not_set_makes_it_ignored(nothing_outside, configured, overrides):
     places = {name: getattr(nothing_outside, name) for name in ("evil", "target", "secret")}
-    told = json.dumps({key: _placed(value, places) for key, value in overrides.items()})
-    text = json.dumps({**PLAN, "overrides": "PLACE"}).replace('"PLACE"', told)
+    text = json.dumps({key: _placed(value, places) for key, value in overrides.items()})
     (nothing_outside.mount / "plan-toy.json").write_text(text)
     (nothing_outside.mount / "evil.py").write_text(nothing_outside.code())
     printed, unchanged = configured()
@@ -79,12 +77,13 @@ def _placed(value, places):
 BYTES = {
     "nothing": b"",
     "a list": b"[]",
-    "another kind": json.dumps({**PLAN, "kind": FORGED, "overrides": {}}).encode(),
-    "cards as a flag": json.dumps({**PLAN, "cards": True, "overrides": {}}).encode(),
-    "a configuration of escapes": json.dumps({**PLAN, "config": f"\x1b[2J\n{FORGED}", "overrides": {}}).encode(),
+    "a key of escapes": json.dumps({f"\x1b[2J\n{FORGED}": 1}).encode(),
     "200,000 brackets": b"[" * 200_000,
     "no UTF-8": b'{"kind": "\xff"}',
-    "a megabyte": json.dumps({**PLAN, "overrides": {}}).encode() + b" " * 2**20,
+    "NUL": b"\0" * 100,
+    "a megabyte": b"{}" + b" " * 2**20,
+    "a number of 5,000 digits": b'{"kind": ' + b"9" * 5000 + b"}",
+    "a pickle": b"\x80\x04cos\nsystem\n(S'true'\ntR.",
 }
 
 
@@ -95,28 +94,26 @@ def test_what_is_no_plan_is_ignored(nothing_outside, configured, content):
     assert unchanged and "plan-toy.json is ignored: " in printed
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop", "secret", "newline"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop", "secret"])
 def test_what_is_no_file_is_never_opened(nothing_outside, configured, kind):
-    path = nothing_outside.mount / ("plan-toy.json" if kind != "newline" else f"plan-\n{FORGED}.json")
+    path = nothing_outside.mount / "plan-toy.json"
     make = {
         "pipe": lambda: os.mkfifo(path),
         "device": lambda: path.symlink_to("/dev/zero"),
         "folder": path.mkdir,
         "loop": lambda: path.symlink_to(path),
         "secret": lambda: path.symlink_to(nothing_outside.target / "nowhere"),
-        "newline": lambda: path.write_text("{}"),
     }
     make[kind]()
     printed, unchanged = configured()
     assert unchanged and "is ignored: " in printed and SECRET not in printed
 
 
-def test_a_mounted_plan_of_sizes_and_dials_is_taken_and_its_card_cannot_steer_the_terminal(nothing_outside, configured):
+def test_a_mounted_plan_of_sizes_and_dials_is_taken(nothing_outside, configured):
     sizes = {
         "training.effective_batch": 16, "training.micro_batch": 2, "training.micro_batch_slots": 2,
         "training.gradient_checkpointing": "all", "training.precision": "fp32", "workload.samples": 64,
     }  # fmt: skip
-    plan = {**PLAN, "card": f"\x1b[2JT4\n{FORGED}", "overrides": sizes}
-    (nothing_outside.mount / "plan-toy.json").write_text(json.dumps(plan))
+    (nothing_outside.mount / "plan-toy.json").write_text(json.dumps(sizes))
     printed, unchanged = configured()
-    assert not unchanged and printed.count(r"Plan for 1 x \x1b[2JT4\nTraining") == len(sizes)
+    assert not unchanged and printed.count("plan-toy.json: ") == len(sizes)

@@ -21,7 +21,6 @@ def test_a_plan_that_fails_in_a_users_code_is_an_error_on_the_command_line_alone
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(prepared, "card_of_gpu", lambda number: None)
-    monkeypatch.setattr(prepared.measured, "corrected", lambda card, config: card)
     monkeypatch.setattr(prepared.process, "plan", fails)
     monkeypatch.setattr(prepared.ranks, "cards", lambda device: [0])
     with pytest.raises(TrainingFailed):

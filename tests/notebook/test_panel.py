@@ -1,8 +1,6 @@
 """The memory panel without a browser: its controls are set, its button is pressed, its answers are read."""
 
-import base64
 import dataclasses
-import json
 import re
 import sys
 import threading
@@ -19,7 +17,7 @@ from lib.machine.memory import GIB
 from lib.notebook import panel, widgets
 from lib.planner.file import write
 from lib.planner.html import of_plan
-from lib.planner.log import CATEGORIES, Alive, Layer, Timeline
+from lib.planner.log import Alive, Layer
 from lib.planner.process import Cancelled
 from lib.task import find_task, load_config
 from tests.conftest import ROOT
@@ -73,21 +71,18 @@ def test_the_picture_says_what_the_table_says_and_escapes_what_it_shows(planned)
     assert "9.3% of a week's quota" in text and "what a &lt;test&gt; leaves out" in html
 
 
-def test_the_page_shows_layers_the_peak_and_a_picture_where_they_are_known(planned):
+def test_the_page_shows_layers_and_the_peak_where_they_are_known(planned):
     plan = panel.Choice(GRAPHMER, {}, "t4").plan()
     assert "Where it goes" not in of_plan(plan)
     told = dataclasses.replace(
         plan.chosen.prediction,
         layers=(Layer("blocks.0", 1, GIB, 0, 2 * GIB, 4 * GIB, 7 * GIB),),
         alive=(Alive("blocks.*", "gelu", "activations", "<model>.py:7", 3, 2 * GIB, (8, 64)),),
-        timeline=Timeline(((GIB,) * len(CATEGORIES),), (7 * GIB,), 0, ()),
     )
     html = of_plan(dataclasses.replace(plan, chosen=dataclasses.replace(plan.chosen, prediction=told)))
     text = text_of(html)
     assert "blocks.0 1,024.0 0.0 2,048.0 4,096.0 100.0%" in text
     assert "blocks.* gelu (activations) &lt;model&gt;.py:7 3 8 x 64 2,048.0 28.6%" in text
-    (picture,) = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
-    assert base64.b64decode(picture).startswith(b"\x89PNG")
 
 
 def test_a_card_that_kaggle_does_not_lend_has_no_quota(planned):
@@ -352,7 +347,7 @@ def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(sho
     capsys.readouterr()
     config = notebook.configure("graphmer", ROOT, PARAMETERS)
     assert (config.training.effective_batch, config.workload.chain.roots, config.training.micro_batch) == (32, 64, 8)
-    assert f"Plan for 2 x T4 ({file.relative_to(tmp_path)}): training.micro_batch = 8" in capsys.readouterr().out
+    assert f"Plan {file.relative_to(tmp_path)}: training.micro_batch = 8" in capsys.readouterr().out
 
 
 def test_a_kept_plan_stands_below_the_overrides(shown, capsys):
@@ -366,12 +361,9 @@ def test_a_kept_plan_stands_below_the_overrides(shown, capsys):
     assert "training.micro_batch = 8, but it is overridden" in capsys.readouterr().out
 
 
-def test_a_plan_for_another_configuration_is_named_and_left_alone(shown, capsys):
+def test_a_plan_for_another_configuration_is_left_alone(shown):
     shown().use.click()
-    config = notebook.configure("graphmer", ROOT, {**PARAMETERS, "CONFIG": str(SMALL)})
-    assert config == load_config(SMALL)
-    said = capsys.readouterr().out
-    assert "plan-graphmer.json is ignored: it was made for graphmer, and this is graphmer_small" in said
+    assert notebook.configure("graphmer", ROOT, {**PARAMETERS, "CONFIG": str(SMALL)}) == load_config(SMALL)
 
 
 @pytest.mark.parametrize(
@@ -379,8 +371,7 @@ def test_a_plan_for_another_configuration_is_named_and_left_alone(shown, capsys)
     [
         ("{half", "it is not a plan as the memory panel writes it"),
         ("[1]", "it is not a plan as the memory panel writes it"),
-        ('{"kind": "trainbook plan", "config": "graphmer", "card": "T4", "cards": "2"}', "its 'cards' is '2'"),
-        ('{"kind": "trainbook plan", "config": "graphmer", "card": "T4", "cards": 2, "overrides": []}', "'overrides'"),
+        ('{"training.micro_batch": 2.5}', "training.micro_batch"),
     ],
 )
 def test_a_file_that_is_no_plan_is_ignored_with_a_sentence(content, reason, tmp_path, capsys):
@@ -393,10 +384,9 @@ def test_a_file_that_is_no_plan_is_ignored_with_a_sentence(content, reason, tmp_
 
 def test_a_plan_with_a_key_that_is_not_there_is_ignored_and_the_person_s_own_mistake_is_not(tmp_path, capsys):
     (tmp_path / "runs").mkdir()
-    kept = {"kind": "trainbook plan", "config": "graphmer", "card": "T4", "cards": 2, "overrides": {"workload.root": 3}}
-    (tmp_path / "runs" / "plan-graphmer.json").write_text(json.dumps(kept))
+    (tmp_path / "runs" / "plan-graphmer.json").write_text('{"workload.root": 3}')
     assert notebook.configure("graphmer", ROOT, PARAMETERS) == load_config(GRAPHMER)
-    assert "does not fit this configuration" in capsys.readouterr().out
+    assert "is ignored: override workload.root" in capsys.readouterr().out
     with pytest.raises(BadInput, match="workload.rots"):
         notebook.configure("graphmer", ROOT, {**PARAMETERS, "OVERRIDES": {"workload.rots": 3}})
 
@@ -405,8 +395,7 @@ def test_a_plan_in_a_mounted_output_is_taken(planned, tmp_path, monkeypatch):
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path / "kaggle"))
     choice = panel.Choice(GRAPHMER, {"training.effective_batch": 32}, "t4")
-    plan = choice.plan()
-    write(tmp_path / "kaggle/input/notebooks/me/memory", "graphmer", plan, choice.to_paste(plan))
+    write(tmp_path / "kaggle/input/notebooks/me/memory", "graphmer", choice.to_paste(choice.plan()))
     assert notebook.configure("graphmer", ROOT, PARAMETERS).training.effective_batch == 32
 
 

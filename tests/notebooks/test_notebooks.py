@@ -287,8 +287,7 @@ def test_a_notebook_takes_a_mounted_plan(kaggle):  # and goes on with the output
     small_graph(kaggle / "input" / LAYOUTS["old layout"])
     beside = kaggle / "input" / "notebooks" / "someone"
     (beside / "trainbook-00").mkdir(parents=True)
-    plan = {"kind": "trainbook plan", "config": "graphmer_small", "card": "T4", "cards": 1}
-    plan["overrides"] = {"training.effective_batch": 32, "training.micro_batch": 2}
+    plan = {"training.effective_batch": 32, "training.micro_batch": 2}
     (beside / "trainbook-00" / "plan-graphmer_small.json").write_text(json.dumps(plan))
     text = check_first_run("01_graphmer", kaggle, "old layout")
     assert "training.effective_batch = 32, but it is overridden" in text

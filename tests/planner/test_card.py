@@ -19,15 +19,27 @@ def test_a_card_is_found_by_its_name_or_by_memory_and_capability():
     assert find_card(" T4 ").card == find_card("t4").card and find_card("a100").card == find_card("a100-40").card
     own = find_card("8 GiB, capability 8.6")
     assert (own.card.capability, own.card.memory_gib, find_card("8 GiB").card.capability) == ((8, 6), 8, (7, 5))
-    with pytest.raises(BadInput, match="no card 't5'. Known cards: t4"):
-        find_card("t5")
-
-
-@pytest.mark.parametrize("name", ["..5 GiB", "5.5.5 GiB", ". GiB", "-3 GiB", " GiB"])
-def test_a_memory_that_is_no_number_is_refused_with_the_form(name):
-    with pytest.raises(BadInput, match='for example "8 GiB, capability 8.6"'):
-        find_card(name)
     assert (find_card(".5 GiB").card.memory_gib, find_card("5. GiB").card.memory_gib) == (0.5, 5)
+    for name in ("RTX 3090", "rtx 3090", "V100", "RTX A6000", "h100-sxm"):
+        assert not find_card(name).assumed, "as people write it"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "t5", "", "GiB", "8 GB", "..5 GiB", "5.5.5 GiB", ". GiB", "-3 GiB", "24 GiB, 0 TFLOP/s",
+        "24 GiB, 936 GB/s, 900 GB/s", "24 GiB, fast", "71 TFLOP/s, 936 GB/s", "8 GiB, -1 GB/s",
+    ],
+)  # fmt: skip
+def test_an_unknown_card_names_the_known_ones_and_the_form_of_ones_own(name):
+    with pytest.raises(BadInput, match=r'Known cards: t4, p100, .*"8 GiB, capability 8\.6".*71 TFLOP/s, 936 GB/s'):
+        find_card(name)
+
+
+@pytest.mark.parametrize("name", ["tpu", "TPU v3-8", "v5e-8", "tpu-v5e"])
+def test_a_tpu_is_no_card(name):
+    with pytest.raises(BadInput, match=f"'{name}' is a TPU"):
+        find_card(name)
 
 
 def test_a_card_that_the_context_fills_is_refused_in_a_sentence():
@@ -90,34 +102,13 @@ def test_rates_may_be_given_in_any_order_and_the_rest_is_said():
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["24 GiB, 0 TFLOP/s", "24 GiB, 936 GB/s, 900 GB/s", "24 GiB, fast", "71 TFLOP/s, 936 GB/s", "8 GiB, -1 GB/s"],
-)
-def test_rates_that_cannot_be_are_refused_with_the_form(name):
-    with pytest.raises(BadInput, match=r'rates where you know them: "24 GiB, capability 8\.6, 71 TFLOP/s, 936 GB/s"'):
-        find_card(name)
-
-
-@pytest.mark.parametrize("name", ["tpu", "TPU v3-8", "v5e-8", "tpu-v5e"])
-def test_a_tpu_is_no_card(name):
-    with pytest.raises(BadInput, match=f"'{name}' is a TPU, on which Trainbook does not train.*Kaggle's is t4"):
-        find_card(name)
-
-
-@pytest.mark.parametrize("name", ["RTX 3090", "rtx 3090", "V100", "RTX A6000", "h100-sxm"])
-def test_a_card_may_be_written_as_people_write_it(name):
-    assert not find_card(name).assumed
-
-
-@pytest.mark.parametrize(
     "device, gib, key",
     [
         ("Tesla T4", 14.74, "t4"), ("NVIDIA GeForce RTX 3090", 23.69, "rtx3090"), ("NVIDIA A10", 22.1, "a10"),
         ("NVIDIA A100-SXM4-80GB", 79.15, "a100-80"), ("NVIDIA H100 80GB HBM3", 79.33, "h100"),
         ("NVIDIA H100 PCIe", 79.2, "h100-pcie"), ("Tesla V100-SXM2-32GB", 31.75, "v100-32"), ("NVIDIA L4", 21.95, "l4"),
         ("NVIDIA GeForce RTX 3080", 11.76, None), ("NVIDIA GeForce RTX 3090 Ti", 23.6, None),
-        ("NVIDIA GeForce RTX 3060", 7.7, None), ("NVIDIA GeForce RTX 3050 Laptop GPU", 3.8, None),
-        ("NVIDIA A10G", 22.1, None), ("NVIDIA GeForce RTX 4060", 7.6, None),
+        ("NVIDIA GeForce RTX 3050 Laptop GPU", 3.8, None), ("NVIDIA A10G", 22.1, None),
     ],
 )  # fmt: skip
 def test_the_gpu_that_is_there_has_its_own_cards_rates_or_says_whose(monkeypatch, device, gib, key):

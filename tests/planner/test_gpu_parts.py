@@ -47,10 +47,10 @@ def test_every_part_exists_and_make_knows_them():
 
 def test_a_row_of_the_plans_has_what_was_measured_beside_the_forecast(toy):
     run = launch.prepare(toy())
-    plan = make(run.config, dataclasses.replace(find_card("t4"), slower=2.0), 1)
+    plan = make(run.config, find_card("t4"), 1)
     config = with_changes(run.config, plan.overrides)
     run = dataclasses.replace(run, plan=plan, config=config)
     row = bench_plans.compare(run)
     assert row["steps_per_second"] > 0 and row["peak_bytes"] > 0, "the toy was trained, here on a CPU"
-    assert row["predicted"] == pytest.approx(2 * row["corrected"]) and row["from"] < row["predicted"] < row["to"]
+    assert row["from"] < row["predicted"] < row["to"]
     assert row["predicted_driver_bytes"] <= row["predicted_most_driver_bytes"]

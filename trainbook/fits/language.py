@@ -17,9 +17,9 @@ from lib.errors import BadInput
 from lib.planner import plain
 from lib.planner.card import find_card
 from lib.planner.prediction import Prediction
-from lib.planner.quantised import KINDS, Adam8bit, adapt, quantise
-from lib.planner.sizes import Largest, largest
 from lib.planner.trace import predict, predict_inference, tied
+from trainbook.fits.layers import KINDS, Adam8bit, adapt, quantise
+from trainbook.fits.sizes import Largest, largest
 
 METHODS = ("inference", "lora", "qlora", "full")
 OPTIMIZERS = ("adamw", "adamw_8bit", "paged_adamw_8bit")

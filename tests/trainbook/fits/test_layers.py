@@ -6,7 +6,8 @@ from torch import nn
 
 from lib.errors import BadInput
 from lib.planner import predict, predict_inference
-from lib.planner.quantised import Adam8bit, Adapted, Quantised, adapt, quantise
+from lib.planner.quantised import Quantised
+from trainbook.fits.layers import Adam8bit, Adapted, adapt, quantise
 
 D = 1024
 WEIGHTS = 4 * D * D

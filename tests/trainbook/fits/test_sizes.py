@@ -8,7 +8,7 @@ from torch import nn
 
 from lib.errors import BadInput
 from lib.planner import predict
-from lib.planner.sizes import largest
+from trainbook.fits.sizes import largest
 
 
 @pytest.mark.parametrize("limit", [0, 5, 40, 64, 100, 1_000, 10_001, 10**7])
