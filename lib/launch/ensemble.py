@@ -49,26 +49,6 @@ def run(
     return f"{len(predictions)} predictions of {len(models)} models together are in {out}."
 
 
-def solution(
-    archive: Path,
-    folder: Path,
-    own_task: str = "",
-    trusted: bool = False,
-    changes: Mapping[str, object] | None = None,
-    name: str = "",
-) -> str:
-    """Writes a program that predicts by itself with the models of an archive into a folder; returns what to print.
-
-    The other arguments are as in `load_members`. Raises BadInput.
-    """
-    with _runs(archive, trusted) as runs:
-        task, models = load_members(runs, own_task, trusted, changes, name)
-        disk.check_writable(folder)
-        task.solution(models, folder)
-    files = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_file()))
-    return f"A program with the weights of {len(models)} models is in {folder}: {files}."
-
-
 def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
     """Lets several completed runs vote on the test set of the first.
 

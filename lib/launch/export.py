@@ -25,7 +25,7 @@ def is_lacking(run: Run) -> bool:
 
 
 def _exports(run: Run) -> bool:
-    return getattr(type(run.task), "export", Task.export) is not Task.export and getattr(run.task, "exports", True)
+    return getattr(type(run.task), "export", Task.export) is not Task.export
 
 
 def model_of(run: Run, state: State) -> Callable[[], AbstractContextManager[nn.Module]] | None:

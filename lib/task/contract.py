@@ -14,7 +14,6 @@ from lib.errors import BadInput, printable
 from lib.task import published
 from lib.task.blocks import find_blocks
 from lib.task.fingerprint import fingerprint
-from lib.task.survey import Survey
 from lib.task.terms import TermMeans
 
 Batch = dict[str, Tensor]
@@ -48,7 +47,6 @@ class Task:
     together: ClassVar[int] = 1
     several: ClassVar[bool] = False
     sources: tuple[Path, ...] = ()
-    exports: bool = True  # whether `export`, where a task has it, writes anything under these settings
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
     # What was published of others, by name, that the run started from; kept in its checkpoints, set when it resumes.
     published: Mapping[str, Mapping[str, Any]] = {}
@@ -62,14 +60,6 @@ class Task:
     def homes(cls, folders: list[Path]) -> list[Path]:
         """Returns the data's own folders where a search by `sentinels` stopped at these; by default the same ones."""
         return folders
-
-    @classmethod
-    def survey(cls, folder: Path) -> Survey:
-        """Returns what lies in a folder of data and the configuration that trains on it, for `trainbook data`.
-
-        By default a task has none. Raises BadInput where the folder holds no data of the task's.
-        """
-        raise BadInput(f"{cls.__name__} looks through no folders. Name a task that has the method survey(folder).")
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
         """Sets `config` and `source`, the folder or file with the data; None means the embedded default.
@@ -309,15 +299,6 @@ class Task:
 
         Such a form is `model.save_pretrained(folder)` of transformers and peft. By default there is none.
         """
-
-    def solution(self, models: list[nn.Module], folder: Path) -> None:
-        """Writes a program that predicts without this one into a folder, with the weights of all models, for a grader.
-
-        `trainbook solution` calls it. By default a task has none.
-        """
-        raise BadInput(
-            f"{type(self).__name__} writes no program of its own: it has no method solution(models, folder)."
-        )
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""

@@ -111,8 +111,7 @@ def test_runs_of_glacier_read_every_key_of_its_settings(tmp_path, monkeypatch):
     assert {key for key in found if key.startswith("workload.")} == {
         "workload.split.square", "workload.split.fold", "workload.initial.bands", "workload.initial.classes",
         "workload.criteria.ensemble_mcc", "workload.prediction.views", "workload.prediction.batch",
-        "workload.prediction.probabilities", "workload.prediction.uncertainty", "workload.prediction.polygons",
-        "workload.prediction.weighted", "workload.prediction.most_behind", "workload.loss.missed",
+        "workload.prediction.probabilities", "workload.prediction.uncertainty",
     }  # fmt: skip
 
 
