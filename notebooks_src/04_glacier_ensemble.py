@@ -144,7 +144,7 @@ if members:
 
 # %%
 if members and run.config.workload.download:
-    print("The scenes of downloaded archives are deleted once they are cut: name a folder of bands in `lib predict`.")
+    print("The scenes of downloaded archives are deleted once they are cut: name a folder of bands in `trainbook predict`.")
 elif members:
     task, models = ensemble.load_members(members)
     masks = task.predict(models, run.task.data.root, voted / "masks")

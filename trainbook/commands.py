@@ -1,5 +1,5 @@
 """The command line: `trainbook train CONFIG [--set KEY=VALUE ...]`, `plan CONFIG --gpu t4`, `doctor [CONFIG]`,
-`data FOLDER`, `fits MODEL`, `new NAME --like KIND`, `notebook CONFIG`, and
+`fits MODEL`, `new NAME --like KIND`, `notebook CONFIG`, and
 `kaggle dataset|push|status|fetch|chain|preflight`.
 
 What imports torch, which takes seconds, is imported by the commands that need it.
@@ -14,8 +14,6 @@ from typing import Any
 
 from lib import __version__, command
 from lib.config import split_overrides
-from lib.errors import BadInput
-from lib.machine import disk
 from trainbook.kaggle import commands as kaggle_commands
 
 
@@ -46,8 +44,6 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("data", help="the folder to predict, or one file where the task takes one")
     predict.add_argument("out", help="the folder that results are written to")
     predict.set_defaults(run=_predict)
-    _add_data(commands)
-    _add_solution(commands)
     kaggle_commands.add(commands)
     _add_fits(commands)
     return parser
@@ -76,15 +72,6 @@ def _add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     plan.set_defaults(run=_plan)
 
 
-def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    data = commands.add_parser("data", help="look through a folder of data; print the configuration that trains on it")
-    data.add_argument("folder", help="the folder with the data")
-    data.add_argument("--task", default="glacier", help="the task that reads it, a name or FILE:CLASS (glacier)")
-    data.add_argument("--yaml", default="", metavar="FILE", help="write the configuration to a new file")
-    data.add_argument("--groups", default="", metavar="FILE", help="write groups of samples to a new file, as a CSV")
-    data.set_defaults(run=_data)
-
-
 def _add_fits(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     fits = commands.add_parser("fits", help="whether a language model fits a card: inference, LoRA, QLoRA or all of it")
     fits.add_argument("model", help="Llama-2-7B, Qwen2.5-7B ..., or a folder with a config.json of Hugging Face")
@@ -99,13 +86,6 @@ def _add_fits(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     fits.add_argument("--layers", action="store_true", help="what each layer takes, and who is alive at the peak")
     fits.add_argument("--largest", default="", metavar="WHAT", help="batch or length: find the largest that fits")
     fits.set_defaults(run=_fits)
-
-
-def _add_solution(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    solution = commands.add_parser("solution", help="write a program that predicts by itself, with its weights")
-    _add_archive(solution)
-    solution.add_argument("folder", help="where the program is written")
-    solution.set_defaults(run=_solution)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -177,31 +157,10 @@ def _queue(options: argparse.Namespace) -> int:
     return 0
 
 
-def _data(options: argparse.Namespace) -> int:
-    from lib.task import find_task
-
-    survey = find_task(options.task).survey(Path(options.folder))
-    print(survey.text, survey.configuration, sep="\n\n")
-    for name, text in ((options.yaml, survey.configuration), (options.groups, survey.groups)):
-        if name and Path(name).exists():
-            raise BadInput(f"{name} is there already, and is not written over. Give another name, or remove it.")
-        if name:
-            disk.write_text(Path(name), text)
-            print(f"Wrote {name}.")
-    return 0
-
-
 def _predict(options: argparse.Namespace) -> int:
     from lib.launch import ensemble
 
     print(ensemble.run(Path(options.archive), Path(options.data), Path(options.out), **_read_with(options)))
-    return 0
-
-
-def _solution(options: argparse.Namespace) -> int:
-    from lib.launch import ensemble
-
-    print(ensemble.solution(Path(options.archive), Path(options.folder), **_read_with(options)))
     return 0
 
 

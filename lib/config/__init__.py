@@ -33,6 +33,19 @@ REMOVED = {
     "workload.head.document": "Reading sentences together over-fitted.",
     "workload.head.window": "Reading sentences together over-fitted.",
     "tracking.mlflow": "MLflow gets no rows: TensorBoard and Weights & Biases do.",
+    **dict.fromkeys(
+        ("workload.loss.tversky", "workload.loss.lovasz", "workload.loss.missed"), "Take focal, dice, mcc or boundary."
+    ),
+    **dict.fromkeys(
+        ("workload.sampling.rare_share", "workload.sampling.rare_factor"), "Take workload.sampling.centred."
+    ),
+    "workload.source.quality": "Set pixels under clouds to no data in the files.",
+    "workload.source.stretch": "Stretch the bands in the files.",
+    "workload.split.folders": "{part} in workload.source.images says where train, validation and test lie.",
+    "workload.model.encoder": "The own U-Net is the one that trains.",
+    **dict.fromkeys(("workload.prediction.weighted", "workload.prediction.most_behind"), "All models count alike."),
+    "workload.prediction.polygons": "docs/glacier.md has the lines of geopandas that write them.",
+    "workload.export": "Archives hold the tested weights.",
 }
 
 

@@ -29,8 +29,7 @@ from lib.report.progress import choose_progress
 from lib.report.summary import FILE as SUMMARY
 from lib.report.summary import Reason, Summary, results, with_all
 from lib.training import identity, learned, loop, precision
-from lib.training.evaluation import baseline_of
-from lib.training.evaluation import evaluate
+from lib.training.evaluation import baseline_of, evaluate
 from lib.training.session import handling_signals, start_session
 from lib.training.state import State, checkpoint_from_first, first_state
 

@@ -16,8 +16,7 @@ from lib.planner.card import Target, find_card
 from lib.planner.limits import NotTraceable
 from lib.planner.search import Plan, make
 from lib.task import load_config
-from lib.task.place import place_of
-from lib.task.place import explained
+from lib.task.place import explained, place_of
 
 _REFUSALS = {2: BadInput, 3: NotTraceable}
 _LOOK_SECONDS = 0.1  # between two looks at whether a plan is still wanted

@@ -11,7 +11,6 @@ from lib.task.checks import (
 )
 from lib.task.contract import Batch, Task
 from lib.task.loading import find_task, load_config, load_task, locate_data, with_slots
-from lib.task.survey import Survey
 
 __all__ = [
     "SPLITS", "Batch", "Survey", "Task", "check_loss_terms", "check_terms", "checked_blocks",

@@ -14,7 +14,6 @@ from lib.errors import BadInput, printable
 from lib.machine import published
 from lib.task.blocks import find_blocks
 from lib.task.fingerprint import fingerprint
-from lib.task.survey import Survey
 
 Batch = dict[str, Tensor]
 _IGNORED = -100  # the label of what has no target, as in torch and transformers
@@ -63,14 +62,6 @@ class Task:
     def homes(cls, folders: list[Path]) -> list[Path]:
         """Returns the data's root folders, if a search by `sentinels` ended at these."""
         return folders
-
-    @classmethod
-    def survey(cls, folder: Path) -> Survey:
-        """Returns what lies in a folder of data and the configuration that trains on it, for `trainbook data`.
-
-        By default a task has none. Raises BadInput where the folder holds no data of the task's.
-        """
-        raise BadInput(f"{cls.__name__} looks through no folders. Name a task that has the method survey(folder).")
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
         """Sets `config`, `sources` (the folders or files with the data) and `source`, the first of them.
@@ -260,14 +251,6 @@ class Task:
         """Returns metrics of several models together on the test set, and what to print; figures go into `folder`."""
         raise to_write(self, "vote(models, folder)", "metrics of all models together on the test set, and a text")
 
-    def solution(self, models: list[nn.Module], folder: Path) -> None:
-        """Writes a program that predicts without this one into a folder, with the weights of all models, for a grader.
-
-        `trainbook solution` calls it. By default a task has none.
-        """
-        raise BadInput(
-            f"{type(self).__name__} writes no program of its own: it has no method solution(models, folder)."
-        )
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""

@@ -9,9 +9,9 @@ in fold 0; a run is about 5 minutes of a core. Scored is one view of the tiles o
 test alone. The weights are those of the best validation, so the test alone is what nothing was chosen by. Gains are
 paired by scene.
 
-Row `liligo` is a real glacier of the shared data (Karakoram, 480 x 346 pixels, masks from Landsat 5), with the
-configuration that `lib data` proposes: ice, debris and firn by elevation, temperature, radiation and precipitation,
-where the mask has one of them. Gains are paired by square of the map, and there are few of them.
+Row `liligo` is a real glacier of the shared data (Karakoram, 480 x 346 pixels, masks from Landsat 5): ice,
+debris and firn by elevation, temperature, radiation and precipitation, where the mask has one of them. Gains are
+paired by square of the map, and there are few of them.
 """
 
 import argparse
@@ -41,11 +41,26 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORD = RECORDS / "glacier_scores.json"
 ROWS = {"rare": "glacier_rare_small", "origin": "glacier_finetune_small", "liligo": ""}
 LILIGO = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "glacier_liligo"
-# Outside the glacier all bands are missing, which would give that class away
-OF_LILIGO = {
-    "workload.source.classes": "[ice, debris, firn]", "workload.source.codes": "[85, 170, 255]",
-    "workload.source.ignored_codes": "[0]",
-}  # fmt: skip
+# Outside the glacier all bands are missing, which would give the class 0 away
+LILIGO_CONFIG = """
+task: glacier
+training: {epochs: 60, effective_batch: 16, micro_batch: 16, evaluate_every_epochs: 2, log_every_steps: 10}
+optimizer: {lr: 1.0e-3, weight_decay: 1.0e-4}
+scheduler: {name: plateau, patience: 5, min_lr: 1.0e-6}
+workload:
+  source:
+    bands: [elevation, temperature, radiation, air, precipitation]
+    band_files: [Band1_srtm_dem_30m, Band2_lst_30m_hourly, Band3_netRad_30m_daily, Band4_airTemperature_30m_daily,
+                 Band5_precip_30m_daily]
+    images: "{band}.tif"
+    masks: mask_0_85_170_255.tif
+    classes: [ice, debris, firn]
+    codes: [85, 170, 255]
+    ignored_codes: [0]
+  tiles: {size: 32, stride: 0}
+  split: {by: map, square: 2, validation: 0.15, test: 0.15}
+  model: {widths: [16, 16, 32, 64, 128], depths: [1, 1, 1, 1], decoder: [64, 32, 16, 16, 16]}
+"""
 PARTS = {"validation and test": ("validation", "test"), "test": ("test",)}
 
 
@@ -59,12 +74,10 @@ def shipped(row: str) -> Path:
     return ROOT / "configs" / f"{ROWS[row]}.yaml"
 
 
-def proposed(scratch: Path) -> Path:
-    """Returns the configuration that `lib data` writes for the real scene."""
+def of_liligo(scratch: Path) -> Path:
+    """Writes the configuration of the real scene."""
     path = scratch / "liligo.yaml"
-    if not path.is_file():
-        command = [sys.executable, "-m", "trainbook", "data", str(LILIGO), "--yaml", str(path)]
-        subprocess.run(command, cwd=ROOT, check=True)
+    path.write_text(LILIGO_CONFIG)
     return path
 
 
@@ -79,7 +92,7 @@ def trained(row: str, seed: int, scratch: Path) -> Path:
     name = f"{row}-{seed}"
     own = {"seed": seed, "run.name": name, "output_dir": scratch}
     if row == "liligo":
-        train(proposed(scratch), {**own, **OF_LILIGO})
+        train(of_liligo(scratch), {**own, "data.dir": LILIGO})
         return scratch / name
     alone = {"queue.folds": 0, "queue.before": "[]", "queue.start_from": "", "data.dir": "embedded"}
     train(shipped(row), {**own, **alone, "run.initial_weights": pretrained(scratch)})
@@ -127,8 +140,8 @@ def counts_of(task: Any, model: torch.nn.Module, part: str) -> np.ndarray:
 
 def boosted(row: str, seed: int, scratch: Path) -> dict[str, dict[str, np.ndarray]]:
     """Returns (tiles, classes, classes) of each baseline by part; it sees the indices of the rare preset."""
-    path, data = (proposed(scratch), LILIGO) if row == "liligo" else (shipped("rare"), "embedded")
-    task: Any = load_task(load_config(path, {**(OF_LILIGO if row == "liligo" else {}), "data.dir": str(data)}))
+    path, data = (of_liligo(scratch), LILIGO) if row == "liligo" else (shipped("rare"), "embedded")
+    task: Any = load_task(load_config(path, {"data.dir": str(data)}))
     source, bounds = task.settings.source, task.settings.baseline
     places = task.settings.index_places or baselines.usual_indices(source.bands)
     found: dict[str, dict[str, np.ndarray]] = {}

@@ -135,7 +135,7 @@ def one_fault(folder: Path, fault: str, number: int, expected: dict, counts: Cou
     counts["runs"] += 1
     if fault in ERRORS or fault == FULL:
         log = (folder / "log.txt").read_text()
-        refused = code == 2 and "cannot be written to" in log or code == 1 and "Nothing was trained yet" in log
+        refused = (code == 2 and "cannot be written to" in log) or (code == 1 and "Nothing was trained yet" in log)
         last_save = code == 1 and "the last save of the session" in log
         counts["survived the error"] += code == 0
         counts["refused before training"] += refused

@@ -9,8 +9,7 @@ import torch
 
 from lib.task import load_task
 from lib.training import data, draws
-from lib.training.evaluation import baseline_of
-from lib.training.evaluation import EvaluationLoader, evaluate
+from lib.training.evaluation import EvaluationLoader, baseline_of, evaluate
 from lib.training.order import Order
 from lib.training.state import new_state
 from tests.training.test_loop import StopAfter, fit, newest, same_tensors, stable

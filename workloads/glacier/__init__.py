@@ -1,7 +1,7 @@
 """glacier: segmentation of ice, debris and lakes in multispectral images, tile by tile.
 
-Data: folders of single-band GeoTIFFs, multi-band GeoTIFFs, or NumPy patches (see `data.readers`), or archives of these
-by address. The embedded default is a generator of plausible scenes (see `data.terrain`).
+Data: rasters or NumPy patches in a documented layout or by patterns (see `data.layout`), or archives of these by
+address. The embedded default is a generator of plausible scenes (see `data.terrain`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lib.errors import BadInput
 from lib.scores import Confusion, scores_of
-from lib.task import Batch, Survey, Task
+from lib.task import Batch, Task
 from lib.text import Criterion
 from workloads.glacier import losses
 from workloads.glacier.augment import augment, cut_out
@@ -33,7 +32,8 @@ class Glacier(Task):
     """The workload of the module's docstring."""
 
     Settings = Settings
-    sentinels = ("*_img_*.npy", "*.tif", "*.tiff", "*.jp2", "images/*.png")
+    # Files of the documented layouts that only labelled data has: a folder of new scenes or of maps is no data set
+    sentinels = ("*_mask_*.npy", *(f"{above}{kind}/*" for kind in ("label", "masks") for above in ("", "[Tt]rain/")))
     selection = ("mcc", "max")
     shown = ("mcc", "mean_iou")
     dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
@@ -45,24 +45,6 @@ class Glacier(Task):
 
     # --- data -----------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def homes(cls, folders: list[Path]) -> list[Path]:
-        """Returns the folders above Band1, images and masks, each once; what a run has written is no data."""
-        from workloads.glacier.data.homes import homes
-
-        return homes(folders) if folders else []
-
-    @classmethod
-    def survey(cls, folder: Path) -> Survey:
-        from workloads.glacier import proposal, survey
-
-        found = survey.look(folder)
-        text = survey.describe(found)
-        try:
-            return Survey(text, proposal.configuration(found), proposal.groups(found))
-        except BadInput as refusal:
-            raise BadInput(f"{text}\n\n{refusal}") from None
-
     @cached_property
     def data(self) -> Any:
         """The `Data` of these settings: tiles, parts, statistics and weights, each computed on first use."""
@@ -71,11 +53,7 @@ class Glacier(Task):
         return Data(self.settings, self.source)
 
     def describe_data(self) -> str:
-        if not self.exports:
-            return self.data.describe()
-        from workloads.glacier import onnx_file
-
-        return "\n".join(filter(None, [self.data.describe(), onnx_file.missing()]))
+        return self.data.describe()
 
     def fingerprint(self) -> str:
         return self.data.fingerprint()
@@ -125,10 +103,7 @@ class Glacier(Task):
         """Returns the network. It normalises by the training tiles if they have been read, and otherwise not."""
         settings, source = self.settings, self.settings.source
         bands, classes = len(source.bands), len(source.classes)
-        made = Net
-        if settings.model.encoder:
-            from workloads.glacier.encoders import TimmNet as made  # type: ignore[assignment]
-        net = made(bands, classes, settings.model, settings.index_places, settings.prior)
+        net = Net(bands, classes, settings.model, settings.index_places, settings.prior)
         if "data" in self.__dict__ and self.data.is_split:
             statistics = self.data.input_statistics
             net.mean.copy_(torch.from_numpy(statistics.mean).view(-1, 1, 1))
@@ -144,10 +119,7 @@ class Glacier(Task):
         source, initial, fresh = self.settings.source, self.settings.initial, model.state_dict()
         bands = initial.bands or self.settings.inputs, self.settings.inputs
         classes = initial.classes or source.classes, source.classes
-        first = getattr(model, "first", carry.FIRST)
-        if self.settings.model.encoder and not any(name in given for name in carry.HEAD):
-            return carry.carry_encoder(given, fresh, first, initial.bands, self.settings.inputs)
-        carried, message = carry.carry(given, fresh, bands, classes, first)
+        carried, message = carry.carry(given, fresh, bands, classes)
         own = {name: fresh[name] for name in ("mean", "deviation", "prior") if name in fresh}
         return {**{name: value for name, value in carried.items() if name != "prior"}, **own}, message
 
@@ -253,7 +225,6 @@ class Glacier(Task):
 
         settings, part = self.settings, self.datasets()["test"]
         names, least = settings.source.classes, settings.criteria.ensemble_mcc
-        shares = voting.shares(self.members, settings.prediction) or [1 / len(models)] * len(models)
         tested, alone = Tested(part, len(names)), voting.Alone(len(models), len(names))
         for first in counted(range(0, len(part), _VOTED_AT_ONCE), f"batches voted on by {len(models)} models"):
             samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
@@ -262,7 +233,7 @@ class Glacier(Task):
                 "target": torch.from_numpy(np.stack([sample.target for sample in samples])),
             }
             each = alone.add(models, batch, settings.prediction.views)
-            predicted = sum(share * p for share, p in zip(shares, each, strict=True)).argmax(1)
+            predicted = sum(p / len(models) for p in each).argmax(1)
             tested.add(batch, predicted)
         self._draw(tested, folder)
         judged = self._judged(tested.counts, "vote", self.baselines)
@@ -270,7 +241,7 @@ class Glacier(Task):
         scores = tested.confusion.scores(names)
         asked = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
-        table = alone.table(self.members, shares, scores, names, settings.prediction.views)
+        table = alone.table(self.members, scores, names, settings.prediction.views)
         warning, verdict = voting.flattered(settings.split, len(models)), "\n".join(_verdict(asked, advice))
         return scores, "\n\n".join(filter(None, [warning, table, judged.text(), verdict]))
 
@@ -281,35 +252,7 @@ class Glacier(Task):
         from workloads.glacier.maps import masks
 
         settings = self.settings
-        models, shares = self._voters(models)
-        return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction, shares)
-
-    def solution(self, models: list[nn.Module], folder: Path) -> None:
-        """Writes solution.py, whose function `maskgeration` GlacierHack's grader calls, and weights.pt."""
-        from workloads.glacier import solution
-
-        models, shares = self._voters(models)
-        solution.write(models, self.settings, folder, shares)
-
-    @property
-    def exports(self) -> bool:
-        return self.settings.export == "onnx"
-
-    def export(self, model: nn.Module, folder: Path) -> None:
-        """Writes the network as model.onnx, with a text on what goes in and comes out."""
-        from workloads.glacier import onnx_file
-
-        onnx_file.write(model, self.settings, folder)
-
-    def _voters(self, models: list[nn.Module]) -> tuple[list[nn.Module], list[float]]:
-        """Returns the models that count, and for how much each; nothing where all count alike."""
-        from workloads.glacier import voting
-
-        shares = voting.shares(self.members, self.settings.prediction)
-        if not shares:
-            return models, []
-        kept = [(model, share) for model, share in zip(models, shares, strict=True) if share]
-        return [model for model, _ in kept], [share for _, share in kept]
+        return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction)
 
 
 def _verdict(criteria: Sequence[Criterion], advice: str) -> list[str]:

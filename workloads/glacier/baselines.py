@@ -1,6 +1,7 @@
 """Baselines of the network: gradient boosting on pixels, alone or with their surroundings, out of a bounded sample."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,17 +9,18 @@ import numpy as np
 import torch
 
 from lib.errors import BadInput
-from lib.scores import IGNORE, Confusion
+from lib.scores import IGNORE
 from workloads.glacier.judging import tile_counts
 from workloads.glacier.model import difference
 
 Tile = tuple[Any, ...]  # begins with bands (C, H, W) floats and mask (H, W) integers or IGNORE
+Classify = Callable[[np.ndarray], np.ndarray]  # (N, features) -> (N) uint8
 
 SIDES = (5, 15)  # pixels of the squares around a pixel whose means it sees
 # Pairs of bands by their names: water, snow and water, plants, and two that tell lakes from shadow
 _USUAL = (("green", "nir"), ("green", "swir1"), ("nir", "red"), ("blue", "red"), ("red", "swir1"))
 _EVERY = 2  # pixel of the sample is learnt from where surroundings are seen too, which are three times the numbers
-_MOST_TILES, _MOST_PIXELS = 400, 2_000_000  # that are scored, so that the time has a bound whatever the data
+_MOST_TILES, _MOST_PIXELS = 400, 2_000_000  # that are learnt from or scored, so that the time has a bound
 
 
 @dataclass(frozen=True)
@@ -37,95 +39,48 @@ METHODS = (
 )
 
 
-class PixelBaseline:
-    """Histogram gradient boosting (LightGBM, Ke et al., NeurIPS 2017, as scikit-learn has it) of pixels.
+def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = (), sides: Sequence[int] = ()) -> np.ndarray:
+    """(C, H, W) -> (H * W, features) float32: bands, indices, and their means over squares of each side."""
+    image = torch.from_numpy(np.ascontiguousarray(bands, np.float32))
+    planes = torch.cat([image, *(difference(image, *pair) for pair in indices)]).numpy()
+    planes = np.concatenate([planes, *(surroundings(planes, side) for side in sides)])
+    return planes.reshape(len(planes), -1).T
 
-    It sees the bands of one pixel, the differences of `indices`, and the means of both over squares of `sides` pixels.
-    Fitted on at most `pixels` valid pixels out of at most `tiles` training tiles, so that memory and time have a bound
-    whatever the data: 9 bytes a pixel and feature or so, and `rounds` trees a class. A function of the tiles, the
-    settings and the seed.
+
+def sample(
+    tiles: Sequence[Tile], seed: int, pixels: int, features_of: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many of each tile.
+
+    Raises BadInput without any.
     """
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(len(tiles))[:_MOST_TILES]
+    quota = -(-pixels // max(1, len(chosen)))
+    values, labels = [], []
+    for index in sorted(chosen):
+        bands, mask = tiles[int(index)][:2]
+        valid = np.flatnonzero(mask.reshape(-1) != IGNORE)
+        valid = np.sort(rng.permutation(valid)[:quota])
+        values.append(features_of(bands)[valid])
+        labels.append(mask.reshape(-1)[valid])
+    if not sum(map(len, labels)):
+        raise BadInput("The per-pixel baseline found no valid labelled pixel in the training tiles.")
+    return np.concatenate(values)[:pixels], np.concatenate(labels)[:pixels]
 
-    def __init__(
-        self,
-        classes: int,
-        seed: int,
-        pixels: int = 200_000,
-        tiles: int = 400,
-        rounds: int = 100,
-        indices: Sequence[tuple[int, int]] = (),
-        sides: Sequence[int] = (),
-        balanced: bool = False,
-    ):
-        """`indices` are pairs of bands whose normalised differences are features too."""
-        self.indices, self.sides, self.balanced = indices, sides, balanced
-        self.classes, self.seed, self.pixels, self.tiles, self.rounds = classes, seed, pixels, tiles, rounds
-        self._model: Any = None
-        self._only: int | None = None  # the class, where the sample has but one
 
-    def fit(self, tiles: Sequence[Tile]) -> "PixelBaseline":
-        """Fits on a sequence that is read tile by tile. Raises BadInput where no pixel is valid."""
-        return self.fit_on(*self._sample(tiles))
+def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balanced: bool) -> Classify:
+    """Fits histogram gradient boosting (LightGBM, Ke et al., NeurIPS 2017, as scikit-learn has it)."""
+    # Imported here: it takes a second that only a run's last minute needs
+    from sklearn.ensemble import HistGradientBoostingClassifier
 
-    def fit_on(self, features: np.ndarray, labels: np.ndarray) -> "PixelBaseline":
-        """Fits on (N, features) and (N) classes. Raises BadInput where there are none."""
-        # Imported here: it takes a second that only a run's last minute needs
-        from sklearn.ensemble import HistGradientBoostingClassifier
-
-        if labels.size == 0:
-            raise BadInput("The per-pixel baseline found no valid labelled pixel in the training tiles.")
-        classes = np.unique(labels)
-        self._only = int(classes[0]) if classes.size == 1 else None
-        if self._only is None:
-            # No early stopping: it would hold pixels out, and neighbours of theirs would be trained on
-            model = HistGradientBoostingClassifier(
-                max_iter=self.rounds, early_stopping=False, random_state=self.seed % 2**32,
-                class_weight="balanced" if self.balanced else None,
-            )  # fmt: skip
-            self._model = model.fit(features, labels)
-        return self
-
-    def _sample(self, tiles: Sequence[Tile]) -> tuple[np.ndarray, np.ndarray]:
-        """Draws (N, features) float32 and (N) classes: as many valid pixels of each tile, whatever their class."""
-        rng = np.random.default_rng(self.seed)
-        chosen = rng.permutation(len(tiles))[: self.tiles]
-        quota = -(-self.pixels // max(1, len(chosen)))
-        features, labels = [], []
-        for index in sorted(chosen):
-            bands, mask = tiles[int(index)][:2]
-            valid = np.flatnonzero(mask.reshape(-1) != IGNORE)
-            valid = np.sort(rng.permutation(valid)[:quota])
-            features.append(self.features(bands)[valid])
-            labels.append(mask.reshape(-1)[valid])
-        if not features:
-            return np.empty((0, 0), np.float32), np.empty(0, np.uint8)
-        return np.concatenate(features)[: self.pixels], np.concatenate(labels)[: self.pixels]
-
-    def features(self, bands: np.ndarray) -> np.ndarray:
-        """(C, H, W) -> (H * W, features) float32: bands, indices, and their means over each square."""
-        image = torch.from_numpy(np.ascontiguousarray(bands, np.float32))
-        own = torch.cat([image, *(difference(image, *pair) for pair in self.indices)]).numpy()
-        planes = np.concatenate([own, *(surroundings(own, side) for side in self.sides)])
-        return planes.reshape(len(planes), -1).T
-
-    def predict(self, bands: np.ndarray) -> np.ndarray:
-        """(C, H, W) -> (H, W) uint8. NaN in a band counts as missing."""
-        return self.classify(self.features(bands)).reshape(bands.shape[1:])
-
-    def classify(self, features: np.ndarray) -> np.ndarray:
-        """(N, features) -> (N) uint8."""
-        if self._only is not None:
-            return np.full(len(features), self._only, np.uint8)
-        if self._model is None:
-            raise RuntimeError("PixelBaseline.predict was called before fit.")
-        return self._model.predict(features).astype(np.uint8)
-
-    def score(self, tiles: Iterable[Tile]) -> Confusion:
-        """Counts the confusion matrix over all valid pixels of tiles that it was not fitted on."""
-        counts = Confusion(self.classes)
-        for bands, mask, *_ in tiles:
-            counts.add(torch.from_numpy(self.predict(bands)), torch.from_numpy(np.ascontiguousarray(mask)))
-        return counts
+    if labels.min() == labels.max():
+        return lambda values: np.full(len(values), labels[0], np.uint8)
+    # No early stopping: it would hold pixels out, and neighbours of theirs would be trained on
+    model = HistGradientBoostingClassifier(
+        max_iter=rounds, early_stopping=False, random_state=seed % 2**32, class_weight="balanced" if balanced else None
+    ).fit(values, labels)
+    return lambda values: model.predict(values).astype(np.uint8)
 
 
 def surroundings(planes: np.ndarray, side: int) -> np.ndarray:
@@ -155,41 +110,42 @@ def compared(
     classes: int,
     seed: int,
     indices: Sequence[tuple[int, int]],
-    **bounds: int,
+    pixels: int = 200_000,
+    rounds: int = 100,
 ) -> dict[str, np.ndarray]:
     """Fits each of METHODS on training tiles; returns (tiles of `scored`, classes, classes) counts of it by its name.
 
-    `bounds` are those of `PixelBaseline`. Raises BadInput where no pixel of the training is valid.
+    At most `pixels` of them are learnt from, by `rounds` trees a class, so that memory and time have a bound. A
+    function of tiles, settings and seed. Raises BadInput if no pixel of the training is valid.
     """
-    made = [
-        PixelBaseline(classes, seed, indices=indices, sides=method.sides, balanced=method.balanced, **bounds)
-        for method in METHODS
-    ]
-    widest = max(made, key=lambda one: len(one.sides))
-    features, labels = widest._sample(train)
-    own = features.shape[-1] // (1 + len(widest.sides))  # bands and indices, which come first
-    widths = [own * (1 + len(one.sides)) for one in made]
-    for one, width in zip(made, widths, strict=True):
-        some = slice(None, None, _EVERY if one.sides else 1)
-        one.fit_on(features[some, :width], labels[some])
-    found: list[list[np.ndarray]] = [[] for _ in made]
-    for pixels, truth in _scored_pixels(part, widest):
-        for counts, one, width in zip(found, made, widths, strict=True):
-            guess = torch.from_numpy(one.classify(pixels[:, :width]))
-            counts.append(tile_counts(guess[None], torch.from_numpy(truth)[None], classes).numpy())
-    return {method.name: np.concatenate(counts) for method, counts in zip(METHODS, found, strict=True)}
+    widest = functools.partial(features, indices=indices, sides=SIDES)
+    values, labels = sample(train, seed, pixels, widest)
+    plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
+    widths = [plain * (1 + len(method.sides)) for method in METHODS]
+    classifiers = []
+    for method, width in zip(METHODS, widths, strict=True):
+        some = slice(None, None, _EVERY if method.sides else 1)
+        classifiers.append(fitted(values[some, :width], labels[some], seed, rounds, method.balanced))
+    counts: dict[str, list[np.ndarray]] = {method.name: [] for method in METHODS}
+    for tile, truth in _scored_pixels(part, seed, widest):
+        for method, classify, width in zip(METHODS, classifiers, widths, strict=True):
+            guess = torch.from_numpy(classify(tile[:, :width]))
+            counts[method.name].append(tile_counts(guess[None], torch.from_numpy(truth)[None], classes).numpy())
+    return {name: np.concatenate(tiles) for name, tiles in counts.items()}
 
 
-def _scored_pixels(part: Sequence[Tile], widest: PixelBaseline) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (N, features) and (N) classes of the valid pixels of each tile that is scored; of very many an even share.
+def _scored_pixels(
+    part: Sequence[Tile], seed: int, features_of: Callable[[np.ndarray], np.ndarray]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (N, features) and (N) classes of the valid pixels of each scored tile; of very many an even share.
 
     A share that is the same in every tile leaves scores over all of them what they are, but for chance.
     """
-    numbers, rng = scored(part), np.random.default_rng(widest.seed)
+    numbers, rng = scored(part), np.random.default_rng(seed)
     for index in numbers:
         bands, mask = part[int(index)][:2]
         share = min(1.0, _MOST_PIXELS / (len(numbers) * mask.size))
         keep = mask.reshape(-1) != IGNORE
         if share < 1:
             keep &= rng.random(keep.size) < share
-        yield widest.features(bands)[keep], mask.reshape(-1)[keep]
+        yield features_of(bands)[keep], mask.reshape(-1)[keep]

@@ -8,9 +8,6 @@ from torch import Tensor
 from lib.errors import BadInput
 
 FIRST, HEAD = "blocks.0.0.weight", ("head.weight", "head.bias")  # names in `model.UNet`
-ENCODER = "encoder."  # what names of a published encoder begin with in `encoders.TimmNet`
-_PHOTO = ("red", "green", "blue")  # what published encoders see unless `workload.initial.bands` says otherwise
-_LEAST_SHARE = 0.9  # of an encoder's tensors
 
 
 def carry(
@@ -18,18 +15,16 @@ def carry(
     fresh: Mapping[str, Tensor],
     bands: tuple[Sequence[str], Sequence[str]],
     classes: tuple[Sequence[str], Sequence[str]],
-    first: str = FIRST,
 ) -> tuple[dict[str, Tensor], str]:
     """Returns the given weights with bands and classes in the new network's order, and a sentence that counts them.
 
     `fresh` are the weights that the new network was initialised with; `bands` and `classes` are names, (of the given
-    weights, of the new network); `first` is the name of the first convolution's weight. Raises BadInput where names and
-    shapes do not fit, or no band is matched.
+    weights, of the new network). Raises BadInput if names and shapes do not fit, or no band is matched.
     """
-    _check(given, first, 1, bands[0], "bands")
+    _check(given, FIRST, 1, bands[0], "bands")
     _check(given, HEAD[0], 0, classes[0], "classes")
-    filters, message = carry_bands(given[first], *bands)
-    carried = {**given, first: filters}
+    filters, message = carry_bands(given[FIRST], *bands)
+    carried = {**given, FIRST: filters}
     for name in HEAD:
         rows = [
             given[name][classes[0].index(cls)] if cls in classes[0] else fresh[name][k]
@@ -40,45 +35,6 @@ def carry(
     new = [name for name in classes[1] if name not in classes[0]]
     message += f" Head: {len(old)} of {len(classes[1])} classes by name, new: {_listed(new)}."
     return carried, message
-
-
-def carry_encoder(
-    given: Mapping[str, Tensor], fresh: Mapping[str, Tensor], first: str, seen: Sequence[str], bands: Sequence[str]
-) -> tuple[dict[str, Tensor], str]:
-    """Returns `fresh` with the published weights of its encoder, and a sentence that counts them.
-
-    Names are matched without regard to dots and underscores, because timm joins some with underscores where it hands
-    out features. `seen` are the bands of the given weights, three of a photo if none are named. The first convolution
-    follows `carry_bands`; where no band has a name that they saw, each takes the mean. Raises BadInput where less than
-    90 % of the encoder's tensors match.
-    """
-    by_name = {name.replace(".", "_"): value for name, value in given.items()}
-    wanted = [name for name in fresh if name.startswith(ENCODER)]
-    found = {name: by_name.get(name.removeprefix(ENCODER).replace(".", "_")) for name in wanted}
-    carried, message = dict(fresh), ""
-    filters = found[first]
-    if filters is not None:
-        seen = seen or _PHOTO
-        if filters.shape[1] != len(seen):
-            raise BadInput(
-                f"The first convolution of the initial weights sees {filters.shape[1]} bands, and {len(seen)} are "
-                f"named for it: {_listed(seen)}. Name them all in workload.initial.bands, in their order."
-            )
-        if set(seen) & set(bands):
-            carried[first], message = carry_bands(filters, seen, bands)
-        else:
-            mean = filters.mean(1, keepdim=True).expand(-1, len(bands), -1, -1)
-            carried[first] = mean * (filters.square().sum() / mean.square().sum()).sqrt()
-            message = f"First convolution: no band is called {_listed(seen)}, so each takes the mean of their filters."
-    matched = [name for name in wanted if found[name] is not None and found[name].shape == fresh[name].shape]
-    carried |= {name: found[name] for name in matched if name != first}
-    number = len({*matched, *([first] if filters is not None else [])})
-    if number < _LEAST_SHARE * len(wanted):
-        raise BadInput(
-            f"The initial weights fit {number} of {len(wanted)} tensors of the encoder: they are those of another one. "
-            "Name theirs in workload.model.encoder."
-        )
-    return carried, f"Encoder: {number} of {len(wanted)} tensors. {message}"
 
 
 def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) -> tuple[Tensor, str]:

@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
@@ -71,19 +70,6 @@ def tags_of(path: Path) -> dict[str, str]:
             return file.tags()
     except rasters.Unusable:
         return {}
-
-
-def style(colours: Mapping[int, str], names: Mapping[int, str]) -> str:
-    """Returns the text of NAME.qml, in which QGIS finds colours and names of the classes beside NAME.tif."""
-    entries = "".join(
-        f'<paletteEntry value="{value}" label={quoteattr(names[value])} color="{colour}" alpha="255"/>'
-        for value, colour in colours.items()
-    )
-    return (
-        "<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n"
-        '<qgis version="3"><pipe><rasterrenderer type="paletted" band="1" opacity="1" alphaBand="-1">'
-        f"<colorPalette>{entries}</colorPalette></rasterrenderer></pipe></qgis>\n"
-    )
 
 
 def _channels(colour: str) -> tuple[int, int, int, int]:

@@ -1,7 +1,7 @@
-"""Losses of a segmentation with ignored pixels: focal, Dice, soft MCC, distance to boundaries, Tversky and Lovász.
+"""Losses of a segmentation with ignored pixels: focal, Dice, soft MCC and distance to boundaries.
 
 All are computed tile by tile and summed, so that neither the micro-batch nor the number of cards changes them. `count`
-says by what to divide: focal by valid pixels, Dice, Tversky and Lovász by tiles with any, MCC and boundary by tiles
+says by what to divide: focal by valid pixels, Dice by tiles with any, MCC and boundary by tiles
 with at least two classes, because both are undefined on a tile that has one. Arithmetic is in fp32 at least, whatever
 autocast says.
 """
@@ -36,7 +36,7 @@ def count(loss: Loss, mask: Tensor) -> dict[str, float]:
     if loss.class_weights:
         of_class = torch.bincount(mask[valid].long().flatten(), minlength=len(loss.class_weights)).double().cpu()
         pixels = float(of_class @ torch.tensor(loss.class_weights, dtype=torch.float64))
-    numbers = {"focal": pixels, "dice": tiles, "mcc": several, "boundary": several, "tversky": tiles, "lovasz": tiles}
+    numbers = {"focal": pixels, "dice": tiles, "mcc": several, "boundary": several}
     return {term: numbers[term] for term in loss.terms}
 
 
@@ -54,17 +54,13 @@ def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = No
         total: dict[str, Tensor] = {}
         if loss.focal:
             total["focal"] = _weighted(_focal(log_p, truth, loss.gamma), truth, loss.class_weights).sum()
-        if loss.dice or loss.mcc or loss.tversky:
+        if loss.dice or loss.mcc:
             overlap = p.masked_fill(~truth, 0.0).sum((2, 3))  # (B, K)
             predicted, true = p.sum((2, 3)), truth.sum((2, 3)).to(p.dtype)
         if loss.dice:
             total["dice"] = _dice(overlap, predicted, true).sum()
         if loss.mcc:
             total["mcc"] = _mcc(overlap, predicted, true).sum()
-        if loss.tversky:
-            total["tversky"] = _tversky(overlap, predicted, true, loss.missed).sum()
-        if loss.lovasz:
-            total["lovasz"] = _lovasz(p, truth).sum()
         if loss.boundary:
             if distances is None:
                 raise ValueError("The boundary loss needs the distance maps of the batch; see distance_maps.")
@@ -100,38 +96,6 @@ def _dice(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
     scores = 2 * overlap / (predicted + true).clamp_min(1.0)
     # a present class has at least one pixel, so the bound of 1 never bites there
     return torch.where(present, 1 - scores, 0.0).sum(1) / present.sum(1).clamp_min(1)
-
-
-def _tversky(overlap: Tensor, predicted: Tensor, true: Tensor, missed: float) -> Tensor:
-    """1 - TP / (TP + missed FN + (1 - missed) FP) of each tile, as the mean over the classes that it has (Salehi et
-    al., MLMI 2017, equation 3, with expected counts). At missed = 0.5 it is Dice. All tensors are (B, K); returns (B).
-    """
-    present = true > 0
-    below = overlap + missed * (true - overlap) + (1 - missed) * (predicted - overlap)
-    # below is 0 only where nothing is predicted and misses do not count
-    scores = overlap / below.clamp_min(torch.finfo(below.dtype).tiny)
-    return torch.where(present, 1 - scores, 0.0).sum(1) / present.sum(1).clamp_min(1)
-
-
-def _lovasz(p: Tensor, truth: Tensor) -> Tensor:
-    """The Lovász extension of 1 - IoU of each tile, as the mean over the classes that it has (Berman et al., CVPR 2018,
-    equations 8 and 9, and algorithm 1). (B, K, H, W) probabilities, 0 where ignored, and truth -> (B).
-
-    Whole numbers are summed, and weights are put back by a second sort: both are the same bits on every run.
-    """
-    valid = truth.any(1, keepdim=True).flatten(2)  # (B, 1, N)
-    truth, p = truth.flatten(2), p.flatten(2)
-    errors = torch.where(truth, 1 - p, p) * valid  # an ignored pixel has no error, and so no weight in the sum
-    with torch.no_grad():
-        order = errors.argsort(dim=2, descending=True, stable=True)
-        hit = truth.gather(2, order)
-        true = truth.sum(2, keepdim=True)
-        left, union = true - hit.cumsum(2), true + (~hit).cumsum(2)
-        lost = 1 - left.to(errors.dtype) / union.clamp_min(1).to(errors.dtype)  # 1 - IoU if the first n are wrong
-        steps = torch.diff(lost, dim=2, prepend=torch.zeros_like(lost[..., :1]))
-        weights = steps.gather(2, order.argsort(2))
-    present = truth.any(2)
-    return torch.where(present, (errors * weights).sum(2), 0.0).sum(1) / present.sum(1).clamp_min(1)
 
 
 def _mcc(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:

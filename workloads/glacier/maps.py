@@ -4,20 +4,21 @@ import hashlib
 import itertools
 import json
 import math
+from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lib.errors import BadInput
-from lib.machine import disk
 from lib.report.progress import counted
-from workloads.glacier import geopackage, geotiff
+from workloads.glacier import geotiff
 from workloads.glacier.augment import undo, view
-from workloads.glacier.data import layout, quality, rasters, readers
+from workloads.glacier.data import layout, rasters, readers
 from workloads.glacier.data.readers import Opened
 from workloads.glacier.data.scenes import Scene
 from workloads.glacier.settings import Prediction, Source
@@ -37,21 +38,12 @@ class Answer:
     uncertainty: np.ndarray | None
 
 
-class Written(Mapping[str, np.ndarray]):
-    """The maps that lie in a folder, by the names of their scenes; each is read when it is asked for."""
-
-    def __init__(self, paths: Mapping[str, Path]):
-        self._paths = dict(paths)
+class Written(UserDict[str, Any]):
+    """The maps in a folder, by the names of their scenes; each is read when it is asked for."""
 
     def __getitem__(self, name: str) -> np.ndarray:
-        with rasters.raster(self._paths[name]) as file:
+        with rasters.raster(self.data[name]) as file:
             return file.read(1)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._paths)
-
-    def __len__(self) -> int:
-        return len(self._paths)
 
 
 def masks(
@@ -61,19 +53,17 @@ def masks(
     size: int,
     out: Path | None,
     options: Prediction = _USUAL,
-    shares: Sequence[float] = (),
 ) -> Mapping[str, np.ndarray]:
     """Predicts every scene of a folder, or of folders by band ({"Band1": path, ...}): (h, w) of the mask's codes.
 
-    Pixels without data hold a number that is no code (see `geotiff.coding`). Where `out` is given, each map is written
-    there as NAME.tif with its scene's georeference, with what `options` want beside it, one scene after another in
-    memory; a map that these models and options have made of the same files is not made again. A scene that cannot be
-    read is named and left out; raises BadInput where that leaves none. `shares` are as in `probabilities`.
+    Pixels without data hold a number that is no code (see `geotiff.coding`). In `out` each map is written as NAME.tif
+    with its scene's georeference, with the rasters of `options` beside it, one scene after another in memory; a map
+    that these models and options have made of the same files is kept. A scene that cannot be read is named and left
+    out; raises BadInput if that leaves none.
     """
     scenes, problems = _scenes(where, source)
-    made = _digest([asdict(source), asdict(options), size, *shares], models) if out else ""
-    predicted: dict[str, np.ndarray] = {}
-    written: dict[str, Path] = {}
+    made = _digest([asdict(source), asdict(options), size], models) if out else ""
+    predicted: dict[str, Any] = {}
     done = 0
     for scene in counted(scenes, "scenes predicted"):
         try:
@@ -81,36 +71,28 @@ def masks(
             if out and _is_done(scene, out, options, stamp):
                 done += 1
             else:
-                predicted |= _predicted(models, shares, scene, source, size, out, options, stamp)
-            written |= {scene.name: out / f"{scene.name}.tif"} if out else {}
+                with readers.opened(scene, source) as opened:
+                    codes = _predict(models, opened, size, out, options, stamp)
+            predicted[scene.name] = out / f"{scene.name}.tif" if out else codes
         except rasters.Unusable as problem:
             problems.append(str(problem))
     for problem in problems:
         print(f"Left out: {problem}")
     if done:
-        print(f"{done:,} of {len(written):,} maps were there already, made by the same models of the same files.")
-    if not (predicted or written):
+        print(f"{done:,} of {len(predicted):,} maps were there already, made by the same models of the same files.")
+    if not predicted:
         raise BadInput("No scene could be predicted; the lines above say why.")
-    return Written(written) if out else predicted
+    return Written(predicted) if out else predicted
 
 
-def _predicted(
-    models: Sequence[nn.Module],
-    shares: Sequence[float],
-    scene: Scene,
-    source: Source,
-    size: int,
-    out: Path | None,
-    options: Prediction,
-    stamp: str,
-) -> dict[str, np.ndarray]:
-    """Predicts one scene; returns its codes by its name, or nothing where they are written to `out`."""
-    with readers.opened(scene, source) as opened:
-        answer = _answer(models, opened, size, options, shares)
-        if out is None:
-            return {scene.name: answer.codes}
+def _predict(
+    models: Sequence[nn.Module], opened: Opened, size: int, out: Path | None, options: Prediction, stamp: str
+) -> np.ndarray:
+    """Predicts one scene; returns its codes, and writes its maps into `out`."""
+    answer = _answer(models, opened, size, options)
+    if out:
         _write(answer, opened, out, options, stamp)
-    return {}
+    return answer.codes
 
 
 def _scenes(where: Path | Mapping[str, Path], source: Source) -> tuple[list[Scene], list[str]]:
@@ -119,8 +101,7 @@ def _scenes(where: Path | Mapping[str, Path], source: Source) -> tuple[list[Scen
     folders = {number: Path(where[f"Band{number}"]) for number in source.chosen if f"Band{number}" in where}
     if len(folders) < len(source.bands):
         raise BadInput(f"The model reads the bands {list(source.chosen)}; given are {', '.join(sorted(where))}.")
-    scenes, problems = layout.find_bands(folders, source, None)
-    return quality.attach(scenes, problems, next(iter(folders.values())).parent, source)
+    return layout.of_folders(folders, source)
 
 
 def _digest(facts: object, models: Sequence[nn.Module] = ()) -> str:
@@ -142,9 +123,8 @@ def _stamp(scene: Scene) -> list[list[object]]:
 
 def _paths(name: str, out: Path, options: Prediction) -> dict[str, Path]:
     """Returns the files of a scene, the map last: it is written when all others are there."""
-    kinds = {"probabilities": "_probabilities.tif", "uncertainty": "_uncertainty.tif", "polygons": ".gpkg"}
-    wanted = {kind: out / f"{name}{ending}" for kind, ending in kinds.items() if getattr(options, kind)}
-    return {**wanted, "style": out / f"{name}.qml", "map": out / f"{name}.tif"}
+    beside = [kind for kind in ("probabilities", "uncertainty") if getattr(options, kind)]
+    return {**{kind: out / f"{name}_{kind}.tif" for kind in beside}, "map": out / f"{name}.tif"}
 
 
 def _is_done(scene: Scene, out: Path, options: Prediction, stamp: str) -> bool:
@@ -164,11 +144,6 @@ def _write(answer: Answer, opened: Opened, out: Path, options: Prediction, stamp
             bands = source.classes if kind == "probabilities" else ["uncertainty"]
             planes = planes.reshape(len(bands), opened.height, opened.width)
             geotiff.write(paths[kind], planes, place, _PERCENT_NODATA, bands, {"UNIT": "percent"})
-    if options.polygons:
-        areas = {code: names[code] for code in source.codes[1:]}
-        geopackage.write(paths["polygons"], answer.codes, areas, *place)
-    paths["style"].parent.mkdir(parents=True, exist_ok=True)
-    disk.write_text(paths["style"], geotiff.style(colours, names))
     tags = {f"CLASS_{code}": name for code, name in names.items()} | {_MADE_BY: stamp}
     _, nodata = geotiff.coding(source.codes)
     geotiff.write(paths["map"], answer.codes[None], place, nodata, ["class"], tags, colours)
@@ -179,9 +154,7 @@ def filled(mask: np.ndarray, source: Source) -> np.ndarray:
     return np.where(mask == geotiff.coding(source.codes)[1], source.codes[0], mask).astype(mask.dtype)
 
 
-def _answer(
-    models: Sequence[nn.Module], opened: Opened, size: int, options: Prediction, shares: Sequence[float] = ()
-) -> Answer:
+def _answer(models: Sequence[nn.Module], opened: Opened, size: int, options: Prediction) -> Answer:
     """Predicts a scene. Of each window the middle half is taken: a pixel is judged with its surroundings."""
     dtype, nodata = geotiff.coding(opened.source.codes)
     codes, shape = np.asarray(opened.source.codes, dtype), (opened.height, opened.width)
@@ -193,7 +166,7 @@ def _answer(
     places = windows(*shape, size)
     while batch := list(itertools.islice(places, options.batch)):
         images = [_padded(opened.bands(window), size) for window, _ in batch]
-        predicted = probabilities(models, torch.from_numpy(np.stack(images)), options.views, shares)
+        predicted = probabilities(models, torch.from_numpy(np.stack(images)), options.views)
         for image, p, (window, part) in zip(images, predicted, batch, strict=True):
             inner = tuple(
                 slice(cut.start - start, cut.stop - start) for cut, start in zip(part, window[:2], strict=True)
@@ -236,22 +209,16 @@ def _cores(length: int, size: int) -> list[tuple[int, slice]]:
 
 
 @torch.inference_mode()
-def probabilities(
-    models: Sequence[nn.Module], image: Tensor, views: int = _VIEWS, shares: Sequence[float] = ()
-) -> Tensor:
-    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns.
-
-    `shares` are what each model counts for, 1 together; without them all count alike.
-    """
+def probabilities(models: Sequence[nn.Module], image: Tensor, views: int = _VIEWS) -> Tensor:
+    """(B, bands, S, S) -> (B, classes, S, S) on the CPU: averages over the models and over flips and turns."""
     total: Tensor | None = None
-    for place, model in enumerate(models):
+    for model in models:
         device = next(model.parameters()).device
         model.eval()
         for number in range(views):
             with torch.autocast(device.type, torch.float16, enabled=device.type == "cuda"):
                 logits = model(view(image.to(device), number))
             p = undo(logits.float().softmax(1), number)
-            p = p * shares[place] if shares else p
             total = p if total is None else total + p.to(total.device)
     assert total is not None
-    return (total / (views if shares else len(models) * views)).cpu()
+    return (total / (len(models) * views)).cpu()

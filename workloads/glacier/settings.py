@@ -12,33 +12,7 @@ from lib.scores import IGNORE
 
 BAND = "{band}"  # in a pattern of images: a file a band
 
-TERMS = ("focal", "dice", "mcc", "boundary", "tversky", "lovasz")  # of the loss
-
-
-@dataclass(frozen=True)
-class Quality:
-    """A band that says where there are clouds and the like; what it hides is no data."""
-
-    files: str = option(
-        "", "Where it is a file of its own: a path below data.dir in which * stands for the scene's name, such as "
-        "*/*_SCL.tif; without *, a folder beside the images', or a word of the file's name in a scene's folder.",
-    )  # fmt: skip
-    band: int = option(0, "Where it is a band of the images' files: its number, from 1.", minimum=0)
-    values: tuple[int, ...] = option(
-        (), "Its values that hide a pixel: [3, 8, 9, 10] of Sentinel-2's SCL are shadow, clouds and cirrus."
-    )
-    bits: tuple[int, ...] = option(
-        (), "Its bits, from 0, of which each hides a pixel: [3, 4] of Landsat's QA_PIXEL are cloud and shadow.",
-        minimum=0, maximum=31,
-    )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        if bool(self.files or self.band) != bool(self.values or self.bits):
-            raise ValueError("Say where the quality band is, by files or band, and what in it hides: values or bits.")
-        if self.files and self.band:
-            raise ValueError(
-                "files and band are given. The quality band is a file of its own, or a band of the images."
-            )
+TERMS = ("focal", "dice", "mcc", "boundary")  # of the loss
 
 
 @dataclass(frozen=True)
@@ -64,25 +38,17 @@ class Source:
         "", "Regular expression whose group, in a scene's name, is what must not be split; empty: by the layout."
     )
     images: str = option(
-        "", "Which files are images: a path below data.dir in which each * stands for a part of the scene's name, such "
-        "as S1Hand/*_S1Hand.tif; {band} stands for a band where each is a file; empty: by the known layouts.",
+        "", "Which files are images: a path below data.dir such as S1Hand/{scene}_S1Hand.tif, in which {scene} stands "
+        "for a scene's name, {band} for a band that is a file, {part} for train, validation or test, and * for "
+        "anything; empty: the documented layouts.",
     )  # fmt: skip
-    masks: str = option(
-        "", "Which files are masks, such as LabelHand/*_LabelHand.tif; given with images, or with band_files."
-    )
+    masks: str = option("", "Which files are masks, such as LabelHand/{scene}_LabelHand.tif; given with images.")
     band_files: tuple[str, ...] = option(
-        (), "Where each scene has a folder with a file a band: a word of each file's name, in the order of bands, such "
-        "as [B02, B03, B04]; or what {band} in images stands for; empty: by the known layouts.",
-    )  # fmt: skip
+        (), "What {band} in images stands for, in the order of bands, such as [B02, B03, B04]; empty: the bands' names."
+    )
     mask_band: int = option(
         0, "Which band of a mask's file has the codes, counted from 1; 0: it has one, or all of its bands are equal.",
         minimum=0,
-    )  # fmt: skip
-
-    quality: Quality = Quality()
-    stretch: tuple[float, ...] = option(
-        (), "Two percentiles of each band of each scene that become 0 and 1, such as [2, 98]; empty: as in the files.",
-        minimum=0, maximum=100,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -91,8 +57,6 @@ class Source:
 
     def _mistakes(self) -> Iterator[str]:
         """Yields a sentence for each contradiction, so that all of them are told at once."""
-        if self.stretch and (len(self.stretch) != 2 or self.stretch[0] >= self.stretch[1]):
-            yield "stretch takes two percentiles, the lower one first, such as [2, 98]."
         if len(self.codes) != len(self.classes) or len(set(self.codes)) < len(self.codes):
             yield f"{len(self.classes)} classes have {len(set(self.codes))} different codes. Give one code for each."
         if not 2 <= len(self.classes) < IGNORE:
@@ -108,21 +72,18 @@ class Source:
                 if not pattern or re.compile(pattern).groups == 1:
                     continue
             yield f"The pattern {pattern!r} must be a regular expression with one group in parentheses."
-        if self.masks and not (self.images or self.band_files):
+        if self.masks and not self.images:
             yield "masks is given without images. Give both patterns, or neither."
         if self.band_files and len(self.band_files) != len(self.bands):
             yield f"There are {len(self.bands)} bands, but band_files names {len(self.band_files)}."
-        if self.band_files and (self.channels or (self.images and BAND not in self.images)):
-            yield (
-                "band_files is given with channels, or with images without {band}, which read other layouts. Give one "
-                "of them."
-            )
+        if self.band_files and BAND not in self.images:
+            yield "band_files is given without {band} in images, such as {scene}/*_{band}.jp2. Give both."
         if BAND in self.images and self.channels:
-            yield "channels is given with {band} in images, where each band is a file. Give one of them."
+            yield "channels is given with {band} in images, which makes each band a file. Give one of them."
         for pattern in (self.images, self.masks):
             pure = PurePosixPath(pattern)
             if "**" in pattern or pure.is_absolute() or ".." in pure.parts:
-                yield f"The pattern {pattern!r} must be a path below data.dir, in which * stands for a part of a name."
+                yield f"The pattern {pattern!r} must be a path below data.dir, without **."
 
     @property
     def words_of_bands(self) -> tuple[str, ...]:
@@ -191,7 +152,6 @@ class Split:
         "shares decide; scenes of one group are kept together. Without one of the two columns, all are free.",
         path=True,
     )  # fmt: skip
-    folders: bool = option(True, "Whether folders called train, validation and test are the split.")
 
     def __post_init__(self) -> None:
         if self.folds == 1 or (self.folds and self.fold >= self.folds):
@@ -207,8 +167,6 @@ class Sampling:
     target_shares: tuple[float, ...] = option(
         (), "Wanted share of each class among the pixels trained on; empty: as the data has them.", minimum=0, maximum=1
     )
-    rare_share: float = option(0.0, "A class below this share of the valid pixels is rare.", minimum=0, maximum=1)
-    rare_factor: float = option(1.0, "How much more often a tile with a rare class comes.", minimum=1)
     most_often: float = option(20.0, "The most that a tile may come for once of an even draw.", minimum=1)
     crop: int = option(
         0, "Pixels on a side of the crops that are trained on, a multiple of 32; 0: whole tiles.", minimum=0
@@ -247,10 +205,6 @@ class Model:
     widths: tuple[int, ...] = option((64, 64, 128, 256, 512), "Channels of the stem and the four stages.", minimum=1)
     depths: tuple[int, ...] = option((3, 4, 6, 3), "Residual blocks of each stage.", minimum=1)
     decoder: tuple[int, ...] = option((256, 128, 64, 32, 16), "Channels of the decoder's stages.", minimum=1)
-    encoder: str = option(
-        "", "Name of an encoder of timm, such as resnet50 or convnext_tiny, in the place of widths and depths; weights "
-        "come from run.initial_weights. Empty: the own one.",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -269,12 +223,6 @@ class Loss:
     dice: float = option(0.4, "Weight of the Dice loss.", minimum=0)
     mcc: float = option(0.0, "Weight of the soft Matthews correlation.", minimum=0)
     boundary: float = option(0.0, "Weight of the boundary loss, once its ramp is over.", minimum=0)
-    tversky: float = option(0.0, "Weight of the Tversky loss.", minimum=0)
-    lovasz: float = option(0.0, "Weight of the Lovász softmax, which stands for the IoU.", minimum=0)
-    missed: float = option(
-        0.7, "What a missed pixel counts in the Tversky loss; one that is wrongly found counts the rest of 1.",
-        minimum=0, maximum=1,
-    )  # fmt: skip
     gamma: float = option(2.0, "How strongly the focal loss plays down pixels that are right already.", minimum=0)
     class_weights: tuple[float, ...] = option(
         (), "Weight of each class's pixels in the focal loss; empty: 1 for each.", minimum=0
@@ -307,19 +255,11 @@ class Prediction:
 
     views: int = option(8, "Flips and quarter turns of a window that are averaged over.", minimum=1, maximum=8)
     batch: int = option(1, "Windows that are predicted at once.", minimum=1)
-    weighted: bool = option(
-        False, "Whether models vote by the odds of their best validation, MCC / (1 - MCC), instead of alike."
-    )
-    most_behind: float = option(
-        0.0, "Models whose best validation lies further than this behind the best one's do not vote; 0: all do.",
-        minimum=0,
-    )  # fmt: skip
     probabilities: bool = option(False, "Whether NAME_probabilities.tif is written: percent, a band a class.")
     uncertainty: bool = option(
         False,
         "Whether NAME_uncertainty.tif is written: entropy of the mean over views and models, percent of the most.",
     )
-    polygons: bool = option(False, "Whether NAME.gpkg is written: the areas of each class but the first, as polygons.")
 
 
 @dataclass(frozen=True)
@@ -355,7 +295,6 @@ class Settings:
     criteria: Criteria = Criteria()
     baseline: Baseline = Baseline()
     prediction: Prediction = Prediction()
-    export: Literal["none", "onnx"] = option("none", "What the archive has beside the tested weights: onnx, or none.")
     bad_input_limit: int = option(0, "Unusable scenes that are left out; one more refuses the data.", minimum=0)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How much each model counts in a vote, and what each reaches alone with the same views."""
+"""Scores each model of a vote alone, with the same views as the vote."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,41 +6,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from lib.errors import BadInput
 from lib.scores import scores_of
 from lib.task import Batch
 from lib.text import aligned
 from workloads.glacier.judging import MEASURES, tile_counts
 from workloads.glacier.maps import probabilities
-from workloads.glacier.settings import Prediction, Split
-
-_LEAST, _MOST = 1e-3, 1 - 1e-3  # of a validation, so that its odds are a number
-
-
-def shares(members: Sequence[Mapping[str, Any]], options: Prediction) -> list[float]:
-    """Returns what each member of a vote counts for, 1 together; none where all count alike.
-
-    Raises BadInput where the options ask for the best validation of a run that has none.
-    """
-    if not (options.weighted or options.most_behind):
-        return []
-    scores = [member["score"] for member in members]
-    if not scores:
-        raise BadInput("Models vote by their best validation, which runs have that are loaded by lib.launch.ensemble.")
-    if unknown := [member["run"] for member, score in zip(members, scores, strict=True) if score is None]:
-        raise BadInput(
-            f"{unknown[0]} has no best validation in its summary.json, by which it would vote. Leave "
-            "workload.prediction.weighted and most_behind as they are, or give the run as it was trained."
-        )
-    bounded = np.clip(scores, _LEAST, _MOST)
-    weights = bounded / (1 - bounded) if options.weighted else np.ones(len(scores))
-    if options.most_behind:
-        weights = np.where(max(scores) - np.array(scores) > options.most_behind, 0.0, weights)
-    return (weights / weights.sum()).tolist()
+from workloads.glacier.settings import Split
 
 
 def flattered(split: Split, members: int) -> str:
-    """Returns a warning where the test of a vote is what some members trained on; else ""."""
+    """Returns a warning if some members of a vote trained on its test; otherwise ""."""
     if split.test or members < 2:
         return ""
     return (
@@ -63,19 +38,12 @@ class Alone:
         return each
 
     def table(
-        self,
-        members: Sequence[Mapping[str, Any]],
-        weights: Sequence[float],
-        voted: Mapping[str, float],
-        classes: Sequence[str],
-        views: int,
+        self, members: Sequence[Mapping[str, Any]], voted: Mapping[str, float], classes: Sequence[str], views: int
     ) -> str:
         """Returns a row a member, and the vote's below them."""
-        names = [member["run"] for member in members] or [f"model {n}" for n in range(1, len(weights) + 1)]
+        names = [member["run"] for member in members] or [f"model {n + 1}" for n in range(len(self._counts))]
         keys = [*MEASURES, *(key for key in voted if key.startswith("iou_"))]
-        rows = [[f"alone, {views} views", "counts", *keys]]
-        for name, counts, weight in zip(names, self._counts, weights, strict=True):
-            scores = scores_of(counts, classes)
-            rows.append([name, f"{weight:.0%}" if weight else "left out", *(f"{scores[key]:.4f}" for key in keys)])
-        rows.append(["the vote", "", *(f"{voted[key]:.4f}" for key in keys)])
-        return aligned(rows, left=[0])
+        scores = [scores_of(counts, classes) for counts in self._counts]
+        rows = [[f"alone, {views} views", *keys]]
+        rows += [[name, *(f"{row[key]:.4f}" for key in keys)] for name, row in zip(names, scores, strict=True)]
+        return aligned([*rows, ["the vote", *(f"{voted[key]:.4f}" for key in keys)]], left=[0])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from lib.errors import BadInput
-from lib.scores import IGNORE
+from lib.scores import IGNORE, scores_of
 from workloads.glacier import baselines
-from workloads.glacier.baselines import METHODS, PixelBaseline, compared, scored, surroundings, usual_indices
+from workloads.glacier.baselines import METHODS, compared, features, sample, scored, surroundings, usual_indices
 
 SMALL = {"pixels": 1500, "rounds": 10}
 
@@ -33,61 +33,48 @@ class Tiles:
         return bands.astype(np.float32), mask
 
 
-def fitted(tiles, seed=0, **more):
-    return PixelBaseline(3, seed, **{**SMALL, **more}).fit(tiles)
+def plain(train, test, classes=3, indices=(), **more):
+    """The counts of the first method: boosting of pixels."""
+    return compared(train, test, classes, 0, indices, **{**SMALL, **more})[METHODS[0].name].sum(0)
 
 
-def test_it_finds_what_a_single_pixel_shows():
-    scores = fitted(Tiles(5)).score(Tiles(8)[i] for i in (6, 7)).scores("abc")
-    assert scores["mcc"] > 0.75
+def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_and_no_ignored_one():
+    counts = plain(Tiles(5), [Tiles(8)[i] for i in (6, 7)])
+    assert counts.sum() == 2 * 21 * 24 and scores_of(counts, "abc")["mcc"] > 0.75
     # the Bayes rule of this noise, the largest of the bands, is the most that one pixel can give
     best = [np.mean(bands.argmax(0)[3:] == mask[3:]) for bands, mask in (Tiles(8)[6], Tiles(8)[7])]
-    assert scores["accuracy"] < np.mean(best) + 0.01
+    assert scores_of(counts, "abc")["accuracy"] < np.mean(best) + 0.01
 
 
-def test_the_same_seed_gives_the_same_masks_and_another_one_another_sample():
-    tile, _ = Tiles(9)[8]
-    first, again, other = (fitted(Tiles(5), seed).predict(tile) for seed in (1, 1, 2))
-    assert (first == again).all() and (first != other).any()
+def test_the_same_seed_gives_the_same_sample_and_another_one_another():
+    first, again, other = (sample(Tiles(5), seed, 500, features) for seed in (1, 1, 2))
+    assert all((a == b).all() for a, b in zip(first, again, strict=True)) and (first[0] != other[0]).any()
 
 
-def test_the_sample_is_bounded_in_pixels_and_tiles():
+def test_the_sample_is_bounded_in_pixels_and_tiles(monkeypatch):
+    monkeypatch.setattr(baselines, "_MOST_TILES", 7)
     tiles = Tiles(50)
-    features, labels = PixelBaseline(3, 0, pixels=1000, tiles=7)._sample(tiles)
-    assert features.shape == (1000, 3) and labels.shape == (1000,) and features.dtype == np.float32
+    values, labels = sample(tiles, 0, 1000, features)
+    assert values.shape == (1000, 3) and labels.shape == (1000,) and values.dtype == np.float32
     assert len(tiles.read) == len(set(tiles.read)) == 7
 
 
 def test_a_sample_of_everything_holds_every_valid_pixel_once():
     tiles = Tiles(3)
-    features, labels = PixelBaseline(3, 0, pixels=10**6)._sample(tiles)
+    values, labels = sample(tiles, 0, 10**6, features)
     assert len(labels) == 3 * 21 * 24 and IGNORE not in labels
-    want = np.concatenate([tiles[i][0].reshape(3, -1)[:, 3 * 24 :].T for i in range(3)])
-    assert (features == want).all()
+    assert (values == np.concatenate([tiles[i][0].reshape(3, -1)[:, 3 * 24 :].T for i in range(3)])).all()
 
 
-def test_every_valid_pixel_is_scored_and_no_ignored_one():
-    counts = fitted(Tiles(3)).score([Tiles(9)[8]])
-    assert counts.matrix.sum() == 21 * 24
-
-
-def test_missing_values_in_a_band_are_borne():
+def test_missing_values_one_class_and_no_pixel_at_all():
     bands, mask = Tiles(9)[8]
     bands[1, ::2] = np.nan
-    assert fitted([(bands, mask)]).predict(bands).shape == (24, 24)
-
-
-def test_a_training_split_of_one_class_predicts_it():
-    bands, mask = Tiles(1)[0]
-    mask[mask != IGNORE] = 2
-    assert (fitted([(bands, mask)]).predict(bands) == 2).all()
-
-
-def test_no_valid_pixel_at_all_is_said():
-    bands, mask = Tiles(1)[0]
+    assert plain([(bands, mask)], [(bands, mask)]).sum() == 21 * 24
+    single = np.where(mask == IGNORE, mask, 2)
+    assert plain([(bands, single)], [(bands, mask)])[:, 2].sum() == 21 * 24
     for nothing in ([(bands, np.full_like(mask, IGNORE))], []):
         with pytest.raises(BadInput, match="no valid labelled pixel"):
-            fitted(nothing)
+            plain(nothing, [(bands, mask)])
 
 
 def test_indices_of_bands_are_features_of_sample_and_prediction():
@@ -99,10 +86,11 @@ def test_indices_of_bands_are_features_of_sample_and_prediction():
         light = rng.uniform(1, 1000, mask.shape)
         return np.stack([light, light * np.where(mask, 1.02, 0.98)]).astype(np.float32), mask
 
-    few = {"pixels": 500, "rounds": 5}
-    plain = PixelBaseline(2, 0, **few).fit([tile(0)]).score([tile(1)]).scores("ab")
-    with_index = PixelBaseline(2, 0, **few, indices=[(0, 1)]).fit([tile(0)]).score([tile(1)]).scores("ab")
-    assert with_index["accuracy"] == 1.0 > plain["accuracy"] + 0.05
+    without, with_index = (
+        scores_of(plain([tile(0)], [tile(1)], 2, indices, pixels=500, rounds=5), "ab")["accuracy"]
+        for indices in ((), [(0, 1)])
+    )
+    assert with_index == 1.0 > without + 0.05
 
 
 def test_surroundings_are_means_over_what_is_there():
@@ -125,9 +113,9 @@ def test_surroundings_tell_what_a_pixel_does_not():
         mask = np.repeat(np.arange(24) // 8 % 2, 24).reshape(24, 24).astype(np.uint8)
         return (mask + 1.5 * np.random.default_rng(seed).standard_normal((1, 24, 24))).astype(np.float32), mask
 
-    train, test = [tile(seed) for seed in range(6)], [tile(7)]
-    alone, beside = (PixelBaseline(2, 0, sides=sides, rounds=10).fit(train).score(test) for sides in ((), (5,)))
-    assert beside.scores("ab")["accuracy"] > alone.scores("ab")["accuracy"] + 0.1
+    counts = compared([tile(seed) for seed in range(6)], [tile(7)], 2, 0, (), rounds=10)
+    alone, beside = (scores_of(counts[METHODS[n].name].sum(0), "ab")["accuracy"] for n in (0, 1))
+    assert beside > alone + 0.1
 
 
 def test_a_rare_class_is_found_where_all_classes_count_alike_at_the_price_of_the_others():
@@ -147,8 +135,6 @@ def test_all_methods_are_scored_on_the_same_pixels_tile_by_tile():
     found = compared(Tiles(3), test, 3, 0, (), rounds=2)
     truth = [[int((mask == k).sum()) for k in range(3)] for _, mask in test]
     assert all(counts.sum(2).tolist() == truth for counts in found.values())
-    alone = fitted(Tiles(3), pixels=200_000, rounds=2).score(test)
-    assert (found["boosting of pixels"].sum(0) == alone.matrix).all()
 
 
 def test_of_very_many_tiles_and_pixels_an_even_share_is_scored(monkeypatch):

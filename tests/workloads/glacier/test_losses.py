@@ -11,7 +11,7 @@ from workloads.glacier import losses
 from workloads.glacier.losses import distance_maps
 from workloads.glacier.settings import TERMS, Loss
 
-ALL = Loss(focal=1, dice=1, mcc=1, boundary=1, tversky=1, lovasz=1)
+ALL = Loss(focal=1, dice=1, mcc=1, boundary=1)
 
 
 def only(term, **more):
@@ -101,42 +101,7 @@ def slow_boundary(logits, mask, classes):
     return sum(p[k] * phi[k][i, j] for p, _, i, j in pixels for k in present) / len(pixels) / len(present)
 
 
-def brute_lovasz(errors, truth):
-    """The definition (Berman et al. 2018, definition 1): sets of mistakes grow in the order of their errors."""
-
-    def lost(wrong):
-        right = truth.copy()
-        right[wrong] = ~right[wrong]  # the prediction with these mistakes
-        return 1 - (right & truth).sum() / max(1, (right | truth).sum())
-
-    order = np.argsort(-errors, kind="stable")
-    sets = [lost(order[:n]) for n in range(len(order) + 1)]
-    return sum(errors[i] * (sets[n + 1] - sets[n]) for n, i in enumerate(order))
-
-
-def slow_lovasz(logits, mask, classes):
-    pixels = pixels_of(logits, mask)
-    truth = np.array([true for _, true, _, _ in pixels])
-    present = sorted(set(truth.tolist()))
-    errors = [np.abs((truth == k) - np.array([p[k] for p, _, _, _ in pixels])) for k in present]
-    found = [brute_lovasz(error, truth == k) for k, error in zip(present, errors, strict=True)]
-    return sum(found) / len(found) if found else 0.0
-
-
-def slow_tversky(logits, mask, classes, missed=0.7):
-    pixels, scores = pixels_of(logits, mask), []
-    for k in {true for _, true, _, _ in pixels}:
-        hit = sum(p[k] for p, true, _, _ in pixels if true == k)
-        lost = sum(1 - p[k] for p, true, _, _ in pixels if true == k)
-        false = sum(p[k] for p, true, _, _ in pixels if true != k)
-        scores.append(1 - hit / (hit + missed * lost + (1 - missed) * false))
-    return sum(scores) / len(scores) if scores else 0.0
-
-
-SLOW = {
-    "focal": slow_focal, "dice": slow_dice, "mcc": slow_mcc, "boundary": slow_boundary, "tversky": slow_tversky,
-    "lovasz": slow_lovasz,
-}  # fmt: skip
+SLOW = {"focal": slow_focal, "dice": slow_dice, "mcc": slow_mcc, "boundary": slow_boundary}
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -182,7 +147,7 @@ def test_the_truth_itself_costs_nothing_and_is_the_lowest_for_the_boundary():
     labels = mask.masked_fill(mask == IGNORE, 0).long()
     sure = 200.0 * torch.nn.functional.one_hot(labels, 4).movedim(-1, 1).double()
     right = losses.sums(ALL, sure, mask, distances)
-    assert all(abs(float(right[term])) < 1e-5 for term in ("focal", "dice", "mcc", "tversky", "lovasz"))
+    assert all(abs(float(right[term])) < 1e-5 for term in ("focal", "dice", "mcc"))
     for shift in (1, 2, 3):
         wrong = losses.sums(ALL, sure.roll(shift, 1), mask, distances)
         assert all(float(wrong[term]) > float(right[term]) + 0.1 for term in TERMS)
@@ -233,7 +198,7 @@ def test_a_tile_of_one_class_has_no_mcc_and_no_boundary():
     found = losses.sums(ALL, logits, mask, maps(mask, 4))
     sum(found.values()).backward()
     assert found["mcc"].item() == found["boundary"].item() == 0 and torch.isfinite(logits.grad).all()
-    known = {"focal": int((mask == 0).sum()), "dice": 1, "mcc": 0, "boundary": 0, "tversky": 1, "lovasz": 1}
+    known = {"focal": int((mask == 0).sum()), "dice": 1, "mcc": 0, "boundary": 0}
     assert losses.count(ALL, mask) == known
 
 
@@ -263,7 +228,7 @@ def test_sums_and_counts_add_up_over_micro_batches():
         assert torch.allclose(sum(values), whole[term])
         assert sum(losses.count(ALL, mask[s])[term] for s in parts) == counted[term]
     pixels = int((mask != IGNORE).sum())
-    assert counted == {"focal": pixels, "dice": 4, "mcc": 3, "boundary": 3, "tversky": 4, "lovasz": 4}
+    assert counted == {"focal": pixels, "dice": 4, "mcc": 3, "boundary": 3}
 
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
@@ -352,24 +317,3 @@ def test_class_weights_weigh_the_pixels_of_the_focal_loss_and_what_it_is_divided
     assert losses.count(weighted, mask)["focal"] == pixels[0] + 0.5 * pixels[1] + 10 * pixels[2]
     even = Loss(focal=1, dice=0, class_weights=(1, 1, 1))
     assert torch.equal(losses.sums(even, logits, mask)["focal"], losses.sums(plain, logits, mask)["focal"])
-
-
-def test_for_sure_answers_lovasz_is_one_less_the_mean_iou():
-    truth = torch.tensor([[[0, 0, 1, 1, 1, 0]]], dtype=torch.uint8)
-    said = torch.tensor([[[0, 1, 1, 1, 0, 0]]])
-    logits = 1e4 * torch.nn.functional.one_hot(said, 2).permute(0, 3, 1, 2).double()
-    got = losses.sums(Loss(focal=0, dice=0, lovasz=1), logits, truth)["lovasz"]
-    assert got.item() == pytest.approx(1 - (2 / 4 + 2 / 4) / 2)
-
-
-def test_tversky_counts_what_is_missed_and_what_is_wrongly_found_and_halves_are_dice():
-    truth = torch.tensor([[[0, 0, 0, 1, 1]]], dtype=torch.uint8)
-    said = torch.tensor([[[0, 0, 0, 0, 1]]])  # one of class 1 missed, which class 0 wrongly has
-    logits = 1e4 * torch.nn.functional.one_hot(said, 2).permute(0, 3, 1, 2).double()
-    got = losses.sums(Loss(focal=0, dice=0, tversky=1, missed=0.7), logits, truth)["tversky"]
-    assert got.item() == pytest.approx(1 - (3 / (3 + 0.3) + 1 / (1 + 0.7)) / 2)
-    torch.manual_seed(0)
-    logits = torch.randn(1, 2, 1, 5)
-    both = losses.sums(Loss(focal=0, dice=1, tversky=1, missed=0.5), logits, truth)
-    assert both["tversky"].item() == pytest.approx(both["dice"].item(), rel=1e-6)
-    assert losses.sums(Loss(focal=0, dice=0, tversky=1, missed=0), logits - 1e4 * said[:, None], truth)

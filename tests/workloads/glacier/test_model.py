@@ -156,7 +156,7 @@ def test_a_model_of_other_than_five_stages_is_refused():
 def test_two_steps_have_the_same_bits_where_only_deterministic_operations_are_allowed():
     """As the trainer has it on a CPU: an operation that is none of them raises."""
     torch.set_deterministic_debug_mode("error")
-    loss = Loss(1, 1, 1, 1, 1, 1)
+    loss = Loss(1, 1, 1, 1)
     mask = torch.randint(0, 4, (2, 64, 64), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     distances = torch.stack([torch.from_numpy(losses.distance_maps(tile.numpy(), 4)) for tile in mask])
 

@@ -1,4 +1,4 @@
-"""Votes: members with the same views as the vote, shares by validation, weak ones left out."""
+"""Votes: members are scored with the same views as the vote."""
 
 import json
 from types import SimpleNamespace
@@ -8,54 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.scores import scores_of
 from lib.task import load_task
-from tests.workloads.glacier.files import scene, write_bands
-from tests.workloads.glacier.test_maps import TWO, ByPixel, Directed, expected
-from workloads.glacier import maps, voting
+from tests.workloads.glacier.test_maps import Directed
 from workloads.glacier import tested as of_a_test
-from workloads.glacier.settings import Prediction, Split
+from workloads.glacier import voting
+from workloads.glacier.settings import Split
 
 
 def members(*scores):
     return [{"run": f"fold{number}", "score": score} for number, score in enumerate(scores)]
-
-
-def test_by_default_all_count_alike():
-    assert voting.shares(members(0.8, 0.3), Prediction()) == [] == voting.shares((), Prediction())
-
-
-def test_shares_are_odds_of_the_validation_and_a_weak_one_is_left_out():
-    weighted = voting.shares(members(0.8, 0.5, -0.2), Prediction(weighted=True))
-    assert weighted[0] / weighted[1] == pytest.approx(4) and sum(weighted) == pytest.approx(1)
-    assert 0 < weighted[2] < 0.001
-    assert voting.shares(members(1.0, 1.0), Prediction(weighted=True)) == [0.5, 0.5]
-    assert voting.shares(members(0.82, 0.8, 0.3), Prediction(most_behind=0.1)) == [0.5, 0.5, 0]
-    both = voting.shares(members(0.8, 0.75, 0.3), Prediction(weighted=True, most_behind=0.1))
-    assert both[2] == 0 and both[0] / both[1] == pytest.approx(4 / 3)
-
-
-def test_a_run_without_a_validation_cannot_be_weighed():
-    with pytest.raises(BadInput, match="fold1 has no best validation"):
-        voting.shares(members(0.8, None), Prediction(weighted=True))
-    with pytest.raises(BadInput, match="by their best validation"):
-        voting.shares((), Prediction(most_behind=0.1))
-
-
-def test_shares_weigh_probabilities_of_maps_too(tmp_path):
-    image, _ = scene(size=(32, 32))
-    models = [ByPixel(0.0), ByPixel(300.0)]
-    batch = torch.from_numpy(image)[None]
-    first, second = (maps.probabilities([model], batch) for model in models)
-    got = maps.probabilities(models, batch, shares=[0.75, 0.25])
-    assert torch.allclose(got, 0.75 * first + 0.25 * second, atol=1e-6)
-    write_bands(tmp_path / "data", "a", image, None)
-    options = Prediction(views=1)
-    for shares, shift in (([1.0, 0.0], 0.0), ([0.0, 1.0], 300.0)):  # written anew: other shares make other maps
-        found = maps.masks(models, tmp_path / "data", TWO, 32, tmp_path / "out", options, shares)
-        assert np.array_equal(found["a"], expected(image, shift))
 
 
 def test_a_member_alone_has_the_views_of_the_vote():
@@ -67,7 +30,7 @@ def test_a_member_alone_has_the_views_of_the_vote():
     once = voting.Alone(1, 2)
     once.add([Directed()], part, 1)
     assert scores_of(once._counts[0], "ab")["mcc"] == pytest.approx(-1)
-    table = once.table(members(0.5), [1.0], {"mcc": 0.5, "mean_iou": 0.5, "iou_a": 0.25}, "ab", 1)
+    table = once.table(members(0.5), {"mcc": 0.5, "mean_iou": 0.5, "iou_a": 0.25}, "ab", 1)
     assert table.splitlines()[0].split()[:3] == ["alone,", "1", "views"] and "fold0" in table.splitlines()[1]
     assert "-1.0000" in table.splitlines()[1] and table.splitlines()[-1].split()[-1] == "0.2500"
 
@@ -88,16 +51,14 @@ class Fixed(nn.Module):
         return self.bias.view(1, 4, 1, 1).expand(len(image), 4, *image.shape[-2:])
 
 
-def test_a_vote_says_what_each_reaches_and_who_was_left_out(tiny, tmp_path, without_figures):
-    task = load_task(tiny({"workload.prediction.most_behind": 0.1}))
-    task.members = members(0.8, 0.9, 0.2)
-    scores, text = task.vote([Fixed(1), Fixed(2), Fixed(0)], tmp_path)
+def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
+    task = load_task(tiny())
+    task.members = members(0.8, 0.9)
+    scores, text = task.vote([Fixed(1), Fixed(2)], tmp_path)
     assert scores["recall_glacier"] + scores["recall_debris"] == 1 and scores["recall_background"] == 0
     rows = text.split("\n\n")[0].splitlines()
-    assert [row.split()[0] for row in rows] == ["alone,", "fold0", "fold1", "fold2", "the"] and "left out" in rows[3]
+    assert [row.split()[0] for row in rows] == ["alone,", "fold0", "fold1", "the"]
     assert "vote less boosting of pixels" in text and (tmp_path / "scenes.csv").is_file()
-    chosen, shares = task._voters([1, 2, 3])
-    assert (chosen, shares) == ([1, 2], [0.5, 0.5])
 
 
 def test_the_best_validation_of_a_run_comes_from_its_summary_which_may_be_anybodys(tmp_path):

@@ -25,7 +25,7 @@ from workloads.glacier.data.scenes import Scene
 from workloads.glacier.data.tiles import Store
 from workloads.glacier.settings import Cut, Source
 
-VERSION = 3  # of the store's files
+VERSION = 4  # of the store's files
 _PROGRESS_SECONDS = 15.0
 _COMPLETE = "complete.json"
 _FLOAT16_MAX = 65_504.0

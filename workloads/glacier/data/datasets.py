@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lib.errors import BadInput
 from lib.machine import platform, records
 from lib.scores import IGNORE
 from lib.text import aligned
@@ -21,11 +20,10 @@ from workloads.glacier.data.cutter import Cutter, folder_for
 from workloads.glacier.data.download import cut
 from workloads.glacier.data.folds import Parts
 from workloads.glacier.data.given import given
-from workloads.glacier.data.homes import home
 from workloads.glacier.data.sampling import reached, tile_weights
 from workloads.glacier.data.tiles import Statistics, Store, once, other_units, tile_statistics
 from workloads.glacier.model import difference
-from workloads.glacier.settings import Settings
+from workloads.glacier.settings import BAND, Settings
 
 _LEAST_SHARE = 1e-6  # of a class, in a logarithm
 _INDEX_TILES = 200  # over which the indices' mean and deviation are taken
@@ -82,6 +80,7 @@ class Data:
     def __init__(self, settings: Settings, source: Path | None):
         """`source` is the folder of the scenes; without one they are downloaded or generated."""
         self.settings, self.source = settings, source
+        self._matched = ""  # what the patterns matched
         self.cache = platform.detect().scratch_dir / "glacier"
 
     @cached_property
@@ -98,24 +97,28 @@ class Data:
         cutter = Cutter(folder, settings.source, settings.tiles, settings.bad_input_limit)
         if archives:
             return cut(archives, self.cache / "downloads", cutter)
-        scenes, problems = layout.find(origin, settings.source)
-        print(f"{origin}: {layout.summary(scenes, problems)}.")
-        try:
-            return cutter.all(scenes, problems)
-        except BadInput as refusal:
-            if not self.source:  # generated scenes are nobody's
-                raise
-            look = f"trainbook data {self.source}"
-            raise BadInput(f"{refusal}\n{look} shows what is there and prints settings that read it.") from None
+        match = layout.look(origin, settings.source)
+        self._matched = match.text if self.source else ""
+        print(match.text)
+        return cutter.all(match.scenes, match.problems)
 
     @cached_property
     def root(self) -> Path:
         """The folder of the scenes: the given one, or one of generated scenes for these settings."""
         if self.source:
-            return home(self.source)
+            return self._pattern_root() or self.source
         folder = self.cache / f"generated-{self._generator_key()}"
         terrain.write(folder, self.settings.generator, self.settings.source)
         return folder
+
+    def _pattern_root(self) -> Path | None:
+        """Returns the folder of a mounted input that the configured pattern starts from: `source`, or one above it."""
+        inputs, images = platform.detect().input_dir, self.settings.source.images
+        if not (self.source and images and inputs in self.source.parents):
+            return None
+        above = [folder for folder in self.source.parents if inputs in folder.parents]
+        pattern = images.replace(BAND, "*")
+        return next((folder for folder in (self.source, *above) if any(layout.Pattern(pattern).files(folder))), None)
 
     def _generator_key(self) -> str:
         source = self.settings.source
@@ -133,7 +136,7 @@ class Data:
     def _split_facts(self, generated: bool) -> dict[str, Any]:
         """Returns the settings of the split; what is given of it by its content, and only where it is given."""
         split = self.settings.split
-        facts = {name: value for name, value in asdict(split).items() if name not in ("file", "folders")}
+        facts = {name: value for name, value in asdict(split).items() if name != "file"}
         if not split.file and (generated or not any(self.store.parts)):
             return facts
         fixed = given(self.store, split, self.settings.source.name_pattern, self.source)
@@ -235,7 +238,8 @@ class Data:
         )
         bands = f"Bands (mean ± deviation of the training): {bands}"
         notes = [*parts.notes, *other_units(self.store), *self._unreached()]
-        return "\n".join([f"{where}.", f"{fold}{sizes}.", *notes, self._shares(), bands])
+        matched = [self._matched] if self._matched else []
+        return "\n".join([f"{where}.", *matched, f"{fold}{sizes}.", *notes, self._shares(), bands])
 
     def _unreached(self) -> list[str]:
         """Returns a sentence for each class that is drawn with less than half of its wanted share."""

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from lib.errors import BadInput
 from lib.text import amount
-from workloads.glacier.data import layout, naming
+from workloads.glacier.data import layout
 from workloads.glacier.data.cutter import Cutter
 from workloads.glacier.data.scenes import Scene
 from workloads.glacier.data.tiles import Store
@@ -29,7 +29,6 @@ from workloads.glacier.data.tiles import Store
 _CHUNK = 2**20
 _ATTEMPTS = 5
 _PROGRESS_SECONDS = 15.0
-_SUFFIXES = (*naming.RASTERS, ".npy")
 _NO_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG}  # of the disk, not of the network
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
 
@@ -47,10 +46,10 @@ def cut(addresses: Sequence[str], folder: Path, cutter: Cutter) -> Store:
     for path in stamps:  # empty files of the right names: the layout is found before anything is unpacked
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
-    scenes, problems = layout.find(unpacked, cutter.source)
-    print(f"{', '.join(archive.name for archive in archives)}: {layout.summary(scenes, problems)}.", flush=True)
-    cutter.problems += problems
-    _unpack(archives, unpacked, scenes, stamps, cutter)
+    match = layout.look(unpacked, cutter.source)
+    print(match.text, flush=True)
+    cutter.problems += match.problems
+    _unpack(archives, unpacked, match.scenes, stamps, cutter)
     store = cutter.finish(complete=True)
     shutil.rmtree(unpacked)
     for archive in archives:
@@ -62,7 +61,7 @@ def cut(addresses: Sequence[str], folder: Path, cutter: Cutter) -> Store:
 def _unpack(
     archives: Sequence[Path], unpacked: Path, scenes: Sequence[Scene], stamps: dict[Path, list], cutter: Cutter
 ) -> None:
-    """Unpacks what belongs to scenes that are not yet cut, masks first; cuts each scene whose files are all there."""
+    """Unpacks the files of scenes that are not yet cut, masks first; cuts each scene whose files are complete."""
     stamp_of = {scene: [stamps[path] for path in scene.files] for scene in scenes}
     remaining = [scene for scene in scenes if not cutter.take(scene, stamp_of[scene])]
     print(f"{len(scenes) - len(remaining):,} scenes were cut before; {len(remaining):,} are to be cut.", flush=True)
@@ -71,10 +70,9 @@ def _unpack(
     masks = {scene.mask for scene in remaining}
     shown = time.monotonic()
     for files in (masks, set(scene_of) - masks):
-        for archive in archives:
-            for name, _, content in _members(archive) if files else ():
-                path = unpacked / name
-                if path not in files:
+        for archive in archives if files else ():
+            for name, _, content in _members(archive):
+                if (path := unpacked / name) not in files:
                     continue
                 with _naming_damage(archive), path.open("wb") as file:
                     shutil.copyfileobj(content(), file, _CHUNK)
@@ -91,9 +89,9 @@ def _unpack(
 
 
 def fetch(address: str, folder: Path) -> Path:
-    """Returns the path of an archive, fetched if it is an address. A partial download of an earlier call is resumed.
+    """Returns the path of an archive, fetched if it is an address. A partial download is resumed.
 
-    Raises BadInput where it cannot be fetched, or where the disk has no room for it.
+    Raises BadInput if it cannot be fetched, or the disk has no room for it.
     """
     if not urlsplit(address).scheme:
         path = Path(address).expanduser()
@@ -105,9 +103,9 @@ def fetch(address: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, _ATTEMPTS + 1):
         if final.is_file():
-            return final
+            break
         try:
-            _continue(address, part, folder)
+            _continue(address, part)
             part.replace(final)
         except urllib.error.HTTPError as error:
             raise BadInput(f"{address} answers {error.code} {error.reason}. Correct workload.download.") from None
@@ -116,15 +114,15 @@ def fetch(address: str, folder: Path) -> Path:
                 raise
             if attempt == _ATTEMPTS:
                 raise BadInput(
-                    f"{address} could not be fetched in {_ATTEMPTS} attempts ({error}). What is there is kept: run "
-                    "again, or switch the internet on (Kaggle: Settings > Internet)."
+                    f"{address} could not be fetched in {_ATTEMPTS} attempts ({error}). Run again to resume, or switch "
+                    "the internet on (Kaggle: Settings > Internet)."
                 ) from None
             time.sleep(min(2**attempt, 10))
     return final
 
 
-def _continue(address: str, part: Path, folder: Path) -> None:
-    """Appends what is missing to `part`. Raises OSError or EOFError where the connection ends too early."""
+def _continue(address: str, part: Path) -> None:
+    """Appends what is missing to `part`. Raises OSError or EOFError if the connection ends too early."""
     have = part.stat().st_size if part.is_file() else 0
     request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -134,21 +132,19 @@ def _continue(address: str, part: Path, folder: Path) -> None:
             return
         raise
     with response:
-        if have and response.status != 206:  # the server does not support ranges
+        if response.status != 206:  # the server does not support ranges
             have = 0
         left = int(response.headers.get("Content-Length") or 0)
-        free = shutil.disk_usage(folder).free
+        free = shutil.disk_usage(part.parent).free
         if left > free:
-            raise BadInput(f"{address} has {amount(left)} more, and {folder} has {amount(free)} free.")
-        total, shown = f" of {amount(have + left)}" if left else "", time.monotonic()
-        expected = have + left
+            raise BadInput(f"{address} has {amount(left)} more, and {part.parent} has {amount(free)} free.")
+        expected, shown = have + left, time.monotonic()
         with part.open("ab" if have else "wb") as file:
             while chunk := response.read(_CHUNK):
-                file.write(chunk)
-                have += len(chunk)
+                have += file.write(chunk)
                 if time.monotonic() - shown > _PROGRESS_SECONDS:
                     shown = time.monotonic()
-                    print(f"Fetching {address}: {amount(have)}{total}", flush=True)
+                    print(f"Fetching {address}: {amount(have)}{f' of {amount(expected)}' * bool(left)}", flush=True)
     if left and have < expected:
         raise EOFError(f"the connection ended after {have:,} of {expected:,} bytes")
 
@@ -181,7 +177,7 @@ def _is_data(name: str, archive: Path) -> bool:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise BadInput(f"{archive} holds {name}, which points outside of the archive. Do not unpack it.")
-    return path.suffix.lower() in _SUFFIXES and not path.name.startswith("._")  # which macOS adds to archives
+    return layout.has_pixels(path.name)
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ def parts(
     What `split.file`, or folders called train, validation and test, say of a scene goes before the shares. The file may
     lie in `root`, and names scenes as their files are called or as `name_pattern` does.
     """
-    table, fixed = store.table, given(store, split, name_pattern, root)
+    table, fixed = store.table, _with_linked(store, split, given(store, split, name_pattern, root))
     names, group = np.unique(_group_names(store, split, fixed), return_inverse=True)
     counts = np.zeros((len(names), table.counts.shape[1]))
     np.add.at(counts, group, table.counts)
@@ -70,11 +70,32 @@ def parts(
     return Parts(train, validation, test, notes, names[group])
 
 
+def _with_linked(store: Store, split: Split, fixed: Given) -> Given:
+    """Joins the groups of scenes that share ground by equal windows of pixels, unless a split is given."""
+    if any(fixed.parts) or split.file or split.by != "scene":
+        return fixed
+    groups, linked = list(fixed.groups), windows.groups(windows.pairs(windows.sketches_of(store)))
+    for scenes in linked:
+        joined = {groups[scene] for scene in scenes}
+        groups = [min(joined) if group in joined else group for group in groups]
+    if not linked or len(set(groups)) < _needed(split):
+        return fixed
+    names = ", ".join(store.names[scene] for scene in linked[0][:3])
+    note = (
+        f"{sum(map(len, linked)):,} scenes without a place on the map show ground of another one by equal windows of "
+        f"pixels, such as {names}. Each of their {len(linked):,} groups is kept together."
+    )
+    return Given(fixed.parts, groups, [*fixed.notes, note])
+
+
+def _needed(split: Split) -> int:
+    return 1 + (split.test > 0) + (split.folds or 2) - 1
+
+
 def _refuse_too_few(groups: int, split: Split) -> None:
-    needed = 1 + (split.test > 0) + (split.folds or 2) - 1
-    if groups < needed:
+    if groups < _needed(split):
         raise BadInput(
-            f"The data has {groups} groups to split (workload.split.by: {split.by}), and {needed} parts are "
+            f"The data has {groups} groups to split (workload.split.by: {split.by}), and {_needed(split)} parts are "
             "needed. Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
         )
 

@@ -2,23 +2,21 @@
 
 import csv
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from lib.errors import BadInput
-from workloads.glacier.data.naming import PARTS, RASTERS
+from workloads.glacier.data.scenes import PARTS
 from workloads.glacier.data.tiles import Store
 from workloads.glacier.settings import Split
 
 OUT = "out"  # of training and of both held-out parts
-_COLUMNS = ("scene", "part", "group")
 
 
 @dataclass(frozen=True)
 class Given:
-    """The part of each scene (train, validation, test, OUT, or "" where the shares decide) and its group."""
+    """The part of each scene (train, validation, test, OUT, or "" if the shares decide) and its group."""
 
     parts: list[str]
     groups: list[str]
@@ -26,20 +24,22 @@ class Given:
 
 
 def given(store: Store, split: Split, name_pattern: str = "", root: Path | None = None) -> Given:
-    """Returns what is given of the split of a store's scenes: by the file, else by folders. Raises BadInput.
+    """Returns the split that the file gives for a store's scenes, otherwise the one of folders. Raises BadInput.
 
-    A file that is not there is looked for by its name in the folder of the data, `root`.
+    A file that does not exist is searched by its name in the folder of the data, `root`.
     """
     if split.file:
         path = Path(split.file)
         if not path.is_file() and root and (root / path.name).is_file():
             path = root / path.name
-        found = _of_rows(path, _read(path), store, name_pattern)
-        _refuse_divided(found, path)
-        return found
-    parts = store.parts if split.folders else [""] * len(store.names)
-    divided = _divided(parts, store.groups)
-    if divided:
+        result = _of_rows(path, _read(path), store, name_pattern)
+        for group in _divided(result.parts, result.groups):
+            raise BadInput(
+                f"{path}: the group {group} lies in two parts. Give all of its scenes one part, or other groups."
+            )
+        return result
+    parts = store.parts
+    if divided := _divided(parts, store.groups):
         shared = f"{len(divided):,} groups of scenes lie in two of them, such as {divided[0]}"
         note = f"The folders called train, validation and test are not taken as the split: {shared}."
         return Given([""] * len(parts), store.groups, [note])
@@ -59,7 +59,7 @@ def _read(path: Path) -> list[tuple[int, dict[str, str]]]:
     if "scene" not in names or not {"part", "group"} & set(names):
         raise BadInput(
             f"{path}:1: The columns are {', '.join(names) or 'empty'}. The first line of workload.split.file names "
-            f"them: {','.join(_COLUMNS)}, of which part or group may be left out."
+            "them: scene,part,group, of which part or group may be left out."
         )
     lines = [(number, dict(zip(names, row, strict=False))) for number, row in cells]
     for number, row in lines:
@@ -73,29 +73,29 @@ def _read(path: Path) -> list[tuple[int, dict[str, str]]]:
 
 def _of_rows(path: Path, rows: Sequence[tuple[int, dict[str, str]]], store: Store, name_pattern: str) -> Given:
     """Finds the scene of each line. Raises BadInput for a scene with two lines or with none."""
-    short = Counter(name.rpartition("/")[2] for name in store.names)
-    index = {name: number for number, name in enumerate(store.names)}
-    index |= {last: number for number, name in enumerate(store.names) if short[last := name.rpartition("/")[2]] == 1}
-    found: dict[int, tuple[int, dict[str, str]]] = {}
-    strange: list[str] = []
+    last = [name.rpartition("/")[2] for name in store.names]
+    number_of = {name: number for number, name in enumerate(last) if last.count(name) == 1}
+    number_of |= {name: number for number, name in enumerate(store.names)}
+    lines: dict[int, tuple[int, dict[str, str]]] = {}
+    strange = []
     for line, row in rows:
-        scene = next((index[name] for name in _spellings(row["scene"], name_pattern) if name in index), None)
+        scene = next((number_of[name] for name in _spellings(row["scene"], name_pattern) if name in number_of), None)
         if scene is None:
             strange.append(row["scene"])
-        elif scene in found:
-            raise BadInput(f"{path}:{line}: {row['scene']} has a line already, {found[scene][0]}. Remove one of them.")
+        elif scene in lines:
+            raise BadInput(f"{path}:{line}: {row['scene']} has a line already, {lines[scene][0]}. Remove one of them.")
         else:
-            found[scene] = line, row
-    lacking = [name for number, name in enumerate(store.names) if number not in found]
-    if lacking:
+            lines[scene] = line, row
+    if lacking := [name for number, name in enumerate(store.names) if number not in lines]:
         example = f" It names {strange[0]}, which is no scene." if strange else ""
         raise BadInput(
             f"{path} has no line for {len(lacking):,} of {len(store.names):,} scenes, such as {lacking[0]}.{example} "
             f"Give each a line, with the part {OUT} where it is to be left out."
         )
-    lines = [found[number][1] for number in range(len(store.names))]
-    parts = [OUT if row.get("part", "").lower() == OUT else PARTS.get(row.get("part", "").lower(), "") for row in lines]
-    groups = [row.get("group") or group for row, group in zip(lines, store.groups, strict=True)]
+    ordered = [lines[number][1] for number in range(len(store.names))]
+    parts = [row.get("part", "").lower() for row in ordered]
+    parts = [OUT if part == OUT else PARTS.get(part, "") for part in parts]
+    groups = [row.get("group") or group for row, group in zip(ordered, store.groups, strict=True)]
     notes = [f"The split is that of {path}: {_counts(parts)}."] if any(parts) else []
     if strange:
         notes.append(f"{path} names {len(strange):,} scenes that are not there, such as {strange[0]}.")
@@ -103,18 +103,10 @@ def _of_rows(path: Path, rows: Sequence[tuple[int, dict[str, str]]], store: Stor
 
 
 def _spellings(text: str, name_pattern: str) -> list[str]:
-    """Returns the ways in which a line may name a scene: as it is, without folders, without ending, by the pattern."""
+    """Returns the ways in which a line may name a scene: as it is, without folders or ending, by the pattern."""
     names = [text, PurePosixPath(text).name]
-    names += [str(PurePosixPath(name).with_suffix("")) for name in names if name.lower().endswith((*RASTERS, ".npy"))]
-    found = [match[1] for name in names if name_pattern and (match := re.search(name_pattern, name))]
-    return [*names, *found]
-
-
-def _refuse_divided(found: Given, path: Path) -> None:
-    for group in _divided(found.parts, found.groups):
-        raise BadInput(
-            f"{path}: the group {group} lies in two parts. Give all of its scenes one part, or other groups."
-        )
+    names += [str(PurePosixPath(name).with_suffix("")) for name in names if PurePosixPath(name).suffix]
+    return [*names, *(found[1] for name in names if name_pattern and (found := re.search(name_pattern, name)))]
 
 
 def _divided(parts: Sequence[str], groups: Sequence[str]) -> list[str]:

@@ -60,11 +60,6 @@ def raster(path: Path) -> Iterator[Any]:
         yield data
 
 
-def shape_of(path: Path) -> tuple[int, ...]:
-    """Returns the shape of a .npy. Raises Unusable."""
-    return load_array(path).shape
-
-
 @contextlib.contextmanager
 def open_raster(path: Path) -> Iterator[Any]:
     """Opens a file in the format that its name says. Raises Unusable, also where reading would take too much memory."""

@@ -4,7 +4,6 @@ Whatever the layout, a window is float32 with NaN where there is no data, and cl
 """
 
 import contextlib
-import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ from typing import Any
 import numpy as np
 
 from lib.scores import IGNORE
-from workloads.glacier.data import lossy, stretch
-from workloads.glacier.data.quality import hidden
 from workloads.glacier.data.rasters import (
     GDAL,
     Unusable,
@@ -28,8 +25,6 @@ from workloads.glacier.data.rasters import (
 from workloads.glacier.data.scenes import Scene
 from workloads.glacier.settings import Source
 
-_ROWS_AT_ONCE = 512  # where a whole scene is read to measure it
-
 
 class Opened:
     """A scene whose files are open: `height`, `width` in pixels, `crs` (text) and `transform` (affine), or None."""
@@ -39,37 +34,15 @@ class Opened:
         self.height, self.width = height, width
         self.crs: str | None = None
         self.transform: Any = None
-        self._measures = False
 
     def bands(self, window: tuple[int, int, int, int]) -> np.ndarray:
         """Reads (bands, h, w) float32 of (row, column, h, w), with NaN in every band where one has no data."""
-        image = _joined(self._planes(window))
-        if self.source.quality.values or self.source.quality.bits:
-            image[:, hidden(self._quality(window), self.source.quality.values, self.source.quality.bits)] = np.nan
-        if self.source.stretch and not self._measures:
-            low, high = self._limits
-            image = (image - low) / (high - low)
+        image = self._planes(window)
+        image[:, ~np.isfinite(image).all(0)] = np.nan
         return image
-
-    @functools.cached_property
-    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
-        """What becomes 0 and 1 of each band, by a pass over the scene."""
-        step, self._measures = stretch.spacing(self.height, self.width), True
-        rows = _ROWS_AT_ONCE // step * step or step
-        found = [
-            self.bands((top, 0, min(rows, self.height - top), self.width))[:, ::step, ::step]
-            for top in range(0, self.height, rows)
-        ]
-        self._measures = False
-        pixels = np.concatenate([part.reshape(len(part), -1) for part in found], 1)
-        return stretch.limits(pixels, self.source.stretch)
 
     def _planes(self, window: tuple[int, int, int, int]) -> np.ndarray:
         """Reads (bands, h, w) float32 as they are in the files, with NaN for no data."""
-        raise NotImplementedError
-
-    def _quality(self, window: tuple[int, int, int, int]) -> np.ndarray:
-        """Reads (h, w) of the quality band. Raises Unusable where the layout has none."""
         raise NotImplementedError
 
     def mask(self, window: tuple[int, int, int, int]) -> np.ndarray:
@@ -104,10 +77,8 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(rasterio.Env(**GDAL))
         images = [stack.enter_context(open_raster(path)) for path in scene.images]
-        mask, quality = (
-            stack.enter_context(open_raster(path)) if path else None for path in (scene.mask, scene.quality)
-        )
-        yield _Tiffs(scene, source, images, mask, quality)
+        mask = stack.enter_context(open_raster(scene.mask)) if scene.mask else None
+        yield _Tiffs(scene, source, images, mask)
 
 
 def decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
@@ -141,16 +112,12 @@ def decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
 
 
 class _Tiffs(Opened):
-    def __init__(self, scene: Scene, source: Source, images: Sequence[Any], mask: Any, quality: Any = None):
+    def __init__(self, scene: Scene, source: Source, images: Sequence[Any], mask: Any):
         first = images[0]
         super().__init__(scene, source, first.height, first.width)
-        several = [path for path, data in zip(scene.images, images, strict=True) if len(planes_of(data)) > 1]
-        if source.band_files and several:
-            raise Unusable(
-                f"{several[0]} has several bands, and workload.source.band_files are of one each. Leave that file out "
-                "there, or export the band."
-            )
-        self.images, self._mask, self._hiding = images, mask, quality
+        self.images, self._mask = images, mask
+        if several := [path for path, data in zip(scene.images, images, strict=True) if len(planes_of(data)) > 1][1:]:
+            raise Unusable(f"{several[0]} has several bands, and each band is a file of its own. Export the band.")
         if len(images) == 1 and first.count < max(source.chosen):
             raise Unusable(
                 f"{scene.images[0]} has {first.count} bands; the settings read band {max(source.chosen)}. Add the "
@@ -161,12 +128,10 @@ class _Tiffs(Opened):
             left, bottom, right, top = self.bounds((0, 0, self.height, self.width))
             if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
                 raise Unusable(f"{scene.images[0]} has no place on the map. Correct its transform, or remove its CRS.")
-        others = [*zip(scene.images[1:], images[1:], strict=True), *([(scene.mask, mask)] if mask else [])]
-        others += [(scene.quality, quality)] if quality else []
-        for path, other in others:
-            self._refuse_other_grid(path, other, is_mask=other in (mask, quality))
+        for path, other in zip(scene.files[1:], [*images[1:], *([mask] if mask else [])], strict=True):
+            self._refuse_other_grid(path, other, is_mask=other is mask)
 
-    def _refuse_other_grid(self, path: Path | None, other: Any, is_mask: bool) -> None:
+    def _refuse_other_grid(self, path: Path, other: Any, is_mask: bool) -> None:
         first, reference = self.scene.images[0], self.images[0]
         if (other.height, other.width) != (self.height, self.width):
             raise Unusable(
@@ -180,23 +145,10 @@ class _Tiffs(Opened):
         if not other.transform.almost_equals(reference.transform, 1e-6 * abs(reference.transform.a)):
             raise Unusable(f"{path} and {first} have the same size but cover other ground. Resample them to one grid.")
 
-    def _quality(self, window: tuple[int, int, int, int]) -> np.ndarray:
-        number, path = self.source.quality.band, self.scene.images[0]
-        if self.scene.quality:
-            return read_window(self.scene.quality, self._hiding, 1, window)
-        if len(self.images) > 1 or self.images[0].count < number:
-            raise Unusable(
-                f"{path} has {self.images[0].count} bands, and workload.source.quality.band is {number}. Where a band "
-                "is a file of its own, name the folder or file of the quality band in workload.source.quality.files."
-            )
-        return read_window(path, self.images[0], number, window)
-
     def _planes(self, window: tuple[int, int, int, int]) -> np.ndarray:
-        if len(self.images) == 1:
-            planes = [(self.scene.images[0], self.images[0], number) for number in self.source.chosen]
-        else:
-            planes = [(path, data, 1) for path, data in zip(self.scene.images, self.images, strict=True)]
-        return np.stack([self._plane(path, data, number, window) for path, data, number in planes])
+        files = list(zip(self.scene.images, self.images, strict=True))
+        planes = [(*file, 1) for file in files] if files[1:] else [(*files[0], number) for number in self.source.chosen]
+        return np.stack([self._plane(*plane, window) for plane in planes])
 
     def _plane(self, path: Path, data: Any, number: int, window: tuple[int, int, int, int]) -> np.ndarray:
         values = read_window(path, data, number, window)
@@ -215,8 +167,8 @@ class _Tiffs(Opened):
 def read_mask(path: Path, data: Any, source: Source, window: tuple[int, int, int, int]) -> np.ndarray:
     """Reads (h, w) codes, with NaN for no data, or the (h, w, layers) that `source.mask_layers` choose from.
 
-    Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue, where a code is above 255. In a JPEG
-    each pixel is the nearest code. Raises Unusable where several bands differ and nothing says which of them counts.
+    Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255. Raises
+    Unusable if several bands differ and no key says which of them counts.
     """
     numbers = planes_of(data)
     if source.mask_band > data.count or (source.mask_layers and max(source.mask_layers) > data.count > 1):
@@ -224,8 +176,6 @@ def read_mask(path: Path, data: Any, source: Source, window: tuple[int, int, int
     if source.mask_band or len(numbers) < 2:
         number = source.mask_band or 1
         values = read_window(path, data, number, window)
-        if lossy.is_lossy(path):
-            return lossy.nearest([values], [*source.codes, *source.ignored_codes])
         nodata = data.nodatavals[number - 1]
         if nodata is not None and nodata not in source.codes:  # a class whose code is also marked stays a class
             values = np.where(values == nodata, np.nan, values)
@@ -233,8 +183,6 @@ def read_mask(path: Path, data: Any, source: Source, window: tuple[int, int, int
     planes = [read_window(path, data, number, window) for number in numbers]
     if source.mask_layers:
         return np.stack(planes, 2)
-    if lossy.is_lossy(path):
-        return lossy.nearest(planes, [*source.codes, *source.ignored_codes])
     coloured = len(planes) == 3 and set(data.dtypes) == {"uint8"}
     if coloured and max(*source.codes, *source.ignored_codes) > 255:
         return coded(planes)
@@ -273,16 +221,6 @@ class _Patch(Opened):
         if self._mask is not None and (self._mask.ndim > 3 or self._mask.shape[:2] != self._image.shape[:2]):
             raise Unusable(f"{scene.mask} has the shape {self._mask.shape} and its patch {self._image.shape}.")
 
-    def _quality(self, window: tuple[int, int, int, int]) -> np.ndarray:
-        row, column, h, w = window
-        number = self.source.quality.band
-        if not 1 <= number <= self._image.shape[2]:
-            raise Unusable(
-                f"{self.scene.images[0]} has {self._image.shape[2]} bands; workload.source.quality.band is {number}. "
-                "The quality band of a patch is one of them."
-            )
-        return np.asarray(self._image[row : row + h, column : column + w, number - 1])
-
     def _planes(self, window: tuple[int, int, int, int]) -> np.ndarray:
         row, column, h, w = window
         chosen = [number - 1 for number in self.source.chosen]
@@ -296,9 +234,3 @@ class _Patch(Opened):
     def mask(self, window: tuple[int, int, int, int]) -> np.ndarray:
         row, column, h, w = window
         return np.asarray(self._mask[row : row + h, column : column + w])  # type: ignore[index]
-
-
-def _joined(image: np.ndarray) -> np.ndarray:
-    """Sets every band to NaN where one band has no finite value: a pixel is known as a whole or not at all."""
-    image[:, ~np.isfinite(image).all(0)] = np.nan
-    return image

@@ -13,13 +13,9 @@ _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
 
 def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
     """Returns (tiles) weights of mean 1, or None for an even draw; `counts` (tiles, classes) are valid pixels."""
-    even = np.ones(len(counts))
-    weight = even
-    if sampling.target_shares:
-        weight = tilt(counts / counts.sum(1, keepdims=True), sampling.target_shares, sampling.most_often)
-    shares = counts.sum(0) / counts.sum()
-    rare = (shares > 0) & (shares < sampling.rare_share)
-    weight = np.where((counts[:, rare] > 0).any(1), sampling.rare_factor, 1.0) * weight
+    if not sampling.target_shares:
+        return None
+    weight = tilt(counts / counts.sum(1, keepdims=True), sampling.target_shares, sampling.most_often)
     weight = capped(weight, sampling.most_often)
     return None if np.allclose(weight, 1) else weight
 

@@ -89,30 +89,33 @@ def groups(linked: Iterable[tuple[int, int]]) -> list[list[int]]:
     return sorted(found.values())
 
 
+def sketches_of(store: Store) -> dict[int, np.ndarray]:
+    """Returns the sketches of the scenes without a place on the map, by number."""
+    return {number: unpacked(text) for number, text in enumerate(store.sketches) if text is not None}
+
+
 def shared_ground(store: Store, scenes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Returns a sentence on ground that stands in two parts, where scenes have no place on the map; else none.
+    """Returns a sentence on shared ground in two parts, for scenes without a place on the map.
 
     `scenes` are the numbers of the scenes of each part, training first.
     """
-    sketches = {number: unpacked(text) for number, text in enumerate(store.sketches) if text is not None}
+    sketches = sketches_of(store)
     if not sketches:
         return []
     which = "The scenes have" if len(sketches) == len(store.names) else f"{len(sketches):,} scenes have"
-    part = {int(scene): name for name, chosen in scenes.items() for scene in chosen}
-    found = [pair for pair in pairs(sketches) if len({part.get(scene, "") for scene in pair} - {""}) == 2]
     begin = f"{which} no place on the map (no CRS), so shared ground is looked for by equal windows of pixels"
-    if not found:
+    part = {int(scene): name for name, chosen in scenes.items() for scene in chosen}
+    shared = [pair for pair in pairs(sketches) if len({part.get(scene, "") for scene in pair} - {""}) == 2]
+    if not shared:
         return [
             f"{begin}: none was found between parts. Scenes of the same ground that differ in every pixel stay unseen."
         ]
-    told = []
+    counts = []
     for name in list(scenes)[1:]:
-        mine = {scene for scene in part if part[scene] == name}
-        seen = {scene for pair in found for scene in pair if part[scene] == name}
-        told.append(f"{len(seen):,} of {len(mine):,} scenes of the {name}")
-    one, other = (store.names[scene] for scene in found[0])
+        affected = {scene for pair in shared for scene in pair if part[scene] == name}
+        counts.append(f"{len(affected):,} of {list(part.values()).count(name):,} scenes of the {name}")
+    one, other = (store.names[scene] for scene in shared[0])
     return [
-        f"Warning: {begin}: {' and '.join(told)} show ground of another part (such as {one} and {other}), so their "
-        f"scores flatter. trainbook data FOLDER --groups groups.csv writes groups of such scenes; set "
-        "workload.split.file to that file."
+        f"Warning: {begin}: {' and '.join(counts)} show ground of another part (such as {one} and {other}), so their "
+        "scores flatter. Give such scenes one group in the CSV of workload.split.file."
     ]

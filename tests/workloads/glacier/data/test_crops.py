@@ -15,7 +15,7 @@ from workloads.glacier.data.crops import Draws
 
 CROPS = {
     "workload.tiles.size": 64, "workload.tiles.stride": 0, "workload.sampling.crop": 32,
-    "workload.sampling.target_shares": "[]", "workload.sampling.rare_share": 0, "workload.sampling.rare_factor": 1,
+    "workload.sampling.target_shares": "[]",
     "workload.sampling.centred": "{lake: 0.5}",
 }  # fmt: skip
 

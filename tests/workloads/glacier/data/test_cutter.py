@@ -138,7 +138,7 @@ def test_patches_are_cut_like_scenes(tmp_path):
     source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
     store = cut(write_patches(tmp_path / "data"), tmp_path / "store", source)
     assert len(store) == 6 and sorted(set(store.groups)) == ["slice_0", "slice_1", "slice_2"]
-    assert store.table.space[0] == "slice_0_img_000", "without a georeference a patch lies in a space of its own"
+    assert store.table.space[0] == "slice_0/000", "without a georeference a patch lies in a space of its own"
 
 
 MEMORY = """

@@ -87,8 +87,3 @@ def test_scenes_in_other_units_are_said(tiny, tmp_path):
     told = load_task(tiny()).describe_data()
     assert "Warning: 3 of 8 scenes seem to be in other units: the bands of img001 are" in told
     assert "times smaller than the median scene's" in told
-
-
-def test_a_refusal_of_a_persons_scenes_names_the_command_that_prints_their_settings(tiny, tmp_path):
-    with pytest.raises(BadInput, match=r"(?s)holds the value 170 .*data \S+scenes shows what is there and prints"):
-        load_task(tiny({"workload.source.codes": "[0, 85, 1, 2]"})).datasets()

@@ -93,7 +93,7 @@ def test_what_comes_out_of_an_archive_is_what_a_folder_gives(tmp_path, suffix, s
     assert store.fingerprint() == there.fingerprint() and len(store) == len(there)
     assert not (tmp_path / "downloads" / "unpacked").exists(), "what was unpacked is deleted"
     assert archive.is_file(), "an archive given by its path is not ours to delete"
-    assert "6 scenes (files: " in capsys.readouterr().out
+    assert "6 scenes by " in capsys.readouterr().out
 
 
 def test_images_and_masks_in_archives_of_their_own(tmp_path):

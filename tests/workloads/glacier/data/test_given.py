@@ -92,8 +92,6 @@ def test_folders_are_the_split_and_what_they_lack_comes_out_of_the_training(tmp_
     train, validation, test = scenes_of(store, parts)
     assert validation == ["val/img020", "val/img021"] and {name[:6] for name in train + test} == {"train/"}
     assert test and "The given split has no test: 20% of its training are held out" in " ".join(parts.notes)
-    anew = folds.parts(store, Split(folders=False), TWO.classes)
-    assert not any("folders" in note for note in anew.notes)
 
 
 def test_folders_that_part_the_patches_of_an_image_are_not_taken_and_that_is_said(tmp_path):

@@ -1,12 +1,11 @@
-"""Scenes are found in every layout, with their masks and groups, and what is missing is named."""
-
-import dataclasses
+"""Files of scenes are matched by the documented layouts and by patterns, and what does not match is named."""
 
 import numpy as np
 import pytest
+import yaml
 
 from lib.errors import BadInput
-from lib.task import find_task, locate_data
+from lib.task import find_task, load_config, load_task, locate_data
 from tests.machine.conftest import kaggle
 from tests.workloads.glacier.files import (
     CODES,
@@ -17,17 +16,180 @@ from tests.workloads.glacier.files import (
     write_scenes,
     write_tiff,
 )
-from workloads.glacier.data import layout, naming, readers
-from workloads.glacier.data.homes import home
-from workloads.glacier.settings import Source
+from workloads.glacier.data import layout, readers
+from workloads.glacier.data.datasets import Data
+from workloads.glacier.settings import Settings, Source
 
 TWO = Source(bands=("red", "nir"))
 
 
-def only(root, source=TWO):
-    scenes, problems = layout.find(root, source)
-    assert problems == [] and len(scenes) == 1
-    return scenes[0]
+def names(root, source=TWO, labelled=True):
+    scenes, problems = layout.find(root, source, labelled)
+    assert problems == []
+    return [scene.name for scene in scenes]
+
+
+def images_and_masks(folder, name="img001"):
+    image, classes = scene()
+    write_tiff(folder / "images" / f"{name}.tif", image)
+    write_tiff(folder / "masks" / f"{name}.tif", np.asarray(CODES, np.uint8)[classes])
+
+
+# --- public collections -----------------------------------------------------------------------------------------------
+
+RGB = "bands: [red, green, blue]\n"
+RAW = "bands: [vv, vh]\n"
+LAND = "classes: [land, water]\ncodes: [0, 1]\n"
+WHITE = "classes: [other, building]\ncodes: [0, 255]\n"
+SHADES = "classes: [none, rock, ice, sea]\ncodes: [0, 64, 127, 254]\n"
+COLOURS = "classes: [other, tree, car]\ncodes: [0, 65280, 16711680]\n"  # red * 65536 + green * 256 + blue
+COLLECTIONS = {  # the lines of workload.source, the files of which each has {n} of 3, and the first scene's name
+    "HLS burn scars": (
+        RGB + LAND + "ignored_codes: [-1]\nimages: '{part}/{scene}_merged.tif'\nmasks: '{part}/{scene}.mask.tif'",
+        ["training/HLS.S30.T10.{n}_merged.tif", "training/HLS.S30.T10.{n}.mask.tif"], "training/HLS.S30.T10.0",
+    ),
+    "CaFFe": (
+        "bands: [sar]\n" + SHADES + "images: sar_images/*/*_*.png\nmasks: gt/*/*_zones_*.png",
+        ["sar_images/train/Crane_2007_17_{n}.png", "gt/train/Crane_2007_17_zones_{n}.png"], "train/Crane_2007_17/0",
+    ),
+    "MARIDA": (
+        RGB + LAND + "images: 'patches/*/*[0-9].tif'\nmasks: 'patches/*/*[0-9]_cl.tif'",
+        ["patches/S2_48MYU/S2_48MYU_1{n}.tif", "patches/S2_48MYU/S2_48MYU_1{n}_cl.tif",
+         "patches/S2_48MYU/S2_48MYU_1{n}_conf.tif"], "S2_48MYU/S2_48MYU_1/0",
+    ),
+    "38-Cloud": (
+        "bands: [red, nir]\n" + WHITE + "images: 'train_{band}/{band}_{scene}.tif'\nmasks: 'train_gt/gt_{scene}.tif'",
+        ["train_red/red_patch_{n}.tif", "train_nir/nir_patch_{n}.tif", "train_gt/gt_patch_{n}.tif",
+         "test_red/red_patch_{n}.tif"], "patch_0",
+    ),
+    "LoveDA": (
+        RGB + "classes: [background, road]\ncodes: [1, 3]\nignored_codes: [0]\n"
+        "images: '*/*/images_png/*.png'\nmasks: '*/*/masks_png/*.png'",
+        ["Train/Rural/images_png/{n}.png", "Train/Rural/masks_png/{n}.png"], "Train/Rural/0",
+    ),
+    "DeepGlobe": (
+        RGB + COLOURS + "images: '{part}/{scene}_sat.jpg'\nmasks: '{part}/{scene}_mask.png'",
+        ["train/{n}_sat.jpg", "train/{n}_mask.png", "valid/9{n}_sat.jpg"], "train/0",
+    ),
+    "FloodNet": (
+        RGB + LAND + "images: '{part}/*-org-img/{scene}.jpg'\nmasks: '{part}/*-label-img/{scene}_lab.png'",
+        ["train/train-org-img/{n}.jpg", "train/train-label-img/{n}_lab.png"], "train/0",
+    ),
+    "Potsdam": (
+        RGB + COLOURS + "images: '2_Ortho_RGB/{scene}_RGB.tif'\nmasks: '5_Labels_all/{scene}_label.tif'",
+        ["2_Ortho_RGB/top_2_{n}_RGB.tif", "5_Labels_all/top_2_{n}_label.tif"], "top_2_0",
+    ),
+    "Inria": (
+        RGB + WHITE + "images: '{part}/images/{scene}.tif'\nmasks: '{part}/gt/{scene}.tif'",
+        ["train/images/austin{n}.tif", "train/gt/austin{n}.tif", "test/images/bloomington{n}.tif"], "train/austin0",
+    ),
+    "OpenEarthMap": (
+        RGB + LAND + "images: '*/images/{scene}.tif'\nmasks: '*/labels/{scene}.tif'",
+        ["aachen/images/aachen_{n}.tif", "aachen/labels/aachen_{n}.tif"], "aachen_0",
+    ),
+    "Sen1Floods11": (
+        RAW + LAND + "ignored_codes: [-1]\n"
+        "images: 'S1Hand/{scene}_S1Hand.tif'\nmasks: 'LabelHand/{scene}_LabelHand.tif'",
+        ["S1Hand/Ghana_{n}_S1Hand.tif", "LabelHand/Ghana_{n}_LabelHand.tif", "JRC/Ghana_{n}_JRC.tif"], "Ghana_0",
+    ),
+    "SWED": (
+        RGB + LAND + "images: images/*_image_*.npy\nmasks: labels/*_chip_*.npy",
+        ["images/S2A_T5{n}_image_0_1.npy", "labels/S2A_T5{n}_chip_0_1.npy"], "S2A_T50/0_1",
+    ),
+    "liligo": (
+        "bands: [Band1_srtm_dem_30m, Band2_lst_30m_hourly]\n" + WHITE
+        + "images: '{band}.tif'\nmasks: mask_0_85_170_255.tif",
+        ["Band1_srtm_dem_30m.tif", "Band2_lst_30m_hourly.tif", "Band5_precip.tif", "mask_0_85_170_255.tif"], "scene",
+    ),
+    "Massachusetts": (
+        RGB + WHITE + "images: 'tiff/{part}/{scene}.tif'\nmasks: 'tiff/{part}_labels/{scene}.tif'",
+        ["tiff/train/{n}_15.tif", "tiff/train_labels/{n}_15.tif"], "train/0_15",
+    ),
+    "UAVid": (
+        RGB + COLOURS + "images: 'uavid_{part}/*/Images/*.png'\nmasks: 'uavid_{part}/*/Labels/*.png'",
+        ["uavid_train/seq1/Images/{n}.png", "uavid_train/seq1/Labels/{n}.png", "uavid_test/seq2/Images/{n}.png"],
+        "train/seq1/0",
+    ),
+    "FLAIR": (
+        RGB + LAND + "images: '*aerial_{part}/*/img/IMG_{scene}.tif'\nmasks: '*labels_{part}/*/msk/MSK_{scene}.tif'",
+        ["flair_aerial_train/D1/img/IMG_{n}.tif", "flair_labels_train/D1/msk/MSK_{n}.tif"], "train/0",
+    ),
+    "two sensors": (
+        RGB + LAND + "images: '{scene}/*_s2_*_img.tif'\nmasks: '{scene}/*_s2_*_msk.tif'",
+        [f"{{n}}/sentinel12_{sensor}_{{n}}_{kind}.tif" for sensor in ("s1", "s2") for kind in ("img", "msk")], "0",
+    ),
+    "SEN12MS": (
+        RGB + LAND + "images: '*/s2_*/*_s2_*.tif'\nmasks: '*/lc_*/*_lc_*.tif'",
+        ["spring/s2_1/spring_s2_1_p{n}.tif", "spring/s1_1/spring_s1_1_p{n}.tif", "spring/lc_1/spring_lc_1_p{n}.tif"],
+        "spring/1/spring/1_p0",
+    ),
+    "Chesapeake": (
+        RGB + LAND + "images: 'tiles/{scene}_naip-new.tif'\nmasks: 'tiles/{scene}_lc.tif'",
+        ["tiles/m_380{n}_naip-new.tif", "tiles/m_380{n}_lc.tif", "tiles/m_380{n}_nlcd.tif"], "m_3800",
+    ),
+    "bands of reference maps": (
+        "bands: [green, blue]\nband_files: [B03, B02]\n" + LAND
+        + "images: 'S2/{scene}/{scene}_{band}.tif'\nmasks: 'Maps/{scene}/{scene}_reference_map.tif'",
+        ["S2/P{n}/P{n}_B02.tif", "S2/P{n}/P{n}_B03.tif", "S2/P{n}/P{n}_B01.tif", "Maps/P{n}/P{n}_reference_map.tif"],
+        "P0",
+    ),
+    "Sentinel-2 as delivered": (
+        "bands: [B02, B03]\n" + LAND + "images: '{scene}/T43_*_{band}_10m.tif'\nmasks: '{scene}/mask.tif'",
+        ["S{n}/T43_2020{n}_B02_10m.tif", "S{n}/T43_2020{n}_B03_10m.tif", "S{n}/mask.tif"], "S0",
+    ),
+    "Pascal VOC": (
+        RGB + LAND + "images: 'JPEGImages/{scene}.jpg'\nmasks: 'SegmentationClass/{scene}.png'",
+        ["JPEGImages/{n}.jpg", "SegmentationClass/{n}.png", "SegmentationObject/{n}.png"], "0",
+    ),
+    "tiles in folders with a space": (
+        RGB + LAND + "images: 'segmentation dataset/*/images/*.jpg'\nmasks: 'segmentation dataset/*/masks/*.png'",
+        ["segmentation dataset/Tile 1/images/part_{n}.jpg", "segmentation dataset/Tile 1/masks/part_{n}.png"],
+        "Tile 1/part_0",
+    ),
+    "one folder, two formats": (
+        RGB + LAND + "images: '{scene}.tif'\nmasks: '{scene}.png'", ["{n}.tif", "{n}.png"], "0",
+    ),
+}  # fmt: skip
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".tif": "GTiff"}
+
+
+def write_sample(root, source, files):
+    """Three scenes whose masks have every class."""
+    mask_of = layout.Pattern(source.masks)
+    for number in range(3):
+        image, classes = scene(number, (32, 32), 1 if "{band}" in source.images else len(source.bands))
+        codes = np.asarray(source.codes)[classes % len(source.codes)]
+        for template in files:
+            path = root / template.format(n=number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"")  # so that the pattern sees it
+            values = image if path.suffix == ".tif" else image.astype(np.uint8)
+            if path in [file.path for file in mask_of.files(root)]:
+                coloured = np.stack([codes >> 16, codes >> 8 & 255, codes & 255])
+                values = (coloured if max(source.codes) > 255 else codes).astype(np.uint8)
+            if path.suffix == ".npy":
+                np.save(path, values[None] if values.ndim == 2 else values.transpose(1, 2, 0))
+            else:
+                write_image(path, values, FORMATS[path.suffix])
+
+
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
+    text, files, first = COLLECTIONS[name]
+    assert len(text.splitlines()) <= 6
+    run = {"task": "glacier", "training": {"effective_batch": 1, "max_steps": 1}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**run, "workload": {"source": yaml.safe_load(text)}}))
+    source = load_config(tmp_path / "own.yaml").workload.source
+    write_sample(tmp_path / "data", source, files)
+    scenes, problems = layout.find(tmp_path / "data", source)
+    assert (len(scenes), problems, scenes[0].name) == (3 if "{n}" in files[0] else 1, [], first)
+    with readers.opened(scenes[0], source) as opened:
+        image, target = opened.read((0, 0, 32, 32))
+    assert image.shape == (len(source.bands), 32, 32) and len(set(target.flat)) == len(source.codes)
+    assert scenes[0].part == ("train" if "train" in first.lower() else "")
+
+
+# --- the documented layouts -------------------------------------------------------------------------------------------
 
 
 def test_patches_are_grouped_by_the_image_they_were_cut_from(tmp_path):
@@ -37,50 +199,35 @@ def test_patches_are_grouped_by_the_image_they_were_cut_from(tmp_path):
     assert sorted({s.group for s in scenes}) == ["slice_0", "slice_1", "slice_2"]
 
 
-def test_files_named_differently_in_each_folder_are_matched_by_a_pattern(tmp_path):
-    image, classes = scene()
-    for number, (band, name) in enumerate((("Band1", "B2_masked_02_07"), ("Band2", "B3_masked_02_07"))):
-        write_tiff(tmp_path / band / f"{name}.tif", image[number])
-    write_tiff(tmp_path / "label" / "Y_output_02_07.tif", np.asarray(CODES, np.uint8)[classes])
-    with pytest.raises(BadInput, match="name_pattern"):
-        layout.find(tmp_path, TWO)
-    assert only(tmp_path, Source(bands=("a", "b"), name_pattern=r"(\d{2}_\d{2})")).name == "02_07"
+def test_bands_in_train_val_and_test_are_the_split_too(tmp_path):
+    for part in ("Train", "val", "Test"):
+        write_scenes(tmp_path / part, 1)
+    scenes, _ = layout.find(tmp_path, TWO)
+    assert {scene.name: scene.part for scene in scenes} == {
+        "Test/img000": "test", "Train/img000": "train", "val/img000": "validation",
+    }  # fmt: skip
+    assert names(tmp_path, labelled=False) == [scene.name for scene in scenes]
 
 
-def test_a_search_that_stopped_in_a_band_of_the_test_set_finds_the_labelled_one(tmp_path):
-    image, classes = scene()
-    write_bands(tmp_path / "Test", "img001", image, None)
-    write_bands(tmp_path / "Train", "img002", image, classes)
-    assert only(home(tmp_path / "Test" / "Band1")).name == "img002"
-    assert home(tmp_path / "Train" / "Band1") == tmp_path / "Train"
-
-
-def test_a_folder_without_images_is_refused_with_the_layouts(tmp_path):
-    with pytest.raises(BadInput, match="holds no images in a known layout"):
-        layout.find(tmp_path, TWO)
-
-
-def test_counts_of_files_are_told_for_each_band(tmp_path):
-    scenes, problems = layout.find(write_scenes(tmp_path, 3), TWO)
-    assert layout.summary(scenes, problems) == "3 scenes (files: Band1 3, Band2 3, label 3); 0 with something missing"
-
-
-def test_bands_in_two_folders_are_refused_unless_one_of_them_has_labels(tmp_path):
-    image, classes = scene()
-    write_bands(tmp_path / "first", "img001", image, classes)
-    write_bands(tmp_path / "second", "img002", image, None)
-    assert only(tmp_path).name == "img001"
-    write_bands(tmp_path / "second", "img002", image, classes)
-    with pytest.raises(BadInput, match="holds bands in 2 folders: first, second. Name one of them in data.dir"):
-        layout.find(tmp_path, TWO)
+def test_an_archives_own_folder_is_passed(tmp_path):
+    images_and_masks(tmp_path / "data" / "v1")
+    assert names(tmp_path) == ["img001"]
 
 
 def test_without_labels_masks_are_not_looked_for(tmp_path):
     write_bands(tmp_path, "img001", scene()[0], None)
-    with pytest.raises(BadInput, match="has bands but no masks"):
+    with pytest.raises(BadInput, match=r"no scene with a mask by Band\{band\}.*Files there: Band1/img001.tif, Band2"):
         layout.find(tmp_path, TWO)
     scenes, problems = layout.find(tmp_path, TWO, labelled=False)
     assert problems == [] and scenes[0].mask is None and len(scenes[0].images) == 2
+
+
+@pytest.mark.parametrize("pattern", ["", "train/{scene}_img.tif"])
+def test_new_scenes_may_lie_in_any_layout_or_in_none(tmp_path, pattern):
+    source = Source(bands=("red", "nir"), images=pattern, masks=pattern and "train/{scene}_mask.tif")
+    for name in ("a", "b"):
+        write_tiff(tmp_path / f"{name}.tif", scene()[0])
+    assert names(tmp_path, source, labelled=False) == ["a", "b"]
 
 
 def test_a_group_is_what_the_pattern_finds_in_a_name(tmp_path):
@@ -89,13 +236,76 @@ def test_a_group_is_what_the_pattern_finds_in_a_name(tmp_path):
     assert sorted({s.group for s in scenes}) == ["00", "01"]
 
 
-# --- among mounted inputs ---------------------------------------------------------------------------------------------
+# --- what does not match ----------------------------------------------------------------------------------------------
 
 
-def images_and_masks(folder, name="img001"):
+def test_what_matched_and_the_first_three_names_that_did_not_are_described(tmp_path, tiny):
+    for number in range(5):
+        write_tiff(tmp_path / "scenes" / "extra" / f"x{number}.tif", np.zeros((8, 8), np.uint8))
+    text = load_task(tiny()).describe_data()
+    assert "8 scenes by Band{band}/{scene}.* and label/{scene}.*" in text
+    assert "5 files do not match" in text and "such as extra/x0.tif, extra/x1.tif, extra/x2.tif." in text
+
+
+def test_nothing_that_matches_is_refused_with_the_patterns_and_the_first_names(tmp_path):
+    with pytest.raises(BadInput, match="No raster and no .npy lies there"):
+        layout.find(tmp_path, TWO)
+    for name in "abcd":
+        write_tiff(tmp_path / "tiles" / f"{name}.tif", np.zeros((8, 8), np.uint8))
+    source = Source(bands=("a",), images="{scene}.tif", masks="{scene}_mask.tif")
+    with pytest.raises(BadInput, match=r"by \{scene\}.tif with \{scene\}_mask.tif. Files there: .*a.tif, .*c.tif"):
+        layout.find(tmp_path, source)
+    with pytest.raises(BadInput, match="is no folder"):
+        layout.find(tmp_path / "none", TWO)
+
+
+def test_files_named_differently_in_each_folder_are_matched_by_a_regular_expression(tmp_path):
     image, classes = scene()
-    write_tiff(folder / "images" / f"{name}.tif", image)
-    write_tiff(folder / "masks" / f"{name}.tif", np.asarray(CODES, np.uint8)[classes])
+    for number, (band, name) in enumerate((("Band1", "B2_masked_02_07"), ("Band2", "B3_masked_02_07"))):
+        write_tiff(tmp_path / band / f"{name}.tif", image[number])
+    write_tiff(tmp_path / "label" / "Y_output_02_07.tif", np.asarray(CODES, np.uint8)[classes])
+    with pytest.raises(BadInput, match=r"No scene has all of its bands.*B2_masked_02_07 by Band1.*name_pattern"):
+        layout.find(tmp_path, TWO)
+    assert names(tmp_path, Source(bands=("a", "b"), name_pattern=r"(\d{2}_\d{2})")) == ["02_07"]
+    with pytest.raises(BadInput, match="are both called B by"):
+        names(tmp_path, Source(bands=("a", "b"), name_pattern="([B])", images="*/*.tif", masks="label/*.tif"))
+
+
+def test_names_of_images_and_masks_that_differ_are_shown(tmp_path):
+    for name in ("images/a.tif", "masks/x.tif"):
+        write_tiff(tmp_path / name, np.zeros((8, 8), np.uint8))
+    with pytest.raises(BadInput, match=r"no mask has the name of an image \(names: a by images.*, x by masks"):
+        layout.find(tmp_path, TWO)
+
+
+def test_a_band_that_a_scene_lacks_is_named_and_a_band_that_all_lack_is_refused(tmp_path):
+    source = Source(bands=("red", "nir"), images="{band}/{scene}.tif", masks="gt/{scene}.tif")
+    for name in ("red/a", "red/b", "nir/a", "gt/a", "gt/b"):
+        write_tiff(tmp_path / f"{name}.tif", np.zeros((8, 8), np.uint8))
+    scenes, problems = layout.find(tmp_path, source)
+    assert len(scenes) == 1 and "b has no file by nir/{scene}.tif: a band is missing" in problems[0]
+    with pytest.raises(BadInput, match=r"no file swir/\{scene\}.tif.*name the bands as the files do in workload"):
+        layout.find(tmp_path, Source(bands=("red", "swir"), images=source.images, masks=source.masks))
+
+
+def test_images_of_a_folder_without_any_mask_are_left_out_and_one_among_labelled_is_a_mistake(tmp_path):
+    for name in ("train/images/a", "train/images/b", "train/gt/a", "test/images/c", "test/images/d"):
+        write_tiff(tmp_path / f"{name}.tif", np.zeros((8, 8), np.uint8))
+    source = Source(bands=("a",), images="{part}/images/{scene}.tif", masks="{part}/gt/{scene}.tif")
+    match = layout.look(tmp_path, source)
+    assert [one.name for one in match.scenes] == ["train/a"]
+    assert len(match.problems) == 1 and "images/b.tif has no mask" in match.problems[0]
+    assert "2 images in" in match.text and "test/images have no masks and are left out" in match.text
+
+
+def test_a_name_that_would_steer_the_terminal_is_refused(tmp_path):
+    image, classes = scene()
+    write_bands(tmp_path, "img\x1b[2J\nTraining completed", image, classes)
+    with pytest.raises(BadInput, match=r"img\\x1b\[2J\\nTraining completed.tif' has control characters"):
+        layout.find(tmp_path, TWO)
+
+
+# --- among mounted inputs ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -120,9 +330,8 @@ def test_glacierhacks_own_layout_is_found_at_the_first_try(mounted, capsys, belo
         write_bands(mounted.root / below / "Train", f"img{number:03d}", image, classes)
     write_bands(mounted.root / below / "Test", "img900", image, None)
     found = mounted(name)
-    assert found == mounted.root / below / "Train" and capsys.readouterr().out == ""
-    scenes, problems = layout.find(home(found), Source(bands=tuple("abcde")))
-    assert len(scenes) == 2 and problems == []
+    assert found == mounted.root / below and capsys.readouterr().out == ""
+    assert names(found, Source(bands=tuple("abcde"))) == ["Train/img000", "Train/img001"]
 
 
 def test_images_and_masks_and_patches_are_found_too(mounted, capsys):
@@ -142,12 +351,6 @@ def test_the_maps_of_an_earlier_run_are_no_data(mounted, capsys):
     assert mounted() == mounted.root and capsys.readouterr().out == ""
 
 
-def test_images_without_masks_are_refused_and_not_passed_over(mounted):
-    write_bands(mounted.root, "img001", scene()[0], None)
-    with pytest.raises(BadInput, match="has bands but no masks"):
-        layout.find(home(mounted()), TWO)
-
-
 def test_train_and_test_in_an_input_are_the_split_unless_one_is_named(mounted, capsys):
     for part in ("test", "train"):
         images_and_masks(mounted.root / part)
@@ -157,8 +360,15 @@ def test_train_and_test_in_an_input_are_the_split_unless_one_is_named(mounted, c
         ("test/img001", "test/img001", "test"), ("train/img001", "train/img001", "train"),
     ] and problems == []  # fmt: skip
     train = mounted.root / "train"
-    assert mounted(str(train)) == train and only(train).name == "img001"
+    assert mounted(str(train)) == train and names(train) == ["img001"]
     assert capsys.readouterr().out == ""
+
+
+def test_a_pattern_starts_from_the_named_input_though_the_search_stops_deeper(mounted):
+    for region in ("aachen", "lima"):
+        images_and_masks(mounted.root / region, region)
+    source = Source(bands=("red", "nir"), images="*/images/{scene}.tif", masks="*/masks/{scene}.tif")
+    assert Data(Settings(source=source), mounted("scenes")).root == mounted.root
 
 
 def test_data_in_two_inputs_is_said_and_the_first_taken(mounted, capsys):
@@ -166,144 +376,3 @@ def test_data_in_two_inputs_is_said_and_the_first_taken(mounted, capsys):
         write_scenes(folder, 1)
     assert mounted() == mounted.root
     assert "data lies in 2 folders" in capsys.readouterr().out
-
-
-def test_a_name_that_would_steer_the_terminal_is_refused(tmp_path):
-    image, classes = scene()
-    write_bands(tmp_path, "img\x1b[2J\nTraining completed", image, classes)
-    with pytest.raises(BadInput, match=r"holds a name with control characters, 'img\\x1b\[2J\\nTraining"):
-        layout.find(tmp_path, TWO)
-
-
-# --- other people's layouts -------------------------------------------------------------------------------------------
-
-
-def test_bands_in_train_val_and_test_are_the_split_too(tmp_path):
-    for part in ("Train", "val", "Test"):
-        write_scenes(tmp_path / part, 1)
-    scenes, _ = layout.find(tmp_path, TWO)
-    assert {scene.name: scene.part for scene in scenes} == {
-        "Test/img000": "test", "Train/img000": "train", "val/img000": "validation",
-    }  # fmt: skip
-    unlabelled, _ = layout.find(tmp_path, TWO, labelled=False)
-    assert [scene.name for scene in unlabelled] == [scene.name for scene in scenes]
-
-
-def test_folders_that_are_no_parts_are_refused_with_both_ways_out(tmp_path):
-    for place in ("north", "south"):
-        images_and_masks(tmp_path / place)
-    with pytest.raises(BadInput, match="2 folders: north, south. Name one of them in data.*Or call them train, val"):
-        layout.find(tmp_path, TWO)
-
-
-@pytest.mark.parametrize(
-    "images, masks, pattern",
-    [
-        (["Ghana_53713_S1Hand", "Spain_7_S1Hand"], ["Ghana_53713_LabelHand", "Spain_7_LabelHand"],
-         "^(.+?)(?:_LabelHand|_S1Hand)$"),
-        (["s0", "s1"], ["mask_s0", "mask_s1"], "^(?:mask_|)(.+?)$"),
-        (["img001", "img002"], ["mask001", "mask002"], "^(?:mask|img)(.+?)$"),
-        (["tileA-sat", "tileB-sat"], ["tileA-gt", "tileB-gt", "tileC-gt"], r"^(.+?)(?:\-sat|\-gt)$"),
-    ],
-)  # fmt: skip
-def test_names_that_differ_are_answered_by_one_of_each_and_a_pattern_that_works(tmp_path, images, masks, pattern):
-    for folder, names in (("images", images), ("labels", masks)):
-        for name in names:
-            write_tiff(tmp_path / folder / f"{name}.tif", np.zeros((8, 8), np.uint8))
-    with pytest.raises(naming.NamesDiffer) as refusal:
-        layout.find(tmp_path, TWO)
-    assert refusal.value.pattern == pattern and f"name_pattern: '{pattern}'" in str(refusal.value)
-    assert min(images) in str(refusal.value) and min(masks) in str(refusal.value)
-    scenes, _ = layout.find(tmp_path, Source(bands=("a", "b"), name_pattern=pattern))
-    assert len(scenes) == len(images)
-
-
-def test_names_without_anything_in_common_are_shown_and_no_pattern_is_invented(tmp_path):
-    for name in ("images/a.tif", "labels/x.tif"):
-        write_tiff(tmp_path / name, np.zeros((8, 8), np.uint8))
-    with pytest.raises(BadInput, match="names there: a, x.*Give workload.source.name_pattern"):
-        layout.find(tmp_path, TWO)
-
-
-FLOODS = {"S1Hand/{}_S1Hand.tif": 2, "LabelHand/{}_LabelHand.tif": 1, "JRCWaterHand/{}_JRCWaterHand.tif": 1}
-
-
-def floods(root, count=3):
-    """Folders as in Sen1Floods11: a sensor's, the labels' and another product's."""
-    for number in range(count):
-        for path, bands in FLOODS.items():
-            write_tiff(root / path.format(f"Ghana_{number}"), np.zeros((bands, 8, 8), np.uint8), (number * 10**5, 0))
-    return root
-
-
-def test_any_layout_is_read_by_patterns_whose_star_is_the_name(tmp_path):
-    with pytest.raises(BadInput, match=r"source.images: .*/\*_.*.tif and workload.source.masks: LabelHand/\*_LabelH"):
-        layout.find(floods(tmp_path), TWO)
-    source = Source(bands=("a", "b"), images="S1Hand/*_S1Hand.tif", masks="LabelHand/*_LabelHand.tif")
-    (tmp_path / "LabelHand" / "Ghana_1_LabelHand.tif").unlink()
-    scenes, problems = layout.find(tmp_path, source)
-    assert [scene.name for scene in scenes] == ["Ghana_0", "Ghana_2"]
-    assert len(problems) == 1 and "Ghana_1_S1Hand.tif has no mask: LabelHand/*_LabelHand.tif of Ghana_1" in problems[0]
-    loose = Source(bands=("a", "b"), images="S1Hand/*.tif", masks="LabelHand/*.tif")
-    with pytest.raises(naming.NamesDiffer) as refusal:
-        layout.find(tmp_path, loose)
-    again, _ = layout.find(tmp_path, dataclasses.replace(loose, name_pattern=refusal.value.pattern))
-    assert [scene.name for scene in again] == ["Ghana_0", "Ghana_2"]
-    with pytest.raises(BadInput, match="are both called Ghana by workload.source.name_pattern"):
-        layout.find(tmp_path, dataclasses.replace(loose, name_pattern="(Ghana)"))
-    with pytest.raises(BadInput, match="has no file S2/.*Correct workload.source.images"):
-        layout.find(tmp_path, Source(bands=("a", "b"), images="S2/*.tif", masks="LabelHand/*.tif"))
-
-
-def test_stars_may_stand_for_parts_and_for_folders_of_single_scenes(tmp_path):
-    for name in ("train/images/0", "train/masks/0", "val/images/0", "val/masks/0"):
-        write_tiff(tmp_path / "a" / f"{name}.tif", np.zeros((8, 8), np.uint8))
-    source = Source(bands=("a", "b"), images="*/images/*.tif", masks="*/masks/*.tif")
-    scenes, _ = layout.find(tmp_path / "a", source)
-    assert {scene.name: scene.part for scene in scenes} == {"train/0": "train", "val/0": "validation"}
-    for name in ("x/image", "x/mask", "y/image", "y/mask"):
-        write_tiff(tmp_path / "b" / f"{name}.tif", np.zeros((8, 8), np.uint8))
-    with pytest.raises(BadInput, match=r"images: \*/image.tif and workload.source.masks: \*/mask.tif"):
-        layout.find(tmp_path / "b", TWO)
-    scenes, _ = layout.find(tmp_path / "b", Source(bands=("a",), images="*/image.tif", masks="*/mask.tif"))
-    assert [scene.name for scene in scenes] == ["x", "y"]
-
-
-def test_png_jpeg2000_and_imagine_files_are_scenes_and_a_vrt_never_is(tmp_path):
-    image, classes = scene(size=(32, 32))
-    codes = np.asarray(CODES, np.uint8)[classes]
-    for driver, ending in (("JP2OpenJPEG", "jp2"), ("HFA", "img"), ("PNG", "png")):
-        root = tmp_path / ending
-        options = {"QUALITY": "100", "REVERSIBLE": "YES"} if ending == "jp2" else {}
-        write_image(root / "images" / f"0.{ending}", image.astype(np.uint8), driver, **options)
-        write_image(root / "labels" / "0.png", codes)
-        (root / "images" / "1.vrt").write_text("<VRTDataset/>")
-        found = only(root)
-        assert (found.images[0].name, found.mask.name) == (f"0.{ending}", "0.png")
-        with readers.opened(found, TWO) as opened:
-            got, target = opened.read((0, 0, 32, 32))
-        assert np.array_equal(got, image.astype(np.uint8)) and np.array_equal(target, classes)
-
-
-def test_what_macos_writes_beside_files_is_no_scene_and_that_is_said(tmp_path, capsys):
-    images_and_masks(tmp_path)
-    for folder in ("images", "masks"):
-        (tmp_path / folder / "._img001.tif").write_bytes(b"Mac OS X")
-    assert only(tmp_path).name == "img001"
-    assert "2 files named ._* are left out" in capsys.readouterr().out
-
-
-def test_a_quick_look_in_another_format_and_images_without_masks_are_left_out_aloud(tmp_path, capsys):
-    images_and_masks(tmp_path / "train")
-    write_image(tmp_path / "train" / "images" / "preview.png", np.zeros((64, 64), np.uint8))
-    write_tiff(tmp_path / "test" / "images" / "img9.tif", scene()[0])
-    assert only(tmp_path).name == "img001"
-    said = capsys.readouterr().out
-    assert "train/images: 1 files in another format are left out, such as preview.png" in said
-    assert "test: its images have no masks, so they are left out" in said
-
-
-def test_mounted_chips_in_png_are_found(mounted, capsys):
-    write_image(mounted.root / "v1" / "images" / "0.png", np.zeros((8, 8), np.uint8))
-    write_image(mounted.root / "v1" / "labels" / "0.png", np.zeros((8, 8), np.uint8))
-    assert mounted() == mounted.root / "v1" and capsys.readouterr().out == ""

@@ -42,7 +42,7 @@ def test_channels_choose_folders_and_bands(tmp_path):
     image, classes = scene(bands=4)
     write_bands(tmp_path / "a", "img001", image, classes)
     write_tiff(tmp_path / "b" / "images" / "img001.tif", image)
-    write_tiff(tmp_path / "b" / "masks" / "img001_mask.tif", np.asarray(CODES, np.uint8)[classes])
+    write_tiff(tmp_path / "b" / "masks" / "img001.tif", np.asarray(CODES, np.uint8)[classes])
     source = Source(bands=("red", "nir"), channels=(4, 2))
     for folder in ("a", "b"):
         assert np.array_equal(read(only(tmp_path / folder, source), source)[0], image[[3, 1]])
@@ -119,6 +119,7 @@ def test_a_mask_of_several_bands_is_layers_where_the_settings_say_so(tmp_path):
     layers = np.stack([classes == k for k in (1, 2, 3)]).astype(np.uint8)
     source = dataclasses.replace(TWO, mask_layers=(1, 2, 3))
     assert np.array_equal(masked(tmp_path, layers, source), classes)
+    (tmp_path / "masks" / "0.png").unlink()
     write_tiff(tmp_path / "masks" / "0.tif", layers.astype(np.int16))
     with pytest.raises(Unusable, match="has 3 bands that differ. Say in workload.source.mask_band"):
         read(only(tmp_path), TWO, (0, 0, 16, 16))

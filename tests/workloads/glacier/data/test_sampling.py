@@ -64,14 +64,6 @@ def test_shares_that_no_weights_reach_are_approached_as_closely_as_can_be(monkey
     assert len(calls) < 10_000
 
 
-def test_rare_classes_come_more_often():
-    counts = np.array([[990, 10], [1000, 0], [1000, 0], [1000, 0]])
-    weight = sampling.tile_weights(counts, Sampling(rare_share=0.01, rare_factor=3))
-    assert np.allclose(weight / weight[1], [3, 1, 1, 1])
-    assert sampling.tile_weights(counts, Sampling()) is None
-    assert sampling.tile_weights(counts, Sampling(rare_share=0.001, rare_factor=3)) is None
-
-
 def test_capped_weights_keep_their_mean():
     weight = sampling.capped(np.array([100.0, 1, 1, 1, 1, 1, 1, 1]), 3)
     assert np.isclose(weight.mean(), 1) and np.isclose(weight.max(), 3) and np.allclose(weight[1:], 5 / 7)

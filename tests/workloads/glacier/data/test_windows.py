@@ -57,7 +57,7 @@ def parts_of(tmp_path, images, **options):
     for number, image in enumerate(images):
         write_image(tmp_path / "images" / f"c{number}.tif", image, "GTiff")
         chessboard = np.indices(image.shape[1:]).sum(0) % 2
-        write_image(tmp_path / "labels" / f"c{number}.png", (85 * chessboard).astype(np.uint8))
+        write_image(tmp_path / "masks" / f"c{number}.png", (85 * chessboard).astype(np.uint8))
     source = Source(bands=("red", "nir"), classes=("land", "ice"), codes=(0, 85))
     store = Cutter(tmp_path / "store", source, Cut(size=64)).all(*layout.find(tmp_path, source))
     return store, folds.parts(store, Split(**options), source.classes)
@@ -72,11 +72,22 @@ def test_shared_ground_in_two_parts_is_one_warning_with_the_way_out(tmp_path):
     _, found = parts_of(tmp_path, images, file=str(file))
     warning = [note for note in found.notes if "no place on the map" in note]
     assert len(warning) == 1 and "1 of 2 scenes of the validation and 0 of 1 scenes of the test" in warning[0]
-    assert "(such as c6 and c7)" in warning[0] and "--groups groups.csv" in warning[0]
+    assert "(such as c6 and c7)" in warning[0] and "Give such scenes one group in the CSV" in warning[0]
     # together in one part they are no leak, and the warning is a remark
     file.write_text("scene,part\n" + "".join(f"c{n},{p}\n" for n, p in enumerate([*parts[:7], "train"])))
     _, found = parts_of(tmp_path, images, file=str(file))
     assert [note for note in found.notes if "none was found between parts" in note]
+
+
+def test_without_a_given_split_scenes_of_shared_ground_are_one_group(tmp_path):
+    whole = ground(7, 128)
+    images = [*(ground(n, 64) for n in range(6)), whole[:, :64, :64], whole[:, 20:84, 20:84]]
+    for seed in range(4):
+        store, found = parts_of(tmp_path, images, seed=seed, test=0.25, validation=0.25)
+        assert "2 scenes without a place on the map show ground of another one" in found.notes[0]
+        groups = {store.names[s]: group for s, group in zip(store.table.scene, found.groups, strict=True)}
+        assert groups["c6"] == groups["c7"] and len(set(groups.values())) == 7
+        assert [note for note in found.notes if "none was found between parts" in note]
 
 
 def test_scenes_on_the_map_are_compared_by_their_places_alone(tmp_path):
