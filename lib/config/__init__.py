@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
-from lib.config import words
+from lib.config import removed, words
 from lib.config.nodes import REFUSED, child, read_text
 from lib.config.reader import BAD, Reader, option, sentences
 from lib.errors import BadInput, printable
@@ -22,17 +22,7 @@ from lib.errors import BadInput, printable
 REMOVED = {
     "data.persistent_workers": "It had no effect: worker processes live as long as the run.",
     "memory.empty_cache_every_steps": "Emptying freed nothing that PyTorch could not use again.",
-    **{
-        f"workload.source.{name}": f"Name the column as workload.columns.{name}."
-        for name in ("question", "answer", "image", "kind", "reasoning")
-    },
-    "workload.source.kinds": "Question types of fewer than 1 % of the rows are taken together.",
-    "workload.source.missing_limit": "workload.bad_input_limit counts rows without their picture too.",
-    "workload.distillation": "A teacher's probabilities added nothing to its answers.",
-    "workload.smoothing": "Label smoothing made answers worse.",
-    "workload.context.mode": "Neighbours of a sentence added nothing to the counts, which know them.",
-    "workload.head.document": "Reading sentences together over-fitted.",
-    "workload.head.window": "Reading sentences together over-fitted.",
+    **removed.OF_WORKLOADS,
 }
 
 
@@ -388,9 +378,8 @@ def _read(
 ) -> Config:
     reader = Reader(REMOVED)
     reader.about, reader.synonyms = words.about, words.VALUES
-    root = reader.root(
-        text, str(path), "Give at least task, training.effective_batch and training.max_steps or training.epochs."
-    )
+    advice = "Give at least task, training.effective_batch and training.max_steps or training.epochs."
+    root = reader.root(text, str(path), advice)
     reader.merge_base(root, path)
     for key, value in overrides.items():
         reader.override(root, str(key), value)

@@ -125,7 +125,8 @@ def test_a_run_of_legal_reads_every_key_of_its_settings(tmp_path, monkeypatch):
     # Those of published weights, of plans without them, and of files have tests of their own
     assert {key for key in found if key.startswith("workload.")} == {
         "workload.encoder.freeze_words", "workload.encoder.freeze_layers", "workload.encoder.planned_as",
-        "workload.bad_input_limit",
+        "workload.bad_input_limit", "workload.source.files", "workload.columns.document", "workload.columns.sentence",
+        "workload.columns.role", "workload.columns.category",
     }  # fmt: skip
 
 
