@@ -17,7 +17,7 @@
 # 2. *count*: words, their neighbours, the run of roles through a document. That is hard to beat, so it is what the network is
 #    measured against, with intervals by document;
 # 3. fine-tune an encoder ([InLegalBERT, arXiv 2209.06049](https://arxiv.org/abs/2209.06049) where it is mounted, cached or can
-#    be downloaded, else a small one from scratch, said aloud), and multiply its probabilities into the counts;
+#    be downloaded, otherwise a small one from scratch, and the notebook says so), and multiply its probabilities into the counts;
 # 4. read a judgment that you paste, and show its sentences with roles and probabilities;
 # 5. leave a plot, a table and one archive, `outputs.tar.gz`.
 #
@@ -86,8 +86,8 @@ for name in profiles.names():
 
 # %% [markdown]
 # ## Data
-# Judgments as a folder of `sentence<TAB>role` files, as JSON with segments and labels, or as a CSV of text and label.
-# Mistakes are reported by file and line, before anything is written. Counting takes up to a minute.
+# Judgments as a folder of `sentence<TAB>role` files, or a table: `OVERRIDES = {"workload.source.files": "*.csv",
+# "workload.columns.sentence": "text"}` names it. The counts say what matched, and what did not. Counting takes up to a minute.
 
 # %%
 run = launch.prepare(config)

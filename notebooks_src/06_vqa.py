@@ -12,12 +12,12 @@
 #
 # Press **Run all** and this notebook will:
 #
-# 1. read questions with answers and pictures (a teacher's JSON lines, a list, the CSV of ViVQA), look at every picture, divide
-#    them by picture, and refuse what leaks;
+# 1. read questions with answers and pictures (JSON lines, or a table whose columns you name), look at every picture, divide them
+#    by picture, and refuse what leaks;
 # 2. learn what can be answered *without* looking: the commonest answer by type, a regression on the question's words. That is
 #    what the network is measured against, with intervals by picture;
 # 3. train an encoder of pictures and one of questions (BLIP and PhoBERT where they are mounted, cached or can be downloaded,
-#    else small ones from scratch, said aloud), fuse all patches with all words, and let a T5 decoder (ViT5) write
+#    otherwise small ones from scratch, and the notebook says so), fuse all patches with all words, and let a T5 decoder (ViT5) write
 #    `<answer>..</answer><reasoning>[TYPE] ..</reasoning>`, in stages that weigh answer, reasoning and form differently;
 # 4. answer your own question about your own picture;
 # 5. leave a plot, tables, a picture of samples with where the model looks, and one archive, `outputs.tar.gz`.
@@ -41,7 +41,7 @@ print(dependencies.ensure(dependencies.PACKAGES | dependencies.VQA))
 # %% [markdown]
 # ## Parameters
 # Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
-# `{"workload.image.weights": "someone/blip"}` for mounted weights, or `{"workload.source.answer": "câu trả lời"}` for the
+# `{"workload.image.weights": "someone/blip"}` for mounted weights, or `{"workload.columns.answer": "câu trả lời"}` for the
 # column with the answers.
 
 # %% tags=["parameters"]
@@ -77,7 +77,7 @@ doctor.admit(config)
 
 # %% [markdown]
 # ## Data
-# Records, their types, and what had to be left out. Every picture is decoded once, within limits on its size; a record without
+# Questions, their types, and which rows did not match. Every picture is decoded once, within limits on its size; a row without
 # its picture is counted and never gets another. The stages of the run and their first steps are below.
 
 # %%
@@ -235,9 +235,9 @@ print(outputs.table(run.output_dir))
 # | what you see | what to do |
 # |---|---|
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
-# | "begins small and from scratch" | Add BLIP, PhoBERT and ViT5 as Kaggle models or data sets (Add Input) and name them: `OVERRIDES = {"workload.text.weights": "owner/phobert", "run.name": "published"}`. Or switch the internet on: of those on the hub, weights that are a pickle alone must be mounted. |
+# | "The run begins with ... from scratch" | Add BLIP, PhoBERT and ViT5 as Kaggle models or data sets (Add Input) and name them: `OVERRIDES = {"workload.text.weights": "owner/phobert", "run.name": "published"}`. Or switch the internet on: of those on the hub, weights that are a pickle alone must be mounted. |
 # | "The embedded default is used", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`), or to the folder in it that holds the files. |
-# | records "have no picture" | The message counts them. Name the pictures' folder in `workload.source.images`, or allow some with `workload.source.missing_limit`. |
+# | "There is no picture ..." | Name where pictures lie: `OVERRIDES = {"workload.source.picture": "images/{image}.jpg"}`, or another input as `workload.source.images`. `workload.bad_input_limit` leaves some rows out. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message, or take rung 3. |
 # | "The work goes on with ... samples at once" | Do nothing: the beam search went on from there. |
 # | exact stays where rules are | Wait for a third of the run. Then: a lower learning rate, at most 4 questions of a picture together, more pictures in a batch. |

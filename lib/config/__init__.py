@@ -17,36 +17,7 @@ from lib.config.files import read_text
 from lib.config.reader import BAD, Reader, child, from_folder, option, sentences
 from lib.errors import BadInput, printable
 
-# Keys of earlier versions: they are ignored with this sentence on stderr, so that the config.yaml of an old run loads.
-REMOVED = {
-    "data.persistent_workers": "It had no effect: worker processes live as long as the run.",
-    "memory.empty_cache_every_steps": "Emptying freed nothing that PyTorch could not use again.",
-    **{
-        f"workload.source.{name}": f"Name the column as workload.columns.{name}."
-        for name in ("question", "answer", "image", "kind", "reasoning")
-    },
-    "workload.source.kinds": "Question types of fewer than 1 % of the rows are taken together.",
-    "workload.source.missing_limit": "workload.bad_input_limit counts rows without their picture too.",
-    "workload.distillation": "A teacher's probabilities added nothing to its answers.",
-    "workload.smoothing": "Label smoothing made answers worse.",
-    "workload.context.mode": "Neighbours of a sentence added nothing to the counts, which know them.",
-    "workload.head.document": "Reading sentences together over-fitted.",
-    "workload.head.window": "Reading sentences together over-fitted.",
-    "tracking.mlflow": "MLflow gets no rows: TensorBoard and Weights & Biases do.",
-    **dict.fromkeys(
-        ("workload.loss.tversky", "workload.loss.lovasz", "workload.loss.missed"), "Take focal, dice, mcc or boundary."
-    ),
-    **dict.fromkeys(
-        ("workload.sampling.rare_share", "workload.sampling.rare_factor"), "Take workload.sampling.centred."
-    ),
-    "workload.source.quality": "Set pixels under clouds to no data in the files.",
-    "workload.source.stretch": "Stretch the bands in the files.",
-    "workload.split.folders": "{part} in workload.source.images says where train, validation and test lie.",
-    "workload.model.encoder": "The own U-Net is the one that trains.",
-    **dict.fromkeys(("workload.prediction.weighted", "workload.prediction.most_behind"), "All models count alike."),
-    "workload.prediction.polygons": "docs/glacier.md has the lines of geopandas that write them.",
-    "workload.export": "Archives hold the tested weights.",
-}
+REMOVED: dict[str, str] = yaml.safe_load(Path(__file__).with_name("removed.yaml").read_text("utf-8"))
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ def find_files(source: Path, pattern: str) -> dict[str, Path]:
     paths = [source] if source.is_file() else sorted(source.glob(pattern.lstrip("/") or "*"))
     files = {path.relative_to(root).as_posix(): path for path in paths if path.is_file() and path.name[0] != "."}
     if not files:
-        where = f"No file below {printable(source)} matches workload.source.files, {printable(pattern)}."
-        raise BadInput(f"{where} Look at data.dir.")
+        raise BadInput(f"No file below {printable(source)} matches workload.source.files, {printable(pattern)}.")
     return files
 
 
@@ -58,7 +57,7 @@ def read_text(path: Path, shown: str) -> str:
         content = read_bytes(path, _MOST_BYTES)
         return content.decode("utf-8-sig")
     except OSError as error:
-        raise BadInput(f"{shown} cannot be read ({error.strerror or error}).") from None
+        raise BadInput(f"{shown} cannot be read ({error}).") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise BadInput(f"{shown}, line {line}: Byte 0x{content[error.start]:02x} is not UTF-8. Save it so.") from None
@@ -87,7 +86,6 @@ def _text(value: Any, shown: str, column: str) -> str:
         raise BadInput(f"{shown}: the column {column} holds lists or objects. Flatten them first.")
     if pd.isna(value):
         return ""
-    if isinstance(value, float) and value.is_integer():  # 3 in a column with gaps
-        value = int(value)
-    text = str(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a letter, out of JSON
+    number = int(value) if isinstance(value, float) and value.is_integer() else value  # 3 in a column with gaps
+    text = str(number).encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a letter, out of JSON
     return " ".join(unicodedata.normalize("NFC", text).split())

@@ -141,9 +141,10 @@ def taught(asked: Sequence[Record], scratch: Path) -> list[dict[str, Any]]:
         (scratch / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
         ensemble.run(teacher, scratch / "asked.jsonl", out)
     found = [json.loads(line) for line in (out / "answers.jsonl").read_text("utf-8").splitlines()]
+    images = [one["image_path"].rpartition("/asked/")[2] for one in found]
     return [
-        {"question": one["question"], "answer": one["teacher_answer"], "image": one["image_path"].rpartition("/asked/")[2]}
-        for one in found
+        {"question": one["question"], "answer": one["teacher_answer"], "image": image}
+        for one, image in zip(found, images, strict=True)
     ]
 
 

@@ -69,7 +69,7 @@ class Data:
         """The numbers of the documents of each part; a share is of the training alone. Raises BadInput."""
         own = self.settings.split
         return splits.deal(
-            self.documents, own.folds, own.fold, own.by, own.partition, own.validation, self.share, own.given
+            self.documents, own.folds, own.fold, own.partition, own.validation, self.share, own.given
         )
 
     @cached_property

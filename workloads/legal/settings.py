@@ -103,13 +103,8 @@ class Loss:
 class Split:
     """Which documents are held out."""
 
-    by: Literal["document", "category"] = option(
-        "document", "What folds are made of: documents, spread over categories, or whole categories."
-    )
-    folds: int = option(
-        5, "Parts of the documents, of which one is the test; by category there are as many as these.", minimum=2
-    )
-    fold: int = option(0, "Which of them is the test; a category by the alphabet.", minimum=0)
+    folds: int = option(5, "Parts of the documents, of which one is the test.", minimum=2)
+    fold: int = option(0, "Which of them is the test.", minimum=0)
     partition: int = option(0, "Which division into folds.", minimum=0)
     validation: float = option(0.15, "Share of the other documents that validates.", above=0, below=0.5)
     given: bool = dataclasses.field(
@@ -121,7 +116,7 @@ class Split:
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         fold, folds = values["fold"], values["folds"]
-        if values["by"] == "document" and isinstance(fold, int) and isinstance(folds, int) and fold >= folds:
+        if isinstance(fold, int) and isinstance(folds, int) and fold >= folds:
             yield "fold", f"workload.split.fold is {fold}, and the {folds} folds are numbered 0 to {folds - 1}."
 
 

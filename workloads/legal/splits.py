@@ -1,8 +1,8 @@
-"""Judgments dealt to training, validation and test: whole ones, by folds or by category, and checked for leaks."""
+"""Judgments dealt to training, validation and test: whole ones, by folds, and checked for leaks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ _FEWEST = 3  # long sentences that can show it
 _NAMED = 3  # documents that a message names
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """Sorted numbers of documents, and sentences on what a reader should know."""
 
     train: tuple[int, ...]
@@ -33,7 +32,6 @@ def deal(
     documents: Sequence[Document],
     folds: int = 5,
     fold: int = 0,
-    by: str = "document",
     seed: int = 0,
     validation: float = 0.15,
     subset_ratio: float = 1.0,
@@ -41,31 +39,31 @@ def deal(
 ) -> Parts:
     """Deals documents: one fold of `folds` is the test, and a share of the others validates. Raises BadInput.
 
-    By "category" each category is a fold, in alphabetical order. Otherwise parts that files are `given` names for
-    count, and what they lack is dealt from the training documents. A subset is one of the training documents, and a
-    smaller one is part of a larger one.
+    Parts that files are `given` names for count, and what they lack is dealt from the training documents. A subset is
+    one of the training documents, and a smaller one is part of a larger one.
     """
     names = [document.name for document in documents]
     order = sorted(range(len(documents)), key=names.__getitem__)  # the parts hang on names, not on the order of files
     ordered = [documents[place] for place in order]
-    own, notes = of_files(ordered, fold) if given and by == "document" else ([""] * len(ordered), [])
+    own, notes = of_files(ordered, fold) if given else ([""] * len(ordered), [])
     held_out, validating = (np.array([part == name for part in own]) for name in ("test", "validation"))
-    if by == "category":
-        held_out, notes = _by_category(ordered, fold)
-    elif by != "document":
-        raise BadInput(f"workload.split.by is {printable(repr(by))}; it is document or category.")
-    elif not held_out.any():
+    if not held_out.any():
         rest = np.flatnonzero(~validating)
-        held_out[rest] = _by_document([ordered[place] for place in rest], folds, fold, seed)
+        held_out[rest] = _fold([ordered[place] for place in rest], folds, fold, seed)
     if validation and not validating.any():
         rest = np.flatnonzero(~held_out)
         validating[rest[_dealt([ordered[place] for place in rest], [1 - validation, validation], seed) == 1]] = True
     parts = {"train": ~held_out & ~validating, "validation": validating, "test": held_out}
-    by_name = {name: [order[place] for place in np.flatnonzero(part)] for name, part in parts.items()}
-    chosen = {name: tuple(sorted(part)) for name, part in by_name.items()}
-    _refuse_empty(chosen, bool(validation))
+    chosen = {name: [order[place] for place in np.flatnonzero(part)] for name, part in parts.items()}
+    for name, part in chosen.items():
+        if not part and (name != "validation" or validation):
+            raise BadInput(
+                f"No document is left for {name}: there are {len(documents)} in all. Give more documents, or change "
+                "workload.split."
+            )
     notes += check_leaks(documents, chosen)
-    return Parts(**{**chosen, "train": _subset(by_name["train"], subset_ratio, seed)}, notes=tuple(notes))
+    train = _subset(chosen["train"], subset_ratio, seed)
+    return Parts(train, tuple(sorted(chosen["validation"])), tuple(sorted(chosen["test"])), tuple(notes))
 
 
 def of_files(documents: Sequence[Document], fold: int = 0) -> tuple[list[str], list[str]]:
@@ -83,40 +81,16 @@ def of_files(documents: Sequence[Document], fold: int = 0) -> tuple[list[str], l
     return [""] * len(parts), [lacks] if len({*parts} - {"train"}) > 1 and "" not in parts else []
 
 
-def _by_document(documents: Sequence[Document], folds: int, fold: int, seed: int) -> np.ndarray:
+def _fold(documents: Sequence[Document], folds: int, fold: int, seed: int) -> np.ndarray:
+    """Returns (documents) whether each is in the fold."""
     if len(documents) < 2:
         raise BadInput("There is one document alone, and whole documents are trained on and tested. Give several.")
     if not 2 <= folds <= len(documents):
         raise BadInput(
             f"workload.split.folds is {folds}, and there are {len(documents)} documents: take 2 to {len(documents)} "
-            "folds. A .txt file has several documents where blank lines part them, a .csv file where it has a column "
-            "`document`."
+            "folds. A .txt file has several documents if blank lines part them, a table if it has a column `document`."
         )
-    if not 0 <= fold < folds:
-        raise BadInput(f"workload.split.fold is {fold}; the {folds} folds are 0 to {folds - 1}.")
     return _dealt(documents, [1 / folds] * folds, seed) == fold
-
-
-def _by_category(documents: Sequence[Document], fold: int) -> tuple[np.ndarray, list[str]]:
-    categories = categories_of(documents)
-    if len(categories) < 2:
-        raise BadInput(
-            f"The documents have {len(categories)} categories, and a category can be held out of two or more. Put a "
-            "categories.txt beside the documents (a line each: category, tab, names), or take workload.split.by: "
-            "document."
-        )
-    if not 0 <= fold < len(categories):
-        raise BadInput(
-            f"workload.split.fold is {fold}; by category the folds are 0 to {len(categories) - 1}: "
-            f"{', '.join(map(printable, categories))}."
-        )
-    held_out = np.array([document.category == categories[fold] for document in documents])
-    return held_out, [f"The test is the category {printable(categories[fold])}; training knows none of it."]
-
-
-def categories_of(documents: Sequence[Document]) -> list[str]:
-    """Returns the known categories in alphabetical order: by category, fold 0 holds out the first."""
-    return sorted({document.category for document in documents} - {""})
 
 
 def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) -> np.ndarray:
@@ -134,20 +108,9 @@ def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) ->
 
 def _subset(part: Sequence[int], ratio: float, seed: int) -> tuple[int, ...]:
     """Returns the documents of a part that a quick run takes, at least one of them."""
-    if not 0 < ratio <= 1:
-        raise BadInput(f"data.subset_ratio is {ratio}; it is above 0 and at most 1.")
     drawn = np.random.default_rng(seed).permutation(len(part))
     count = int(np.ceil(ratio * len(part) - 1e-9))
     return tuple(sorted(part[place] for place in drawn[:count]))
-
-
-def _refuse_empty(parts: Mapping[str, Sequence[int]], is_validated: bool) -> None:
-    for name, part in parts.items():
-        if not part and (name != "validation" or is_validated):
-            raise BadInput(
-                f"No document is left for {name}: there are {sum(map(len, parts.values()))} in all. Give more "
-                "documents, or change workload.split."
-            )
 
 
 def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> list[str]:

@@ -39,16 +39,6 @@ def test_the_seed_chooses_the_partition_and_the_order_of_the_files_does_not():
     assert {documents[place].name for place in one.test} == {documents[::-1][place].name for place in turned.test}
 
 
-def test_by_category_one_is_held_out_whole():
-    documents = judgments(12, GROUPS)
-    for fold, group in enumerate(GROUPS):
-        parts = splits.deal(documents, by="category", fold=fold, validation=0.25)
-        assert {documents[place].category for place in parts.test} == {group} and len(parts.test) == 4
-        assert group not in {documents[place].category for place in (*parts.train, *parts.validation)}
-        assert any(group in note for note in parts.notes)
-    assert splits.categories_of(documents) == [*GROUPS]
-
-
 def test_without_categories_every_fold_gets_its_share_of_a_rare_role():
     documents = judgments(12)
     documents = [
@@ -109,10 +99,6 @@ def test_a_subset_is_one_of_training_documents_and_a_smaller_one_is_part_of_a_la
     [
         ({"folds": 1}, "workload.split.folds is 1, and there are 6 documents: take 2 to 6"),
         ({"folds": 7}, "workload.split.folds is 7"),
-        ({"fold": 5}, "workload.split.fold is 5; the 5 folds are 0 to 4"),
-        ({"by": "page"}, "workload.split.by is 'page'; it is document or category"),
-        ({"by": "category"}, "1 categories, and a category can be held out of two or more"),
-        ({"subset_ratio": 0.0}, "data.subset_ratio is 0.0"),
         ({"validation": 0.999}, "No document is left for train"),
     ],
 )
@@ -124,11 +110,6 @@ def test_a_split_that_cannot_be_is_refused(changes, sentence):
 def test_one_document_cannot_be_divided():
     with pytest.raises(BadInput, match="There is one document alone"):
         splits.deal(judgments(1))
-
-
-def test_a_category_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(BadInput, match="by category the folds are 0 to 2: civil, criminal, tax"):
-        splits.deal(judgments(6, GROUPS), by="category", fold=3)
 
 
 def test_a_document_in_training_and_test_is_refused():
