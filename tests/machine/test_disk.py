@@ -13,7 +13,17 @@ from lib import checkpoint
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.disk import Disk, whole
-from tests.checkpoint.test_checkpoint import FailingAt, put
+from tests.checkpoint.test_checkpoint import put
+
+
+class FailingAt(disk.Disk):
+    """A disk on which one kind of operation fails."""
+
+    def __init__(self, name, number):
+        def fail(*_):
+            raise OSError(number, os.strerror(number))
+
+        setattr(self, name, fail)
 
 
 def test_a_file_is_replaced_only_when_the_block_ends(tmp_path):

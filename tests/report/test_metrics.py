@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lib.machine import disk
 from lib.report.metrics import EventLog, MetricsLog, read, series
-from tests.checkpoint.test_checkpoint import FailingAt
+from tests.machine.test_disk import FailingAt
 
 
 def test_a_new_column_widens_the_table_and_keeps_what_was_there(tmp_path):
