@@ -127,13 +127,14 @@ def load_members(
         saved = _best_weights(run)
         learned = saved.state.get("learned", {})
         taken = learned if taken is None else taken
-        if (task is not first and _form(task) != _form(first)) or learned != taken:
+        task.kept_from = kept.of_run(task, run)
+        if learned == taken:
+            task.take_learned(learned)
+        if learned != taken or (task is not first and _form(task) != _form(first)):
             raise BadInput(
                 f"{printable(run.name)} cannot vote together with {first.config.run.name}: their inputs or answers "
                 "differ, or what they learned from data. Give runs of one kind, or the folder of a single run."
             )
-        task.kept_from = kept.of_run(task, run)
-        task.take_learned(learned)
         _check_size(task, saved, run)
         task.published = saved.state.get("published", {})
         with torch.random.fork_rng(devices=[]):
