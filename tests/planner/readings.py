@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from lib.planner import Prediction, predict
-from tests.trainbook.fits import language, vision
+from tests.planner import vision
+from tests.trainbook.fits import language
 
 MIB, GIB = 2**20, 2**30
 # What the driver gave the process beside the allocator's segments in xMem's readings: context and loaded kernels.

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from lib.planner import Prediction, predict, predict_inference
+from tests.planner import vision
 from tests.planner.readings import A100, V100, image_step
-from tests.trainbook.fits import language, vision
+from tests.trainbook.fits import language
 
 _CESHINE = "blog.ceshine.net/post/apex-t4-p100: 10 epochs of CIFAR-10, with 0 to 30 validations"
 _NVIDIA = "NVIDIA/DeepLearningExamples, resnet50v1.5"
