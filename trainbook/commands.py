@@ -123,7 +123,7 @@ def _plan(options: argparse.Namespace) -> int:
     if options.page:
         from lib.planner import html
 
-        disk.write_text(Path(options.page), f"<!doctype html><meta charset=utf-8>{''.join(map(html.of_plan, plans))}")
+        html.write(Path(options.page), plans)
         print(f"Wrote {options.page}.", file=sys.stderr)
     return 0
 

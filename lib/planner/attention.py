@@ -43,26 +43,19 @@ def enabled_kernels() -> Sequence[str]:
 def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
     """Returns the first kernel that is switched on and can attend: "flash", "efficient", "math" or "cudnn".
 
-    query and value (B, H, L, E). The conditions are those of sdp_utils.cpp. Raises NotTraceable where none can, as the
-    step itself would fail.
+    query and value (B, H, L, E). The conditions are those of sdp_utils.cpp. Raises NotTraceable if none can.
     """
     for kernel in enabled_kernels():
         if _can(kernel, capability, query, value, mask):
             return kernel
     raise NotTraceable(
         f"No attention kernel that is switched on ({', '.join(enabled_kernels()) or 'none'}) takes heads of "
-        f"{query.shape[-1]} in {str(query.dtype).removeprefix('torch.')} on a card of capability "
-        f'{capability[0]}.{capability[1]} ({users_line()}); PyTorch would end with "No available kernel". Let '
-        "sdpa_kernel name MATH too."
+        f"{query.shape[-1]} in {query.dtype} on a card of capability {capability[0]}.{capability[1]} ({users_line()}). "
+        "Let sdpa_kernel name MATH too."
     )
 
 
 def _can(kernel: str, capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> bool:
-    """Says whether a kernel can attend.
-
-    Flash attention needs half precision, capability 8.0, heads of at most 256 and no mask; cuDNN's heads of at most
-    128; the memory-efficient kernel heads that are a multiple of 16 bytes, and no bf16 before 8.0.
-    """
     if kernel == "math":
         return True
     if query.dim() != 4:

@@ -50,20 +50,14 @@ class Target:
         return 32 * MIB if self.card.capability[0] == 9 else 2 * 4096 * 1024 + 8 * 16 * 1024
 
     def flops(self, precision: Arithmetic) -> float:
-        """Returns the peak FLOP/s of matrix products; formats without units on the card run at the rate of fp32.
-
-        TF32 has half the rate of bf16 on every card that has both.
-        """
+        """Returns the peak FLOP/s of matrix products. Formats without units run as fp32; TF32 has half of bf16."""
         card = self.card
         tf32 = card.bf16_tflops / 2 if card.bf16_tflops else None
         rates = {"fp16": card.fp16_tflops, "bf16": card.bf16_tflops, "tf32": tf32, "fp32": card.fp32_tflops}
         return 1e12 * (rates[precision] or card.fp32_tflops)
 
     def sustained_share(self, precision: Arithmetic, copied: bool = False) -> tuple[float, float]:
-        """Returns the least and the largest share of the peak that training's matrix products should reach.
-
-        `copied`: those of a convolution whose half-precision input is not channels last, which tensor cores want.
-        """
+        """Returns the least and the largest share of the peak that training should reach; `copied` as of kernels.py."""
         least, most = _FP32_SHARE if precision == "fp32" else _TENSOR_SHARE
         if precision == "fp16" and self.card.fp16_sustained_tflops:
             most = self.card.fp16_sustained_tflops / self.card.fp16_tflops
@@ -180,10 +174,7 @@ def _nearest(memory_gib: float, capability: tuple[int, int]) -> Card:
 
 
 def card_of_gpu(index: int) -> Target:
-    """Returns GPU `index` of this machine: its own memory and capability, with the rates of its card in the table.
-
-    Of a card in no table the rates are those of the nearest known one, and the target says so.
-    """
+    """Returns GPU `index` of this machine: its memory and capability, with the rates of its or the nearest card."""
     properties = torch.cuda.get_device_properties(index)
     memory_gib = properties.total_memory / GIB
     name = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", properties.name)

@@ -4,9 +4,11 @@ The elements carry their styles, so that they look the same in a widget, in a sa
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import jinja2
 
+from lib.machine import disk
 from lib.machine.memory import GIB, Reading
 from lib.planner.card import FITS
 from lib.planner.log import CATEGORIES
@@ -137,6 +139,11 @@ def of_plan(plan: Plan) -> str:
     pieces += [(name, sheet.pieces[name], _COLOURS[name]) for name in CATEGORIES if name in sheet.pieces]
     layers = layer_rows(prediction) if prediction.layers else None
     return framed(_PAGE.page(plan, sheet, pieces, layers, alive_rows(prediction, _ALIVE)))
+
+
+def write(path: Path, plans: Sequence[Plan]) -> None:
+    """Writes plans as a page of HTML. Raises OSError."""
+    disk.write_text(path, f"<!doctype html><meta charset=utf-8>{''.join(map(of_plan, plans))}")
 
 
 def gauge(readings: Sequence[Reading]) -> str:

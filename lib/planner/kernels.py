@@ -27,10 +27,9 @@ def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.n
     The GPU takes the longer of arithmetic and memory traffic (Williams, Waterman, Patterson, CACM 2009). An expanded
     tensor is read once.
     """
-    if func.is_view or func._schema.name.removeprefix("aten::") in _NO_KERNEL:
-        return np.zeros(5)
+    name = func._schema.name.removeprefix("aten::")
     tensors = [t for t in tensors_of((*args, *kwargs.values(), out)) if t.is_meta]
-    if not tensors:
+    if func.is_view or name in _NO_KERNEL or not tensors:
         return np.zeros(5)
     touched = sum(
         t.element_size() * math.prod(size for size, stride in zip(t.shape, t.stride(), strict=True) if stride)
@@ -39,7 +38,6 @@ def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.n
     traffic = touched / (1e9 * target.card.bandwidth_gb_s)
     count = flop_registry.get(func._overloadpacket)
     flops = count(*args, **kwargs, out_val=out) if count else 0
-    name = func._schema.name.removeprefix("aten::")
     convolves = name in ("convolution", "convolution_backward")
     precision = _precision(tensors, convolves, target)
     least, most = target.sustained_share(precision, convolves and _is_copied(name, args))
@@ -62,7 +60,7 @@ def _precision(tensors: list[Tensor], convolves: bool, target: Target) -> Arithm
 
 
 def _is_copied(name: str, args: tuple) -> bool:
-    """Says whether a convolution reads half-precision images that are not channels last; see temporaries."""
+    """Returns whether a convolution reads half-precision images that are not channels last."""
     x, weight = args[1:3] if name == "convolution_backward" else args[:2]
     plain = x.dim() == 4 and not x.is_contiguous(memory_format=torch.channels_last)
     return plain and x.element_size() == 2 and weight.shape[2:].numel() > 1
@@ -80,12 +78,9 @@ def bounds(cost: np.ndarray) -> tuple[float, float]:
 
 
 def temporaries(name: str, args: tuple, target: Target) -> list[int]:
-    """Returns the bytes of each block that an operator's CUDA kernels allocate and free again.
-
-    Attention (B, H, M, K): batch, heads, positions, width of a head.
-    """
+    """Returns the bytes of each block that an operator's CUDA kernels allocate and free again."""
     if name == "_scaled_dot_product_efficient_attention_backward":
-        B, H, M, K = args[1].shape
+        B, H, M, K = args[1].shape  # batch, heads, positions, width of a head
         delta = 4 * B * H * M
         # the gradient of q is added up in fp32, in tiles of 64 rows and 32 columns
         in_fp32 = 4 * B * H * round_up(M, 64) * round_up(K, 32) if args[1].dtype is not torch.float32 else 0
@@ -100,14 +95,13 @@ def temporaries(name: str, args: tuple, target: Target) -> list[int]:
 
 
 def workspace(name: str, args: tuple, out: Any, tries: bool) -> int:
-    """Returns the most bytes that cuDNN may set aside for an operator while it runs; which algorithm it takes, and so
-    how many, it decides on the card. 0 for what needs none.
+    """Returns the most bytes that cuDNN may set aside for an operator; it chooses the algorithm on the card.
 
     Its tensor-core kernels, which compute fp32 too (as TF32, from capability 8.0), want channels last: what a
-    convolution reads and writes is copied, in the backward pass the gradients of its input and output and the input.
-    Where it `tries` all algorithms (torch.backends.cudnn.benchmark), Winograd's F(4 x 4, 3 x 3) is among them: tiles of
-    6 x 6 hold 4 weights for each of 9, and 2.25 values for each that is read or written; in backward both again.
-    PyTorch has its own kernels for depthwise convolutions.
+    convolution reads and writes is copied, in backward the gradients of its input and output and the input. If it
+    `tries` all algorithms (torch.backends.cudnn.benchmark), Winograd's F(4 x 4, 3 x 3) is among them: tiles of 6 x 6
+    hold 4 weights for each of 9, and 2.25 values for each that is read or written; in backward both again. Depthwise
+    convolutions have kernels of PyTorch's own.
     """
     if name not in ("convolution", "convolution_backward"):
         return 0
@@ -128,10 +122,7 @@ def workspace(name: str, args: tuple, out: Any, tries: bool) -> int:
 
 
 def _copies_for_tensor_cores(read: list[Tensor], weight: Tensor, target: Target) -> list[int]:
-    """Returns the copy of the largest plain half-precision input: cuDNN's tensor-core kernels want channels last.
-
-    The last of `read` is the input (N, C, H, W). A 1x1 convolution is a matrix product and takes either layout.
-    """
+    """Returns the channels-last copy of the largest plain half-precision input; a 1x1 one is a matrix product."""
     half = weight.dtype in (torch.float16, torch.bfloat16)
     if not half or target.card.capability < (7, 0) or weight.shape[2:].numel() == 1 or read[-1].dim() != 4:
         return []

@@ -14,7 +14,7 @@ CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries",
 SIZES = ("weights", "gradients", "optimizer", "activations", "at_peak")  # of a layer
 OUTSIDE = "(outside of layers)"
 _LARGEST = 20  # groups of tensors that are alive at the peak
-_Line = tuple[str, int, str]  # file, number, function
+Line = tuple[str, int, str]  # file, number, function
 
 
 @dataclass(eq=False, slots=True)
@@ -25,7 +25,7 @@ class Storage:
     category: str
     module: str  # its whole dotted name; empty outside of all
     block: Block | None
-    line: _Line | None = None
+    line: Line | None = None
     what: str = ""  # the parameter, or the operator
     shape: tuple[int, ...] = ()
     alive: weakref.ref | None = None
@@ -124,17 +124,14 @@ class Log:
         for storage in self.alive(self.peak):
             module = ".".join("*" if part.isdigit() else part for part in storage.module.split("."))
             by_optimizer = storage.category in ("weights", "gradients", "optimizer")  # whose line says nothing
-            line = "" if by_optimizer or not storage.line else _short(*storage.line[:2])
+            file, number, _ = storage.line or ("", 0, "")
+            line = "" if by_optimizer or not file else f"{'/'.join(PurePath(file).parts[-2:])}:{number}"
             groups.setdefault((module, storage.what, storage.category, line), []).append(storage)
         alive = [
             Alive(*key, len(some), sum(s.size for s in some), max(some, key=lambda s: s.size).shape)
             for key, some in groups.items()
         ]
         return tuple(sorted(alive, key=lambda group: -group.size)[:_LARGEST])
-
-
-def _short(file: str, number: int) -> str:
-    return f"{'/'.join(PurePath(file).parts[-2:])}:{number}"
 
 
 def _by_layer(storages: Iterable[Storage], category: str = "") -> Counter[str]:

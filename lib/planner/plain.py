@@ -24,17 +24,12 @@ _PRECISIONS = ("fp32", "fp16", "bf16")
 class Loop:
     """How the steps are run; see `trace.predict`."""
 
-    precision: Precision = "fp32"
-    accumulation: int = 1
-    clip_norm: float = 1.0
-    keeps_outputs: bool = False
-    zeroes_after_forward: bool = False
-    cards: int = 1
-
-    @property
-    def passes(self) -> int:
-        """Micro-batches of a step that are traced."""
-        return min(self.accumulation, PASSES)
+    precision: Precision
+    passes: int
+    clip_norm: float
+    keeps_outputs: bool
+    zeroes_after_forward: bool
+    cards: int
 
 
 def checked(target: Target, precision: str, accumulation: int, clip_norm: float, cards: int = 1) -> Precision:

@@ -15,7 +15,7 @@ _BLOCK, _SCALES = 64, 256
 class Quantised(nn.Module):
     """A linear layer whose weights are nf4 or int8; each pass makes one copy of them in `dtype`, and drops it."""
 
-    def __init__(self, layer: nn.Linear, kind: str, dtype: torch.dtype):
+    def __init__(self, layer: Any, kind: str, dtype: torch.dtype):
         super().__init__()
         self.in_features, self.out_features, self.kind, self.dtype = layer.in_features, layer.out_features, kind, dtype
         size = layer.weight.numel()

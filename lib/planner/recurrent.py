@@ -1,7 +1,4 @@
-"""LSTM, GRU and plain recurrent layers as cuDNN runs them: one kernel, with a reserve space that backward reads.
-
-On `meta` PyTorch would unroll them in time, with the memory and the hours of another implementation.
-"""
+"""Runs LSTM, GRU and plain recurrent layers as cuDNN does, in one kernel; on `meta` PyTorch would unroll them."""
 
 import math
 from collections.abc import Sequence

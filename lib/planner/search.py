@@ -27,8 +27,8 @@ from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
 from lib.training.sizes import saved_bytes, sharded_bytes
 
-# Bytes a second between two cards on one PCIe 3.0 board, and the best that NCCL gets without NVLink: an assumption.
-_LINK_GB_S = (5.0, 11.0)
+# Gigabytes a second between two cards: the best that NCCL gets without NVLink, and one PCIe 3.0 board; an assumption.
+_LINK_GB_S = (11.0, 5.0)
 _LINE_ERROR = 1.03  # the line through two traced sizes is off by less
 _MUCH_FASTER = 0.9  # of the time: what makes more recomputation worth it
 STEPS = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
@@ -301,9 +301,9 @@ class _Search:
     def _option(self, micro_batch: int, recomputed: int) -> Option:
         prediction = self.predict(micro_batch, recomputed)
         passes = self._passes(micro_batch)
-        reduced = self._reduction_seconds(prediction.parameters)
-        computing = passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced
-        low, high = computing.tolist()
+        # a ring all-reduce of fp32 gradients, of which each card sends and receives 2 (n - 1) / n
+        reduced = 4 * prediction.parameters * 2 * (self.count - 1) / self.count / np.array(_LINK_GB_S) / 1e9
+        low, high = (passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced).tolist()
         flops = self._plain_flops(prediction, micro_batch)
         compute = prediction.pass_flops / flops if flops else 1.0
         return Option(micro_batch, passes, recomputed, prediction, compute, (low, high))
@@ -313,12 +313,6 @@ class _Search:
         plain = {size: traced.pass_flops for (size, recomputed), traced in self._traced.items() if recomputed == 0}
         scaled = [flops / size * micro_batch for size, flops in plain.items()]
         return plain.get(micro_batch, scaled[0] if scaled else prediction.pass_flops)
-
-    def _reduction_seconds(self, parameters: int) -> tuple[float, float]:
-        """Returns bounds of a ring all-reduce of fp32 gradients: each card sends and receives 2 (n - 1) / n of them."""
-        size = 4 * parameters * 2 * (self.count - 1) / self.count
-        slow, fast = _LINK_GB_S
-        return size / fast / 1e9, size / slow / 1e9
 
 
 def _overrides(micro_batch: int, recomputed: int) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""Remembers what operators return for `meta` tensors.
+"""Remembers what operators return for `meta` tensors, which halves the time of a trace.
 
-PyTorch computes their shapes in Python, which takes up to a millisecond, and a step asks the same again for every layer
-and every pass: a trace takes half as long where it is asked once.
+PyTorch computes their shapes in Python in up to a millisecond, the same for every layer and every pass.
 """
 
 import functools
@@ -16,24 +15,24 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:
-    """Returns the tensors among an operator's arguments or results, where they stand alone or in lists."""
-    found: list[Tensor] = []
+    """Returns the tensors among an operator's arguments or results, alone or in lists."""
+    tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, list | tuple):
-            found += tensors_of(value)
-    return found
+            tensors += tensors_of(value)
+    return tensors
 
 
 class Shapes:
-    """Runs operators on `meta` tensors: the first of its kind by PyTorch, and those like it from what that returned.
+    """Runs operators on `meta` tensors: the first of its kind by PyTorch, those like it from what that returned.
 
     Like it is an operator with the same shapes, strides, types and other arguments. Views are always PyTorch's.
+    `cost(func, args, kwargs, out)` is called once for operators that are alike.
     """
 
     def __init__(self, cost: Callable[[Any, tuple, dict, Any], np.ndarray]):
-        """`cost(func, args, kwargs, out)` is asked once for operators that are alike."""
         self._cost = cost
         self._results: dict[Hashable, tuple[Any, np.ndarray]] = {}
 
@@ -71,10 +70,7 @@ def _kind(func: Any) -> str:
 
 
 def _described(values: Iterable[Any], numbers: bool) -> Iterator[Hashable]:
-    """Yields what a shape depends on; the type of a number, too, since 1 and 1.0 are equal and make other results.
-
-    The value of a number only where `numbers`: what is written in place has its shape already.
-    """
+    """Yields what a shape depends on, types of numbers too (1 == 1.0), their values only if `numbers`."""
     for value in values:
         if isinstance(value, Tensor):
             yield value.shape, value.stride(), value.dtype
@@ -89,7 +85,7 @@ def _place(tensor: Tensor) -> tuple:
 
 
 def _remembered(kind: str, out: Any, tensors: list[Tensor]) -> Any:
-    """Returns what `_made` needs to make the same result, or None where it is more than new plain tensors."""
+    """Returns what `_made` needs to make the same result, or None if it is more than new plain tensors."""
     if kind == "in place":
         return ()
     alone = isinstance(out, Tensor)
@@ -117,8 +113,6 @@ def _is_plain(value: Any) -> bool:
 
 def _made(result: tuple[type | None, list]) -> Any:
     kind, parts = result
-    values = [
-        torch.empty_strided(part[0], part[1], dtype=part[2], device="meta") if isinstance(part, tuple) else part
-        for part in parts
-    ]
+    empty = torch.empty_strided
+    values = [empty(p[0], p[1], dtype=p[2], device="meta") if isinstance(p, tuple) else p for p in parts]
     return kind(values) if kind else values[0]

@@ -64,7 +64,7 @@ def predict(
     """
     target = find_card(card)
     computed_in = plain.checked(target, precision, accumulation, clip_norm, cards)
-    loop = plain.Loop(computed_in, accumulation, clip_norm, keeps_outputs, zeroes_after_forward, cards)
+    loop = plain.Loop(computed_in, min(accumulation, PASSES), clip_norm, keeps_outputs, zeroes_after_forward, cards)
     target = replace(target, set_aside=target.set_aside + NCCL_BYTES * (cards > 1))
     plain.check_functions(model, step)
     with _traceable(), _users_model(model, target) as (net, tracker, semantics):
@@ -238,16 +238,10 @@ def tied(model: nn.Module) -> nn.Module:
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
     """Seeds what an example batch may draw from: its values decide shapes, and a plan is the same every time."""
-    states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
+    with put_back():
+        for seed in (torch.default_generator.manual_seed, random.seed, np.random.seed):
+            seed(0)
+        yield
 
 
 def _force_foreach(optimizer: torch.optim.Optimizer) -> None:

@@ -1,7 +1,6 @@
 """Follows every tensor of a training step into a simulated caching allocator.
 
-Nothing is computed on `meta` tensors, so a step of any size takes a second or two on a laptop. The tracker adds what a
-GPU allocates beside the results of operators: workspaces of cuBLAS and cuDNN, temporaries of the attention kernels.
+It adds what a GPU allocates beside the results of operators: workspaces of cuBLAS and cuDNN, temporaries of attention.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from lib.planner import kernels
 from lib.planner.allocator import Allocator
 from lib.planner.card import Target
 from lib.planner.limits import Watch, users_frame
-from lib.planner.log import Log, Storage
+from lib.planner.log import Line, Log, Storage
 from lib.planner.shapes import Shapes, tensors_of
 
 KNOWN_LIMIT = 2**22  # elements of an integer tensor whose values are followed
@@ -29,9 +28,8 @@ KNOWN_LIMIT = 2**22  # elements of an integer tensor whose values are followed
 class Tracker(TorchDispatchMode):
     """Follows the storages on `device`, and counts peak, categories, modules, lines and time; `log` has all of it.
 
-    Integer tensors that come from the batch keep their values (up to 4 M elements), so that a loss that picks masked
-    positions picks as many as the batch has. A shape that depends on unknown values is bounded from above, and
-    `bounded` counts the operators with such a shape; `watch` has what unknown values were taken as.
+    Integer tensors of the batch keep their values (up to 4 M elements): a loss picks as many masked positions as the
+    batch has. Shapes that depend on unknown values are bounded from above (`bounded` counts such operators).
     """
 
     def __init__(self, target: Target, capacity: int | None = None, device: str = "meta"):
@@ -102,9 +100,7 @@ class Tracker(TorchDispatchMode):
         """Allocates and frees memory for something that this machine does not do."""
         self._drop(self._take(size, "temporaries"))
 
-    def _follow(
-        self, tensor: Tensor, category: str, module: str, line: tuple[str, int, str] | None = None, what: str = ""
-    ) -> None:
+    def _follow(self, tensor: Tensor, category: str, module: str, line: Line | None = None, what: str = "") -> None:
         if tensor.device.type != self.device:
             return
         storage = tensor.untyped_storage()
@@ -114,9 +110,7 @@ class Tracker(TorchDispatchMode):
             entry.alive = weakref.ref(storage, lambda _: self._drop(self._live.pop(key)))
             self._live[key] = entry
 
-    def _take(
-        self, size: int, category: str, module: str = "", line: tuple[str, int, str] | None = None, what: str = ""
-    ) -> Storage:
+    def _take(self, size: int, category: str, module: str = "", line: Line | None = None, what: str = "") -> Storage:
         block = self.allocator.allocate(int(size))
         entry = Storage(block.size if block else 0, category, module, block, line, what)
         self.log.events.append(("alloc", entry))
@@ -134,7 +128,7 @@ class Tracker(TorchDispatchMode):
 
     @contextlib.contextmanager
     def users_code(self) -> Iterator[None]:
-        """Notes each Python value that is read from a tensor inside: the prediction depends on it."""
+        """Notes each Python value that is read from a tensor inside."""
         self.in_users_code = True
         try:
             yield
@@ -180,10 +174,7 @@ class Tracker(TorchDispatchMode):
         return out
 
     def _follow_results(self, out: Any, name: str, module: str, line: Any) -> None:
-        """Follows an operator's results: those of forward, also under recomputation, are activations.
-
-        In backward and in the optimizer gradients are off; tensors that stay are marked afterwards.
-        """
+        """Follows results: those of forward and recomputation are activations; the others are marked afterwards."""
         category = "activations" if torch.is_grad_enabled() else "temporaries"
         for tensor in tensors_of((out,)):
             self._follow(tensor, category, module, line, name)
@@ -216,12 +207,8 @@ class Tracker(TorchDispatchMode):
         return kernels.temporaries(name, args, self.target)
 
     def _value(self, tensor: Tensor) -> Any:
-        """Returns what `.item()` gives: the true value where it is known, else False or 1.
-
-        False, because models ask whether a mask may be left out, and whether their input is wrong.
-        """
-        known = _known(tensor)
-        if known is not None:
+        """Returns what `.item()` gives, if unknown False or 1: models ask whether masks matter and inputs are wrong."""
+        if (known := _known(tensor)) is not None:
             return known.item()
         taken = False if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
         if self.in_users_code:
@@ -229,7 +216,7 @@ class Tracker(TorchDispatchMode):
         return taken
 
     def _bounded(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Runs an operator whose shape depends on values: with the true ones, else with everything selected."""
+        """Runs an operator whose shape depends on values: with known ones, else with everything selected."""
         if all(_known(leaf) is not None for leaf in tensors_of(args)):
             true = func(*tree_map_only(Tensor, _known, args), **kwargs)
             out = tree_map_only(Tensor, lambda t: torch.empty_like(t, device="meta"), true)
@@ -245,8 +232,7 @@ class Tracker(TorchDispatchMode):
         return out
 
     def _selected(self, mask: Tensor) -> int:
-        known = _known(mask)
-        if known is not None:
+        if (known := _known(mask)) is not None:
             return int(known.count_nonzero())
         self.bounded[f"a mask as index (all {mask.numel():,} elements)"] += 1
         return mask.numel()

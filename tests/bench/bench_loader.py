@@ -1,8 +1,6 @@
 """How many batches of the toy task the loader alone hands over: what a step faster than that waits for.
 
     python -m tests.bench.bench_loader
-
-The planner's sentence on fast steps has these figures (lib/planner/table.py).
 """
 
 import tempfile

@@ -4,6 +4,8 @@ ConvNeXt-T and MnasNet stand here because torchvision has no build for CPUs wher
 papers' tables (arXiv 2201.03545, figure 4 and section 2; arXiv 1807.11626, figure 7).
 """
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -62,37 +64,32 @@ class ConvNextBlock(nn.Module):
         return y + x
 
 
-class ConvNextTiny(nn.Module):
-    """28.6 M parameters: depths 3, 3, 9, 3 and widths 96, 192, 384, 768; stochastic depth up to 0.1."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        widths, depths = (96, 192, 384, 768), (3, 3, 9, 3)
-        layers: list[nn.Module] = [nn.Conv2d(3, 96, 4, 4), ChannelNorm(96)]
-        drops = iter(torch.linspace(0, 0.1, sum(depths), device="cpu").tolist())
-        for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
-            if stage:
-                layers += [ChannelNorm(widths[stage - 1]), nn.Conv2d(widths[stage - 1], width, 2, 2)]
-            layers += [ConvNextBlock(width, next(drops)) for _ in range(depth)]
-        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), ChannelNorm(768), nn.Flatten())
-        self.head = nn.Linear(768, 1000)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.features(x))
+def convnext(widths, depths, most: float) -> nn.Sequential:
+    """`most`: the stochastic depth of the last block."""
+    layers: list[nn.Module] = [nn.Conv2d(3, widths[0], 4, 4), ChannelNorm(widths[0])]
+    drops = iter(torch.linspace(0, most, sum(depths), device="cpu").tolist())
+    for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+        if stage:
+            layers += [ChannelNorm(widths[stage - 1]), nn.Conv2d(widths[stage - 1], width, 2, 2)]
+        layers += [ConvNextBlock(width, next(drops)) for _ in range(depth)]
+    head = [nn.AdaptiveAvgPool2d(1), ChannelNorm(widths[-1]), nn.Flatten(), nn.Linear(widths[-1], 1000)]
+    return nn.Sequential(*layers, *head)
 
 
-def _conv(inside: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, relu: bool = True) -> nn.Sequential:
+ConvNextTiny = functools.partial(convnext, (96, 192, 384, 768), (3, 3, 9, 3), 0.1)  # 28.6 M parameters
+
+
+def conv(inside: int, out: int, kernel=1, stride=1, groups=1, act=nn.ReLU) -> nn.Sequential:
     layers = [nn.Conv2d(inside, out, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(out)]
-    return nn.Sequential(*layers, *([nn.ReLU(inplace=True)] if relu else []))
+    return nn.Sequential(*layers, *([act(inplace=True)] if act else []))
 
 
 class Inverted(nn.Module):
     def __init__(self, inside: int, out: int, kernel: int, stride: int, expansion: int):
         super().__init__()
         wide = inside * expansion
-        self.layers = nn.Sequential(
-            _conv(inside, wide), _conv(wide, wide, kernel, stride, wide), _conv(wide, out, relu=False)
-        )
+        middle = conv(wide, wide, kernel, stride, wide)
+        self.layers = nn.Sequential(conv(inside, wide), middle, conv(wide, out, act=None))
         self.residual = inside == out and stride == 1
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,11 +106,11 @@ class MnasNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        layers = [_conv(3, 32, 3, 2), _conv(32, 32, 3, 1, 32), _conv(32, 16, relu=False)]
+        layers = [conv(3, 32, 3, 2), conv(32, 32, 3, 1, 32), conv(32, 16, act=None)]
         for inside, out, kernel, stride, expansion, repeats in self.STAGES:
             layers += [Inverted(inside, out, kernel, stride, expansion)]
             layers += [Inverted(out, out, kernel, 1, expansion) for _ in range(repeats - 1)]
-        self.features = nn.Sequential(*layers, _conv(320, 1280))
+        self.features = nn.Sequential(*layers, conv(320, 1280))
         self.head = nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, 1000))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.planner.models import ChannelNorm, ConvNextBlock, MnasNet
+from tests.planner.models import ConvNextTiny, MnasNet, conv, convnext
 
 PARAMETERS = {
     "resnet101": 44_549_160, "resnet152": 60_192_808, "vgg16": 138_357_544, "vgg19": 143_667_240,
@@ -15,11 +15,6 @@ PARAMETERS = {
     "regnet_x_400mf": 5_495_976, "regnet_y_400mf": 4_344_144, "convnext_tiny": 28_589_128,
     "convnext_base": 88_591_464, "mnasnet1_0": 4_383_312,
 }  # fmt: skip
-
-
-def conv(inside, out, kernel=1, stride=1, groups=1, act=nn.ReLU) -> nn.Sequential:
-    layers = [nn.Conv2d(inside, out, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(out)]
-    return nn.Sequential(*layers, *([act(inplace=True)] if act else []))
 
 
 class Bottleneck(nn.Module):
@@ -157,18 +152,6 @@ def regnet(widths, depths, group: int, squeeze: bool) -> nn.Sequential:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 1000))
 
 
-def convnext(widths, depths, most: float) -> nn.Sequential:
-    """`most`: the stochastic depth of the last block."""
-    layers: list[nn.Module] = [nn.Conv2d(3, widths[0], 4, 4), ChannelNorm(widths[0])]
-    drops = iter(torch.linspace(0, most, sum(depths), device="cpu").tolist())
-    for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
-        if stage:
-            layers += [ChannelNorm(widths[stage - 1]), nn.Conv2d(widths[stage - 1], width, 2, 2)]
-        layers += [ConvNextBlock(width, next(drops)) for _ in range(depth)]
-    head = [nn.AdaptiveAvgPool2d(1), ChannelNorm(widths[-1]), nn.Flatten(), nn.Linear(widths[-1], 1000)]
-    return nn.Sequential(*layers, *head)
-
-
 def make(name: str) -> nn.Module:
     makers = {
         "resnet50": lambda: resnet((3, 4, 6, 3)),
@@ -181,7 +164,7 @@ def make(name: str) -> nn.Module:
         "mobilenet_v3_large": lambda: mobilenet_v3("large", 1280),
         "regnet_x_400mf": lambda: regnet((32, 64, 160, 400), (1, 2, 7, 12), 16, False),
         "regnet_y_400mf": lambda: regnet((48, 104, 208, 440), (1, 3, 6, 6), 8, True),
-        "convnext_tiny": lambda: convnext((96, 192, 384, 768), (3, 3, 9, 3), 0.1),
+        "convnext_tiny": ConvNextTiny,
         "convnext_base": lambda: convnext((128, 256, 512, 1024), (3, 3, 27, 3), 0.5),
         "mnasnet1_0": MnasNet,
     }

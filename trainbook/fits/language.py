@@ -97,7 +97,12 @@ def most(asked: Question, of: str) -> Largest:
         raise BadInput(f"The largest {of!r} cannot be asked for. Write batch or length.")
     bound = settings_of(asked.model).get("max_position_embeddings") or 2**17 if of == "length" else 4096
     step = 64 if of == "length" and bound >= 64 else 1
-    return largest(lambda size: fits(replace(asked, **{of: size})), most=bound, multiple=step)
+
+    def predicted(size: int) -> Prediction:
+        changes: dict[str, Any] = {of: size}
+        return fits(replace(asked, **changes))
+
+    return largest(predicted, most=bound, multiple=step)
 
 
 def settings_of(model: str) -> dict[str, Any]:
@@ -126,14 +131,14 @@ def _check(asked: Question) -> None:
     ):  # fmt: skip
         if value not in allowed:
             raise BadInput(f"There is no {name} {value!r}. Write {', '.join(filter(None, allowed))}.")
-    for name, value in (("batch", asked.batch), ("length", asked.length), ("rank", asked.rank)):
-        if type(value) is not int or value < 1:
-            raise BadInput(f"{name} is {value!r}. Give a whole number from 1.")
+    for name, number in (("batch", asked.batch), ("length", asked.length), ("rank", asked.rank)):
+        if type(number) is not int or number < 1:
+            raise BadInput(f"{name} is {number!r}. Give a whole number from 1.")
     if asked.method == "full" and asked.weights:
         raise BadInput("Quantised weights cannot be trained: choose qlora, or leave quantised out.")
 
 
-def _made(settings: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
+def _made(settings: Mapping[str, Any], dtype: torch.dtype) -> Any:
     """Makes the model on `meta`, with weights of `dtype`."""
     try:
         import transformers
@@ -149,14 +154,14 @@ def _made(settings: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
     return tied(model.to(dtype))
 
 
-def _inferring(settings: Mapping[str, Any], asked: Question, precision: str) -> nn.Module:
+def _inferring(settings: Mapping[str, Any], asked: Question, precision: str) -> Any:
     model = _made(settings, _TYPES[precision])
     if asked.weights:
         quantise(model, asked.weights, _TYPES[precision], [model.get_output_embeddings()])
     return model
 
 
-def _trained(settings: Mapping[str, Any], asked: Question, precision: str) -> nn.Module:
+def _trained(settings: Mapping[str, Any], asked: Question, precision: str) -> Any:
     """Prepares a model as peft does: a frozen base, adapters in fp32, layers that are recomputed."""
     model = _made(settings, torch.float32 if asked.method == "full" else _TYPES[precision])
     model.config.use_cache = False

@@ -45,7 +45,7 @@ class Adam8bit(torch.optim.Optimizer):
 class Adapted(nn.Module):
     """A linear layer with a low-rank addition, as peft computes it: the adapters and what enters them are fp32."""
 
-    def __init__(self, layer: nn.Module, rank: int, dropout: float):
+    def __init__(self, layer: Any, rank: int, dropout: float):
         super().__init__()
         self.layer, self.dropout = layer, dropout
         self.lora_a = nn.Parameter(torch.empty(rank, layer.in_features, device="meta"))
