@@ -20,7 +20,7 @@ from lib.errors import BadInput, printable
 from lib.task import Batch, Task
 from workloads.legal import encoders, samples
 from workloads.legal.model import Network
-from workloads.legal.sentences import MARKS, final_marks
+from workloads.legal.sentences import final_marks
 from workloads.legal.settings import POSITIONS, Settings
 
 # Whatever reads, counts, evaluates or predicts is imported where it is used: a plan needs none of it.
@@ -109,39 +109,34 @@ class Legal(Task):
     def learned(self) -> dict[str, Any]:
         """Returns the names of roles and categories, the chosen encoder, its tokenizer, final marks, and the counts."""
         if self._learned is None:
-            self._learned = self._learn()
-            self.data.learned = self._learned
+            data, chosen = self.data, encoders.choose(self.settings.encoder)
+            sentences = [sentence for document in data.parts["train"] for sentence in document.sentences]
+            self._learned = data.learned = {
+                "classes": data.found_classes,
+                "categories": data.found_categories,
+                "class_weights": data.class_weights.tolist(),
+                "encoder": chosen,
+                "tokenizer": encoders.tokenizer(self.settings.encoder, chosen, sentences),
+                "final_marks": final_marks(sentences),
+                "counts": dict(data.counts),
+            }
         return self._learned
-
-    def _learn(self) -> dict[str, Any]:
-        data, chosen = self.data, encoders.choose(self.settings.encoder)
-        found = {
-            "classes": data.found_classes,
-            "categories": data.found_categories,
-            "class_weights": data.class_weights.tolist(),
-            "encoder": chosen,
-            "tokenizer": encoders.tokenizer(self.settings.encoder, chosen, data.training_sentences),
-            "final_marks": final_marks(data.training_sentences),
-        }
-        return {**found, "counts": dict(data.counts)}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned. Raises BadInput where that is of another kind."""
-        values = {"final_marks": MARKS, **values}  # which an earlier version did not have
         wanted = {"classes": list, "categories": list, "class_weights": list, "encoder": dict, "tokenizer": dict}
         wanted |= {"counts": dict, "final_marks": str}
         if wrong := [name for name, kind in wanted.items() if not isinstance(values.get(name), kind)]:
             raise BadInput(f"What was learned from data lacks {', '.join(wrong)}, so the weights cannot be used.")
         names, outputs = values["classes"], self.settings.outputs
-        if not 2 <= len(names) <= outputs or len(values["class_weights"]) != len(names) or not _are_texts(names):
+        are_names = 2 <= len(names) <= outputs and all(isinstance(name, str) for name in names)
+        if not are_names or len(values["class_weights"]) != len(names):
             raise BadInput(f"What was learned from data names {len(names)} roles, and the network has {outputs}.")
         encoders.check(values["encoder"])
-        if values == self._learned:
-            return
-        for name in ("evaluator", "data"):
-            vars(self).pop(name, None)
-        self._learned = values
-        self.data.learned = self._learned
+        if values != self._learned:
+            for name in ("evaluator", "data"):
+                vars(self).pop(name, None)
+            self._learned = self.data.learned = values
 
     def keep(self, folder: Path) -> None:
         """Writes all that was learned, so that a later session neither fits the counts again nor chooses again."""
@@ -236,7 +231,3 @@ class Legal(Task):
             raise BadInput("Give one text file, or a folder of text files, to predict.")
         self.learned()
         return predict(self, models, source, out)
-
-
-def _are_texts(values: list[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)

@@ -164,7 +164,7 @@ class Data:
             part,
             [input_of(numbers, length, tokens.cls, tokens.sep) for numbers in cut],
             np.concatenate([position_features(document) for document in chosen]),
-            np.repeat([categories.get(one.category, 0) for one in chosen], [len(one) for one in chosen]),
+            np.repeat([categories.get(one.category, 0) for one in chosen], [*map(len, chosen)]),
             labels,
             self.class_weights[labels],
         )
@@ -187,10 +187,6 @@ class Data:
     def class_counts(self) -> np.ndarray:
         """(classes) the training sentences of each role."""
         return np.bincount(self.labels(self.parts["train"]), minlength=len(self.classes))
-
-    @property
-    def training_sentences(self) -> list[str]:
-        return [sentence for document in self.parts["train"] for sentence in document.sentences]
 
     # --- descriptions ---------------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """Roles by counts, by the network, and by both multiplied: the network's weight, tables with intervals, figures."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +32,6 @@ class Evaluator:
         self.data, self.classes = data, data.classes
         self._counted: dict[str, dict[str, np.ndarray]] = {}
         self._tested: tuple[np.ndarray, float] | None = None
-
-    @cached_property
-    def offsets(self) -> np.ndarray:
-        return self.data.stack.offsets
 
     def judge(self, model: Network, network: np.ndarray, part: str) -> dict[str, float]:
         """Returns the figures of (sentences, classes) log-probabilities multiplied into the counts.
@@ -101,13 +96,24 @@ class Evaluator:
         Of validation documents, which are counted too, there are those of the whole alone, by counts without them.
         """
         if part not in self._counted:
-            self._counted[part] = held_out(self.data) if part == "validation" else counted(self.data, part)
+            data, stack, documents = self.data, self.data.stack, self.data.parts[part]
+            held_out = data.held_out if part == "validation" else {}
+            scores = [held_out[one.name] if one.name in held_out else stack.scores(one) for one in documents]
+            product = np.concatenate(scores).astype(np.float64)
+            rows = {COUNTS: product, STRONGEST: product + stack.offsets}
+            if part != "validation":
+                alone = [stack.parts(document) for document in documents]
+                joined = {name: np.concatenate([own[name] for own in alone]) for name in alone[0]}
+                commonest = np.tile(np.arange(len(data.classes)) == data.class_counts.argmax(), (len(product), 1))
+                first = {MAJORITY: commonest.astype(float), SENTENCE: joined["sentence"]}
+                rows = {**first, CONTEXT: joined["context"], CHAIN: joined["crf"], **rows}
+            self._counted[part] = rows
         return self._counted[part]
 
     def multiplied(self, network: np.ndarray, weight: float, part: str) -> dict[str, np.ndarray]:
         """Returns the scores of the rows that a network has a share in."""
         product = self.counted(part)[COUNTS] + weight * network
-        return {NETWORK: network, PRODUCT: product, BOTH: product + self.offsets}
+        return {NETWORK: network, PRODUCT: product, BOTH: product + self.data.stack.offsets}
 
     def confusions(self, scores: np.ndarray, part: str) -> np.ndarray:
         """Returns (documents, classes, classes)."""
@@ -220,30 +226,6 @@ def draw(data: Data, folder: Path) -> list[Path]:
         figures.classes(number, data.classes, folder / "classes.png"),
         figures.lengths(lengths, data.settings.context.length, folder / "lengths.png"),
     ]
-
-
-def held_out(data: Data) -> dict[str, np.ndarray]:
-    """Returns the scores of the validation documents by counts that did not see them."""
-    found = [
-        data.held_out[one.name] if one.name in data.held_out else data.stack.scores(one)
-        for one in data.parts["validation"]
-    ]
-    product = np.concatenate(found).astype(np.float64)
-    return {COUNTS: product, STRONGEST: product + data.stack.offsets}
-
-
-def counted(data: Data, part: str) -> dict[str, np.ndarray]:
-    """Returns (sentences, classes) scores of every method that counts, by its name."""
-    stack, documents = data.stack, data.parts[part]
-    parts = [stack.parts(document) for document in documents]
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    product = np.concatenate([stack.scores(document) for document in documents])
-    commonest = np.zeros_like(product)
-    commonest[:, data.class_counts.argmax()] = 1
-    return {
-        MAJORITY: commonest, SENTENCE: joined["sentence"], CONTEXT: joined["context"], CHAIN: joined["crf"],
-        COUNTS: product, STRONGEST: product + stack.offsets,
-    }  # fmt: skip
 
 
 def _cells(judged: Mapping[str, Interval]) -> list[str]:

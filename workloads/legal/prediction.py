@@ -1,7 +1,6 @@
 """Roles of the sentences of new judgments, as JSON lines and as pages that a person reads."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,6 @@ from workloads.legal.sentences import as_in_corpus
 _AT_ONCE = 32  # sentences, where no micro-batch is set
 _SUFFIXES = (".txt", ".md", ".text")
 _MOST_FILES = 100_000
-_MOST_NAME = 240  # bytes; a disk takes 255, and .jsonl.tmp is added
 
 
 def predict(task: Any, models: Sequence[nn.Module], source: Path, out: Path | None) -> dict[str, list[dict[str, Any]]]:
@@ -49,25 +47,17 @@ def _files(source: Path) -> dict[str, Path]:
     if not source.exists():
         raise BadInput(f"There is no {printable(source)}. Give a text file with a judgment, or a folder of these.")
     if source.is_file():
-        return _fitting({source.stem: source})
-    found = sorted(path for path in source.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
-    if not 0 < len(found) <= _MOST_FILES:
+        return {source.stem: source}
+    paths = sorted(path for path in source.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+    if not 0 < len(paths) <= _MOST_FILES:
         raise BadInput(
-            f"{printable(source)} has {len(found):,} text files ({', '.join(_SUFFIXES)}); 1 to {_MOST_FILES:,} are "
+            f"{printable(source)} has {len(paths):,} text files ({', '.join(_SUFFIXES)}); 1 to {_MOST_FILES:,} are "
             "predicted at once."
         )
-    named = {path.relative_to(source).with_suffix("").as_posix(): path for path in found}
-    if len(named) < len(found):  # a.txt beside a.md
-        named = {path.relative_to(source).as_posix(): path for path in found}
-    return _fitting(named)
-
-
-def _fitting(named: dict[str, Path]) -> dict[str, Path]:
-    """Returns files by their names, or by a number where no disk takes the name with a longer ending."""
-    return {
-        name if len(os.fsencode(path.name)) <= _MOST_NAME else f"judgment {number}": path
-        for number, (name, path) in enumerate(named.items(), 1)
-    }
+    named = {path.relative_to(source).with_suffix("").as_posix(): path for path in paths}
+    if len(named) == len(paths):
+        return named
+    return {path.relative_to(source).as_posix(): path for path in paths}  # a.txt beside a.md
 
 
 def probabilities(task: Any, models: Sequence[nn.Module], document: Document) -> np.ndarray:
@@ -100,20 +90,14 @@ def _network(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> 
 
 def rows(document: Document, shares: np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]]:
     """Returns number, text, role and probabilities of each sentence."""
-    found = []
+    answers = []
     for number, (text, own) in enumerate(zip(document.sentences, shares, strict=True), 1):
-        best = int(own.argmax())
         each = {name: round(float(share), 4) for name, share in zip(classes, own, strict=True)}
-        found.append(
-            {
-                "sentence": number,
-                "text": text,
-                "role": classes[best],
-                "probability": each[classes[best]],
-                "probabilities": each,
-            }
+        role = classes[int(own.argmax())]
+        answers.append(
+            {"sentence": number, "text": text, "role": role, "probability": each[role], "probabilities": each}
         )
-    return found
+    return answers
 
 
 def write(answers: Sequence[Mapping[str, Any]], name: str, classes: Sequence[str], out: Path) -> None:

@@ -84,16 +84,10 @@ def write(folder: Path, settings: Generator) -> None:
         draw = random.Random(f"{_SEED}-{number}")
         things = scene(draw)
         paint(things, settings.side, draw).save(folder / IMAGES / f"{number}.png")
-        lines += [_line(number, one) for one in chosen(questions(things, draw), settings.questions, number, draw)]
+        for one in chosen(questions(things, draw), settings.questions, number, draw):
+            line = json.dumps({"image": f"{IMAGES}/{number}.png", **one._asdict()}, ensure_ascii=False)
+            lines.append(unicodedata.normalize("NFC", line) + "\n")
     (folder / RECORDS).write_text("".join(lines), "utf-8")
-
-
-def _line(number: int, asked: Asked) -> str:
-    kind, question, answer, reasoning = (unicodedata.normalize("NFC", text) for text in asked)
-    record = {
-        "image": f"{IMAGES}/{number}.png", "question": question, "answer": answer, "kind": kind, "reasoning": reasoning,
-    }  # fmt: skip
-    return json.dumps(record, ensure_ascii=False) + "\n"
 
 
 def scene(draw: random.Random) -> list[Thing]:

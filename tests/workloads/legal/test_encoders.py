@@ -4,17 +4,14 @@ import json
 import os
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from lib import checkpoint
 from lib.errors import BadInput
-from lib.machine.memory import device
 from lib.planner import as_configured, find_card
-from tests.workloads.legal.conftest import load, write_encoder
+from tests.workloads.legal.conftest import load
 from tests.workloads.legal.test_legal import train
 from workloads.legal import encoders
 from workloads.legal.settings import Encoder
@@ -33,40 +30,6 @@ def test_a_mounted_model_is_found_under_its_name_and_under_that_of_the_hub(mount
 def test_weights_that_are_nowhere_give_an_encoder_from_scratch_and_it_is_said(mounted, capsys):
     chosen = encoders.choose(Encoder(weights="law-ai/InLegalBERT"))
     assert chosen["weights"] == "" and "begins with an encoder from scratch" in capsys.readouterr().out
-
-
-def test_weights_that_the_hub_has_as_a_pickle_alone_are_downloaded_and_read(tmp_path, monkeypatch):
-    """As those of law-ai/InLegalBERT."""
-    write_encoder(tmp_path / "hub")
-    state = load_file(tmp_path / "hub" / "model.safetensors")
-    torch.save(state, tmp_path / "hub" / "pytorch_model.bin")
-    (tmp_path / "hub" / "model.safetensors").unlink()
-    asked = []
-
-    def snapshot_download(name, allow_patterns, local_files_only):
-        asked.append((name, "pytorch_model*.bin" in allow_patterns, local_files_only))
-        cached = tmp_path / "cached"
-        if local_files_only and not cached.is_dir():
-            raise FileNotFoundError(name)
-        cached.mkdir(exist_ok=True)
-        if not local_files_only:
-            for path in (tmp_path / "hub").iterdir():
-                if any(path.match(pattern) for pattern in allow_patterns):
-                    shutil.copyfile(path, cached / path.name)
-        return str(cached)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
-    task = load(tmp_path, {"workload.encoder.weights": "law-ai/Pickled"})
-    name = "embeddings.word_embeddings.weight"
-    assert torch.equal(dict(task.model().encoder.named_parameters())[name], state[name])
-    assert asked[:3] == [("law-ai/Pickled", *way) for way in ((False, True), (False, False), (True, False))]
-    assert {way[-1] for way in asked[3:]} == {True}, "what is in the cache is not asked for again"
-
-
-def test_a_path_that_is_not_there_is_refused():
-    with pytest.raises(BadInput, match="no such path"):
-        encoders.choose(Encoder(weights="/no/such/folder"))
 
 
 def test_attention_drops_as_published_unless_a_cpu_would_be_slow_or_a_share_is_given(mounted, monkeypatch):
@@ -148,16 +111,6 @@ def test_a_machine_without_transformers_is_told_what_to_install(tmp_path, monkey
 def test_damaged_keepsakes_are_learned_again(tmp_path, legal):
     (tmp_path / "learned.json").write_text(json.dumps({"classes": 3}))
     assert "it is learned again" in legal().take_kept(tmp_path)
-
-
-@pytest.mark.skipif(not FOLDER, reason="TRAINBOOK_MINILM names no folder of all-MiniLM-L6-v2")
-def test_a_real_published_encoder_is_read_as_a_mounted_kaggle_model(tmp_path, mounted):
-    shutil.rmtree(mounted)
-    shutil.copytree(Path(FOLDER), mounted)
-    task = load(tmp_path, {**TINY, "workload.encoder.freeze_words": True, "workload.encoder.freeze_layers": 2})
-    batch = task.collate([task.datasets()["train"][n] for n in range(2)], torch.Generator())
-    assert device().type == "cuda" or task.learned()["encoder"]["options"] == {"attention_probs_dropout_prob": 0.0}
-    assert torch.isfinite(task.loss(task.model(), batch)[0]["loss"])
 
 
 def test_inlegalbert_is_planned_for_a_t4_with_and_without_recomputation(tmp_path):

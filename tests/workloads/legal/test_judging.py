@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from lib import scores
 from workloads.legal import judging
 
 
@@ -46,21 +45,6 @@ def test_the_report_has_the_columns_of_scikit_learns():
     assert rows[4] == ["d", "0", "absent", "absent", "absent"]
 
 
-def test_an_interval_is_that_of_a_plain_loop_over_drawn_documents():
-    truth, guess = drawn_roles()
-    counts = judging.confusions(truth, guess, 4)
-    draw = np.random.default_rng(scores._SEED)
-    weights = draw.multinomial(len(truth), np.full(len(truth), 1 / len(truth)), 50)
-    accuracies = []
-    for row in weights:
-        true = np.concatenate([np.tile(one, count) for one, count in zip(truth, row, strict=True)])
-        predicted = np.concatenate([np.tile(one, count) for one, count in zip(guess, row, strict=True)])
-        accuracies.append(metrics.accuracy_score(true, predicted))
-    found = judging.judge(counts, draws=50)["accuracy"]
-    assert (found.low, found.high) == pytest.approx(tuple(np.percentile(accuracies, [2.5, 97.5])))
-    assert found.low < found.value < found.high
-
-
 def test_a_gain_is_paired_by_document_so_that_what_is_equal_everywhere_has_no_width():
     truth, guess = drawn_roles()
     counts = judging.confusions(truth, guess, 4)
@@ -84,11 +68,6 @@ def test_a_gain_counts_one_set_of_roles_for_both_methods():
     assert gain.value == pytest.approx((1 + 2 / 3) / 3 - (4 / 5 + 2 / 3) / 3), "0.8 of two roles would be a loss"
     assert gain.low == pytest.approx(gain.high) == pytest.approx(gain.value)
     assert judging.gain(counts, reference)["macro_f1"].low > -0.12
-
-
-def test_one_document_has_no_interval():
-    counts = judging.confusions(*drawn_roles(documents=1), 4)
-    assert "[" not in str(judging.judge(counts)["accuracy"]) + judging.gain(counts, counts)["accuracy"].signed
 
 
 def test_predictions_of_another_length_are_refused():

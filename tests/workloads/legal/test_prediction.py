@@ -31,15 +31,6 @@ def test_every_sentence_has_a_role_and_probabilities_as_json_lines(answered):
         assert row["probability"] == max(row["probabilities"].values()) == row["probabilities"][row["role"]]
 
 
-def test_a_name_that_no_disk_takes_with_a_longer_ending_is_a_number(legal, tmp_path):
-    (tmp_path / "new").mkdir()
-    for name in ("a" * 250, "b"):
-        (tmp_path / "new" / f"{name}.txt").write_text(TEXT)
-    task = legal({})
-    assert list(task.predict([task.model().eval()], tmp_path / "new", tmp_path / "out")) == ["judgment 1", "b"]
-    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"judgment 1", "b"}
-
-
 def test_a_sentences_answer_is_its_own_whatever_the_lengths_of_others(legal, tmp_path):
     """Sentences are batched by their length; with the network alone equal sentences must have equal answers."""
     (tmp_path / "new.txt").write_text(TEXT)

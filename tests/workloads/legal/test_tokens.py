@@ -10,10 +10,6 @@ from workloads.legal.tokens import Tokens
 TEXTS = ["The appeal is allowed with costs .", "The High Court dismissed the appeal , with costs ."] * 5
 
 
-def test_the_same_sentences_give_the_same_pieces():
-    assert tokens.trained(TEXTS, 200) == tokens.trained(TEXTS, 200)
-
-
 def test_words_that_come_often_are_one_piece_and_no_number_is_beyond_the_size():
     values = tokens.trained(TEXTS, 120)
     made = Tokens(values)

@@ -82,12 +82,6 @@ def test_a_loader_worker_gets_no_pictures_and_no_figures(vqa):
     assert size < 300_000 and not {"data", "rules", "tested"} & vars(other).keys()
 
 
-def test_weights_of_terms_follow_the_stage(vqa):
-    task = vqa()
-    assert [task.term_weights(step)["format"] for step in (0, 1, 2)] == [0.5, 0.5, 0.0]
-    assert [task.stage_name(step) for step in (1, 2)] == ["FIRST", "SECOND"]
-
-
 def test_the_loss_of_an_evaluation_means_the_same_in_every_stage(vqa):
     found = []
     for step in (0, 3):
