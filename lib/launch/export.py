@@ -1,4 +1,4 @@
-"""Writes the trained model in a form of the task, such as a folder of transformers or peft, for the archive."""
+"""The trained model in a form of the task's own, such as a folder of transformers or peft, for the archive."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def is_lacking(run: Run) -> bool:
 
 
 def _exports(run: Run) -> bool:
-    return getattr(type(run.task), "export", Task.export) is not Task.export
+    return getattr(type(run.task), "export", Task.export) is not Task.export and getattr(run.task, "exports", True)
 
 
 def model_of(run: Run, state: State) -> Callable[[], AbstractContextManager[nn.Module]] | None:
