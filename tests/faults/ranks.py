@@ -344,7 +344,7 @@ def two_machines(base: Path, fast: bool) -> dict:
 
 def _spread(seconds: list[float]) -> dict:
     each = [round(value, 1) for value in seconds]
-    return {"median": statistics.median(each), "longest": max(each), "each": each}
+    return {"median": round(statistics.median(each), 1), "longest": max(each), "each": each}
 
 
 PARTS = (deaths, two_machines, orphans, interrupt, notebook, shards, update, killed_worker, stopped_start, hang)
