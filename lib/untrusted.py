@@ -16,7 +16,7 @@ from lib.errors import BadInput, printable
 Natural = Annotated[int, "not negative"]
 T = TypeVar("T")
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFLNK: "a link"}
-_NAME = re.compile(r"\w[\w.-]{0,99}")
+_NAME = re.compile(r"\w[\w.+ -]{0,198}")
 _LARGEST = {int: 10**18, float: 10**300}  # in size, of a number
 
 
@@ -48,11 +48,9 @@ def _size(status: os.stat_result, path: Path) -> int:
     return status.st_size
 
 
-def name(text: object) -> str:
-    """Returns a text that is a safe name of a file. Raises BadInput."""
-    if not (isinstance(text, str) and _NAME.fullmatch(text)):
-        raise BadInput(f"{shown(text)} is no name of a file")
-    return text
+def is_name(text: object) -> bool:
+    """Returns whether a text is a safe name of a file."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 def objects(content: bytes | str) -> dict[str, Any]:

@@ -135,10 +135,9 @@ def pack(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: str) -> 
 
 
 def write(folder: Path, parcel: Parcel) -> Path:
-    """Commits a checkpoint: whole after the last rename, absent before it. Raises CheckpointNotSaved.
+    """Commits a checkpoint: after any kill or loss of power it is either whole or absent. Raises CheckpointNotSaved.
 
-    Files are written aside and synced with their folder, which is then renamed, and its parent synced: after any kill
-    or loss of power the checkpoint is either whole or not there.
+    Files are written aside and synced with their folder, which is then renamed, and its parent synced.
     """
     final = path_of(folder, parcel.step)
     aside = final.with_name(final.name + ".tmp")
@@ -280,11 +279,10 @@ def load_model(path: Path) -> Checkpoint:
 def load_newest(
     folder: Path, quarantine: bool = False, check: Callable[[Checkpoint], None] = lambda found: None
 ) -> tuple[Checkpoint | None, list[str]]:
-    """Returns the newest checkpoint that verifies, and one sentence for each damaged one that was passed over.
+    """Returns the newest checkpoint that verifies, and one sentence for each damaged one that was skipped.
 
-    `check` raises DamagedCheckpoint for one whose content is of no use. With `quarantine`, for the run's own folder, it
-    renames damaged ones once it has read a good one. Without a good one all stay as they are, and the sentences name
-    those renamed earlier too. Raises NewerFormat.
+    `check` raises DamagedCheckpoint for unusable content. With `quarantine`, for the run's own folder, damaged ones are
+    renamed once a good one is read; without one the sentences name those renamed earlier too. Raises NewerFormat.
     """
     paths = list(folder.iterdir()) if folder.is_dir() else []
     # a `.old` counts where the one to replace it is not there

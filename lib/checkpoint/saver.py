@@ -28,8 +28,8 @@ Key = tuple[str, str]  # group, name
 class Saver:
     """Saves one checkpoint at a time. A failure is a warning at the next save, or an error in `wait`.
 
-    It calls `record` with the seconds from the call of `save` until everything is on the disk. It calls `before`, on
-    its thread, before each checkpoint: what the checkpoint relies on must be on the disk first.
+    `record` gets the seconds from the call of `save` until everything is on the disk. `before` is called on the thread
+    before each checkpoint: what it relies on must be on the disk first.
     """
 
     def __init__(
@@ -56,10 +56,7 @@ class Saver:
     def save(
         self, name: str, step: int, tensors: Tensors, state: Mapping[str, Any], then: Callable[[], None] | None = None
     ) -> None:
-        """Copies the tensors, of any shape, now, and commits the checkpoint into `folder / name` in the background.
-
-        The thread calls `then` afterwards.
-        """
+        """Copies the tensors now, commits the checkpoint into `folder / name` in the background, then calls `then`."""
         begin = time.perf_counter()
         text = checkpoint.to_json({**state, "step": step})
         sources = {key: _source(step, value) for key, value in _items(tensors).items()}
@@ -184,10 +181,7 @@ class Saver:
         return {group: {name: self._buffers[group, name] for name in named} for group, named in tensors.items()}
 
     def _buffer(self, key: Key, value: Tensor) -> Tensor:
-        """Returns the buffer kept for this tensor, on the CPU, in its shape and dtype.
-
-        For a GPU's tensor it is pinned, so that all copies are queued and one wait is enough.
-        """
+        """Returns the buffer of a tensor on the CPU; pinned for a GPU's, so that one wait is enough for all copies."""
         buffer = self._buffers.get(key)
         if buffer is None or (buffer.shape, buffer.dtype) != (value.shape, value.dtype):
             try:
@@ -209,9 +203,8 @@ def _items(tensors: Tensors) -> dict[Key, Tensor]:
 
 
 def _source(step: int, value: Tensor) -> tuple[int, int, int, StorageWeakRef]:
-    """Returns what stays equal as long as `value`, of any shape, holds the same bytes.
+    """Returns what stays equal as long as `value` holds the same bytes: best weights and checkpoint share one copy.
 
-    By it the best weights of a step and its checkpoint share one copy. An address may be used again once its memory
-    is freed; a storage that is referred to weakly keeps its identity.
+    An address may be used again once its memory is freed; a weak reference to the storage keeps its identity.
     """
     return step, value.data_ptr(), value._version, StorageWeakRef(value.untyped_storage())

@@ -1,12 +1,11 @@
-"""What comes out of an archive, which may be anybody's: known names, plain files, bounded sizes, weights as sealed."""
+"""Unpacks untrusted archives: known names, plain files, bounded sizes, weights as hashed."""
 
 import re
 import shutil
 import tarfile
 from pathlib import Path
 
-from lib import checkpoint
-from lib.errors import printable
+from lib import checkpoint, untrusted
 from lib.report import outputs
 
 # In a run's folder, at the top or one below it.
@@ -23,10 +22,10 @@ _CHUNK = 2**20
 
 
 def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
-    """Writes configurations, summaries, weights and kept data of the runs in an archive into a folder, and no more.
+    """Writes configurations, summaries, weights and stored data of an archive's runs into a folder, and no more.
 
-    `with_code` also takes the files of tasks, for who trusts whoever made the archive. Links, devices and other names
-    stay packed. Raises BadInput.
+    `with_code` also takes the files of tasks, of a trusted archive. Links, devices and other names stay packed. Raises
+    BadInput.
     """
     with outputs.opened(archive, ratio=_MOST_RATIO) as packed:
         _take(packed, folder, with_code)
@@ -37,13 +36,8 @@ def _take(packed: tarfile.TarFile, folder: Path, with_code: bool) -> None:
         if number > _MOST_MEMBERS:
             raise outputs.TooMuch(f"it has more than {_MOST_MEMBERS:,} members")
         name = member.name.removeprefix("./")
-        if (
-            not member.isreg()
-            or member.issparse()
-            or not (_WANTED.fullmatch(name) or (with_code and _CODE.fullmatch(name)))
-            or ".." in name.split("/")
-            or printable(name) != name
-        ):
+        is_wanted = _WANTED.fullmatch(name) or (with_code and _CODE.fullmatch(name))
+        if not is_wanted or not member.isreg() or member.issparse() or not all(map(untrusted.is_name, name.split("/"))):
             continue
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)

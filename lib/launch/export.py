@@ -1,4 +1,4 @@
-"""Writes the trained model in a form of the task, such as a folder of transformers or peft, for the archive."""
+"""The trained model in a form of the task's own, such as a folder of transformers or peft, for the archive."""
 
 import contextlib
 from collections.abc import Callable, Iterator

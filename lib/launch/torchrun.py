@@ -1,9 +1,8 @@
 """Trains on several GPUs out of one process: runs torchrun, watches it, and restarts it when a rank dies.
 
-`python -m torch.distributed.run` starts `python -m lib train` once for each GPU, on the real files of lib: nothing is
-forked from a notebook's kernel, which breaks as soon as that has touched CUDA. The ranks talk to this process in two
-ways: the first one's standard output holds its notes and its progress, and a rank that fails leaves a file with its
-error. Every process asks the system to be killed when the one above it goes, so kill -9 leaves no orphan.
+`python -m torch.distributed.run` starts `python -m lib train` once for each GPU: a fork of a notebook's kernel breaks
+once that has touched CUDA. Notes and progress come on the first rank's standard output; a rank that fails leaves a
+file with its error. Every process asks the system to be killed with the one above it, so kill -9 leaves no orphan.
 """
 
 import contextlib
@@ -73,7 +72,7 @@ def _not_dealt(slots: int, count: int) -> str:
 
 
 def is_watched() -> bool:
-    """Says whether this is a rank that `train` started, whose output the launching process shows."""
+    """Returns whether `train` started this rank, so that the launching process shows its output."""
     return environment.RANK_FOLDER in os.environ
 
 
@@ -111,10 +110,7 @@ def as_rank() -> Iterator[None]:
 
 
 class _ToLauncher:
-    """Standard output of the first rank. Where nobody reads it the launcher is gone, and so is this rank at once.
-
-    The system ends it too, but a moment later, in which the broken pipe would be written down as the run's failure.
-    """
+    """Standard output of the first rank, which ends at once if the launcher is gone: no broken pipe is its failure."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -284,7 +280,7 @@ class _Launch:
         self.progress.note(line)
 
     def _is_settled(self, place: Path) -> bool:
-        """Says whether it is known which rank ended all: one with an error of its own, or one gone without an error."""
+        """Returns whether the cause is known: a rank with its own error, or one gone without an error."""
         if any(not words["lost"] for words in failures.read_words(place)):
             return True
         self._look_for_ranks()
@@ -307,7 +303,7 @@ class _Launch:
                     self._ranks[int(child.environ()["RANK"])] = child
 
     def _wait_for_codes(self, place: Path) -> None:
-        """Gives torchrun a moment to say how ranks ended, or to be seen gone itself, which is then what ended them."""
+        """Gives torchrun a moment to note how ranks ended, or to end itself, which is then the cause."""
         assert self._agent
         until = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < until and self._agent.poll() is None:
@@ -319,10 +315,7 @@ class _Launch:
             self._gone = first
 
     def _end(self) -> None:
-        """Kills what is left: torchrun, and the ranks also where torchrun can no longer be their parent.
-
-        Loader workers and their server go with their rank, and multiprocessing's trackers when they have cleaned up.
-        """
+        """Kills torchrun, and ranks that lost it; loader workers and trackers end with their rank."""
         assert self._agent
         left = [*self._ranks.values()]
         with contextlib.suppress(psutil.Error):

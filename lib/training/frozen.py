@@ -13,8 +13,10 @@ from lib.errors import BadInput
 from lib.machine import published
 from lib.ranks import sharding
 from lib.task import Task
+from lib.text import amount
 from lib.training.precision import Precision
 
+_LARGE = 2**28  # bytes of frozen weights
 _HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -100,9 +102,15 @@ def keep_once(model: nn.Module, names: frozenset[str], saver: Saver) -> bool:
     tensors = sharding.on_first({n: value for n, value in frozen.parameters(model).items() if n in names})
     is_kept = True
     if ranks.is_first():
-        text = checkpoint.to_json({"step": 0})
+        parcel = checkpoint.pack(0, {"model": tensors}, checkpoint.to_json({"step": 0}))
+        if parcel.size > _LARGE:
+            print(
+                f"{amount(parcel.size)} of frozen weights go into the run's folder and its archive. Load them by "
+                "self.pretrained(...) in model(): weights of a published file stay out of both.",
+                flush=True,
+            )
         try:
-            saver.write_now(frozen.FOLDER, checkpoint.pack(0, {"model": tensors}, text))
+            saver.write_now(frozen.FOLDER, parcel)
         except checkpoint.CheckpointNotSaved as error:
             print(f"Warning: {error} The frozen weights are in every checkpoint instead.", flush=True)
             is_kept = False

@@ -66,6 +66,11 @@ def test_a_checkpoint_under_the_name_of_another_step_is_damaged(tmp_path):
         checkpoint.load(tmp_path / "step-00000009")
 
 
+def test_there_is_no_pickle_in_a_checkpoint(tmp_path):
+    for file in put(tmp_path, 1).iterdir():
+        assert file.suffix in {".json", ".safetensors"}
+
+
 def test_a_replaced_checkpoint_counts_until_the_new_one_is_in_place(tmp_path):
     put(tmp_path, 1, 1.0)
     put(tmp_path, 2, 2.0).rename(tmp_path / "step-00000002.old")  # a kill between the two renames

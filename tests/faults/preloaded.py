@@ -13,6 +13,7 @@ import errno
 import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -53,16 +54,9 @@ assert MODES.keys() == KINDS.keys()
 # --- the runs ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Workload:
-    """A configuration, and what makes of it a run of seconds."""
-
-    config: str
-    overrides: dict[str, object]
-
-
-RUNS = {
-    TOY_RUN: Workload(
+# A configuration, and what makes of it a run of seconds
+RUNS: dict[str, tuple[str, dict[str, object]]] = {
+    TOY_RUN: (
         "../toy.yaml",
         {
             "training.micro_batch": 4, "training.micro_batch_slots": 2, "training.log_every_steps": 1,
@@ -71,7 +65,7 @@ RUNS = {
             "checkpoint.keep_last": 2, "checkpoint.keep_best": 1, "workload.dropout": 0.2, "workload.batch_norm": True,
         },
     ),
-    "graphmer_small": Workload(
+    "graphmer_small": (
         f"{ROOT}/configs/graphmer_small.yaml",
         {
             "data.dir": ROOT / "lib", "training.max_steps": 12, "training.effective_batch": 8,
@@ -81,7 +75,7 @@ RUNS = {
             "workload.model.hidden": 32, "workload.model.feed_forward": 64, "workload.chain.vocabulary": 1024,
         },
     ),
-    "glacier_pretrain_small": Workload(
+    "glacier_pretrain_small": (
         f"{ROOT}/configs/glacier_pretrain_small.yaml",
         {
             "training.epochs": 0, "training.max_steps": 12, "training.evaluate_every_epochs": 0,
@@ -213,10 +207,10 @@ def _append(path: Path) -> int:
 
 
 def _command(run: str) -> int:
-    workload = RUNS[run]
-    pairs = {"output_dir": "runs", **workload.overrides}
+    config, overrides = RUNS[run]
+    pairs = {"output_dir": "runs", **overrides}
     try:
-        return command_line.main(["train", workload.config, *(f"--set={key}={value}" for key, value in pairs.items())])
+        return command_line.main(["train", config, *(f"--set={key}={value}" for key, value in pairs.items())])
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except BaseException:
@@ -256,19 +250,19 @@ class Trial:
 
 def survey(folder: Path, run: str, twice: bool = True) -> Survey:
     """Runs a workload undisturbed, twice to see that it repeats itself; imports here what it has imported."""
-    found = []
+    surveys = []
     for _ in range(2 if twice else 1):
         shutil.rmtree(folder, ignore_errors=True)
         begin = time.monotonic()
-        started = start(folder, run)
-        assert started.code == 0 and not started.wrong, f"{run} ends with {started.code}:\n{started.log[-3000:]}"
+        first = start(folder, run)
+        assert first.code == 0 and not first.wrong, f"{run} ends with {first.code}:\n{first.log[-3000:]}"
         seconds = round(time.monotonic() - begin, 1)
         modules = (folder / "modules.txt").read_text().split()
         import_all(modules)
-        found.append(Survey(run, [line.split("\t") for line in started.met], _end(folder), modules, seconds))
-    changed = ends.difference(found[0].end, found[-1].end)
+        surveys.append(Survey(run, [line.split("\t") for line in first.met], _end(folder), modules, seconds))
+    changed = ends.difference(surveys[0].end, surveys[-1].end)
     assert not changed, f"{run} does not repeat itself: {', '.join(changed)}"
-    return found[-1]
+    return surveys[-1]
 
 
 def import_all(modules: list[str]) -> None:
@@ -304,13 +298,10 @@ def _unlike(folder: Path, starts: list[Start], expected: ends.End) -> str:
     return f"another end: {', '.join(changed)}" if changed else ""
 
 
-_LEFT = "Could not delete "
-
-
 def _left_over(log: str) -> list[str]:
-    """Returns how the names begin that are left because a folder, as the run has said, could not be deleted."""
-    said = [line.split(" (")[0].removeprefix(_LEFT) for line in log.splitlines() if line.startswith(_LEFT)]
-    names = [path.removeprefix("runs/") + end for path in said for end in ("/", ".del/")]
+    """Returns the beginnings of the names in folders that, by the log, could not be deleted."""
+    paths = re.findall(r"^Could not delete (?:runs/)?(.*?) \(", log, re.MULTILINE)
+    names = [path + end for path in paths for end in ("/", ".del/")]
     return [*names, *(f"{ends.ARCHIVE}/{name}" for name in names)]
 
 

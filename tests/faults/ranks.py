@@ -42,13 +42,15 @@ GOAL_SECONDS, HANG_GOAL_SECONDS = 15, 180
 class Run:
     """One run of the toy task in a folder of its own, from `trainbook train` on."""
 
-    def __init__(self, folder: Path, steps: int, **overrides: object):
+    def __init__(self, folder: Path, steps: int, begin: bool = True, **overrides: object):
         self.folder, self.steps = folder, steps
-        self.overrides = {**SLOW, "device.processes": 2, "training.max_steps": steps, **overrides}
+        below = {"device.processes": 2} if begin else {}  # otherwise torchrun starts them
+        self.overrides = {**SLOW, "training.max_steps": steps, **below, **overrides}
         self.saved = folder / "runs" / "slow" / "checkpoints"
         folder.mkdir(parents=True)
         (folder / "toy.yaml").write_text(TOY)
-        self.process = self.start()
+        if begin:
+            self.process = self.start()
 
     def start(self, *launcher: str) -> subprocess.Popen:
         pairs = [f"--set={key}={value}" for key, value in self.overrides.items()]
@@ -310,12 +312,7 @@ class Agents:
 def two_machines(base: Path, fast: bool) -> dict:
     """Kills the second agent with its rank, brings it back, and again; the first one never ends in between."""
     count = 1 if fast else 3
-    run = Run.__new__(Run)
-    run.folder, run.steps = base / "two_machines", 40 + 40 * count
-    run.overrides = {**SLOW, "training.max_steps": run.steps}
-    run.saved = run.folder / "runs" / "slow" / "checkpoints"
-    run.folder.mkdir(parents=True)
-    (run.folder / "toy.yaml").write_text(TOY)
+    run = Run(base / "two_machines", 40 + 40 * count, begin=False)
     agents = Agents(run)
     first, second = agents.agents
     try:
@@ -347,7 +344,7 @@ def two_machines(base: Path, fast: bool) -> dict:
 
 def _spread(seconds: list[float]) -> dict:
     each = [round(value, 1) for value in seconds]
-    return {"median": statistics.median(each), "longest": max(each), "each": each}
+    return {"median": round(statistics.median(each), 1), "longest": max(each), "each": each}
 
 
 PARTS = (deaths, two_machines, orphans, interrupt, notebook, shards, update, killed_worker, stopped_start, hang)

@@ -188,6 +188,12 @@ def test_a_base_that_is_drawn_is_kept_once_and_needs_no_other_draw(lora, tmp_pat
     assert same(newest(tmp_path), newest(tmp_path, "whole"))
 
 
+def test_large_frozen_weights_that_no_published_file_has_are_named(lora, monkeypatch, capsys):
+    monkeypatch.setattr("lib.training.frozen._LARGE", 100)
+    launch.train(lora({"training.max_steps": 2}))
+    assert "of frozen weights go into the run's folder and its archive" in capsys.readouterr().out
+
+
 def test_a_teacher_on_the_task_is_the_same_after_a_resume_though_the_base_was_looked_at_twice(lora, tmp_path, cut):
     cut(None)
     whole = launch.train(lora({"run.name": "whole"}, "Distilled"))
