@@ -15,7 +15,7 @@ from lib.config import split_overrides
 from lib.errors import BadInput, printable
 from lib.machine.facts import FACTS
 from lib.report import findings
-from trainbook.kaggle import browser, built, carried, chain, client, dataset, kernel, new
+from trainbook.kaggle import built, carried, chain, client, dataset, kernel, new
 from trainbook.kaggle.kernel import Notebook
 
 Options = dict[str, dict[str, Any]]  # keywords of `add_argument` by name
@@ -104,7 +104,7 @@ _DATASET: Options = {
     "--run": {"dest": "run_folder", "default": "", "metavar": "DIR", "help": "pack the output of this run instead"},
     "--slug": {"required": True, "help": "the data set's name on Kaggle, 6 to 50 characters"},
     **_OWNER,
-    "--license": {"default": "unknown", "help": f"one of {', '.join(dataset.LICENSES)}"},
+    "--license": {"default": "unknown", "help": "by Kaggle's name, such as CC0-1.0, CC-BY-4.0, apache-2.0, MIT"},
     "--title": {"default": "", "help": "6 to 50 characters; empty: the slug with spaces"},
     "--subtitle": {"default": "", "help": "20 to 80 characters"},
     "--least": {"type": int, "default": 100, "help": "fewest training samples, as the task counts them"},
@@ -169,9 +169,9 @@ def _what_is_sent(
     if training:
         keys = ", ".join(f"{key} = {value!r}" for key, value in training.overrides.items())
         lines.append(f"Configuration: {training.file}" + (f", with {keys}" if keys else ""))
-    if training and len(training.entries) > 1:
-        lines.append(f"Queue: {', '.join(entry.name for entry in training.entries)}")
-    return "\n".join([*lines, browser.push_by_hand(notebook, file, own_output)])
+        lines += [f"Queue: {', '.join(entry.name for entry in training.entries)}"] * (len(training.entries) > 1)
+    lines.append(f"Without an API token: kaggle.com > Create > New Notebook > File > Import Notebook: {file}")
+    return "\n".join(lines)
 
 
 _STATUS: Options = {

@@ -59,7 +59,7 @@ def find(name: str) -> Path:
     if name.endswith(".ipynb") and Path(name).is_file():
         return Path(name)
     built = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    matches = [path for path in built if name in (path.stem, _without_number(path))]
+    matches = [path for path in built if name in (path.stem, re.sub(r"^\d+_", "", path.stem))]
     if len(matches) != 1:
         names = ", ".join(path.stem for path in built)
         others = "a path that ends in .ipynb, or the configuration of a run, such as my.yaml"
@@ -70,21 +70,6 @@ def find(name: str) -> Path:
 def is_configuration(name: str) -> bool:
     """Returns whether a name is that of a configuration, whose notebook is built on the way."""
     return name.endswith((".yaml", ".yml"))
-
-
-def notebook_for(task: str, run: str, config: str = "") -> str:
-    """Returns what a push calls the notebook that trains a run of a task: a built one, or else the configuration.
-
-    NOTEBOOK where neither is known.
-    """
-    names = map(_without_number, sorted((ROOT / "notebooks").glob("*.ipynb")))
-    candidates = [name for name in names if name.split("_")[0] == task]
-    others = [config] if config else [*candidates, "NOTEBOOK"]
-    return next((name for name in candidates if run.startswith(name)), others[0])
-
-
-def _without_number(path: Path) -> str:
-    return re.sub(r"^\d+_", "", path.stem)
 
 
 def slug_of(path: Path) -> str:
