@@ -102,13 +102,11 @@ def pack_run(run: Path, labels: Labels) -> Package:
     summary = Summary.read(run)
     if summary is None or not (run / "config.yaml").is_file():
         raise BadInput(f"{run} has no config.yaml with a summary.json. Give the folder of a run: runs/graphmer.")
-    from lib.task import load_config  # not at the top: torch takes seconds to import
-    from lib.task.files import label
+    from lib.task.files import label  # not at the top: torch takes seconds to import
 
-    task = summary.task or load_config(run / "config.yaml").task  # a failed run of an earlier version names none
     files, left_out = _files(run)
     about = [
-        f"The run `{run.name}` of the workload `{label(task)}`: {summary.reason} at step {summary.step:,}.",
+        f"The run `{run.name}` of the workload `{label(summary.task)}`: {summary.reason} at step {summary.step:,}.",
         "",
         f"A notebook of that workload that mounts this data set resumes `{run.name}` from it.",
     ]

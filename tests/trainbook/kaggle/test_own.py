@@ -102,7 +102,7 @@ def test_several_folders_of_this_machine_are_named_and_none_is_packed(stub, conf
     stub.datasets["ada/sines"] = stub.datasets["ada/waves"] = [{}]
     assert main(["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--dataset", "ada/waves"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "data.dir is tides, which is on this machine" in said and '"DATA_DIR=[OWNER/SLUG, OWNER/SLUG]"' in said
+    assert "data.dir is tides, which is on this machine" in said and "for each, as a list" in said
     assert main(["kaggle", "dataset", "my.yaml", "--slug", "my-waves"]) == 2
     assert "data.dir lists waves, tides, ada/sines. Pack each" in capsys.readouterr().err
     assert stub.sessions == []

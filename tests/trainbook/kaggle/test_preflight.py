@@ -100,26 +100,19 @@ def test_as_json_it_is_nothing_but_json_and_what_is_bad_decides_the_exit_code(st
     assert "Ready to push" not in capsys.readouterr().out
 
 
-def test_every_finding_that_is_not_ok_says_what_to_do(staleness_counts, stub, graph, edited):
-    checks = check(edited(add_code("import bitsandbytes, some_package")), graph, speed=0.1)
-    assert all(finding.value for finding in checks) and len(bad(checks)) >= 2
-    assert all(finding.advice.strip() for finding in checks if finding.verdict != "ok")
+WASTEFUL = [
+    ({"training.precision": "bf16"}, "bf16, which a T4 only emulates"),
+    ({"training.micro_batch_slots": 1}, "1 slots cannot be divided among 2 T4s"),
+    ({"checkpoint.keep_last": 0}, "nothing to resume from"),
+    ({"checkpoint.keep_last": 10**6}, "GB of 20.0 GB"),
+    ({"session.minutes": 720}, "session.minutes 720 is longer than the 690"),
+    ({"training.maximum": 3}, "is refused"),
+]
 
 
-@pytest.mark.parametrize(
-    "overrides, sentence",
-    [
-        ({"training.precision": "bf16"}, "bf16, which a T4 only emulates"),
-        ({"training.micro_batch_slots": 1}, "1 slots cannot be divided among 2 T4s"),
-        ({"training.micro_batch_slots": 0, "training.effective_batch": 9}, "1 slots cannot be divided among 2 T4s"),
-        ({"checkpoint.keep_last": 0}, "nothing to resume from"),
-        ({"checkpoint.keep_last": 10**6}, "GB of 20.0 GB"),
-        ({"session.minutes": 720}, "session.minutes 720 is longer than the 690"),
-        ({"training.maximum": 3}, "is refused"),
-    ],
-)
-def test_a_configuration_that_would_waste_quota_is_wrong(stub, built, graph, overrides, sentence):
-    assert any(sentence in value for value in bad(check(built, graph, **overrides)))
+def test_a_configuration_that_would_waste_quota_is_bad(stub, built, graph):
+    for overrides, sentence in WASTEFUL:
+        assert any(sentence in value for value in bad(check(built, graph, **overrides))), sentence
 
 
 def test_data_that_the_task_refuses_is_wrong(stub, built, graph, tmp_path):
@@ -137,18 +130,20 @@ def add_code(text):
     )
 
 
-@pytest.mark.parametrize(
-    "change, sentence",
-    [
-        (add_code("import bitsandbytes"), "Kaggle's image lacks bitsandbytes"),
-        (add_code(f"key = '{KEY}'"), "credential of your environment"),
-        (add_code("#" * 1_000_000), "Kaggle has refused 1,000,000"),
-        (lambda notebook: cell(notebook, "carrier").update(source=""), "does not carry lib"),
-        (lambda notebook: notebook["metadata"]["kaggle"].update(isGpuEnabled=False), "does not ask for a GPU"),
-    ],
-)
-def test_a_notebook_that_would_fail_on_kaggle_is_wrong(stub, graph, edited, change, sentence):
-    assert any(sentence in value for value in bad(check(edited(change), graph)))
+FAILING = [
+    (add_code("import bitsandbytes"), "Kaggle's image lacks bitsandbytes"),
+    (add_code(f"key = '{KEY}'"), "credential of your environment"),
+    (add_code("#" * 1_000_000), "Kaggle has refused 1,000,000"),
+    (lambda notebook: cell(notebook, "carrier").update(source=""), "does not carry lib"),
+    (lambda notebook: notebook["metadata"]["kaggle"].update(isGpuEnabled=False), "does not ask for a GPU"),
+]
+
+
+def test_a_notebook_that_would_fail_on_kaggle_is_bad(stub, graph, edited):
+    for change, sentence in FAILING:
+        findings = check(edited(change), graph)
+        assert any(sentence in value for value in bad(findings)), sentence
+        assert all(finding.advice.strip() for finding in findings if finding.verdict != "ok"), sentence
 
 
 def test_a_notebook_that_lib_was_edited_after_is_wrong(staleness_counts, stub, graph, edited):
@@ -161,17 +156,17 @@ def test_an_import_that_the_table_does_not_know_is_to_be_looked_at(stub, graph, 
     assert any("some_package" in finding.value and finding.verdict == "warning" for finding in checks)
 
 
-@pytest.mark.parametrize(
-    "speed, verdict, words",
-    [
-        (1.0, "ok", "10,000 steps at 1 steps/s, as you measured, take 2.8 h: 1 session(s)"),
-        (0.1, "warning", "take 27.8 h: 3 session(s), 1 week(s) of quota"),
-        (0.0, "ok", "10,000 steps at 2 steps/s, as the planner expects, take 1.4 h: 1 session(s), 1 week(s) of quota"),
-    ],
-)
-def test_the_time_is_counted_in_sessions_and_weeks(stub, built, graph, speed, verdict, words):
-    finding = next(one for one in check(built, graph, speed=speed) if one.name == "time")
-    assert finding.verdict == verdict and words in finding.value
+TIMES = [
+    (1.0, "ok", "10,000 steps at 1 steps/s, as you measured, take 2.8 h: 1 session(s)"),
+    (0.1, "warning", "take 27.8 h: 3 session(s), 1 week(s) of quota"),
+    (0.0, "ok", "10,000 steps at 2 steps/s, as the planner expects, take 1.4 h: 1 session(s), 1 week(s) of quota"),
+]
+
+
+def test_the_time_is_counted_in_sessions_and_weeks(stub, built, graph):
+    for speed, verdict, words in TIMES:
+        finding = next(each for each in check(built, graph, speed=speed) if each.name == "time")
+        assert finding.verdict == verdict and words in finding.value
 
 
 def test_the_planner_says_whether_it_fits_and_how_fast_it_may_be(stub, built, graph, monkeypatch):
