@@ -1,16 +1,13 @@
 """What a built notebook carries: its files, its parameters, and the configuration that a session of it would read."""
 
 import ast
-import base64
 import contextlib
 import functools
 import importlib
 import io
-import json
 import re
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lib.errors import BadInput, printable
 from trainbook import HOME
+from trainbook.notebooks import carrier
 
 if TYPE_CHECKING:
     from lib.config import Data
@@ -62,19 +60,19 @@ def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
 
     Raises BadInput for a damaged cell.
     """
-    try:
-        for cell in tagged(notebook, "carrier"):
-            if packed := re.search(r'^HOME = library\("""\n([^"]+)"""\)$', "".join(cell["source"]), re.MULTILINE):
-                return dict(_unpacked("".join(packed[1].split())))
-    except (ValueError, zlib.error) as error:
-        raise BadInput(f"The carrier cell is damaged ({error}). Build the notebook again: make notebooks") from None
+    for cell in tagged(notebook, "carrier"):
+        if 'HOME = library("""' in (code := "".join(cell["source"])):
+            return dict(_unpacked(code))
     return {}
 
 
 @functools.lru_cache(maxsize=2)
-def _unpacked(packed: str) -> dict[str, str]:
-    """Returns what is packed; kept, because a command asks several times, at a tenth of a second each."""
-    return json.loads(zlib.decompress(base64.b85decode(packed)))
+def _unpacked(code: str) -> dict[str, str]:
+    """Unpacks a cell once: a command asks several times, at a tenth of a second each."""
+    try:
+        return carrier.unpack(code)
+    except BadInput as error:
+        raise BadInput(f"The carrier cell is damaged ({error}). Build the notebook again: make notebooks") from None
 
 
 def text_of(notebook: Mapping[str, Any], *kinds: str) -> str:

@@ -93,7 +93,7 @@ class Chain:
     def load(self) -> None:
         """Reads the sessions so far. Raises BadInput for a file that is damaged."""
         try:
-            text = self.path.read_text("utf-8").replace(" (gone on)", _RETRIED)  # as earlier versions wrote it
+            text = self.path.read_text("utf-8")
             self.sessions = [untrusted.parse(record, Session) for record in untrusted.objects(text)["sessions"]]
         except FileNotFoundError:
             self.sessions = []
@@ -136,9 +136,6 @@ def run(chain: Chain, fresh: bool = False) -> int:
                 return 130
 
 
-# --- the steps of the loop --------------------------------------------------------------------------------------------
-
-
 def _look_back(chain: Chain) -> None:
     """Takes the last session of a notebook that was pushed before the chain as the first one of the chain."""
     status = _answer(chain, lambda: client.find(chain.kernel))
@@ -169,10 +166,7 @@ def _verdict(chain: Chain) -> tuple[int, str] | None:
     if last.trained and len(sessions) > 1 and last.step <= last.first_step:
         return 1, f"The last session stayed at step {last.step:,}: it is too short for a step and a save. See its log."
     if len(sessions) >= chain.max_sessions:
-        message = (
-            f"{len(sessions)} sessions were run, the limit. A larger --max-sessions resumes at step {chain.step:,}."
-        )
-        return 75, message
+        return 75, f"{len(sessions)} sessions were run. A larger --max-sessions resumes at step {chain.step:,}."
     return _too_little_quota(chain)
 
 

@@ -181,9 +181,6 @@ def username() -> str:
     return match[1]
 
 
-# --- notebooks --------------------------------------------------------------------------------------------------------
-
-
 def push(folder: Path, hold: int | None = None) -> Pushed:
     """Pushes the notebook in a folder with its kernel-metadata.json; a session starts. Raises Refused."""
     text = call("kernels", "push", "-p", str(folder), hold=hold)
@@ -289,9 +286,6 @@ def quota() -> Quota | None:
     """Returns the GPU hours of this week; None where Kaggle gives none. Raises Refused."""
     rows = re.findall(r"^GPU,([\d.]+)h,([\d.]+)h,([\d.]+)h,(\S*)$", call("quota", "--csv"), re.MULTILINE)
     return Quota(*map(float, rows[0][:3]), rows[0][3]) if rows else None
-
-
-# --- data sets --------------------------------------------------------------------------------------------------------
 
 
 def dataset_status(dataset: str) -> str:

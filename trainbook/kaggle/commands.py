@@ -15,7 +15,7 @@ from lib.config import split_overrides
 from lib.errors import BadInput, printable
 from lib.machine.facts import FACTS
 from lib.report import findings
-from trainbook.kaggle import browser, built, carried, chain, client, dataset, kernel, new
+from trainbook.kaggle import built, carried, chain, client, dataset, kernel, new
 from trainbook.kaggle.kernel import Notebook
 
 Options = dict[str, dict[str, Any]]  # keywords of `add_argument` by name
@@ -79,24 +79,12 @@ def _notebook(options: argparse.Namespace) -> Notebook:
             raise BadInput(f"{name!r} is not owner/slug, as in the address that the browser shows.")
     for name in options.model:
         if not re.fullmatch(r"[\w.-]+(/[\w.-]+){3}/[0-9]+", name):
-            raise BadInput(
-                f"{name!r} is not {_MODEL}, as in the address that the browser shows, with the number of the version "
-                "at its end: ada/bert/pytorch/tiny/2."
-            )
+            raise BadInput(f"{name!r} is not {_MODEL}, with the version at its end: ada/bert/pytorch/tiny/2.")
     return Notebook(
-        path,
-        f"{_owner(options)}/{options.slug or kernel.slug_of(path)}",
-        options.dataset,
-        options.kernel,
-        options.gpu,
-        options.internet,
-        options.public,
-        root,
-        options.model,
+        *(path, f"{_owner(options)}/{options.slug or kernel.slug_of(path)}", options.dataset, options.kernel),
+        *(options.gpu, options.internet, options.public, root, options.model),
     )
 
-
-# --- the commands -----------------------------------------------------------------------------------------------------
 
 _DATASET: Options = {
     "config": {"nargs": "?", "default": "", "help": "the configuration whose task reads and validates the data"},
@@ -104,7 +92,7 @@ _DATASET: Options = {
     "--run": {"dest": "run_folder", "default": "", "metavar": "DIR", "help": "pack the output of this run instead"},
     "--slug": {"required": True, "help": "the data set's name on Kaggle, 6 to 50 characters"},
     **_OWNER,
-    "--license": {"default": "unknown", "help": f"one of {', '.join(dataset.LICENSES)}"},
+    "--license": {"default": "unknown", "help": "by Kaggle's name, such as CC0-1.0, CC-BY-4.0, apache-2.0, MIT"},
     "--title": {"default": "", "help": "6 to 50 characters; empty: the slug with spaces"},
     "--subtitle": {"default": "", "help": "20 to 80 characters"},
     "--least": {"type": int, "default": 100, "help": "fewest training samples, as the task counts them"},
@@ -128,10 +116,8 @@ def _dataset(options: argparse.Namespace) -> int:
             settings["data.dir"] = options.data
         package = dataset.pack_data(load_config(options.config, settings), labels, options.least, options.config)
     print(dataset.describe(package))
-    if options.dry_run:
-        print("Nothing was uploaded (--dry-run).")
-    else:
-        print(f"Uploaded: {dataset.upload(package, options.notes)}")
+    done = "Nothing was uploaded (--dry-run)." if options.dry_run else ""
+    print(done or f"Uploaded: {dataset.upload(package, options.notes)}")
     print(dataset.steps(package, uploaded=not options.dry_run))
     return 0
 
@@ -169,9 +155,9 @@ def _what_is_sent(
     if training:
         keys = ", ".join(f"{key} = {value!r}" for key, value in training.overrides.items())
         lines.append(f"Configuration: {training.file}" + (f", with {keys}" if keys else ""))
-    if training and len(training.entries) > 1:
-        lines.append(f"Queue: {', '.join(entry.name for entry in training.entries)}")
-    return "\n".join([*lines, browser.push_by_hand(notebook, file, own_output)])
+        lines += [f"Queue: {', '.join(entry.name for entry in training.entries)}"] * (len(training.entries) > 1)
+    lines.append(f"Without an API token: kaggle.com > Create > New Notebook > File > Import Notebook: {file}")
+    return "\n".join(lines)
 
 
 _STATUS: Options = {
@@ -190,21 +176,17 @@ def _status(options: argparse.Namespace) -> int:
         if options.log:
             print(client.log(name))
         return 0
-    if not status.active:
-        print(client.log(name))
-        return _end(name, status)
-    print(_described(name, status), flush=True)
     try:
-        client.wait(name, ["QUEUED"])
-        client.follow(name)
-        return _end(name, client.wait(name, client.ACTIVE, client.SETTLING_POLLS))
+        if status.active:
+            print(_described(name, status), flush=True)
+            client.wait(name, ["QUEUED"])
+            client.follow(name)
+            status = client.wait(name, client.ACTIVE, client.SETTLING_POLLS)
+        else:
+            print(client.log(name))
     except KeyboardInterrupt:
         print("\nStopped here. The session on Kaggle continues by itself.")
         return 130
-
-
-def _end(name: str, status: client.Status) -> int:
-    """Prints how a followed session ended and the next command; returns the exit code."""
     print(_described(name, status))
     if status.active:
         print("Its log has ended, but not the session. The same command follows it again.")
@@ -262,15 +244,8 @@ def _chain(options: argparse.Namespace) -> int:
     notebook = _notebook(options)
     values = kernel.with_mounted_data(notebook, kernel.read_parameters(options.param, options.set))
     kernel.check(notebook, values, options.stale)
-    sessions = chain.Chain(
-        notebook,
-        values,
-        options.max_sessions,
-        options.min_hours,
-        options.poll_seconds,
-        options.own_output,
-        options.retry,
-    )
+    limits = options.max_sessions, options.min_hours, options.poll_seconds
+    sessions = chain.Chain(notebook, values, *limits, options.own_output, options.retry)
     try:
         return chain.run(sessions, options.fresh)
     except KeyboardInterrupt:
@@ -294,10 +269,8 @@ def _preflight(options: argparse.Namespace) -> int:
 
     with contextlib.redirect_stdout(sys.stderr):  # what reading the data prints must not get into the JSON
         path, root = _found(options.name)
-        sections = preflight.check(
-            *(path, split_overrides(options.set)),
-            *(options.data, options.steps_per_second, options.url, root),
-        )
+        settings, speed = split_overrides(options.set), options.steps_per_second
+        sections = preflight.check(path, settings, options.data, speed, options.url, root)
     print(findings.as_json(sections) if options.json else findings.table(sections))
     code = min(1, findings.exit_code(sections))
     if not code and not options.json:
@@ -330,7 +303,7 @@ _COMMANDS = (
 
 
 def _answered(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Runs a command; returns 1 where the network or Kaggle's server failed, which is nobody's bad input."""
+    """Runs a command; returns 1 where the network or Kaggle's server failed."""
     try:
         return run(options)
     except client.NoAnswer as silence:

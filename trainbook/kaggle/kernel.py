@@ -59,7 +59,7 @@ def find(name: str) -> Path:
     if name.endswith(".ipynb") and Path(name).is_file():
         return Path(name)
     built = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    matches = [path for path in built if name in (path.stem, _without_number(path))]
+    matches = [path for path in built if name in (path.stem, re.sub(r"^\d+_", "", path.stem))]
     if len(matches) != 1:
         names = ", ".join(path.stem for path in built)
         others = "a path that ends in .ipynb, or the configuration of a run, such as my.yaml"
@@ -70,21 +70,6 @@ def find(name: str) -> Path:
 def is_configuration(name: str) -> bool:
     """Returns whether a name is that of a configuration, whose notebook is built on the way."""
     return name.endswith((".yaml", ".yml"))
-
-
-def notebook_for(task: str, run: str, config: str = "") -> str:
-    """Returns what a push calls the notebook that trains a run of a task: a built one, or else the configuration.
-
-    NOTEBOOK where neither is known.
-    """
-    names = map(_without_number, sorted((ROOT / "notebooks").glob("*.ipynb")))
-    candidates = [name for name in names if name.split("_")[0] == task]
-    others = [config] if config else [*candidates, "NOTEBOOK"]
-    return next((name for name in candidates if run.startswith(name)), others[0])
-
-
-def _without_number(path: Path) -> str:
-    return re.sub(r"^\d+_", "", path.stem)
 
 
 def slug_of(path: Path) -> str:
@@ -108,9 +93,6 @@ def kernel_of(name: str, owner: str = "") -> str:
     return f"{owner or client.username()}/{slug}"
 
 
-# --- parameters -------------------------------------------------------------------------------------------------------
-
-
 def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, object]:
     """Reads `--param NAME=VALUE`, and `--set key=value`, which goes to OVERRIDES. Raises BadInput."""
     usage = "--param takes NAME=VALUE, for example MAX_STEPS=200"
@@ -130,21 +112,12 @@ def with_parameters(path: Path, values: Mapping[str, object]) -> tuple[str, str]
     carried.check_values(path.name, notebook, values)
     mark = _MARK + uuid.uuid4().hex
     lines = ["# Values given on the command line.", *(f"{name} = {value!r}" for name, value in values.items()), mark]
-    cell: dict[str, Any] = {
-        "cell_type": "code",
-        "execution_count": None,
-        "id": mark[-8:],
-        "metadata": {"tags": ["injected-parameters"]},
-        "outputs": [],
-        "source": "\n".join(lines),
-    }
+    cell = {"cell_type": "code", "execution_count": None, "id": mark[-8:], "outputs": [], "source": "\n".join(lines)}
+    cell["metadata"] = {"tags": ["injected-parameters"]}
     cells = notebook["cells"]
     after = carried.tagged(notebook, "parameters")
     cells.insert(cells.index(after[0]) + 1 if after else 0, cell)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", mark
-
-
-# --- push -------------------------------------------------------------------------------------------------------------
 
 
 def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
@@ -152,12 +125,12 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
 
     Raises BadInput for a slug that is too short.
     """
-    owner, _, slug = notebook.kernel.partition("/")
+    slug = notebook.kernel.partition("/")[2]
     if len(slug) < _SHORTEST_TITLE:
         raise BadInput(f"The slug {slug} has fewer than {_SHORTEST_TITLE} characters. Give a longer one with --slug.")
     gpu = uses_gpu(notebook)
     return {
-        "id": f"{owner}/{slug}",
+        "id": notebook.kernel,
         "title": slug.replace("-", " "),  # Kaggle demands that the title gives the id's slug
         "code_file": notebook.path.name,
         "language": "python",
@@ -165,7 +138,7 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
         "is_private": not notebook.public,
         "enable_gpu": gpu,
         "enable_tpu": False,
-        "enable_internet": uses_internet(notebook),
+        "enable_internet": _option(notebook, "isInternetEnabled") if notebook.internet is None else notebook.internet,
         "machine_shape": FACTS["kaggle_machine_shape"].value if gpu else "",
         "docker_image_pinning_type": "latest",  # else a version runs on the image of the notebook's first push
         "dataset_sources": list(notebook.datasets),
@@ -177,15 +150,11 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
 
 def uses_gpu(notebook: Notebook) -> bool:
     """Returns whether its sessions cost GPU hours."""
-    return bool(_on_kaggle(notebook).get("isGpuEnabled")) if notebook.gpu is None else notebook.gpu
+    return _option(notebook, "isGpuEnabled") if notebook.gpu is None else notebook.gpu
 
 
-def uses_internet(notebook: Notebook) -> bool:
-    return bool(_on_kaggle(notebook).get("isInternetEnabled")) if notebook.internet is None else notebook.internet
-
-
-def _on_kaggle(notebook: Notebook) -> dict[str, Any]:
-    return _read(notebook.path)["metadata"].get("kaggle", {})
+def _option(notebook: Notebook, name: str) -> bool:
+    return bool(_read(notebook.path)["metadata"].get("kaggle", {}).get(name))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -232,17 +201,13 @@ def _check_data(notebook: Notebook, training: carried.Training) -> None:
     """Raises BadInput where the data is a folder of this machine, which no session has."""
     data = training.entries[0].config.data
     mounted = [name.split("/")[1] for name in (*notebook.datasets, *notebook.kernels)]
-    missing = [folder for folder in carried.here(data) if Path(folder).name not in mounted]
-    if not missing:
-        return
-    pack = f"trainbook kaggle dataset {notebook.path.stem}.yaml --slug SLUG"
-    then = "--dataset OWNER/SLUG --param DATA_DIR=OWNER/SLUG"
-    if len(data.dirs) > 1:
-        pack, then = f"{pack} --data FOLDER, each", '--dataset for each and --param "DATA_DIR=[OWNER/SLUG, OWNER/SLUG]"'
-    raise BadInput(
-        f"data.dir is {', '.join(missing)}, which is on this machine, and a session does not have it. Upload it "
-        f"({pack}), then give {then}."
-    )
+    if missing := [folder for folder in carried.here(data) if Path(folder).name not in mounted]:
+        each = " for each, as a list" * (len(data.dirs) > 1)
+        raise BadInput(
+            f"data.dir is {', '.join(missing)}, which is on this machine, and a session does not have it. Upload it "
+            f"(trainbook kaggle dataset {notebook.path.stem}.yaml --slug SLUG), then give --dataset OWNER/SLUG --param "
+            f"DATA_DIR=OWNER/SLUG{each}."
+        )
 
 
 def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:
@@ -279,9 +244,6 @@ def pushed_as(kernel: str) -> str:
     return match[0] if match else ""
 
 
-# --- results ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Fetched:
     """Results that were downloaded: the folder, the summaries by run, files and bytes, plots."""
@@ -316,14 +278,9 @@ def fetch(kernel: str, folder: Path, everything: bool = False) -> Fetched:
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 path.replace(target)
-        old = folder.with_name(folder.name + ".old")
-        if old.exists():
-            shutil.rmtree(old)
         if folder.exists():
-            folder.rename(old)
+            folder.rename(Path(work) / "old")
         results.rename(folder)
-        if old.exists():
-            shutil.rmtree(old)
     size, number = disk.held(folder)
     return Fetched(folder, summaries, number, size, sorted(folder.glob("*/plots/metrics.png")))
 
@@ -352,9 +309,7 @@ def _check(results: Path, loose: Path) -> dict[str, Summary]:
     """
 
     def refuse(run: str, what: str) -> NoReturn:
-        raise BadInput(
-            f"The results of {run} do not fit together: {what}. Fetch again; what was fetched before is untouched."
-        )
+        raise BadInput(f"The results of {run} do not fit together: {what}. Fetch again; nothing was replaced.")
 
     summaries: dict[str, Summary] = {}
     for run in sorted({path.parent.name for base in (results, loose) for path in base.glob(f"*/{SUMMARY}")}):

@@ -3,7 +3,6 @@
 import ast
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,9 +23,6 @@ from lib.training.sizes import saved_bytes
 from trainbook.kaggle import carried, client, credentials, packages
 from trainbook.kaggle.carried import Training
 
-_LOCAL_PATH = re.compile(
-    r"(?<![\w.:/$~-])(/(home|Users|mnt|media|root|data|opt|srv|scratch)/[^\s'\"`)]*|[A-Za-z]:\\\\?\w[^\s'\"`)]*)"
-)
 _CORRECT = "Correct what the message names."
 
 
@@ -51,27 +47,26 @@ def check(
 ) -> dict[str, list[Finding]]:
     """Checks a built notebook, the configuration that it trains on Kaggle, addresses, the account, and at last data.
 
-    `folder` has the data, or is "embedded"; `measured` is in steps/s; `root` is as in `carried.training`. Quick checks
-    come first, and nothing is downloaded. A finding is `bad` where a push would spend quota for nothing, a `warning`
-    where that cannot be decided from here. Prints what it is doing.
+    `folder` has the data, or is "embedded"; `measured` is in steps/s; `root` is as in `carried.training`. Nothing is
+    downloaded. `bad` is what would spend quota for nothing, a `warning` what cannot be decided from here.
     """
-    _say("Checking the notebook, its configuration, its addresses and the account.")
+    print("Checking the notebook, its configuration, its addresses and the account.", flush=True)
     notebook = json.loads(path.read_text("utf-8"))
     files = carried.carried_files(notebook)
     on_kaggle = notebook["metadata"].get("kaggle", {})
-    texts = {"the notebook": carried.text_of(notebook, "code", "markdown")}
-    texts |= {name: text for name, text in files.items() if name.startswith("configs/")}
-    sections = {"Notebook": [*_contents(path, files, texts, root is not None), packages.check(notebook, files)]}
+    sections = {"Notebook": [*_contents(path, files, root is not None), packages.check(notebook, files)]}
     trains, _ = carried.workload(notebook)
-    training = None
+    training, title = None, f"{trains}.yaml"
     if trains:
         overrides = {**settings, **({"data.dir": folder} if folder else {})}
-        title = f"{trains}.yaml"
         sections[title], training = _configuration(notebook, title, overrides, on_kaggle, root)
     else:
         sections["Notebook"].append(Finding("training", "it trains nothing: it needs no data, no GPU and no quota"))
     configs = [entry.config for entry in training.entries] if training else []
-    addresses = sorted({*urls, *_written(notebook), *(one for config in configs for one in remote(config))})
+    # as values in the code; those in sentences and comments are examples or links
+    values = [node.value for node in carried.syntax(notebook) if isinstance(node, ast.Constant)]
+    written = [value for value in values if isinstance(value, str) and ADDRESS.fullmatch(value)]
+    addresses = sorted({*urls, *written, *(address for config in configs for address in remote(config))})
     sections["Addresses"] = _addresses(addresses, bool(on_kaggle.get("isInternetEnabled")))
     sections["Account"] = _account(bool(trains))
     if training:
@@ -79,50 +74,33 @@ def check(
     return sections
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-# --- the notebook -----------------------------------------------------------------------------------------------------
-
-
-def _contents(path: Path, files: Mapping[str, str], texts: Mapping[str, str], is_new: bool) -> list[Finding]:
-    """Checks freshness, unless it was built just now, size and carrier; looks for credentials and local paths."""
+def _contents(path: Path, files: Mapping[str, str], is_new: bool) -> list[Finding]:
+    """Checks freshness, unless it was built just now, size and carrier; looks for credentials."""
     stale = False if is_new else carried.is_stale(path)
-    findings = [Finding("freshness", f"{path.name} is what its source, lib and configs give")]
+    fresh = Finding("freshness", f"{path.name} is what its source, lib and configs give")
     if stale is None:
         value = f"{path.name} has no source here to compare it with"
-        findings = [Finding("freshness", value, "warning", "See that it is the notebook you mean.")]
+        fresh = Finding("freshness", value, "warning", "See that it is the notebook you mean.")
     elif stale:
         value = f"{path.name} is not what its source, lib and configs would give now"
-        findings = [Finding("freshness", value, "bad", "Run: make notebooks")]
-    size, limit = path.stat().st_size, int(FACTS["kaggle_notebook_bytes"].value)
-    if size < limit:
-        findings.append(Finding("size", f"{size:,} of {limit:,} bytes"))
-    else:
-        value = f"{size:,} bytes; Kaggle has refused {limit:,}"
-        findings.append(Finding("size", value, "bad", "Carry less: see the header of the notebook's source."))
-    if "lib/__init__.py" in files:
-        total = sum(len(text.encode()) for text in files.values())
-        findings.append(Finding("carrier", f"{len(files)} files of lib and configs, {total:,} bytes"))
-    else:
+        fresh = Finding("freshness", value, "bad", "Run: make notebooks")
+    bytes_, limit = path.stat().st_size, int(FACTS["kaggle_notebook_bytes"].value)
+    size = Finding("size", f"{bytes_:,} of {limit:,} bytes")
+    if bytes_ >= limit:
+        value = f"{bytes_:,} bytes; Kaggle has refused {limit:,}"
+        size = Finding("size", value, "bad", "Carry less: see the header of the notebook's source.")
+    carrier = Finding("carrier", f"{len(files)} files of lib and configs")
+    if "lib/__init__.py" not in files:
         advice = "Tag a cell of its source `carrier`, then run: make notebooks"
-        findings.append(Finding("carrier", "the notebook does not carry lib", "bad", advice))
+        carrier = Finding("carrier", "the notebook does not carry lib", "bad", advice)
+    secrets = Finding("credentials", "the notebook holds no secret that is set here")
     try:
         credentials.refuse_in_files([path])
         credentials.refuse_in_text("\n".join(files.values()), path)  # which is packed in the notebook
-        findings.append(Finding("credentials", "the notebook holds no secret that is set here"))
     except BadInput as refusal:
         advice = "Use Add-ons > Secrets on Kaggle instead, and renew the credential."
-        findings.append(Finding("credentials", str(refusal), "bad", advice))
-    local = [f"{match[0]} in {name}" for name, text in texts.items() for match in _LOCAL_PATH.finditer(text)]
-    if local:
-        advice = "Remove them: a notebook finds mounted data, or takes owner/slug in DATA_DIR."
-        return [*findings, Finding("paths", f"of one machine: {', '.join(local)}", "bad", advice)]
-    return [*findings, Finding("paths", "no path of one machine in the notebook and its configurations")]
-
-
-# --- the configuration ------------------------------------------------------------------------------------------------
+        secrets = Finding("credentials", str(refusal), "bad", advice)
+    return [fresh, size, carrier, secrets]
 
 
 def _configuration(
@@ -159,7 +137,6 @@ def _options(config: Config, on_kaggle: Mapping[str, Any]) -> list[Finding]:
     elif slots % cards:
         advice = f"Set training.micro_batch_slots to {cards}, or a multiple of it."
         gpu = Finding("GPU", f"{slots} slots cannot be divided among {cards} T4s: one would idle", "bad", advice)
-
     name = config.training.precision
     precision = Finding("precision", f"training.precision is {name}: fp16 on a T4")
     if name == "bf16":
@@ -169,7 +146,6 @@ def _options(config: Config, on_kaggle: Mapping[str, Any]) -> list[Finding]:
         t4 = CARDS["t4"]
         advice = f"Set it to auto, unless fp16 fails: {t4.fp16_tflops:.0f} TFLOP/s at best against {t4.fp32_tflops}."
         precision = Finding("precision", "training.precision is fp32", "warning", advice)
-
     last, best, limit = config.checkpoint.keep_last, config.checkpoint.keep_best, FACTS["kaggle_run_minutes"].value
     saves = Finding("checkpoints", f"the last {last} and the best {best} are kept, and the clock is on")
     if not last:
@@ -181,17 +157,14 @@ def _options(config: Config, on_kaggle: Mapping[str, Any]) -> list[Finding]:
     return [gpu, precision, saves]
 
 
-# --- the runs: data, memory, time and space ---------------------------------------------------------------------------
-
-
 def _runs(training: Training, folder: str, measured: float) -> list[Finding]:
     """Checks the data, and the memory, time and space that all runs take together."""
-    alike: dict[str, list[Entry]] = {}
+    by_kind: dict[str, list[Entry]] = {}
     for entry in training.entries:
-        alike.setdefault(entry.kind, []).append(entry)
+        by_kind.setdefault(entry.kind, []).append(entry)
     findings: list[Finding] = []
     parts: list[Part] = []
-    for kind, entries in alike.items():
+    for kind, entries in by_kind.items():
         try:
             data_finding, part = _part(kind, entries, folder)
         except BadInput as refusal:
@@ -202,17 +175,17 @@ def _runs(training: Training, folder: str, measured: float) -> list[Finding]:
 
 
 def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Part]:
-    """Returns what is known of the data of runs that are alike, and these runs. Raises BadInput.
+    """Returns a finding on the data of runs that are alike, and these runs. Raises BadInput.
 
     Data is only read where `folder` names some: the embedded data takes minutes to make.
     """
     config, _ = profiles.apply(entries[0].config, has_gpu=True)
     in_epochs, sizes, missing = bool(config.training.epochs), "", ""
     if folder and not remote(config) and (folder == "embedded" or config.data.dir != "embedded"):
-        _say(f"Reading the data of {kind}; the first time takes minutes where it is large.")
+        print(f"Reading the data of {kind}; the first time takes minutes where it is large.", flush=True)
         try:
             task, config, _ = resolved(config)
-            sizes = ", ".join(f"{len(part):,} {name}" for name, part in task.datasets().items())
+            sizes = ", ".join(f"{len(split):,} {name}" for name, split in task.datasets().items())
         except BadInput as refusal:
             if config.data.dir != "embedded":
                 raise
@@ -226,66 +199,51 @@ def _part(kind: str, entries: Sequence[Entry], folder: str) -> tuple[Finding, Pa
 
 def _data(kind: str, config: Config, folder: str, sizes: str, missing: str) -> Finding:
     """Describes where the data of a run comes from; without `sizes` it is not read, or something is `missing`."""
+    counted, data = f" ({sizes})" if sizes else "", config.data
     if addresses := remote(config):
-        value = f"{kind}: the session downloads it from {len(addresses)} address{'es' * (len(addresses) > 1)}"
-        return Finding("data", value, "warning", "Download it, and give its folder with --data to have it validated.")
-    counted = f" ({sizes})" if sizes else ""
-    if config.data.dir == "embedded" and missing:
-        value = f"{kind}: the embedded data cannot be made on this machine: {missing}"
-        return Finding("data", value, "warning", "See that the image of the session has what it needs.")
-    if config.data.dir == "embedded":
+        value, advice = f"the session downloads it from {len(addresses)} address(es)", "Download it, and give --data."
+    elif data.dir == "embedded" and missing:
+        value, advice = f"the embedded data cannot be made on this machine: {missing}", "See that the image has it."
+    elif data.dir == "embedded":
         return Finding("data", f"{kind}: the embedded data{counted}")
-    if folder and config.data.dir:
+    elif folder and data.dir:
         return Finding("data", f"{folder} is valid{counted}")
-    if on_this_machine := carried.here(config.data):
+    elif on_this_machine := carried.here(data):
         value = f"data.dir is {', '.join(on_this_machine)}, which is on this machine and in no session"
-        return Finding(
-            "data", value, "warning", "Upload it (kaggle dataset), and push with --param DATA_DIR=OWNER/SLUG."
-        )
-    if config.data.dir:
-        value = f"data.dir is {', '.join(config.data.dirs)}, which only a session sees"
-        return Finding("data", value, "warning", "Give the folder here with --data to have it validated.")
-    value = f"none is given: the embedded data is used{counted}"
-    return Finding("data", value, "warning", "Give your own with --data, unless this is what you want.")
+        advice = "Upload it (kaggle dataset), and push with --param DATA_DIR=OWNER/SLUG."
+    elif data.dir:
+        value = f"data.dir is {', '.join(data.dirs)}, which only a session sees"
+        advice = "Give the folder here with --data to have it validated."
+    else:
+        value = f"none is given: the embedded data is used{counted}"
+        advice = "Give your own with --data, unless this is what you want."
+    return Finding("data", f"{kind}: {value}", "warning", advice)
 
 
 def _speed(parts: Sequence[Part], measured: float) -> list[Finding]:
-    """Checks by the planner's tracing that a step fits a T4; counts all runs in sessions and weeks.
-
-    `measured` is in steps/s; where it is 0, the planner's estimate is taken.
-    """
-    findings, speeds = [], []
+    """Traces a step of each part for a T4, and counts all runs in sessions; `measured` steps/s replace the plan's."""
+    findings, hours = [], 0.0
+    session, weekly = float(FACTS["kaggle_run_minutes"].value) / 60, float(FACTS["kaggle_gpu_quota_hours"].value)
+    each = []
     for part in parts:
-        _say(f"Tracing a step of {part.name} for a T4.")
+        print(f"Tracing a step of {part.name} for a T4.", flush=True)
         memory, planned = _memory(part)
         findings.append(memory)
-        speeds.append(measured or planned)
+        speed = measured or planned
+        hours += part.count * part.steps / speed / 3600 if part.steps and speed else math.nan
+        runs = f"{part.count} runs of " if part.count > 1 else ""
+        each.append(f"{runs}{part.steps:,} steps at {speed:.3g} steps/s")
+    if math.isnan(hours):
+        advice = "Give a length in epochs its data (--data), and a measured speed as --steps-per-second."
+        value = "length or speed is not known without the data or a plan"
+        return [*findings, Finding("time", value, "warning", advice)]
     origin = "as you measured" if measured else "as the planner expects"
-    session, total = float(FACTS["kaggle_run_minutes"].value) / 60, sum(part.count * part.steps for part in parts)
-    if not all(part.steps for part in parts):
-        advice = "The length is in epochs: give the data with --data, or --data embedded, which takes minutes to make."
-        return [*findings, Finding("time", "the number of steps is not known without the data", "warning", advice)]
-    if not all(speeds):
-        value = f"{total:,} steps fit one session from {total / session / 3600:.2f} steps/s on; the speed is not known"
-        advice = "Read the smoke test's line, and give its speed here as --steps-per-second."
-        return [*findings, Finding("time", value, "warning", advice)]
-    hours = sum(part.count * part.steps / speed for part, speed in zip(parts, speeds, strict=True)) / 3600
-    sessions, weeks = (math.ceil(hours / each) for each in (session, float(FACTS["kaggle_gpu_quota_hours"].value)))
-    each = " and ".join(
-        f"{f'{part.count} runs of ' if part.count > 1 else ''}{part.steps:,} steps at {speed:.3g} steps/s"
-        for part, speed in zip(parts, speeds, strict=True)
-    )
-    may_stop = any(part.config.training.stop_after_evaluations for part in parts)
-    takes = ("take" if total > 1 else "takes") + " at most" * may_stop
-    value = f"{each}, {origin}, {takes} {hours:.1f} h: {_count(sessions, 'session')}, {_count(weeks, 'week')} of quota"
-    if sessions > 1:
-        advice = "`trainbook kaggle chain` runs one session after another."
-        return [*findings, Finding("time", value, "warning", advice)]
-    return [*findings, Finding("time", value)]
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"
+    at_most = " at most" * any(part.config.training.stop_after_evaluations for part in parts)
+    sessions, weeks = math.ceil(hours / session), math.ceil(hours / weekly)
+    needs = f"{sessions} session(s), {weeks} week(s) of quota"
+    value = f"{' and '.join(each)}, {origin}, take{at_most} {hours:.1f} h: {needs}"
+    advice = "`trainbook kaggle chain` runs one session after another." if sessions > 1 else ""
+    return [*findings, Finding("time", value, "warning" if sessions > 1 else "ok", advice)]
 
 
 def _memory(part: Part) -> tuple[Finding, float]:
@@ -293,8 +251,7 @@ def _memory(part: Part) -> tuple[Finding, float]:
     try:
         plan = planner.plan(part.config, "t4")
     except BadInput as refusal:
-        advice = "Change what the message names."
-        return Finding("memory", f"the step does not fit a T4: {refusal}", "bad", advice), 0.0
+        return Finding("memory", f"the step does not fit a T4: {refusal}", "bad", _CORRECT), 0.0
     except TrainingFailed as failure:
         value = f"a training step fails: {str(failure).splitlines()[-1]}"
         return Finding("memory", value, "bad", "See `trainbook plan` with the same keys."), 0.0
@@ -306,42 +263,25 @@ def _memory(part: Part) -> tuple[Finding, float]:
 def _space(parts: Sequence[Part]) -> Finding:
     """Compares what all runs keep at most with what Kaggle keeps of an output."""
     size = newest = 0
-    lines = []
     for part in parts:
         checkpoint, weights = saved_bytes(part.task, part.config)
         last, best = part.config.checkpoint.keep_last, part.config.checkpoint.keep_best
         size += part.count * (last * checkpoint + 2 * best * weights)  # the archive holds the best weights once more
-        newest = max(newest, checkpoint + min(1, best) * weights)
-        of = f" of each of {part.count} runs" if part.count > 1 else ""
-        lines.append(f"{last} of {amount(checkpoint)}{of}, the best weights ({amount(weights)} each)")
-    size += newest
+        newest = max(newest, checkpoint + min(1, best) * weights)  # one more while it is written
     limit = int(FACTS["kaggle_output_bytes"].value)
-    value = (
-        f"the last checkpoints ({'; '.join(lines)}), one more while it is written, and the archive take at most "
-        f"{amount(size)} of {amount(limit)}"
-    )
-    if size > limit:
+    value = f"checkpoints and archive of all runs take at most {amount(size + newest)} of {amount(limit)}"
+    if size + newest > limit:
         return Finding("space", value, "bad", "Lower checkpoint.keep_last or checkpoint.keep_best.")
     return Finding("space", value)
-
-
-# --- addresses and account --------------------------------------------------------------------------------------------
-
-
-def _written(notebook: Mapping[str, Any]) -> list[str]:
-    """Returns the addresses that stand as values in the code; those in sentences and comments are examples or links."""
-    values = [node.value for node in carried.syntax(notebook) if isinstance(node, ast.Constant)]
-    return [value for value in values if isinstance(value, str) and ADDRESS.fullmatch(value)]
 
 
 def _addresses(addresses: Sequence[str], internet: bool) -> list[Finding]:
     if not addresses:
         return [Finding("download", "nothing is downloaded from an address")]
-    findings = [replace(one, value=credentials.clean(one.value)) for one in check_addresses(addresses)]
+    findings = [replace(finding, value=credentials.clean(finding.value)) for finding in check_addresses(addresses)]
     if internet:
         return findings
-    read = "1 address is" if len(addresses) == 1 else f"{len(addresses)} addresses are"
-    value = f"{read} to be read, and the notebook's internet is off"
+    value = f"{len(addresses)} address(es) are to be read, and the notebook's internet is off"
     return [Finding("internet", value, "bad", "Push with --internet, or mount the data."), *findings]
 
 
@@ -349,7 +289,7 @@ def _account(needs_quota: bool) -> list[Finding]:
     try:
         name, quota = client.username(), client.insist(client.quota)
     except BadInput as refusal:
-        return [Finding("account", f"not asked: {refusal}", "warning", "The browser needs none of this.")]
+        return [Finding("account", f"not checked: {refusal}", "warning", "The browser needs none of this.")]
     account = Finding("account", f"the kaggle client is signed in as {name}")
     if quota is None:
         advice = "See kaggle.com/settings; GPUs need a verified phone number."

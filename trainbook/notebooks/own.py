@@ -3,6 +3,7 @@
 A task of one's own goes with the files beside it that it imports. No notebook carries this file.
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,10 @@ TEMPLATE = Path(__file__).resolve().with_name("template.py.in")
 _PACKAGE = Path(trainbook.__file__).resolve().parent
 _NAME = re.compile(r"\w[\w. -]*")  # of a file: the notebook's cells name it between quotes
 _SHORT = 80  # characters of a title
+_NOT_BESIDE = (
+    "{}: By __file__ the task looks for files beside it, which the notebook does not carry. Name such a file in a "
+    'setting, option("words.txt", "...", path=True): then it goes along.'
+)
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,8 @@ def read(path: Path) -> Own:
     """Reads a configuration, its small one where there is one, and the files of their tasks. Raises BadInput."""
     small = path.with_name(f"{path.stem}_small{path.suffix}")
     paths = [path, *([small] if small.is_file() else [])]
-    configs = [_checked(one) for one in paths]
-    places = [_place_of_task(one, config) for one, config in zip(paths, configs, strict=True)]
+    configs = [_checked(each) for each in paths]
+    places = [_place_of_task(each, config) for each, config in zip(paths, configs, strict=True)]
     home = _absolute(path).parent
     root = Path(os.path.commonpath([home, *(place.parent for place in places if place)]))
     files: dict[str, str] = {}
@@ -66,23 +71,18 @@ def read(path: Path) -> Own:
         if place and (file := file_of(config)):
             mine = own_files(file)
             packages.update(mine.packages)
-            for one in mine.files:
-                files[_below(root, place.parent / one.relative_to(mine.folder))] = carrier.read(one, path, one.parent)
-                said += [_of_own_place(one, line) for line in own_places(one)]
+            for each in mine.files:
+                name = _below(root, place.parent / each.relative_to(mine.folder))
+                files[name] = carrier.read(each, path, each.parent)
+                said += [_NOT_BESIDE.format(f"{printable(each)}:{line}") for line in own_places(each)]
             named, lacking = _named(path, config, home, root)
             files, said = files | named, said + lacking
-    for one in paths:
-        files |= _with_bases(one, _below(root, home / f"{one.stem}.yaml"))
+    for each in paths:
+        files |= _with_bases(each, _below(root, home / f"{each.stem}.yaml"))
     name = _below(root, home / path.stem).removeprefix("configs/")
-    task = find_task(configs[0].task)
-    own = Own(path, root, name, configs[0], task, dict(sorted(files.items())), tuple(sorted(packages)), len(paths) > 1)
-    return replace(own, said=tuple(dict.fromkeys(said)))
-
-
-def _of_own_place(file: Path, line: int) -> str:
-    return (
-        f"{printable(file)}:{line}: By __file__ the task looks for files beside it, which the notebook does not carry. "
-        'Name such a file in a setting, option("words.txt", "...", path=True): then it goes along.'
+    return Own(
+        *(path, root, name, configs[0], find_task(configs[0].task), dict(sorted(files.items()))),
+        *(tuple(sorted(packages)), len(paths) > 1, tuple(dict.fromkeys(said))),
     )
 
 
@@ -90,24 +90,16 @@ def _named(path: Path, config: Config, home: Path, root: Path) -> tuple[dict[str
     """Returns the texts of files that settings name, by their names in the notebook, and what it cannot carry."""
     files, lacking, written = {}, [], path.read_text("utf-8")
     for key, file in named_paths(config).items():
-        if not is_part(file):
-            what = "a folder" if file.is_dir() else "a large file"
-            lacking.append(
-                f"{key} is {what}, {printable(file)}, which the notebook does not carry: mount it as a data set and "
-                f'write its name: OVERRIDES = {{"{key}": "OWNER/NAME"}}.'
-            )
-            continue
         place = _absolute(file)
         try:
+            if not is_part(file):
+                raise BadInput("it is a folder or large: mount it as a data set, and name that: OWNER/NAME")
             if not place.is_relative_to(home) or (file.is_absolute() and str(file) in written):
                 raise BadInput("its path does not lead from the configuration's folder to a file in it")
             files[_below(root, place)] = carrier.read(place, path, home)
         except BadInput as error:
             why = str(error).rstrip(".")
-            lacking.append(
-                f"{key} names {printable(file)}, which the notebook does not carry ({why}). Put a text beside the "
-                "configuration, or the file into the data set."
-            )
+            lacking.append(f"{key} names {printable(file)}, which the notebook does not carry ({why}).")
     return files, lacking
 
 
@@ -118,10 +110,7 @@ def _checked(path: Path) -> Config:
         raise BadInput(f"A notebook carries a configuration whose name has {what}, and .yaml at its end: not {path}.")
     config = load_config(path)
     if queue.is_for(path, config):
-        raise BadInput(
-            f"{path} asks for a queue of several runs (its queue: section), and such a notebook trains one run. Take "
-            f"queue out of the file, or train it here: trainbook queue {path}"
-        )
+        raise BadInput(f"{path} asks for a queue of several runs; such a notebook trains one. Take queue out of it.")
     return config
 
 
@@ -183,17 +172,15 @@ def text(own: Own, internet: bool = False) -> str:
 
 def _library(own: Own, source: Source) -> dict[str, str]:
     """Returns the files of lib that the cells and the task import, by their paths below the folder with lib."""
-    codes = [cell.source for cell in source.cells if cell.cell_type == "code"]
-    codes += [code for name, code in own.files.items() if name.endswith(".py")]
+    mine, home = [code for name, code in own.files.items() if name.endswith(".py")], trainbook.HOME
+    codes = [*(cell.source for cell in source.cells if cell.cell_type == "code"), *mine]
     names = [name for code in codes for name in carrier.imported(code, True)]
     names += [own.task.__module__] if own.task.__module__.startswith("workloads.") else []
-    paths = carrier.library(names, False, trainbook.HOME)
-    home = trainbook.HOME
-    found = {path.relative_to(home).as_posix(): carrier.read(path, own.path, home) for path in sorted(paths)}
-    codes = [code for name, code in own.files.items() if name.endswith(".py")]
-    if any(one.dotted.split(".")[0] == "trainbook" for code in codes for one in imports(code)):  # which finds lib
-        found["trainbook/__init__.py"] = carrier.read(_PACKAGE / "__init__.py", own.path, _PACKAGE)
-    return found
+    paths = sorted(carrier.library(names, False, home))
+    files = {path.relative_to(home).as_posix(): carrier.read(path, own.path, home) for path in paths}
+    if any(each.dotted.split(".")[0] == "trainbook" for code in mine for each in imports(code)):  # which finds lib
+        files["trainbook/__init__.py"] = carrier.read(_PACKAGE / "__init__.py", own.path, _PACKAGE)
+    return files
 
 
 def _filled(own: Own, internet: bool) -> Source:
@@ -212,32 +199,23 @@ def _filled(own: Own, internet: bool) -> Source:
 def _values(own: Own) -> dict[str, str]:
     """Returns what stands in the cells for each placeholder of the template."""
     title, about = _title(own)
-    small = f"{own.path.stem}_small.yaml"
-    sizes = (
-        f"{own.path.stem}.yaml where there is a GPU, otherwise {small}" if own.has_small else f"{own.path.stem}.yaml"
-    )
-    file = file_of(own.config)
-    class_name = own.task.__name__ if file else own.config.task
-    build_again = f"trainbook notebook {own.path.name}"
-    return {
-        "@TITLE@": title, "@ABOUT@": about, "@CLASS@": class_name, "@CONFIG@": own.path.name, "@SIZES@": sizes,
-        "@NAME@": own.name, "@FILE@": _shown_file(own), "@COMMAND@": f"`{build_again}`",
-    }  # fmt: skip
-
-
-def _shown_file(own: Own) -> str:
-    """Returns where the notebook has the task's file, or else the configuration, below its folder `configs`."""
-    file = file_of(own.config)
+    sizes, file = own.path.name, file_of(own.config)
+    if own.has_small:
+        sizes = f"{sizes} where there is a GPU, otherwise {own.path.stem}_small.yaml"
     names = [name for name in own.files if file and PurePosixPath(name).name == file.name]
-    return (names or [f"configs/{own.name}.yaml"])[0].removeprefix("configs/")
+    return {
+        "@TITLE@": title, "@ABOUT@": about, "@CLASS@": own.task.__name__ if file else own.config.task,
+        "@CONFIG@": own.path.name, "@SIZES@": sizes, "@NAME@": own.name,
+        "@FILE@": (names or [f"configs/{own.name}.yaml"])[0].removeprefix("configs/"),
+        "@COMMAND@": f"`trainbook notebook {own.path.name}`",
+    }  # fmt: skip
 
 
 def _title(own: Own) -> tuple[str, str]:
     """Returns a title and a paragraph from the docstring of the task's class; without one the run's name."""
     words = (own.task.__dict__.get("__doc__") or "").strip()
-    paragraphs = [" ".join(one.split()) for one in re.split(r"\n\s*\n", words)]
-    first = paragraphs[0].removesuffix(".")
-    run = printable(own.config.run.name)
+    paragraphs = [" ".join(each.split()) for each in re.split(r"\n\s*\n", words)]
+    first, run = paragraphs[0].removesuffix("."), printable(own.config.run.name)
     if not first or len(first) > _SHORT:
         return run, "\n\n".join(filter(None, paragraphs)) or "This trains a model of one's own."
     return first, "\n\n".join(paragraphs[1:]) or f"The run is called *{run}*."
@@ -246,7 +224,6 @@ def _title(own: Own) -> tuple[str, str]:
 def _name_packages(cell: "NotebookNode", packages: Sequence[str]) -> None:
     """Adds to the cell of dependencies what the task's own files import."""
     if packages:
-        names = ", ".join(f'"{name}"' for name in packages)
-        assigned = f"OWN = [{names}]  # what the files of this training import\n\n"
+        assigned = f"OWN = [{', '.join(map(json.dumps, packages))}]  # what the files of this training import\n\n"
         checked = cell.source.replace("ensure()", "ensure(dependencies.with_own(OWN))")
         cell.source = checked.replace("print(", f"{assigned}print(")

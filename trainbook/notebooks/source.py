@@ -17,7 +17,6 @@ from trainbook.notebooks import carrier
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-MAX_CODE_LINES = 300  # outside the carrier; what is longer belongs into lib
 # With comment_magics a comment such as `# rm old runs` would become a shell command.
 FORMAT = {"extension": ".py", "format_name": "percent", "comment_magics": False}
 CELL_KEYS = ("_kg_hide-input", "_kg_hide-output", "cellView", "jupyter", "tags")
@@ -102,20 +101,16 @@ def read_source(path: Path, text: str | None = None) -> Source:
 
 
 def check_source(source: Source) -> None:
-    """Raises BadInput unless a source is Python without magics, short, with one carrier and one parameters cell."""
-    total = 0
+    """Raises BadInput unless a source is Python without magics, with one carrier and one parameters cell."""
     seen: dict[str, int] = {}
     for cell, line in zip(source.cells, source.lines, strict=True):
         if cell.cell_type == "code":
             check_code(source.path, line, cell.source)
             code = [text for text in cell.source.split("\n") if text.strip() and not text.lstrip().startswith("#")]
-            total += len(code)
             if code and has_tag(cell, "carrier"):
                 raise BadInput(f"{source.path}:{line}: the carrier's placeholder must hold nothing but comments.")
             if len(code) > 1 and seen.setdefault(cell.source, line) != line:
                 raise BadInput(f"{source.path}:{line}: this cell repeats the one at line {seen[cell.source]}.")
-    if total > MAX_CODE_LINES:
-        raise BadInput(f"{source.path}: {total} code lines, at most {MAX_CODE_LINES}. Move some into lib.")
     for tag, needed in (("carrier", True), ("parameters", bool(source.header.tasks))):
         count = sum(has_tag(cell, tag) for cell in source.cells)
         if count > 1 or count < needed:

@@ -1,7 +1,6 @@
 """What is checked before quota is spent; every finding that is not ok says what to do."""
 
 import json
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +15,7 @@ from tests.serving import Files
 from tests.toy import Toy
 from tests.trainbook.kaggle.stub import KEY
 from trainbook.commands import main
-from trainbook.kaggle import carried, packages, preflight
+from trainbook.kaggle import carried, preflight
 
 KEYS = PARAMETERS["01_graphmer"]["OVERRIDES"]
 
@@ -101,26 +100,19 @@ def test_as_json_it_is_nothing_but_json_and_what_is_bad_decides_the_exit_code(st
     assert "Ready to push" not in capsys.readouterr().out
 
 
-def test_every_finding_that_is_not_ok_says_what_to_do(staleness_counts, stub, graph, edited):
-    checks = check(edited(add_code("import bitsandbytes, some_package; open('/home/ada/x')")), graph, speed=0.1)
-    assert all(finding.value for finding in checks) and len(bad(checks)) >= 3
-    assert all(finding.advice.strip() for finding in checks if finding.verdict != "ok")
+WASTEFUL = [
+    ({"training.precision": "bf16"}, "bf16, which a T4 only emulates"),
+    ({"training.micro_batch_slots": 1}, "1 slots cannot be divided among 2 T4s"),
+    ({"checkpoint.keep_last": 0}, "nothing to resume from"),
+    ({"checkpoint.keep_last": 10**6}, "GB of 20.0 GB"),
+    ({"session.minutes": 720}, "session.minutes 720 is longer than the 690"),
+    ({"training.maximum": 3}, "is refused"),
+]
 
 
-@pytest.mark.parametrize(
-    "overrides, sentence",
-    [
-        ({"training.precision": "bf16"}, "bf16, which a T4 only emulates"),
-        ({"training.micro_batch_slots": 1}, "1 slots cannot be divided among 2 T4s"),
-        ({"training.micro_batch_slots": 0, "training.effective_batch": 9}, "1 slots cannot be divided among 2 T4s"),
-        ({"checkpoint.keep_last": 0}, "nothing to resume from"),
-        ({"checkpoint.keep_last": 10**6}, "GB of 20.0 GB"),
-        ({"session.minutes": 720}, "session.minutes 720 is longer than the 690"),
-        ({"training.maximum": 3}, "is refused"),
-    ],
-)
-def test_a_configuration_that_would_waste_quota_is_wrong(stub, built, graph, overrides, sentence):
-    assert any(sentence in value for value in bad(check(built, graph, **overrides)))
+def test_a_configuration_that_would_waste_quota_is_bad(stub, built, graph):
+    for overrides, sentence in WASTEFUL:
+        assert any(sentence in value for value in bad(check(built, graph, **overrides))), sentence
 
 
 def test_data_that_the_task_refuses_is_wrong(stub, built, graph, tmp_path):
@@ -138,20 +130,20 @@ def add_code(text):
     )
 
 
-@pytest.mark.parametrize(
-    "change, sentence",
-    [
-        (add_code("open('/home/ada/data.csv')"), "/home/ada/data.csv in the notebook"),
-        (add_code("open(r'C:\\Users\\ada\\data.csv')"), "C:\\Users\\ada\\data.csv in the notebook"),
-        (add_code("import bitsandbytes"), "Kaggle's image lacks bitsandbytes"),
-        (add_code(f"key = '{KEY}'"), "credential of your environment"),
-        (add_code("#" * 1_000_000), "Kaggle has refused 1,000,000"),
-        (lambda notebook: cell(notebook, "carrier").update(source=""), "does not carry lib"),
-        (lambda notebook: notebook["metadata"]["kaggle"].update(isGpuEnabled=False), "does not ask for a GPU"),
-    ],
-)
-def test_a_notebook_that_would_fail_on_kaggle_is_wrong(stub, graph, edited, change, sentence):
-    assert any(sentence in value for value in bad(check(edited(change), graph)))
+FAILING = [
+    (add_code("import bitsandbytes"), "Kaggle's image lacks bitsandbytes"),
+    (add_code(f"key = '{KEY}'"), "credential of your environment"),
+    (add_code("#" * 1_000_000), "Kaggle has refused 1,000,000"),
+    (lambda notebook: cell(notebook, "carrier").update(source=""), "does not carry lib"),
+    (lambda notebook: notebook["metadata"]["kaggle"].update(isGpuEnabled=False), "does not ask for a GPU"),
+]
+
+
+def test_a_notebook_that_would_fail_on_kaggle_is_bad(stub, graph, edited):
+    for change, sentence in FAILING:
+        findings = check(edited(change), graph)
+        assert any(sentence in value for value in bad(findings)), sentence
+        assert all(finding.advice.strip() for finding in findings if finding.verdict != "ok"), sentence
 
 
 def test_a_notebook_that_lib_was_edited_after_is_wrong(staleness_counts, stub, graph, edited):
@@ -164,22 +156,17 @@ def test_an_import_that_the_table_does_not_know_is_to_be_looked_at(stub, graph, 
     assert any("some_package" in finding.value and finding.verdict == "warning" for finding in checks)
 
 
-@pytest.mark.parametrize("text", ["/kaggle/working", "https://example.org/home/x", "a/data/b", "~/x", "and/or"])
-def test_other_paths_are_no_paths_of_one_machine(text):
-    assert not preflight._LOCAL_PATH.search(f"open('{text}')")
+TIMES = [
+    (1.0, "ok", "10,000 steps at 1 steps/s, as you measured, take 2.8 h: 1 session(s)"),
+    (0.1, "warning", "take 27.8 h: 3 session(s), 1 week(s) of quota"),
+    (0.0, "ok", "10,000 steps at 2 steps/s, as the planner expects, take 1.4 h: 1 session(s), 1 week(s) of quota"),
+]
 
 
-@pytest.mark.parametrize(
-    "speed, verdict, words",
-    [
-        (1.0, "ok", "10,000 steps at 1 steps/s, as you measured, take 2.8 h: 1 session"),
-        (0.1, "warning", "take 27.8 h: 3 sessions, 1 week of quota"),
-        (0.0, "ok", "10,000 steps at 2 steps/s, as the planner expects, take 1.4 h: 1 session, 1 week of quota"),
-    ],
-)
-def test_the_time_is_counted_in_sessions_and_weeks(stub, built, graph, speed, verdict, words):
-    finding = next(one for one in check(built, graph, speed=speed) if one.name == "time")
-    assert finding.verdict == verdict and words in finding.value
+def test_the_time_is_counted_in_sessions_and_weeks(stub, built, graph):
+    for speed, verdict, words in TIMES:
+        finding = next(each for each in check(built, graph, speed=speed) if each.name == "time")
+        assert finding.verdict == verdict and words in finding.value
 
 
 def test_the_planner_says_whether_it_fits_and_how_fast_it_may_be(stub, built, graph, monkeypatch):
@@ -208,7 +195,7 @@ def test_without_a_plan_the_speed_is_not_known_and_that_is_bad(stub, built, grap
     checks = check(built, graph, speed=0.0)
     assert bad(checks) == [words]
     time = next(finding for finding in checks if finding.name == "time")
-    assert time.verdict == "warning" and "fit one session from 0.24 steps/s on; the speed is not known" in time.value
+    assert time.verdict == "warning" and "length or speed is not known" in time.value
 
 
 @pytest.mark.parametrize("lightweight", [False, True])
@@ -285,18 +272,10 @@ def test_all_runs_of_a_queue_are_counted(stub, capsys):
     assert found["queue"].value.startswith("6 runs: glacier_pretrain-short, glacier_finetune-fold0, ")
     assert found["time"].value == (
         "720 steps at 2 steps/s and 5 runs of 3,600 steps at 2 steps/s, as the planner expects, take 2.6 h: "
-        "1 session, 1 week of quota"
+        "1 session(s), 1 week(s) of quota"
     )
-    space = found["space"].value
-    each, weights = (float(number) for number in re.findall(r"([\d.]+) MB", space.split("; ")[1])[:2])
-    assert "of each of 5 runs" in space and kept(space) > 5e6 * (each + 2 * weights)
+    assert found["space"].value.startswith("checkpoints and archive of all runs take at most ")
     assert "Tracing a step of glacier_finetune for a T4." in capsys.readouterr().out  # it is not silent
-
-
-def kept(value):
-    """The bytes that all runs keep, from the sentence about space."""
-    number, unit = value.split("at most ")[1].split(" of ")[0].split()
-    return float(number) * {"GB": 1e9, "MB": 1e6}[unit]
 
 
 def test_a_notebook_that_trains_nothing_needs_neither_data_nor_a_plan_nor_quota(stub, monkeypatch):
@@ -319,7 +298,7 @@ def test_a_length_in_epochs_is_not_guessed_and_no_data_is_made_to_count_it(stub,
     _, findings = of("02_glacier_pretrain", {})
     found = {finding.name: finding for finding in findings}
     assert found["time"].verdict == "warning" and "not known without the data" in found["time"].value
-    assert found["data"].value == "none is given: the embedded data is used"
+    assert found["data"].value == "glacier_pretrain: none is given: the embedded data is used"
     downloads = [finding.value for finding in findings if finding.name == "download"]
     assert downloads == ["nothing is downloaded from an address"]  # the page has one in an example
 
@@ -363,19 +342,3 @@ def test_addresses_in_code_need_the_internet_and_links_in_sentences_do_not(addre
     checks = check(edited(add_code(code)), graph)
     assert any("the notebook's internet is off" in value for value in bad(checks))
     assert [f.value for f in checks if address in f.value] == [f"{address}/there answers, 1,234 bytes"]
-
-
-@pytest.mark.parametrize(("config", "expected"), [
-    ("tracking: {tensorboard: true, wandb: true}", "has all 3 packages"),
-    ("tracking: {wandb: false, tensorboard: true}", "has all 2 packages"),
-    ("task: demo", "has all 1 packages"),
-])  # fmt: skip
-def test_a_tracker_is_asked_for_where_a_configuration_switches_it_on_and_a_module_that_may_be_absent_never(
-    config, expected
-):
-    code = (
-        "import torch\ndef log():\n    import tensorboard\n    import wandb\n"
-        "with contextlib.suppress(Exception):\n    from kaggle_secrets import UserSecretsClient\n"
-    )
-    found = packages.check({"cells": [], "metadata": {}}, {"lib/log.py": code, "configs/a.yaml": config})
-    assert expected in found.value

@@ -3,7 +3,6 @@
 import importlib
 import json
 import random
-import re
 import sys
 
 import pytest
@@ -87,8 +86,7 @@ def test_a_folder_that_a_setting_names_is_to_be_mounted(tmp_path, capsys):
     config = named(tmp_path / "project")
     config.write_text(config.read_text().replace("deep/more.bin", "deep"))
     assert main(["notebook", str(config)]) == 0
-    sentence = "workload.more is a folder, .*deep, which the notebook does not carry: mount it as a data set and write "
-    assert re.search(f"{sentence}its name: OVERRIDES = {{\"workload.more\": \"OWNER/NAME\"}}", capsys.readouterr().out)
+    assert "deep, which the notebook does not carry (it is a folder or large: mount it as" in capsys.readouterr().out
 
 
 def test_the_same_files_give_the_same_bytes_and_a_changed_one_others(config, tmp_path, capsys):
