@@ -43,12 +43,11 @@ _INTERNET_SECONDS = 2.0
 
 
 def check_machine(config: Config | None = None, trains: bool = True) -> list[Finding]:
-    """Checks any machine, quickly and without running a kernel. Raises BadInput on a TPU runtime.
+    """Checks any machine, quickly and without running a kernel.
 
     `trains`: whether it is to train; a machine that only plans needs neither GPU nor data.
     """
     here = platform.detect()
-    hardware.refuse_tpu()
     output = platform.output_dir(config) if config else here.output_dir
     cards = 0
     with contextlib.suppress(Exception):  # `check_gpu` asks again, and reports it

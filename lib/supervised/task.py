@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
 from lib.report import result
-from lib.supervised import evaluation, marks, parts, prediction, scoring, targets
+from lib.supervised import evaluation, marks, parts, prediction, scoring
 from lib.supervised.parts import Part
 from lib.supervised.samples import IGNORED, Item, target_of, with_target
 from lib.task import Batch, Task
@@ -47,37 +47,34 @@ class Supervised(Task):
     def __init_subclass__(cls, **more: Any):
         """Sets `selection` and `shown` from `metrics`, unless the class sets them. Raises BadInput."""
         super().__init_subclass__(**more)
-        own = vars(cls)
+        given = vars(cls)
         if cls.kind not in get_args(Kind):
             raise BadInput(f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(get_args(Kind))}.")
         if cls.balanced and cls.kind in _FLOATS:
             raise BadInput(f"{cls.__name__}.balanced is for classes and tokens, and its kind is {cls.kind!r}.")
-        if "metrics" not in own and cls.kind == "numbers" and cls.metrics is Supervised.metrics:
+        if "metrics" not in given and cls.kind == "numbers" and cls.metrics is Supervised.metrics:
             cls.metrics = ("rmse", "r2")
-        elif isinstance(own.get("metrics"), str) or callable(own.get("metrics")):
-            cls.metrics = (own["metrics"],)
-        if {"metrics", "kind"} & own.keys():
+        elif isinstance(given.get("metrics"), str) or callable(given.get("metrics")):
+            cls.metrics = (given["metrics"],)
+        if {"metrics", "kind"} & given.keys():
             names = tuple(map(scoring.name_of, cls.metrics)) or ("loss",)
-            better = scoring.better(cls.metrics[0], cls.kind) if cls.metrics and "selection" not in own else "min"
-            cls.selection = own.get("selection", (names[0], better))
-            cls.shown = own.get("shown", names)
+            better = scoring.better(cls.metrics[0]) if cls.metrics else "min"
+            cls.selection = given.get("selection", (names[0], better))
+            if not cls.selection[1]:
+                raise BadInput(
+                    f"Whether more or less of the metric {names[0]!r} is better cannot be seen from its name. Write "
+                    f'selection = ("{names[0]}", "min") or ("{names[0]}", "max") in {cls.__name__}.'
+                )
+            cls.shown = given.get("shown", names)
 
     def __init__(self, config: Any, source: Path | None = None):
         super().__init__(config, source)
-        self._check_selection()
         self.settings = config.workload
         self._learned: dict[str, Any] | None = None
         self._width = 0  # of the outputs, once they were seen
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
         self._passed: list[Any] | None = None  # model, batch and outputs of an evaluation's latest batch
         self._tested: evaluation.Judged | None = None
-
-    def _check_selection(self) -> None:
-        """Raises BadInput where nobody knows whether more or less of the first metric, a function, is better."""
-        name, better = self.selection
-        if not better:  # tried again, because when the class was made the function may have called what came later
-            type(self).selection = name, scoring.better(self.metrics[0], self.kind)
-        scoring.check_direction(*self.selection, type(self).__name__)
 
     # --- what one writes ----------------------------------------------------------------------------------------------
 
@@ -314,13 +311,13 @@ class Supervised(Task):
     def targets(self, part: str) -> np.ndarray:
         """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
         if part not in self._seen:
-            self._seen[part] = targets.known(self, self.parts[part])
+            self._seen[part] = evaluation.targets(self, self.parts[part])
         return self._seen[part]
 
     def class_counts(self, part: str) -> np.ndarray:
         """Returns how often each class is a target of a part, (classes)."""
         if (key := f"classes of {part}") not in self._seen:
-            self._seen[key] = targets.class_counts(self, self.parts[part])
+            self._seen[key] = evaluation.class_counts(self, self.parts[part])
         return self._seen[key]
 
     def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:

@@ -36,16 +36,6 @@ def test_binaries_run_upwards_within_a_major_and_ptx_upwards_for_ever(capability
     assert hardware.fitting_kernel(capability, built) == fitting
 
 
-def test_a_laptops_npu_a_rented_tpu_and_a_gpu_are_no_tpu_runtime(monkeypatch, tmp_path, card):
-    (tmp_path / "dev" / "accel").mkdir(parents=True)
-    (tmp_path / "dev" / "accel" / "accel0").touch()
-    monkeypatch.setenv("TPU_NAME", "one-that-i-rent")
-    hardware.refuse_tpu()
-    (tmp_path / "dev" / "accel0").touch()
-    card("Tesla T4", (7, 5), 14.56)
-    hardware.refuse_tpu()
-
-
 def test_the_limits_of_a_container_count(monkeypatch, container):
     whole = SimpleNamespace(total=64 * memory.GIB, available=60 * memory.GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: whole)
