@@ -68,7 +68,7 @@ class Card:
 # The driver keeps some of a card's memory for itself, newer ones more: the lower figure counts. The fp16 of GeForce is
 # that of products that accumulate in fp32, as torch's do; those that accumulate in fp16 are twice as fast.
 _ROWS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("cards.json").read_text("utf-8"))
-CARDS = {
-    key: Card(**{name: tuple(value) if name == "capability" else value for name, value in row.items() if name != "note"})
-    for key, row in _ROWS.items()
-}
+CARDS: dict[str, Card] = {}
+for _key, _row in _ROWS.items():
+    _row.pop("note", None)
+    CARDS[_key] = Card(**_row | {"capability": tuple(_row["capability"])})

@@ -42,7 +42,8 @@ class Verified:
             return None
         except (Damaged, OSError) as damage:
             if not self._is_silent:
-                print(f"The cache {self.folder} is damaged ({damage}): {self.remedy}.", flush=True)
+                why = f"{name} cannot be read: {damage.strerror}" if isinstance(damage, OSError) else damage
+                print(f"The cache {self.folder} is damaged ({why}): {self.remedy}.", flush=True)
             self._is_silent = True
             return None
         return record
