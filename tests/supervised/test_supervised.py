@@ -421,7 +421,7 @@ MISTAKES = {
                                "Words.read raises KeyError: 'sentence' .*test_supervised.py:.*{}.*Look at data.dir"),
     "tags that are names": ("Tags", {"batch": lambda s, samples, t: {"labels": padded([["O", "PER"]], "O", 9)}},
                             r"text such as 'O', and a tensor holds numbers.*NAMES.index"),
-    "learned arrays": ("Words", {"learn": lambda s, train: {"mean": np.ones(2)}}, "learn returned no JSON"),
+    "learned arrays": ("Words", {"learn": lambda s, train: {"mean": np.ones(2)}}, "learn returned values that JSON cannot hold"),
 }  # fmt: skip
 
 
