@@ -104,9 +104,8 @@ CU128 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
 @pytest.fixture
 def nothing_of_this_machine(monkeypatch, tmp_path):
     """No card, no TPU, no NVML and no container, unless a test puts them there."""
-    for name in (*hardware._TPU_VARIABLES, "CUDA_VISIBLE_DEVICES", "TRAINBOOK_SESSION_START", "COLAB_RELEASE_TAG"):
+    for name in ("CUDA_VISIBLE_DEVICES", "TRAINBOOK_SESSION_START", "COLAB_RELEASE_TAG"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(hardware, "_DEVICES", tmp_path / "dev")
     monkeypatch.setattr(hardware, "_OWN_CGROUP", tmp_path / "cgroup")
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -10,7 +10,7 @@ from lib.config import Config, profiles, with_changes
 from lib.config.lengths import resolve_lengths
 from lib.errors import TrainingFailed
 from lib.launch import folders, kept, torchrun
-from lib.machine import hardware, memory, platform
+from lib.machine import memory, platform
 from lib.machine.memory import GIB
 from lib.planner import Plan, process
 from lib.planner.card import card_of_gpu
@@ -56,7 +56,6 @@ def prepare(config: Config) -> Run:
 
     Raises BadInput.
     """
-    hardware.refuse_tpu()
     ranks.start(config.device)
     config, changes = as_run(config)
     count = torchrun.processes(config)  # what cannot be dealt is refused here

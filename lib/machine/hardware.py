@@ -15,16 +15,8 @@ from typing import Any
 import psutil
 import torch
 
-from lib.errors import BadInput
-
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
-_DEVICES = Path("/dev")
-# What the runtime itself sets. TPU_NAME is not among them: people set it at home to rent one.
-_TPU_VARIABLES = (
-    "TPU_ACCELERATOR_TYPE", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_PROCESS_ADDRESSES", "TPU_SKIP_MDS_QUERY", "TPU_WORKER_ID",
-    "COLAB_TPU_ADDR",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -146,22 +138,6 @@ def gpu_reader(index: int) -> Callable[[], GpuLoad]:
         return by_torch()
 
     return read
-
-
-def refuse_tpu() -> None:
-    """Raises BadInput in a TPU runtime (Cloud TPU VM, Kaggle, Colab) without a GPU, known by variables and devices.
-
-    A TPU is /dev/accel0, or /dev/vfio/0 and then known by its variables. In a folder, /dev/accel/accel0 is any other
-    accelerator, such as a laptop's NPU.
-    """
-    signs = [name for name in _TPU_VARIABLES if name in os.environ]
-    with contextlib.suppress(OSError):
-        signs += [path.name for path in _DEVICES.iterdir() if re.fullmatch(r"accel\d+", path.name)]
-    if signs and not torch.cuda.is_available():
-        raise BadInput(
-            "This is a TPU runtime, on which Trainbook would train on the CPU alone: choose GPU T4 x2 on Kaggle "
-            "(Settings > Accelerator) or T4 GPU on Colab (Runtime > Change runtime type)."
-        )
 
 
 @dataclass(frozen=True)

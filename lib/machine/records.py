@@ -18,8 +18,7 @@ from lib.config import environment
 from lib.errors import BadInput
 from lib.machine import disk
 
-_CHUNK = 2**22
-_checksums: dict[Path, list[int]] = {}  # of the files that this process has read, behind what changes with a file
+_checksums: dict[tuple[Path, int, int, int, int], int] = {}  # by path and what changes with a file
 
 
 class Damaged(Exception):
@@ -41,10 +40,11 @@ class Verified:
             _check(self.folder, record.get("files", {}))
         except FileNotFoundError:
             return None
-        except Damaged as damage:
+        except (Damaged, OSError) as damage:
             if not self._is_silent:
-                print(f"The cache {self.folder} is damaged ({damage}): {self.remedy}.", flush=True)
-                self._is_silent = True
+                why = f"{name} cannot be read: {damage.strerror}" if isinstance(damage, OSError) else damage
+                print(f"The cache {self.folder} is damaged ({why}): {self.remedy}.", flush=True)
+            self._is_silent = True
             return None
         return record
 
@@ -58,17 +58,11 @@ class Verified:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Returns a record. Raises FileNotFoundError where there is none, and Damaged."""
-    try:
+    """Returns a record. Raises OSError, and Damaged."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         content = json.loads(path.read_bytes())
         if _hash(content["record"]) == content["sha256"]:
             return content["record"]
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise Damaged(f"{path.name} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
     raise Damaged(f"{path.name} is not what was written")
 
 
@@ -77,33 +71,28 @@ def _hash(record: Any) -> str:
 
 
 def _check(folder: Path, files: dict[str, list[int]]) -> None:
-    """Raises Damaged where a file has changed."""
+    """Raises Damaged where a file has changed or is missing."""
     for name, (size, checksum) in files.items():
-        path = folder / name
         try:
-            has = path.stat().st_size
-            if has != size:
-                raise Damaged(f"{name} has {has:,} of {size:,} bytes")
-            if _checksum(path) != checksum:
+            if (now := (folder / name).stat().st_size) != size:
+                raise Damaged(f"{name} has {now:,} of {size:,} bytes")
+            if _checksum(folder / name) != checksum:
                 raise Damaged(f"{name} has other bytes than were written")
         except FileNotFoundError:
             raise Damaged(f"{name} is missing") from None
-        except OSError as error:
-            raise Damaged(f"{name} cannot be read: {error.strerror}") from None
 
 
 def _checksum(path: Path) -> int:
     """Reads a file whole, once a process unless it changes."""
     status = path.stat()
-    stamp = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-    *known, checksum = _checksums.get(path, [0])
-    if known != stamp:
+    key = path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    if key not in _checksums:
         checksum = 0
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
+            while chunk := file.read(2**22):
                 checksum = zlib.crc32(chunk, checksum)
-        _checksums[path] = [*stamp, checksum]
-    return checksum
+        _checksums[key] = checksum
+    return _checksums[key]
 
 
 @contextlib.contextmanager

@@ -13,8 +13,7 @@ from lib.config.files import absolute
 from lib.errors import BadInput, printable
 from lib.report.progress import Remaining, choose_progress
 from lib.report.result import write_image, write_table
-from lib.supervised import marks
-from lib.supervised.samples import IGNORED, in_order, path_of, reading, target_of, with_target
+from lib.supervised.samples import IGNORED, in_order, names_in, path_of, reading, target_of, with_target
 from lib.task.batches import in_batches
 
 FILE = "predictions.csv"
@@ -22,15 +21,14 @@ _AT_ONCE = 32  # samples, where no micro-batch is set: training, which fits, tak
 
 
 def read(task: Any, source: Path) -> list[Any]:
-    """Returns new samples: all files like those of the training, or what `read` of the task finds. Raises BadInput."""
+    """Returns new samples: all files like those of the training, or those of the task's `read`. Raises BadInput."""
     suffixes, name = set(task.learned().get("suffixes", [])), type(task).__name__
     advice = f"Give data laid out as the training data, targets aside, or write read_new(source) in {name}."
     if suffixes:
         folder = source / task.learned().get("folder", "")  # beside that of masks, say
-        is_below = folder.is_dir() and folder.resolve().is_relative_to(source.resolve())  # an archive may be anybody's
-        below = folder if is_below else source
-        files = [source] if source.is_file() else [path for path in below.rglob("*") if path.is_file()]
-        found = [(path, None) for path in files if path.suffix in suffixes]
+        is_below = folder.is_dir() and folder.resolve().is_relative_to(source.resolve())  # an archive is untrusted
+        paths = [source] if source.is_file() else (folder if is_below else source).rglob("*")
+        samples = [(path, None) for path in paths if path.suffix in suffixes and path.is_file()]
         what = f"no file ending in {', '.join(sorted(suffixes))}"
     else:
         try:
@@ -39,24 +37,19 @@ def read(task: Any, source: Path) -> list[Any]:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             why = printable(f"{type(error).__name__}: {error}", most=200)
             raise BadInput(f"{name}.read cannot read {printable(source)} ({why}). {advice}") from error
-        lists = [list(one) for one in (parts.values() if isinstance(parts, Mapping) else [parts]) if one is not None]
-        found = [sample for samples in lists for sample in samples]
-        _check_order([samples for samples in lists if samples], name)
+        lists = [list(rows) for rows in (parts.values() if isinstance(parts, Mapping) else [parts]) if rows is not None]
+        samples, count = [sample for rows in lists for sample in rows], sum(map(bool, lists))
+        names = [path_of(sample) for sample in samples]
+        if count > 1 and not (all(names) and len(set(names)) == len(names)):
+            raise BadInput(
+                f"{name}.read returns the new data in {count} parts, so the numbers in {FILE} would not be those of "
+                f"its rows. Write read_new(source) in {name}, which returns new samples in the order of the data. Or "
+                "let read return one list, or what lib.supervised.split returns, which does not deal new data."
+            )
         what = f"no sample that {name}.read finds"
-    if not found:
+    if not samples:
         raise BadInput(f"There is {what} in {printable(source)}. {advice}")
-    return in_order(found, source)
-
-
-def _check_order(lists: list[list[Any]], name: str) -> None:
-    """Raises BadInput where a number would not say which sample of the data is meant: they were dealt to parts."""
-    paths = [path_of(sample) for samples in lists for sample in samples]
-    if len(lists) > 1 and not (all(paths) and len(set(paths)) == len(paths)):
-        raise BadInput(
-            f"{name}.read returns the new data in {len(lists)} parts, so the numbers in {FILE} would not be those of "
-            f"its rows. Write read_new(source) in {name}, which returns new samples in the order of the data. Or let "
-            "read return one list, or what lib.supervised.split returns, which does not deal new data."
-        )
+    return in_order(samples, source)
 
 
 def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
@@ -66,72 +59,61 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
     if not source.exists():
         raise BadInput(f"There is no {printable(source)}. Give the folder or file with new data.")
     samples = list(task.read_new(source))
-    answers = dict(zip(_names(samples, source), _in_batches(task, models, samples), strict=True))
-    if out is not None:
-        _write(answers, out)
-    return answers
-
-
-def _in_batches(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
-    """Returns a row for each sample."""
     progress, remaining = choose_progress(), Remaining()
     rows: list[Mapping[str, Any]] = []
     for more in in_batches(partial(_rows, task, models), samples, task.config.training.micro_batch or _AT_ONCE):
         rows += more
         progress.update(len(rows), len(samples), partial(remaining.text, "samples predicted", len(rows), len(samples)))
     progress.close()
-    return rows
+    answers = dict(zip(_names(samples, source), rows, strict=True))
+    if out is not None:
+        _write(answers, out)
+    return answers
 
 
 def _rows(task: Any, models: list[nn.Module], samples: Sequence[Any]) -> list[Mapping[str, Any]]:
     with torch.inference_mode():
-        found = task.answers(models, [_completed(task, sample) for sample in samples])
-    if len(found) != len(samples):
-        raise BadInput(f"{type(task).__name__}.answers returned {len(found)} rows for {len(samples)} samples.")
-    return [row if isinstance(row, Mapping) else {"prediction": row} for row in found]
+        rows = task.answers(models, [_completed(task, sample) for sample in samples])
+    if len(rows) != len(samples):
+        raise BadInput(f"{type(task).__name__}.answers returned {len(rows)} rows for {len(samples)} samples.")
+    return [row if isinstance(row, Mapping) else {"prediction": row} for row in rows]
 
 
 def _completed(task: Any, sample: Any) -> Any:
-    """Returns a new sample with the example's target in the place of its own: nobody knows it, and it may be absent.
+    """Returns a new sample with the example's target in the place of its own, which is unknown and may be absent.
 
-    Raises BadInput where more than the target is missing, or there is more than in the example.
+    The target of tokens is used if it is there, because its length is the sample's. Raises BadInput where more than
+    the target is missing, or there is more than in the example.
     """
     example = task.example()
     target = target_of(example)
-    if marks.names_in(task.kind, target):
-        stands_for = 0 if task.kind == "classes" else [0.0] * len(task.known_names())
-    else:
-        stands_for = target
+    if names_in(task.kind, target):
+        target = 0 if task.kind == "classes" else [0.0] * len(task.known_names())
+
+    def is_used(given: Any) -> bool:
+        is_there = given is not None and not (isinstance(given, Path) and not given.exists())
+        return task.kind in ("tokens", "next_tokens") and is_there
+
+    if isinstance(example, Mapping) and isinstance(sample, Mapping) and sample.keys() >= {*[*example][:-1]}:
+        *_, last = example
+        given = sample.get(last)
+        return {**{k: v for k, v in sample.items() if k != last}, last: given if is_used(given) else target}
+    is_row = isinstance(sample, tuple | list) and not isinstance(example, Mapping)
+    if is_row and len(sample) == len(example) - 1:
+        return [*sample, target] if isinstance(sample, list) else (*sample, target)
+    if is_row and len(sample) == len(example):
+        return sample if is_used(target_of(sample)) else with_target(sample, target)
+    has, needs = f"is a {type(sample).__name__}", f"{len(example)}, its target last"
+    if isinstance(sample, Mapping):
+        has = f"has {', '.join(map(repr, sample))}"
+    elif isinstance(sample, tuple | list):
+        has = f"has {len(sample)} values"
     if isinstance(example, Mapping):
-        return _completed_dict(task, sample, example, stands_for)
-    if not isinstance(sample, tuple | list) or len(example) - len(sample) not in (0, 1):
-        has = f"has {len(sample)} values" if isinstance(sample, tuple | list) else f"is a {type(sample).__name__}"
-        raise _other_than_example(task, has, f"{len(example)}, its target last")
-    if len(sample) < len(example):
-        return [*sample, stands_for] if isinstance(sample, list) else (*sample, stands_for)
-    return sample if _is_labelled(task, target_of(sample)) else with_target(sample, stands_for)
-
-
-def _is_labelled(task: Any, target: Any) -> bool:
-    """Says whether a new sample's own target is used: of tokens, because its length belongs to the sample."""
-    is_there = target is not None and not (isinstance(target, Path) and not target.exists())
-    return task.kind in ("tokens", "next_tokens") and is_there
-
-
-def _completed_dict(task: Any, sample: Any, example: Mapping[str, Any], stands_for: Any) -> dict[str, Any]:
-    *inputs, last = example
-    if not isinstance(sample, Mapping) or not sample.keys() >= {*inputs}:
-        has = f"has {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else f"is a {type(sample).__name__}"
-        raise _other_than_example(task, has, f"{', '.join(map(repr, inputs))}, and {last!r} as its target")
-    if _is_labelled(task, sample.get(last)):
-        return dict(sample)
-    return {**{key: value for key, value in sample.items() if key != last}, last: stands_for}
-
-
-def _other_than_example(task: Any, has: str, example: str) -> BadInput:
+        *inputs, last = map(repr, example)
+        needs = f"{', '.join(inputs)}, and {last} as its target"
     name = type(task).__name__
-    return BadInput(
-        f"A new sample {printable(has, most=200)}, and {name}.example() has {example}. Let {name}.read, or read_new, "
+    raise BadInput(
+        f"A new sample {printable(has, most=200)}, and {name}.example() has {needs}. Let {name}.read, or read_new, "
         "return new samples with all of that; the target may be None or left out."
     )
 
@@ -151,7 +133,12 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
         names = ["prediction"] if mean.shape[1] == 1 else [f"prediction_{k + 1}" for k in range(mean.shape[1])]
         return [dict(zip(names, row, strict=True)) for row in mean.tolist()]
     if task.kind == "labels":
-        return marks.rows(torch.stack([each.sigmoid() for each in outputs]).mean(0), task.known_names())
+        rows = []
+        for row in torch.stack([each.sigmoid() for each in outputs]).mean(0).tolist():
+            likely = [number for number, share in enumerate(row) if share > 0.5]
+            shares = "; ".join(f"{row[number]:.6f}" for number in likely)
+            rows.append({"prediction": "; ".join(_name(task, number) for number in likely), "probability": shares})
+        return rows
     shares, chosen = torch.stack([each.softmax(-1) for each in outputs]).mean(0).max(-1)
     if chosen.dim() > 2:
         kind = np.uint8 if outputs[0].shape[-1] <= 256 else np.uint16

@@ -97,9 +97,6 @@ def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
     return torch.tensor([[*row[:width], *[value] * (width - len(row))] for row in rows])
 
 
-# --- one sample -------------------------------------------------------------------------------------------------------
-
-
 class Item(NamedTuple):
     """A sample on its way into a batch."""
 
@@ -147,3 +144,41 @@ def in_order(samples: Any, root: Path | None) -> Any:
     if is_plain and samples and all(path_of(sample) for sample in samples):
         return sorted(samples, key=lambda sample: canonical(path_of(sample), root))
     return samples
+
+
+def names_in(kind: str, target: Any) -> list[str]:
+    """Returns the names of classes in a target; none where it has numbers."""
+    if kind == "classes":
+        return [target] if isinstance(target, str) else []
+    is_collection = kind == "labels" and isinstance(target, list | tuple | set | frozenset)
+    return [*target] if is_collection and all(isinstance(name, str) for name in target) else []
+
+
+def class_names(kind: str, samples: Any) -> list[str]:
+    """Returns the names that training samples have for classes, in the order of the alphabet."""
+    if kind not in ("classes", "labels"):
+        return []
+    if kind == "classes":
+        is_named = len(samples) and isinstance(target_of(samples[0]), str)
+        return sorted({str(target_of(sample)) for sample in samples}) if is_named else []
+    return sorted({name for sample in samples for name in names_in(kind, target_of(sample))})
+
+
+def numbered(kind: str, target: Any, numbers: Mapping[str, int]) -> Any:
+    """Returns a target with numbers in the place of names: of a class its own, of labels a mark for each class.
+
+    Raises BadInput for a name that is no class.
+    """
+    names = names_in(kind, target)
+    if unknown := [name for name in names if name not in numbers]:
+        known = ", ".join(printable(name, most=40) for name in [*numbers][:12])
+        raise BadInput(
+            f"There is no class {printable(repr(unknown[0]), most=60)}. The classes are: {known}. Name it in the "
+            "setting `classes`, or see that the training samples have it."
+        )
+    if kind == "classes" and names:
+        return numbers[names[0]]
+    is_empty = kind == "labels" and isinstance(target, list | tuple | set | frozenset) and not target
+    if kind == "labels" and (names or (is_empty and numbers)):
+        return [float(name in set(names)) for name in numbers]
+    return target

@@ -1,9 +1,8 @@
-"""Metrics by their names in scikit-learn, or as functions of (true, guess), and which direction of each is better."""
+"""Computes metrics by their names in scikit-learn, or by functions of (true, guess)."""
 
 import difflib
 import inspect
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -41,10 +40,9 @@ _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
 # What needs a probability for each class
 _PROBABILITIES = ("roc_auc", "average_precision", "log_loss", "top_3_accuracy", "top_5_accuracy")
 _NOT_NEGATIVE = ("rmsle", "root_mean_squared_log_error", "mean_squared_log_error")  # whose guesses count from 0
-# "functions ending with _error, _loss, or _deviance return a value to minimize": scikit-learn's guide, section 3.4
+# "functions ending with _error, _loss, or _deviance return a value to minimize", "_score" to maximize: its guide, 3.4
 _SMALLER = ("_error", "_loss", "_deviance")
 _SMALLER_NAMES = ("loss", "mse", "rmse", "mae", "mape", "rmsle")
-_WRONG = (0.1, 0.3, 0.6)  # shares of guesses, or distances of numbers, by which a metric of one's own is tried
 
 
 def name_of(metric: Metric) -> str:
@@ -55,63 +53,12 @@ def name_of(metric: Metric) -> str:
     return name
 
 
-def better(metric: Metric, kind: str = "classes") -> str:
-    """Returns "min" or "max": for a name by scikit-learn's way of naming, for a function as trying it shows.
-
-    "" where trying shows neither, and the function's name is not of scikit-learn's way either.
-    """
+def better(metric: Metric) -> str:
+    """Returns "min" or "max" by scikit-learn's way of naming; "" for a function that is not named so."""
     name = name_of(metric)
-    is_smaller = name in _SMALLER_NAMES or name.endswith(_SMALLER)
-    if isinstance(metric, str):
-        return "min" if is_smaller else "max"
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        tried = next(filter(None, (_direction(metric, *made) for made in _made_targets(kind))), "")
-    return tried or ("min" if is_smaller else "")
-
-
-def check_direction(name: str, better: str, task: str) -> None:
-    """Raises BadInput where nobody knows whether more or less of a metric, a function, is better."""
-    if not better:
-        raise BadInput(
-            f"Whether more or less of the metric {name!r} is better cannot be seen: tried on made targets, it fails or "
-            f'rates no guess worse than the truth. Write selection = ("{name}", "min") or ("{name}", "max") in {task}.'
-        )
-
-
-def _made_targets(kind: str) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-    """Yields targets, each with guesses that are worse: of two classes and of more, or of one number and of several."""
-    draws, number = np.random.default_rng(0), 48
-    if kind == "labels":
-        marks = draws.permutation(np.arange(3 * number) % 2).reshape(number, 3)
-        yield marks, [np.where(draws.random(marks.shape) < share, 1 - marks, marks) for share in _WRONG]
-        return
-    if kind != "numbers":
-        for classes in (2, 5):
-            true = draws.permutation(np.arange(number) % classes)
-            yield true, [np.where(draws.random(number) < share, draws.permutation(true), true) for share in _WRONG]
-        return
-    for shape in ((number,), (number, 2), (number, 3), (number, 1)):
-        true = draws.uniform(0.2, 0.8, shape).astype(np.float32)
-        further = [np.abs(true + share * draws.choice([-1, 1], shape)).astype(np.float32) for share in _WRONG]
-        yield true, [*further, true * 0.5, true * 1.5, draws.permutation(true)]
-    for shape in ((number, 3), (number,)):  # numbers that are marks of classes
-        true = (draws.permutation(np.arange(np.prod(shape)) % 2).reshape(shape)).astype(np.float32)
-        yield true, [np.where(draws.random(shape) < share, 1 - true, true) for share in _WRONG]
-
-
-def _direction(metric: Callable, true: np.ndarray, worse: Sequence[np.ndarray]) -> str:
-    """Returns "min" or "max" where no guess is better than the truth, and some are worse; "" for anything else."""
-    try:
-        best = float(metric(true.copy(), true.copy()))
-        found = np.array([float(metric(true.copy(), guess.copy())) for guess in worse])
-    except Exception:  # of what is a person's, on targets that need not be like his
-        return ""
-    known = found[np.isfinite(found)]
-    near = 1e-5 * max(1.0, abs(best), *np.abs(known))  # fp32 targets: an equal score may differ in its last digits
-    if not np.isfinite(best) or not len(known) or np.abs(known - best).max() <= near:
-        return ""
-    return "max" if (known <= best + near).all() else "min" if (known >= best - near).all() else ""
+    if name in _SMALLER_NAMES or name.endswith(_SMALLER):
+        return "min"
+    return "max" if isinstance(metric, str) or name in (*_GUESSES, *_PROBABILITIES) or name.endswith("_score") else ""
 
 
 def needs_probabilities(metrics: Sequence[Metric]) -> bool:
@@ -130,14 +77,10 @@ def check(metrics: Sequence[Metric], kind: str) -> None:
 
 
 def can_weigh(metrics: Sequence[Metric]) -> bool:
-    """Says whether every metric takes truths and guesses with a number beside each pair: how often it came."""
-    return all(_is_weighable(metric) for metric in metrics)
-
-
-def _is_weighable(metric: Metric) -> bool:
-    if callable(metric) or metric in _PROBABILITIES:
-        return False
-    return "sample_weight" in inspect.signature(_function(metric)).parameters
+    """Whether every metric takes truths and guesses with a number beside each pair: how often it came."""
+    names = [metric for metric in metrics if isinstance(metric, str) and metric not in _PROBABILITIES]
+    takes = (inspect.signature(_function(name)).parameters for name in names)
+    return len(names) == len(metrics) and all("sample_weight" in parameters for parameters in takes)
 
 
 def scores(
@@ -180,9 +123,8 @@ def _by_column(judge: Callable[..., float], true: np.ndarray, guess: np.ndarray)
     unknown = np.isnan(true) if true.dtype.kind == "f" else np.zeros(0, bool)
     if not unknown.any():
         return float(judge(true, guess))
-    columns = [~column for column in unknown.reshape(len(true), -1).T]
-    pairs = zip(true.reshape(len(true), -1).T, guess.reshape(len(true), -1).T, columns, strict=True)
-    return float(np.mean([judge(one[known], other[known]) for one, other, known in pairs if known.any()]))
+    columns = zip(*(array.reshape(len(true), -1).T for array in (true, guess, ~unknown)), strict=True)
+    return float(np.mean([judge(truth[known], guessed[known]) for truth, guessed, known in columns if known.any()]))
 
 
 def _function(metric: Metric) -> Callable[[np.ndarray, np.ndarray], float]:
@@ -191,41 +133,42 @@ def _function(metric: Metric) -> Callable[[np.ndarray, np.ndarray], float]:
     from sklearn import metrics  # a second that a process which only loads data does not need
 
     name, more = _GUESSES.get(metric, (metric, {}))
-    found = getattr(metrics, name, None) or getattr(metrics, f"{name}_score", None)
-    if not callable(found) or isinstance(found, type):
+    function = getattr(metrics, name, None) or getattr(metrics, f"{name}_score", None)
+    if not callable(function) or isinstance(function, type):
         known = [*_GUESSES, *_PROBABILITIES]
         near = difflib.get_close_matches(metric, known, n=1) or ["accuracy"]
         raise BadInput(
             f"There is no metric {metric!r}. Did you mean {near[0]!r}? Known: {', '.join(known)}, every function of "
             "sklearn.metrics that takes truths and guesses, or a function of your own of (true, guess)."
         )
-    return partial(found, **more)
+    return partial(function, **more)
 
 
 def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> float:
     from sklearn import metrics
 
     classes = np.arange(shares.shape[1])
-    if true.ndim == 2:  # marks of each class
-        score = metrics.roc_auc_score if metric == "roc_auc" else metrics.average_precision_score
-        split = [k for k in classes if 0 < true[:, k].sum() < len(true)]
-        return float(np.mean([score(true[:, k], shares[:, k]) for k in split])) if split else float("nan")
     if metric == "log_loss":
         return float(metrics.log_loss(true, shares, labels=classes))
     if metric in ("top_3_accuracy", "top_5_accuracy"):
         most = int(str(metric).split("_")[1])
         return float(np.mean((np.argsort(-shares, 1, kind="stable")[:, :most] == true[:, None]).any(1)))
     score = metrics.roc_auc_score if metric == "roc_auc" else metrics.average_precision_score
-    if len(classes) == 2:
-        return float(score(true, shares[:, 1])) if 0 < true.sum() < len(true) else float("nan")
-    split = [k for k in classes if 0 < (true == k).sum() < len(true)]  # of the others there is nothing to rank
-    return float(np.mean([score(true == k, shares[:, k]) for k in split])) if split else float("nan")
+    if true.ndim == 1 and len(classes) == 2:
+        true, shares = true[:, None] == 1, shares[:, 1:]
+    elif true.ndim == 1:
+        true = true[:, None] == classes
+    values = [score(t, s) for t, s in zip(true.T, shares.T, strict=True) if 0 < t.sum() < len(t)]
+    return float(np.mean(values)) if values else float("nan")  # a class that is never or always there ranks nothing
 
 
 def constant(kind: str, train: np.ndarray, number: int, classes: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns the guess, `number` times, of whoever knows the training targets alone; of classes their shares too."""
     if kind == "numbers":
-        mean = train.mean(0) if not np.isnan(train).any() else np.array([_mean(column) for column in train.T])
+        mean = train.mean(0)
+        if np.isnan(train).any():
+            columns = [column[~np.isnan(column)] for column in train.T]
+            mean = np.array([column.mean() if len(column) else 0.0 for column in columns])
         return np.broadcast_to(mean, (number, *train.shape[1:])), None
     if kind == "labels":
         often = np.broadcast_to(train.mean(0), (number, train.shape[1]))
@@ -235,19 +178,8 @@ def constant(kind: str, train: np.ndarray, number: int, classes: int) -> tuple[n
     return np.full(number, counts.argmax()), shares
 
 
-def _mean(column: np.ndarray) -> float:
-    """Returns the mean of what is known; 0 of nothing."""
-    known = column[~np.isnan(column)]
-    return known.mean() if len(known) else 0.0
-
-
-def class_weights(targets: np.ndarray, classes: int) -> np.ndarray:
-    """Returns a weight for each class with which all weigh as much as each other and a target weighs 1 on average."""
-    return balanced(np.bincount(targets, minlength=classes), classes)
-
-
 def balanced(counts: np.ndarray, classes: int) -> np.ndarray:
-    """Returns what `class_weights` does, of how often each class came."""
+    """Returns a weight for each class by how often it is a target: all classes weigh alike, a target 1 on average."""
     counts = np.pad(counts, (0, max(0, classes - len(counts))))
     present = np.count_nonzero(counts)
     return np.where(counts > 0, counts.sum() / (present * np.maximum(counts, 1)), 1.0).astype(np.float32)

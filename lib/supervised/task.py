@@ -1,5 +1,8 @@
 """`Supervised`: a task of which one writes the model, how its data is read and batched, and no more."""
 
+import contextlib
+import inspect
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +15,13 @@ from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
 from lib.report import result
-from lib.supervised import evaluation, marks, parts, prediction, scoring, targets
+from lib.supervised import evaluation, parts, prediction, scoring
 from lib.supervised.parts import Part
-from lib.supervised.samples import IGNORED, Item, target_of, with_target
+from lib.supervised.samples import IGNORED, Item, class_names, names_in, numbered, target_of, with_target
 from lib.task import Batch, Task
 from lib.task.contract import to_write
 from lib.task.fingerprint import canonical
+from lib.task.loading import locate_data
 
 Kind = Literal["classes", "numbers", "tokens", "next_tokens", "labels"]
 _FLOATS = ("numbers", "labels")  # kinds whose labels are floats, unknown where they are NaN
@@ -47,39 +51,34 @@ class Supervised(Task):
     def __init_subclass__(cls, **more: Any):
         """Sets `selection` and `shown` from `metrics`, unless the class sets them. Raises BadInput."""
         super().__init_subclass__(**more)
-        own = vars(cls)
+        given = vars(cls)
         if cls.kind not in get_args(Kind):
             raise BadInput(f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(get_args(Kind))}.")
         if cls.balanced and cls.kind in _FLOATS:
             raise BadInput(f"{cls.__name__}.balanced is for classes and tokens, and its kind is {cls.kind!r}.")
-        if "metrics" not in own and cls.kind == "numbers" and cls.metrics is Supervised.metrics:
+        if "metrics" not in given and cls.kind == "numbers" and cls.metrics is Supervised.metrics:
             cls.metrics = ("rmse", "r2")
-        elif isinstance(own.get("metrics"), str) or callable(own.get("metrics")):
-            cls.metrics = (own["metrics"],)
-        if {"metrics", "kind"} & own.keys():
+        elif isinstance(given.get("metrics"), str) or callable(given.get("metrics")):
+            cls.metrics = (given["metrics"],)
+        if {"metrics", "kind"} & given.keys():
             names = tuple(map(scoring.name_of, cls.metrics)) or ("loss",)
-            better = scoring.better(cls.metrics[0], cls.kind) if cls.metrics and "selection" not in own else "min"
-            cls.selection = own.get("selection", (names[0], better))
-            cls.shown = own.get("shown", names)
+            better = scoring.better(cls.metrics[0]) if cls.metrics else "min"
+            cls.selection = given.get("selection", (names[0], better))
+            if not cls.selection[1]:
+                raise BadInput(
+                    f"Whether more or less of the metric {names[0]!r} is better cannot be seen from its name. Write "
+                    f'selection = ("{names[0]}", "min") or ("{names[0]}", "max") in {cls.__name__}.'
+                )
+            cls.shown = given.get("shown", names)
 
     def __init__(self, config: Any, source: Path | None = None):
         super().__init__(config, source)
-        self._check_selection()
         self.settings = config.workload
         self._learned: dict[str, Any] | None = None
         self._width = 0  # of the outputs, once they were seen
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
         self._passed: list[Any] | None = None  # model, batch and outputs of an evaluation's latest batch
         self._tested: evaluation.Judged | None = None
-
-    def _check_selection(self) -> None:
-        """Raises BadInput where nobody knows whether more or less of the first metric, a function, is better."""
-        name, better = self.selection
-        if not better:  # tried again, because when the class was made the function may have called what came later
-            type(self).selection = name, scoring.better(self.metrics[0], self.kind)
-        scoring.check_direction(*self.selection, type(self).__name__)
-
-    # --- what one writes ----------------------------------------------------------------------------------------------
 
     def read(self, source: Path) -> Mapping[str, Any] | Iterable[Any]:
         """Returns lists of raw samples "train", "validation" and "test", or one list, which is dealt as `split` does.
@@ -114,8 +113,6 @@ class Supervised(Task):
         They are kept with the weights: a resumed run and `predict` take them from there, and this is not called.
         """
         return {}
-
-    # --- data ---------------------------------------------------------------------------------------------------------
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -154,7 +151,7 @@ class Supervised(Task):
             return sample
         target = target_of(sample)
         numbers = self._numbers if self.kind == "labels" or isinstance(target, str) else {}
-        return sample if (new := marks.numbered(self.kind, target, numbers)) is target else with_target(sample, new)
+        return sample if (new := numbered(self.kind, target, numbers)) is target else with_target(sample, new)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         if not all(isinstance(sample, Item) for sample in samples):
@@ -167,8 +164,9 @@ class Supervised(Task):
         found = batch.get("labels") if isinstance(batch, Mapping) else None
         if not isinstance(found, Tensor):
             raise BadInput(f'{name} returned no tensor "labels". Put the targets there.')
-        if self.kind == "labels":
-            marks.check(found)
+        if self.kind == "labels" and bool(((found != 0) & (found != 1) & ~found.isnan()).any()):  # on the CPU
+            sentence = "a label is 1 where the sample has the class and 0 elsewhere; NaN: unknown."
+            raise BadInput(f"With kind = 'labels' {sentence}")
         if self.kind in _FLOATS:
             return batch if found.is_floating_point() else {**batch, "labels": found.float()}
         if found.is_floating_point() or found.is_complex():
@@ -180,11 +178,9 @@ class Supervised(Task):
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         example = self.example()
-        if marks.names_in(self.kind, target_of(example)):  # which may come from data
+        if names_in(self.kind, target_of(example)):  # which may come from data
             example = with_target(example, 0 if self.kind == "classes" else [0.0] * len(self.names))
         return {name: value.to(device) for name, value in self.labelled([example] * size).items()}
-
-    # --- what is learned from data ------------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
@@ -192,9 +188,15 @@ class Supervised(Task):
 
         Raises BadInput where the classes have names and neither is there.
         """
-        if not (found := self.known_names()) and self._learned is None and not self._has_data():
-            parts.check_unnamed(self)
-        return found
+        names = self.known_names()
+        is_unknown = not names and self._learned is None and not self._has_data()
+        if is_unknown and names_in(self.kind, target_of(self.example())):
+            raise BadInput(
+                f"The names of the classes of {type(self).__name__} come from its training samples, and there is no "
+                "data here (data.dir). For a plan without data give the classes in a setting `classes`, in the order "
+                "of the model's outputs."
+            )
+        return names
 
     def known_names(self) -> list[str]:
         """Returns `names`, and none where they are not known."""
@@ -211,18 +213,27 @@ class Supervised(Task):
     def learned(self) -> dict[str, Any]:
         if self._learned is None and self._has_data():
             train, found = self.parts["train"].samples, {}
-            if not self._given_names() and (names := marks.class_names(self.kind, train)):
+            if not self._given_names() and (names := class_names(self.kind, train)):
                 found["classes"] = names
             found |= parts.of_files(train, self.source)
-            self._learned = parts.as_json({**found, **self.learn(train)}, type(self).__name__)
-        if self._learned is None and (data := parts.located(self)) is not None:  # of a plan, which is not handed it
-            self._learned = type(self)(self.config, data).learned()
+            try:  # as the values come back from a checkpoint: lists for tuples, text for keys
+                self._learned = json.loads(json.dumps({**found, **self.learn(train)}, allow_nan=False))
+            except (TypeError, ValueError) as error:
+                what = f"{type(self).__name__}.learn returned values that JSON cannot hold ({error})"
+                raise BadInput(f"{what}. Return numbers, text, or lists of them.") from None
+        if self._learned is None:  # in a plan, which is not handed the data
+            data = None
+            with contextlib.suppress(BadInput):
+                data = locate_data(self.config.data.dir, self.sentinels, self.homes)  # type: ignore[arg-type]
+            self._learned = type(self)(self.config, data).learned() if data else None
         if self._learned is None:  # a plan where there is no data: shapes count, and not values
             return dict(self.learn([self.example()] * 2))
         return self._learned
 
     def _has_data(self) -> bool:
-        return self.source is not None or not parts.asks(self.read)
+        """Whether there is a source, or `read` needs none."""
+        parameters = inspect.signature(self.read).parameters.values()
+        return self.source is not None or all(parameter.default is not parameter.empty for parameter in parameters)
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         for name in {"classes", "suffixes", "folder"} & values.keys():
@@ -232,8 +243,6 @@ class Supervised(Task):
         self._learned = dict(values)
         vars(self).pop("_numbers", None)
         self._seen.clear()
-
-    # --- training -----------------------------------------------------------------------------------------------------
 
     def count(self, batch: Batch) -> Mapping[str, float]:
         found = self.placed(batch["labels"])
@@ -255,11 +264,10 @@ class Supervised(Task):
     def summed_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Returns () the sum over the targets: of squares for numbers, of cross-entropy for classes and marks."""
         outputs, labels = self.matched(outputs, labels)
-        if self.kind == "labels":
-            return marks.summed_loss(outputs, labels)
-        if self.kind == "numbers":
-            squares = (outputs - labels.nan_to_num()) ** 2
-            return torch.where(self.known(labels), squares, 0.0).sum()
+        if self.kind in _FLOATS:
+            distance = F.mse_loss if self.kind == "numbers" else F.binary_cross_entropy_with_logits
+            each = distance(outputs, labels.nan_to_num(), reduction="none")
+            return torch.where(self.known(labels), each, 0.0).sum()
         weights = self._weights(outputs) if self.balanced else None
         return F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum")
 
@@ -280,7 +288,8 @@ class Supervised(Task):
                 raise BadInput(f"{shapes}. Return a number for each label.")
             return outputs.float().reshape(labels.shape), labels
         if self.kind == "labels":
-            marks.check_shapes(labels, outputs, shapes)
+            if labels.dim() != 2 or outputs.shape != labels.shape:
+                raise BadInput(f"{shapes}. With kind = 'labels' both are (samples, classes): a score for each mark.")
             return outputs.float(), labels
         if outputs.shape[:-1] != labels.shape or outputs.shape[-1] < 2:
             raise BadInput(
@@ -309,18 +318,16 @@ class Supervised(Task):
                 f"labelled 0 to {self._width - 1}. {IGNORED} is for no target."
             )
 
-    # --- evaluation ---------------------------------------------------------------------------------------------------
-
     def targets(self, part: str) -> np.ndarray:
         """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
         if part not in self._seen:
-            self._seen[part] = targets.known(self, self.parts[part])
+            self._seen[part] = evaluation.targets(self, self.parts[part])
         return self._seen[part]
 
     def class_counts(self, part: str) -> np.ndarray:
         """Returns how often each class is a target of a part, (classes)."""
         if (key := f"classes of {part}") not in self._seen:
-            self._seen[key] = targets.class_counts(self, self.parts[part])
+            self._seen[key] = evaluation.class_counts(self, self.parts[part])
         return self._seen[key]
 
     def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
@@ -358,8 +365,6 @@ class Supervised(Task):
             return ""
         true, guess, counts = self._tested.known()
         return result.write(self.kind, true, guess, self.names, max(self._width, len(self.names)), folder, counts)
-
-    # --- prediction ---------------------------------------------------------------------------------------------------
 
     def read_new(self, source: Path) -> list[Any]:
         """Returns samples to predict; of their targets, which nobody knows, none counts, and they may be None.

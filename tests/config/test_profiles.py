@@ -40,13 +40,6 @@ def test_no_profile_changes_nothing(written):
     assert profiles.apply(before, True) == (before, [])
 
 
-def test_auto_leaves_micro_batch_recomputation_and_precision_to_the_plan(written):
-    before = written("memory: {profile: auto}\n", {"training.micro_batch": "4"})
-    after, lines = profiles.apply(before, True)
-    assert after.training.micro_batch == 4 and after.training.gradient_checkpointing == 0
-    assert lines == ["memory.profile auto: training.micro_batch stays 4, which was given as override"]
-
-
 @pytest.mark.parametrize("profile", profiles.names())
 def test_a_profile_prints_every_key_that_it_changes(written, profile):
     before = written(f"memory: {{profile: {profile}}}\ncheckpoint: {{keep_last: 5, every_steps: 3}}\n")
@@ -61,15 +54,6 @@ def test_a_profile_prints_every_key_that_it_changes(written, profile):
 
 def test_a_profile_is_one_of_the_choices_of_its_key():
     assert {*profiles.names()} == {*get_args(get_type_hints(Memory)["profile"])} - {""}
-
-
-def test_optimized_leaves_the_optimizer_out_of_checkpoints_and_max_quality_keeps_it(written, tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "plot", lambda run, baseline: run.folder)
-    for profile, files in (("optimized", 0), ("max_quality", 1)):
-        text = f"memory: {{profile: {profile}}}\ncheckpoint: {{lightweight: {str(files == 1).lower()}}}\n"
-        launch.train(written(text, {"run.name": profile, "training.max_steps": 2}))
-        newest = tmp_path / "runs" / profile / "checkpoints" / "step-00000002"
-        assert len(list(newest.glob("optimizer.safetensors"))) == files and (newest / "model.safetensors").is_file()
 
 
 def test_fp16_without_a_gpu_becomes_auto_and_is_said(written):
@@ -113,11 +97,6 @@ def test_stages_of_the_data_have_names(written, ratio, share):
     assert found.data.subset_ratio == ratio and data.share(found.data.subset_ratio) == share
     assert len(data.subset(range(100), found.data.subset_ratio, 0)) == round(100 * share)
     assert with_changes(found, {}).data.subset_ratio == ratio
-
-
-def test_a_stage_reaches_training(written):
-    run = launch.prepare(written("data: {subset_ratio: validate}\n", {"training.epochs": 1}))
-    assert run.lengths[-1] == "training.epochs 1 -> training.max_steps 1 (samples 7, effective batch 8)"
 
 
 def test_keeping_the_best_weights_alone_is_possible_and_said_once(toy, tmp_path, capsys, quick):

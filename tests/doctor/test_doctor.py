@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from lib import doctor, launch
+from lib import doctor
 from lib.doctor import machine, rehearsal
 from lib.errors import BadInput
 from lib.planner import process
@@ -38,18 +38,6 @@ def test_a_p100_with_a_cuda_12_8_build_is_caught_without_touching_the_card(card,
     assert run["save and resume"].value.startswith("not tried") and "checkpoints" not in run
 
 
-@pytest.mark.parametrize("sign", ["TPU_ACCELERATOR_TYPE", "COLAB_TPU_ADDR", "accel0"])
-def test_a_tpu_runtime_is_refused_in_one_sentence(sign, toy, monkeypatch, tmp_path, capsys):
-    (tmp_path / "dev").mkdir()
-    if sign.isupper():
-        monkeypatch.setenv(sign, "v5litepod-8")
-    else:
-        (tmp_path / "dev" / sign).touch()
-    assert commands.main(["doctor"]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == "" and shown.err.startswith("This is a TPU runtime") and shown.err.count(". ") == 0
-    with pytest.raises(BadInput, match="This is a TPU runtime"):
-        launch.train(toy())
 
 
 def test_the_command_tells_bad_by_its_exit_code_and_json_is_nothing_but_json(toy, tmp_path, capsys):

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from lib import checkpoint
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.disk import Disk, whole
@@ -78,13 +77,6 @@ def test_a_folder_that_cannot_be_written_to_is_bad_input(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "calls", FailingAt("create", errno.EROFS))
     with pytest.raises(BadInput, match="Read-only file system"):
         disk.check_writable(tmp_path / "run")
-
-
-def test_failing_to_delete_only_warns(tmp_path, monkeypatch, capsys):
-    path = put(tmp_path, 1)
-    monkeypatch.setattr(disk, "calls", FailingAt("remove", errno.EIO))
-    disk.discard(path)
-    assert "Could not delete" in capsys.readouterr().out and checkpoint.steps(tmp_path) == []
 
 
 HOLD = """

@@ -23,11 +23,6 @@ def test_kaggle_is_told_by_its_run_type_even_where_colab_seems_to_be(monkeypatch
     assert (here.session_minutes, here.output_bytes, here.output_files) == (690, 20 * 10**9, 500)
 
 
-def test_kaggle_without_a_root_given(monkeypatch):
-    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    assert platform.detect().output_dir == Path("/kaggle/working")
-
-
 def test_colab_writes_to_drive_where_it_is_mounted(monkeypatch, tmp_path):
     in_shell(monkeypatch, "<google.colab._shell.Shell object>")
     content = tmp_path / "content"

@@ -145,7 +145,8 @@ HOSTILE = {
     "an empty map": index_of('{"weight_map": {}}'), "deep": index_of('{"weight_map": ' + "[" * 100_000),
 }  # fmt: skip
 UNREADABLE = {
-    "the other shard": elsewhere("model-00003-of-00002.safetensors"), "damaged": damaged, "a tensor twice": in_two_shards,
+    "the other shard": elsewhere("model-00003-of-00002.safetensors"),
+    "damaged": damaged, "a tensor twice": in_two_shards,
     "no such tensor": lambda folder: sharded(folder, {**INDEX, "c": INDEX["a.weight"]}),
     "not in the index": lambda folder: sharded(folder, {n: INDEX[n] for n in ("a.weight", "b.bias")}),
 }  # fmt: skip
