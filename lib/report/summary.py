@@ -49,7 +49,7 @@ class Summary:
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
 
     def is_done(self, max_steps: int, stop_after: int) -> bool:
-        """Says whether the run is completed, and these settings of `training:` leave nothing to train."""
+        """Returns whether the run is completed, and these settings of `training:` leave nothing to train."""
         waited = self.stopped_early.get("evaluations")
         has_stopped = isinstance(waited, int) and 0 < stop_after <= waited
         return self.reason == "completed" and (self.step >= max_steps or has_stopped)
@@ -66,10 +66,9 @@ class Summary:
 
     @classmethod
     def read(cls, folder: Path) -> "Summary | None":
-        """Returns the summary in a run's folder; None where there is none that can be read.
+        """Returns the summary in a run's folder; None if it cannot be read, as after a loss of power.
 
-        A loss of power may have left an empty file. A key that an earlier version did not write, or of another type,
-        has its default, and one that this version does not know is left out.
+        A key that is missing, or of another type, has its default; an unknown one is ignored.
         """
         try:
             values = json.loads(read_bytes(folder / FILE, _MOST_BYTES))
@@ -92,12 +91,11 @@ def _finite(value: Any) -> Any:
 
 
 def _fits(value: object, declared: Any) -> bool:
-    """Says whether a value of JSON has the type that a field declares; null never has."""
-    if get_origin(declared) is Literal:
+    """Returns whether a value of JSON has the type that a field declares; null never has."""
+    origin = get_origin(declared)
+    if origin is Literal:
         return value in get_args(declared)
-    kinds = [get_origin(kind) or kind for kind in get_args(declared) or [declared]]
-    if get_origin(declared) in (dict, list):
-        kinds = [get_origin(declared)]
+    kinds = [origin] if origin in (dict, list) else [*(get_args(declared) or [declared])]
     kinds += [int] if float in kinds else []
     return value is not None and not isinstance(value, bool) and isinstance(value, tuple(kinds))
 
