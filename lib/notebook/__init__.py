@@ -41,24 +41,19 @@ class Ended(Exception):
 
 
 def end_if(smoke_only: bool) -> None:
-    """Ends the notebook after the smoke test where `SMOKE_ONLY` asks for it.
-
-    A batch run ends by an exit with code 0, which papermill takes as a good end; elsewhere this raises Ended.
-    """
-    if not smoke_only:
-        return
+    """Ends the notebook after the smoke test if `smoke_only`: raises Ended, and exits a batch run with code 0."""
     text = "SMOKE_ONLY is True, so nothing is trained. To train, set it to False in Parameters, and run all again."
-    if platform.detect().batch:
+    if smoke_only and platform.detect().batch:
         print(text, flush=True)
-        sys.exit(0)
-    raise Ended(text)
+        sys.exit(0)  # which papermill takes as a good end
+    if smoke_only:
+        raise Ended(text)
 
 
 def save_cells(configuration: str, path: Path) -> None:
-    """Writes a configuration, and beside it the newest cell that defines the class that its `task:` names.
+    """Writes a configuration, and beside it the newest cell that defines the class of its `task:`.
 
-    What a cell defines is known to this process alone; ranks and loader workers import it from the file. Raises
-    BadInput where no cell that was run defines the class.
+    Ranks and loader workers import the class from that file. Raises BadInput if no cell that was run defines it.
     """
     cells = vars(sys.modules["__main__"]).get("In") or [""]
     defined = {name: cell for cell in cells for name in re.findall(r"^class (\w+)", cell, re.M)}
@@ -77,10 +72,10 @@ def save_cells(configuration: str, path: Path) -> None:
 
 
 def configure(workload: str, home: Path, parameters: Parameters) -> Config:
-    """Returns the configuration that the parameters cell asks for; prints its file and what is overridden.
+    """Returns the configuration of the parameters cell; prints its file and overrides. `home` has `configs/`.
 
-    A plan that the memory panel left in the output folder applies where the parameters say nothing else. `home` is the
-    folder with `configs/`. Raises BadInput, with the command to use, where a queue of runs is asked for.
+    A plan that the memory panel left in the output folder applies unless the parameters override it. Raises BadInput
+    for a queue of runs.
     """
     path, overrides = _file_and_overrides(workload, home, parameters)
     config = load_config(path, overrides)
@@ -96,10 +91,7 @@ def configure(workload: str, home: Path, parameters: Parameters) -> Config:
 
 
 def configure_queue(workload: str, home: Path, parameters: Parameters) -> list[queue.Entry]:
-    """Returns the runs of the queue that the parameters cell asks for; prints the same, and the earlier runs there are.
-
-    Raises BadInput.
-    """
+    """Returns the runs of the queue of the parameters cell; prints the same, and earlier runs. Raises BadInput."""
     return queue.entries(*_file_and_overrides(workload, home, parameters))
 
 
@@ -127,7 +119,7 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
 
 
 def default_config(workload: str, has_gpu: bool, has_small: bool) -> tuple[str, str]:
-    """Returns the file, below the folder with `configs`, that an empty CONFIG stands for, and why it is that one."""
+    """Returns the configuration file of an empty CONFIG, and why it is that one."""
     if has_gpu:
         return f"configs/{workload}.yaml", "a GPU is there"
     if has_small:
@@ -141,10 +133,7 @@ def _small(workload: str) -> str:
 
 
 def plan(run: launch.Run) -> planner.Plan | None:
-    """Returns the plan for this machine's GPU, or without a GPU that for Kaggle's T4s, to judge a run beforehand.
-
-    Prints why where there is none: the run trains all the same.
-    """
+    """Returns the plan for this machine's GPU, or without a GPU for Kaggle's T4s; prints why if there is none."""
     if run.plan:
         return run.plan
     if torch.cuda.is_available():
@@ -176,10 +165,7 @@ _LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it
 
 
 def picture(path: Path) -> Any:
-    """Returns a picture to show, small enough for a saved notebook, of which Kaggle takes 1 MB; the file stays whole.
-
-    It becomes a PNG of 256 colours, and where that is large a JPEG of half the size.
-    """
+    """Returns a picture as a PNG of 256 colours, or a JPEG of half the size: Kaggle takes notebooks of 1 MB."""
     import PIL.Image  # which matplotlib brings along
     from IPython import display
 

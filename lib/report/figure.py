@@ -42,10 +42,11 @@ def svg(draw: Callable[[Any], None]) -> str:
     from matplotlib.figure import Figure
 
     ink = ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
-    options = {"svg.fonttype": "none", "text.parse_math": False, "legend.frameon": False, "axes.facecolor": "none"}
-    with matplotlib.rc_context(options | dict.fromkeys(ink, _INK)):
+    options: Any = dict.fromkeys(ink, _INK) | {"axes.facecolor": "none"}
+    options |= {"svg.fonttype": "none", "text.parse_math": False, "legend.frameon": False}
+    with matplotlib.rc_context(options):
         figure, text = Figure(figsize=(6.0, 3.6), layout="constrained", facecolor="none"), io.StringIO()
-        axes = figure.subplots()
+        axes: Any = figure.subplots()
         draw(axes)
         figure.savefig(text, format="svg", metadata={"Date": None})
     lines = [(line.get_label(), line.get_ydata()[-1:]) for line in axes.get_lines()]

@@ -54,6 +54,7 @@ class Live(Progress):
     interval = _SECONDS
 
     def __init__(self, watched: Watched):
+        super().__init__()
         self.figure = Figure(watched)
         self._newest: tuple[int, int, str] | None = None
         self._handles: list[Any] = [None, None]  # of the progress, and of the charts

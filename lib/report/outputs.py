@@ -85,10 +85,10 @@ def _write_archive(final: Path, entries: Mapping[str, Path]) -> None:
 
 @contextlib.contextmanager
 def opened(archive: Path, most: int = 2**36, ratio: int = 1100) -> Iterator[tarfile.TarFile]:
-    """Yields an archive, and reads it to its end afterwards: only then is known that nothing in it is damaged.
+    """Yields an archive, and reads it to its end afterwards: use nothing of it before the block has ended.
 
-    So nothing that the block takes may be used before the block has ended. Raises BadInput for a damaged archive, and
-    for one that unpacks to more than `most` bytes or `ratio` times its size (gzip reaches 1,032 times).
+    Raises BadInput for a damaged archive, and for one that unpacks to more than `most` bytes or `ratio` times its size
+    (gzip reaches 1,032 times).
     """
     try:
         most = min(most, max(_ALWAYS_BYTES, ratio * size_of(archive)))
@@ -110,10 +110,7 @@ def opened(archive: Path, most: int = 2**36, ratio: int = 1100) -> Iterator[tarf
 
 
 def holds(archive: Path, run: Path) -> bool:
-    """Says whether an archive is whole and holds a run's files as they are now.
-
-    Large files are compared by size alone: the manifest beside weights, which is small, has their sha256.
-    """
+    """Returns whether an archive is whole and has a run's files as they are now; large ones are compared by size."""
     wanted = {path.relative_to(run.parent).as_posix(): path for path in _files(run)}
     try:
         with opened(archive) as packed:
@@ -131,7 +128,7 @@ def holds(archive: Path, run: Path) -> bool:
 
 
 def packed_files(output_dir: Path) -> list[Path]:
-    """Lists the files that `package` packs: those of folders with a resolved configuration, except checkpoints."""
+    """Lists the files that `package` packs: those of runs, except checkpoints."""
     return [path for config in sorted(output_dir.glob("*/config.yaml")) for path in _files(config.parent)]
 
 
@@ -147,10 +144,7 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def bundle(output_dir: Path, here: Platform) -> None:
-    """Packs each folder of many small files (maps, predictions) into FOLDER.tar.gz beside it, and prints it.
-
-    It does so where the output would have more files than the platform takes. Checkpoints, weights and plots stay.
-    """
+    """Packs folders of many small files into FOLDER.tar.gz, if the platform takes fewer files than there are."""
     if here.output_files is None or disk.held(output_dir)[1] <= here.output_files:
         return
     for config in sorted(output_dir.glob("*/config.yaml")):
@@ -189,8 +183,7 @@ def table(output_dir: Path, here: Platform | None = None) -> str:
     for folder in sorted(output_dir.glob("*/checkpoints")):
         name = folder.relative_to(output_dir).as_posix()
         shown.append((f"{name}/ (for resuming; not in the archive)", disk.held(folder)[0]))
-    archive = output_dir / ARCHIVE
-    if archive.is_file():
+    if (archive := output_dir / ARCHIVE).is_file():
         shown.append((f"{ARCHIVE} (all of the above but checkpoints)", archive.stat().st_size))
     lines = [f"{amount(size):>10}  {name}" for name, size in shown]
     size, number = disk.held(output_dir)

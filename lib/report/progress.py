@@ -1,7 +1,6 @@
 """Shows progress: a bar in a terminal, one updating line in a notebook, plain lines in a batch run."""
 
 import contextlib
-import functools
 import json
 import math
 import os
@@ -21,9 +20,7 @@ from lib.text import duration
 Item = TypeVar("Item")
 
 MARK = "\x1e"  # ASCII's record separator: before a line of standard output that is progress
-
-
-Text = str | Callable[[], str]  # a function is called only where its text is shown
+Text = str | Callable[[], str]  # a function is called only if its text is shown
 
 
 class Progress:
@@ -33,6 +30,9 @@ class Progress:
     _last = -math.inf
     _ended = False
     _pending: tuple[int, int, Text] | None = None  # the last call, if it was not shown
+
+    def __init__(self) -> None:
+        self._guard = Informing("the display of progress")
 
     def update(self, done: int, total: int, text: Text) -> None:
         """Shows that `done` of `total` (0: unknown) are done; may be called as often as you like."""
@@ -53,10 +53,6 @@ class Progress:
         if self._pending:
             self._try(*self._pending)
         self._pending = None
-
-    @functools.cached_property
-    def _guard(self) -> Informing:
-        return Informing("the display of progress")
 
     def _try(self, done: int, total: int, text: Text) -> None:
         with self._guard:
@@ -83,7 +79,7 @@ class Within:
 
 
 class Remaining:
-    """The time left of some work, from what its items have taken so far; its clock begins when it is made."""
+    """The time left of some work, by the time that its items have taken so far."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
@@ -145,7 +141,7 @@ class Terminal(Progress):
 
     def _write(self, done: int, total: int, text: str) -> None:
         if self._bar is None or self._bar.total != (total or None):
-            self.close_bar()
+            self._close_bar()
             self._bar = _new_bar(total)
         self._bar.n = done
         super()._write(done, total, text)
@@ -164,10 +160,10 @@ class Terminal(Progress):
     def close(self) -> None:
         super().close()
         with self._guard:
-            self.close_bar()
+            self._close_bar()
 
-    def close_bar(self) -> None:
-        """Leaves the bar as it is and goes on below it."""
+    def _close_bar(self) -> None:
+        """Leaves the bar as it is; output continues below it."""
         if self._bar is not None:
             self._bar.close()
             sys.stdout.flush()
@@ -175,7 +171,7 @@ class Terminal(Progress):
 
 
 def _new_bar(total: int) -> Any:
-    """Returns a bar without a thread of its own and without a lock between processes, which loader workers inherit."""
+    """Returns a bar without a thread and without a lock between processes, which loader workers inherit."""
     from tqdm import tqdm  # a tenth of a second that only a terminal needs
 
     tqdm.monitor_interval = 0

@@ -46,15 +46,12 @@ def write(
     unit = "samples" if kind == "classes" else "tokens"
     if count <= _MOST_DRAWN:
         where = figure.confusion(matrix, shown, folder / "plots" / "confusion.png", unit)
-    return f"{_of_classes(matrix, shown)}\n\nWhich class was taken for which: {where}"
-
-
-def _of_classes(matrix: np.ndarray, names: Sequence[str]) -> str:
-    """Returns how often each class is there, and its precision, recall and F1, of (classes, classes) counts."""
-    return _by_class(matrix.diagonal(), matrix.sum(0), matrix.sum(1), names)
+    classes_text = _by_class(matrix.diagonal(), matrix.sum(0), matrix.sum(1), shown)
+    return f"{classes_text}\n\nWhich class was taken for which: {where}"
 
 
 def _by_class(right: np.ndarray, guessed: np.ndarray, true: np.ndarray, names: Sequence[str]) -> str:
+    """Returns how often each class is there, and its precision, recall and F1."""
     ratios = ((right, guessed), (right, true), (2 * right, guessed + true))
     columns = [[f"{n / of:.3f}" if of else "-" for n, of in zip(*pair, strict=True)] for pair in ratios]
     rows = zip(names, map(str, true), *columns, strict=True)

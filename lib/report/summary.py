@@ -49,7 +49,7 @@ class Summary:
     identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
 
     def is_done(self, max_steps: int, stop_after: int) -> bool:
-        """Says whether the run is completed, and these settings of `training:` leave nothing to train."""
+        """Returns whether the run is completed, and these settings of `training:` leave nothing to train."""
         waited = self.stopped_early.get("evaluations")
         has_stopped = isinstance(waited, int) and 0 < stop_after <= waited
         return self.reason == "completed" and (self.step >= max_steps or has_stopped)
@@ -66,10 +66,9 @@ class Summary:
 
     @classmethod
     def read(cls, folder: Path) -> "Summary | None":
-        """Returns the summary in a run's folder; None where there is none that can be read.
+        """Returns the summary in a run's folder; None if it cannot be read, as after a loss of power.
 
-        A loss of power may have left an empty file. A key that an earlier version did not write, or of another type,
-        has its default, and one that this version does not know is left out.
+        A key that is missing, or of another type, has its default; an unknown one is ignored.
         """
         try:
             values = untrusted.objects(untrusted.read(folder / FILE, _MOST_BYTES))

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from lib.config import Tracking
 from lib.machine import disk
@@ -24,14 +24,6 @@ FOLDER = "tracking"  # in a run's folder
 STATE = "ids.json"
 END_SECONDS = 60.0  # for sending the rest at the end
 _OF_MACHINE = {*LAST_COLUMNS, *MACHINE_COLUMNS} - {"lr"}
-
-
-class Tracker(Protocol):
-    """A client that takes values by step; any method may raise."""
-
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    def end(self, completed: bool, step: int, values: Mapping[str, float]) -> None: ...
 
 
 class TensorBoard:
@@ -107,15 +99,15 @@ class Tracked:
         self._is_resumed = is_resumed
         self.id = ""
         self._sent: dict[str, int] = {}  # the last step of each split that the trackers have
-        self._trackers: list[tuple[Informing, Tracker]] = []
+        self._trackers: list[tuple[Informing, TensorBoard | WeightsAndBiases]] = []
 
     def __enter__(self) -> "Tracked":
-        makes = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
-        wanted = {name: make for name, make in makes.items() if getattr(self.options, name)}
-        if not wanted:
+        if not (self.options.tensorboard or self.options.wandb):
             return self
         self._restore()
-        for name, make in wanted.items():
+        for name, make in (("tensorboard", TensorBoard), ("wandb", WeightsAndBiases)):
+            if not getattr(self.options, name):
+                continue
             guard = Informing(name, "Nothing more is sent there in this session; training continues.")
             with guard:
                 self.folder.mkdir(parents=True, exist_ok=True)
