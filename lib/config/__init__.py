@@ -30,6 +30,7 @@ REMOVED = {
     ),
     "workload.source.quality": "Set pixels under clouds to no data in the files.",
     "workload.source.stretch": "Stretch the bands in the files.",
+    "workload.split.file": "workload.split.names gives parts to scenes by their names.",
     "workload.split.folders": "{part} in workload.source.images says where train, validation and test lie.",
     "workload.model.encoder": "The own U-Net is the one that trains.",
     **dict.fromkeys(("workload.prediction.weighted", "workload.prediction.most_behind"), "All models count alike."),

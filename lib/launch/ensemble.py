@@ -1,7 +1,6 @@
 """Trained models out of an archive or an output folder, applied to new data."""
 
 import contextlib
-import math
 import re
 import tempfile
 import weakref
@@ -147,7 +146,7 @@ def load_members(
             model = task.model()
         frozen.put_back(model, saved)
         models.append(model.to(memory.device()).eval())
-    first.members = [{"run": run.name, "score": _validation(run)} for run in members]
+    first.members = [run.name for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
 
@@ -203,13 +202,6 @@ def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Confi
             f"{refusal} Where you trained it yourself, or trust who did as you trust a program, add --trust: then the "
             f"file in its folder {code.FOLDER} is run."
         ) from None
-
-
-def _validation(run: Path) -> float | None:
-    """Returns the best validation of a run, as its summary has it; None where that has no number."""
-    summary = Summary.read(run)
-    value = summary.best.get("value") if summary else None
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _best_weights(run: Path) -> Checkpoint:

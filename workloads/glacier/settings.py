@@ -147,15 +147,22 @@ class Split:
     seed: int = option(
         0, "The split follows from it, and not from the run's seed: an ensemble shares one test.", minimum=0
     )
-    file: str = option(
-        "", "A CSV with the columns scene, part and group: part is train, validation or test, or empty where the "
-        "shares decide; scenes of one group are kept together. Without one of the two columns, all are free.",
-        path=True,
-    )  # fmt: skip
+    names: dict[str, str] = field(
+        default_factory=dict,
+        metadata={
+            "help": "Which scenes are train, validation and test, or are left out: a regular expression of their names "
+            "for each, such as {test: 'Spain_.*', out: img7}; others are dealt by the shares."
+        },
+    )
 
     def __post_init__(self) -> None:
         if self.folds == 1 or (self.folds and self.fold >= self.folds):
             raise ValueError(f"fold {self.fold} of {self.folds} folds does not exist. Folds are counted from 0.")
+        for part, pattern in self.names.items():
+            with contextlib.suppress(re.error):
+                if part in ("train", "validation", "test", "out") and re.compile(pattern):
+                    continue
+            raise ValueError(f"names has {part}: {pattern}. Give train, validation, test or out a regular expression.")
         if not self.folds and self.validation + self.test >= 1:
             raise ValueError("validation and test leave nothing to train on. Lower one of them.")
 
