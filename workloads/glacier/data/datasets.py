@@ -42,34 +42,28 @@ class Tiles:
     Where tiles overlap, every pixel of a held-out part counts in one of them alone.
     """
 
-    def __init__(self, store: Store, chosen: np.ndarray, part: str, weights: np.ndarray | None = None):
-        self.store, self.part, self.weights = store, part, weights
+    def __init__(
+        self,
+        store: Store,
+        chosen: np.ndarray,
+        part: str,
+        weights: np.ndarray | None = None,
+        draws: Draws | None = None,
+    ):
+        """With `draws` it has the tiles as these do: several times if a crop may lie around a rare class."""
+        self.store, self.part, self.draws, self.weights = store, part, draws, draws.weights if draws else weights
         self.chosen, self.new_in = (chosen, {}) if part == "train" else once(store.table, chosen, store.tile_size)
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self.draws.tiles if self.draws else self.chosen)
 
     def __getitem__(self, index: int) -> Sample:
-        number = int(self.chosen[index])
+        number = int(self.chosen[self.draws.tiles[index] if self.draws else index])
         image, target = self.store.read(number)
         if (bits := self.new_in.get(number)) is not None:
             target[~np.unpackbits(bits, count=target.size).view(bool).reshape(target.shape)] = IGNORE
-        return Sample(image, target, self.part == "train")
-
-
-class Crops(Tiles):
-    """The training tiles as `draws` has them: several times where a crop may lie around a pixel of a rare class."""
-
-    def __init__(self, store: Store, chosen: np.ndarray, draws: Draws):
-        super().__init__(store, chosen, "train", draws.weights)
-        self.draws = draws
-
-    def __len__(self) -> int:
-        return len(self.draws.tiles)
-
-    def __getitem__(self, index: int) -> Sample:
-        whole = super().__getitem__(int(self.draws.tiles[index]))
-        return whole._replace(around=int(self.draws.classes[index]))
+        around = int(self.draws.classes[index]) if self.draws else ANYWHERE
+        return Sample(image, target, self.part == "train", around)
 
 
 class Data:
@@ -205,12 +199,10 @@ class Data:
 
     def tiles(self) -> dict[str, Tiles]:
         """The data sets "train", "validation" and "test"."""
-        parts = self.parts
-        train = Tiles(self.store, parts.train, "train", self.weights)
         return {
-            "train": Crops(self.store, parts.train, self.draws) if self.draws else train,
-            "validation": Tiles(self.store, parts.validation, "validation"),
-            "test": Tiles(self.store, parts.test, "test"),
+            "train": Tiles(self.store, self.parts.train, "train", self.weights, self.draws),
+            "validation": Tiles(self.store, self.parts.validation, "validation"),
+            "test": Tiles(self.store, self.parts.test, "test"),
         }
 
     def describe(self) -> str:
