@@ -1,12 +1,12 @@
 """Every configuration in the folder loads, and the sizes are those that are promised."""
 
 import pytest
+from trainbook.kaggle.image import PACKAGES
 
 from lib.config import to_yaml
 from lib.dependencies import project_of
 from lib.task import load_config, load_task
 from tests.conftest import ROOT
-from trainbook.kaggle.image import PACKAGES
 from workloads.codegraph import trees
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))

@@ -14,7 +14,6 @@ from typing import Any
 
 from lib import __version__, command
 from lib.config import split_overrides
-from lib.machine import disk
 from trainbook.kaggle import commands as kaggle_commands
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lib import checkpoint, untrusted
+from lib import checkpoint
 from lib.checkpoint import Checkpoint, frozen
 from lib.config import Config, to_yaml
 from lib.errors import BadInput, printable
@@ -142,7 +142,7 @@ def load_members(
             model = task.model()
         frozen.put_back(model, saved)
         models.append(model.to(memory.device()).eval())
-    first.members = [{"run": run.name, "score": _validation(run)} for run in members]
+    first.members = [run.name for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
 
@@ -205,13 +205,6 @@ def _configuration(run: Path, task: str, changes: Mapping[str, object]) -> Confi
             f"{refusal} Where you trained it yourself, or trust who did as you trust a program, add --trust: then the "
             f"file in its folder {code.FOLDER} is run."
         ) from None
-
-
-def _validation(run: Path) -> float | None:
-    """Returns the best validation of a run, as its summary has it; None without a number."""
-    summary = Summary.read(run)
-    value = summary.best.get("value") if summary else None
-    return float(value) if untrusted.fits(value, float) else None  # type: ignore[arg-type]
 
 
 def _best_weights(run: Path) -> Checkpoint:

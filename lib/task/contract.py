@@ -52,9 +52,7 @@ class Task:
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
     # The published weights that the run started from, by name; kept in its checkpoints, set when it resumes
     published: Mapping[str, Mapping[str, Any]] = {}
-    # The runs whose models vote or predict together: each one's name as "run", and as "score" its best validation by
-    # `selection`, None where its summary has none
-    members: Sequence[Mapping[str, Any]] = ()
+    members: Sequence[str] = ()  # names of the runs whose models vote or predict together, in their order
     # The folder with what `keep` wrote, when a run is resumed (then `take_kept` is called with it) or predicts
     kept_from: Path | None = None
 

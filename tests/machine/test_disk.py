@@ -12,7 +12,6 @@ import pytest
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.disk import Disk, whole
-from tests.checkpoint.test_checkpoint import put
 
 
 class FailingAt(disk.Disk):

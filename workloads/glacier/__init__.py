@@ -169,14 +169,10 @@ class Glacier(Task):
         """(tiles, classes, classes) counts of each baseline on the scored tiles of the test, by its name."""
         from workloads.glacier import baselines
 
-        source = self.settings.source
+        source, bounds, test = self.settings.source, self.settings.baseline, self.datasets()["test"]
         pairs = self.settings.index_places or baselines.usual_indices(source.bands)
-        test = self.datasets()["test"]
-        bounds = self.settings.baseline
-        return baselines.compared(
-            self.data.whole_tiles, test, len(source.classes), self.config.seed, pairs,
-            pixels=bounds.pixels, rounds=bounds.rounds,
-        )  # fmt: skip
+        whole, classes = self.data.whole_tiles, len(source.classes)
+        return baselines.compared(whole, test, classes, self.config.seed, pairs, bounds.pixels, bounds.rounds)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables (evaluation, baselines, scenes) and figures of the test; returns them and a verdict as text.
@@ -220,21 +216,16 @@ class Glacier(Task):
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""
         from lib.report.progress import counted
-        from workloads.glacier import voting
-        from workloads.glacier.tested import Tested
+        from workloads.glacier.tested import Alone, Tested, flattered
 
         settings, part = self.settings, self.datasets()["test"]
         names, least = settings.source.classes, settings.criteria.ensemble_mcc
-        tested, alone = Tested(part, len(names)), voting.Alone(len(models), len(names))
+        tested, alone = Tested(part, len(names)), Alone(len(models), len(names))
         for first in counted(range(0, len(part), _VOTED_AT_ONCE), f"batches voted on by {len(models)} models"):
             samples = [part[index] for index in range(first, min(first + _VOTED_AT_ONCE, len(part)))]
-            batch = {
-                "image": torch.from_numpy(np.stack([sample.image for sample in samples])),
-                "target": torch.from_numpy(np.stack([sample.target for sample in samples])),
-            }
+            batch = self.collate(samples, torch.Generator())
             each = alone.add(models, batch, settings.prediction.views)
-            predicted = sum(p / len(models) for p in each).argmax(1)
-            tested.add(batch, predicted)
+            tested.add(batch, sum(p / len(models) for p in each).argmax(1))
         self._draw(tested, folder)
         judged = self._judged(tested.counts, "vote", self.baselines)
         judged.write(folder)
@@ -242,7 +233,7 @@ class Glacier(Task):
         asked = [Criterion("MCC of the ensemble", scores["mcc"], least)] if least else []
         advice = "More members that differ (folds and seeds), or better ones, help; so do cleaner labels."
         table = alone.table(self.members, scores, names, settings.prediction.views)
-        warning, verdict = voting.flattered(settings.split, len(models)), "\n".join(_verdict(asked, advice))
+        warning, verdict = flattered(settings.split, len(models)), "\n".join(_verdict(asked, advice))
         return scores, "\n\n".join(filter(None, [warning, table, judged.text(), verdict]))
 
     def predict(

@@ -87,9 +87,10 @@ class Judged:
 
     def write(self, folder: Path) -> None:
         """Writes baselines.csv, a row a method, and scenes.csv, a row a scene, the worst first."""
-        if self.baselines:
-            _write_csv(folder / "baselines.csv", self._methods(digits=6))
-        _write_csv(folder / "scenes.csv", self._scenes())
+        tables = {"scenes": self._scenes(), **({"baselines": self._methods(digits=6)} if self.baselines else {})}
+        for name, rows in tables.items():
+            with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows(rows)
 
     def _methods(self, digits: int) -> list[list[str]]:
         """Returns the cells of a table: a row a method with its scores on the tiles that all were scored on."""
@@ -135,8 +136,3 @@ class Judged:
         head, *rows = self._scenes()
         more = f" of {len(rows):,}; scenes.csv has all" if len(rows) > _WORST else ""
         return f"The worst scenes by mean IoU{more}:\n{aligned([head, *rows[:_WORST]], left=[0])}"
-
-
-def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)

@@ -19,6 +19,7 @@ from lib.report.progress import counted
 from workloads.glacier import geotiff
 from workloads.glacier.augment import undo, view
 from workloads.glacier.data import layout, rasters, readers
+from workloads.glacier.data.cutter import padded, stamp_of
 from workloads.glacier.data.readers import Opened
 from workloads.glacier.data.scenes import Scene
 from workloads.glacier.settings import Prediction, Source
@@ -67,7 +68,7 @@ def masks(
     done = 0
     for scene in counted(scenes, "scenes predicted"):
         try:
-            stamp = _digest([made, _stamp(scene)])
+            stamp = _digest([made, stamp_of(scene.images)])
             if out and _is_done(scene, out, options, stamp):
                 done += 1
             else:
@@ -111,14 +112,6 @@ def _digest(facts: object, models: Sequence[nn.Module] = ()) -> str:
         for name, value in model.state_dict().items():
             digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _stamp(scene: Scene) -> list[list[object]]:
-    """Returns what changes with a scene's files. Raises Unusable where one cannot be read."""
-    try:
-        return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in scene.files if path != scene.mask]
-    except OSError as error:
-        raise rasters.Unusable(f"{error.filename} cannot be read ({error.strerror}). Copy it again.") from None
 
 
 def _paths(name: str, out: Path, options: Prediction) -> dict[str, Path]:
@@ -165,7 +158,7 @@ def _answer(models: Sequence[nn.Module], opened: Opened, size: int, options: Pre
     )
     places = windows(*shape, size)
     while batch := list(itertools.islice(places, options.batch)):
-        images = [_padded(opened.bands(window), size) for window, _ in batch]
+        images = [padded(opened.bands(window), size) for window, _ in batch]
         predicted = probabilities(models, torch.from_numpy(np.stack(images)), options.views)
         for image, p, (window, part) in zip(images, predicted, batch, strict=True):
             inner = tuple(
@@ -179,11 +172,6 @@ def _answer(models: Sequence[nn.Module], opened: Opened, size: int, options: Pre
             if result.uncertainty is not None:
                 result.uncertainty[part] = np.where(known, _entropy(p)[inner], _PERCENT_NODATA)
     return result
-
-
-def _padded(image: np.ndarray, size: int) -> np.ndarray:
-    missing = [size - length for length in image.shape[1:]]
-    return np.pad(image, ((0, 0), (0, missing[0]), (0, missing[1])), constant_values=np.nan)
 
 
 def _entropy(p: Tensor) -> np.ndarray:

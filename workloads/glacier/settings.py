@@ -20,36 +20,24 @@ class Source:
     """How images and masks are to be read."""
 
     bands: tuple[str, ...] = option(
-        ("blue", "green", "red", "nir", "swir1", "thermal", "swir2"),
-        "Names of the bands of the model's input, in order.",
+        ("blue", "green", "red", "nir", "swir1", "thermal", "swir2"), "Names of the bands of the model's input."
     )
-    channels: tuple[int, ...] = option(
-        (), "Which bands of a file, or which folders BandN, counted from 1; empty: the first ones.", minimum=1
-    )
+    channels: tuple[int, ...] = option((), "Bands of a file, or folders BandN, from 1; empty: the first.", minimum=1)
     classes: tuple[str, ...] = option(("background", "glacier", "debris", "lake"), "Names of the classes, in order.")
     codes: tuple[int, ...] = option((0, 85, 170, 255), "The mask's value of each class, in the same order.")
     ignored_codes: tuple[int, ...] = option((), "Values of the mask that say that nothing is known.")
-    mask_layers: tuple[int, ...] = option(
-        (), "Of an (H, W, layers) mask: the layers, from 1, that are classes 1, 2, ...; empty: all of them.", minimum=1
-    )
+    mask_layers: tuple[int, ...] = option((), "Layers of a mask, from 1, of classes 1, 2 ...; empty: all.", minimum=1)
     nodata: tuple[float, ...] = option((), "Values of the bands that say no data, beside NaN and the file's own.")
     name_pattern: str = option("", "Regular expression whose group is a scene's name in a file's; empty: all of it.")
-    group_pattern: str = option(
-        "", "Regular expression whose group, in a scene's name, is what must not be split; empty: by the layout."
-    )
+    group_pattern: str = option("", "Regular expression whose group, in a scene's name, stays together; empty: all.")
     images: str = option(
         "", "Which files are images: a path below data.dir such as S1Hand/{scene}_S1Hand.tif, in which {scene} stands "
         "for a scene's name, {band} for a band that is a file, {part} for train, validation or test, and * for "
         "anything; empty: the documented layouts.",
     )  # fmt: skip
     masks: str = option("", "Which files are masks, such as LabelHand/{scene}_LabelHand.tif; given with images.")
-    band_files: tuple[str, ...] = option(
-        (), "What {band} in images stands for, in the order of bands, such as [B02, B03, B04]; empty: the bands' names."
-    )
-    mask_band: int = option(
-        0, "Which band of a mask's file has the codes, counted from 1; 0: it has one, or all of its bands are equal.",
-        minimum=0,
-    )  # fmt: skip
+    band_files: tuple[str, ...] = option((), "What {band} stands for, such as [B02, B03]; empty: the names of bands.")
+    mask_band: int = option(0, "Band of a mask that has the codes, from 1; 0: the only one, or all equal.", minimum=0)
 
     def __post_init__(self) -> None:
         if mistakes := list(self._mistakes()):
@@ -109,19 +97,11 @@ class Generator:
 class Cut:
     """How scenes are cut into tiles, and which tiles are kept."""
 
-    size: int = option(
-        512, "Pixels on a side of a tile, a multiple of 32 (the U-Net halves it five times).", minimum=32
-    )
+    size: int = option(512, "Pixels on a side, a multiple of 32 (the U-Net halves it five times).", minimum=32)
     stride: int = option(0, "Pixels from one tile to the next; 0: the size, so that tiles do not overlap.", minimum=0)
-    min_valid_share: float = option(
-        0.1, "Least share of a tile's pixels that have data and label.", minimum=0, maximum=1
-    )
-    min_label_share: float = option(
-        0.0, "Least share of a tile's valid pixels that are not of the first class.", minimum=0, maximum=1
-    )
-    storage: Literal["float32", "float16"] = option(
-        "float32", "Number format on disk; float16 halves it and keeps 11 bits, enough for 8-bit bands."
-    )
+    min_valid_share: float = option(0.1, "Least share of pixels with data and label.", minimum=0, maximum=1)
+    min_label_share: float = option(0.0, "Least share of valid pixels not of the first class.", minimum=0, maximum=1)
+    storage: Literal["float32", "float16"] = option("float32", "Format on disk; float16 is enough for 8-bit bands.")
 
     def __post_init__(self) -> None:
         if self.size % 32:
@@ -137,25 +117,24 @@ class Split:
     """Which part of the data is held out. With folds, one of them validates and the others train."""
 
     validation: float = option(0.15, "Share that validates, where there are no folds.", above=0, below=0.9)
-    test: float = option(
-        0.15, "Share that is held out of everything; 0: the test repeats the validation.", minimum=0, below=0.9
-    )
+    test: float = option(0.15, "Share held out; 0: the test repeats the validation.", minimum=0, below=0.9)
     folds: int = option(0, "Parts of what is not the test; 0: no cross-validation.", minimum=0)
     fold: int = option(0, "The fold that validates, counted from 0.", minimum=0)
     by: Literal["scene", "map"] = option("scene", "What is kept together: whole scenes, or squares of the map.")
     square: int = option(4, "Tiles on a side of such a square.", minimum=1)
-    seed: int = option(
-        0, "The split follows from it, and not from the run's seed: an ensemble shares one test.", minimum=0
-    )
-    file: str = option(
-        "", "A CSV with the columns scene, part and group: part is train, validation or test, or empty where the "
-        "shares decide; scenes of one group are kept together. Without one of the two columns, all are free.",
-        path=True,
-    )  # fmt: skip
+    seed: int = option(0, "The split follows from it, not from the run's: an ensemble shares one test.", minimum=0)
+    names: dict[str, str] = field(default_factory=dict, metadata={"help":
+        "Regular expressions of the names of scenes that are train, validation or test, or are out: {test: 'Spain_.*'}."
+    })  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.folds == 1 or (self.folds and self.fold >= self.folds):
             raise ValueError(f"fold {self.fold} of {self.folds} folds does not exist. Folds are counted from 0.")
+        for part, pattern in self.names.items():
+            with contextlib.suppress(re.error):
+                if part in ("train", "validation", "test", "out") and re.compile(pattern):
+                    continue
+            raise ValueError(f"names has {part}: {pattern}. Give train, validation, test or out a regular expression.")
         if not self.folds and self.validation + self.test >= 1:
             raise ValueError("validation and test leave nothing to train on. Lower one of them.")
 
@@ -165,16 +144,13 @@ class Sampling:
     """Which tiles come how often. The order itself is a pure function of seed, epoch and these weights."""
 
     target_shares: tuple[float, ...] = option(
-        (), "Wanted share of each class among the pixels trained on; empty: as the data has them.", minimum=0, maximum=1
+        (), "Wanted share of each class among the pixels trained on; empty: as in the data.", minimum=0, maximum=1
     )
     most_often: float = option(20.0, "The most that a tile may come for once of an even draw.", minimum=1)
-    crop: int = option(
-        0, "Pixels on a side of the crops that are trained on, a multiple of 32; 0: whole tiles.", minimum=0
-    )
-    centred: dict[str, float] = field(
-        default_factory=dict,
-        metadata={"help": "Share of the crops that lie around a pixel of a class, by its name: {lake: 0.2}."},
-    )
+    crop: int = option(0, "Pixels on a side of the crops to train on, a multiple of 32; 0: whole tiles.", minimum=0)
+    centred: dict[str, float] = field(default_factory=dict, metadata={"help":
+        "Share of the crops around a pixel of a class, by its name: {lake: 0.2}."
+    })  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.crop % 32:
@@ -193,9 +169,7 @@ class Augmentation:
 
     flips: bool = option(True, "Whether tiles are mirrored, one time in two.")
     rotations: bool = option(True, "Whether tiles are turned by quarters.")
-    band_noise: float = option(
-        0.05, "Deviation of each band's random gain, and of its offset in standard deviations of the band.", minimum=0
-    )
+    band_noise: float = option(0.05, "Deviation of a band's random gain, and of its offset in its own.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -224,9 +198,7 @@ class Loss:
     mcc: float = option(0.0, "Weight of the soft Matthews correlation.", minimum=0)
     boundary: float = option(0.0, "Weight of the boundary loss, once its ramp is over.", minimum=0)
     gamma: float = option(2.0, "How strongly the focal loss plays down pixels that are right already.", minimum=0)
-    class_weights: tuple[float, ...] = option(
-        (), "Weight of each class's pixels in the focal loss; empty: 1 for each.", minimum=0
-    )
+    class_weights: tuple[float, ...] = option((), "Weight of each class in the focal loss; empty: 1.", minimum=0)
     ramp_steps: int = option(0, "Steps in which the weight of the boundary loss rises from 0.", minimum=0)
     ramp_epochs: float = option(0.0, "Epochs in which the weight of the boundary loss rises from 0.", minimum=0)
 
@@ -256,10 +228,7 @@ class Prediction:
     views: int = option(8, "Flips and quarter turns of a window that are averaged over.", minimum=1, maximum=8)
     batch: int = option(1, "Windows that are predicted at once.", minimum=1)
     probabilities: bool = option(False, "Whether NAME_probabilities.tif is written: percent, a band a class.")
-    uncertainty: bool = option(
-        False,
-        "Whether NAME_uncertainty.tif is written: entropy of the mean over views and models, percent of the most.",
-    )
+    uncertainty: bool = option(False, "Whether NAME_uncertainty.tif is written: entropy, percent of the most.")
 
 
 @dataclass(frozen=True)
@@ -273,9 +242,7 @@ class Baseline:
 @dataclass(frozen=True)
 class Settings:
     source: Source = Source()
-    download: tuple[str, ...] = option(
-        (), "Addresses or paths of archives with the data, where no data.dir is given.", path=True
-    )
+    download: tuple[str, ...] = option((), "Addresses or paths of archives, without a data.dir.", path=True)
     generator: Generator = Generator()
     tiles: Cut = Cut()
     split: Split = Split()
@@ -284,14 +251,8 @@ class Settings:
     model: Model = Model()
     initial: Initial = Initial()
     loss: Loss = Loss()
-    indices: tuple[tuple[str, str], ...] = option(
-        (), "Pairs of bands (a, b) whose (a - b) / (a + b) the network sees beside the bands."
-    )
-    prior: bool = option(
-        False,
-        "Whether answers are corrected by how often training drew each class: log of its true share less log of the "
-        "drawn one.",
-    )
+    indices: tuple[tuple[str, str], ...] = option((), "Pairs of bands whose (a - b) / (a + b) the network sees too.")
+    prior: bool = option(False, "Whether answers are corrected by log of a class's true share less log of the drawn.")
     criteria: Criteria = Criteria()
     baseline: Baseline = Baseline()
     prediction: Prediction = Prediction()

@@ -37,11 +37,6 @@ def test_switching_noise_off_leaves_the_turns_alone():
         assert torch.equal(changed(seed, Augmentation())[1], changed(seed, Augmentation(band_noise=0))[1])
 
 
-def test_switched_off_nothing_changes():
-    image, target = changed(5, Augmentation(flips=False, rotations=False, band_noise=0))
-    assert torch.equal(image, tile()[0]) and torch.equal(target, tile()[1])
-
-
 def test_noise_goes_by_the_deviation_of_each_band_and_keeps_nan():
     image, target = tile()
     image[:, 2, 2] = float("nan")

@@ -46,11 +46,6 @@ def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_and_no_
     assert scores_of(counts, "abc")["accuracy"] < np.mean(best) + 0.01
 
 
-def test_the_same_seed_gives_the_same_sample_and_another_one_another():
-    first, again, other = (sample(Tiles(5), seed, 500, features) for seed in (1, 1, 2))
-    assert all((a == b).all() for a, b in zip(first, again, strict=True)) and (first[0] != other[0]).any()
-
-
 def test_the_sample_is_bounded_in_pixels_and_tiles(monkeypatch):
     monkeypatch.setattr(baselines, "_MOST_TILES", 7)
     tiles = Tiles(50)

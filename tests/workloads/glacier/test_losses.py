@@ -124,12 +124,6 @@ def test_gamma_of_the_focal_loss(gamma):
     assert float(losses.sums(only("focal", gamma=gamma), logits, mask)["focal"]) == pytest.approx(want, rel=1e-6)
 
 
-def test_gamma_0_is_the_cross_entropy():
-    logits, mask, _ = scene()
-    want = torch.nn.functional.cross_entropy(logits, mask.long(), ignore_index=IGNORE, reduction="sum")
-    assert torch.allclose(losses.sums(only("focal", gamma=0.0), logits, mask)["focal"], want)
-
-
 def test_a_sure_prediction_has_the_mcc_and_the_dice_of_scikit_learn():
     from sklearn.metrics import f1_score, matthews_corrcoef
 
@@ -140,17 +134,6 @@ def test_a_sure_prediction_has_the_mcc_and_the_dice_of_scikit_learn():
     y, x = mask[mask != IGNORE].numpy(), guess[mask != IGNORE].numpy()
     assert 1 - float(got["mcc"]) == pytest.approx(matthews_corrcoef(y, x), abs=1e-6)
     assert 1 - float(got["dice"]) == pytest.approx(f1_score(y, x, average="macro"), abs=1e-6)
-
-
-def test_the_truth_itself_costs_nothing_and_is_the_lowest_for_the_boundary():
-    _, mask, distances = scene(ignored=0.1)
-    labels = mask.masked_fill(mask == IGNORE, 0).long()
-    sure = 200.0 * torch.nn.functional.one_hot(labels, 4).movedim(-1, 1).double()
-    right = losses.sums(ALL, sure, mask, distances)
-    assert all(abs(float(right[term])) < 1e-5 for term in ("focal", "dice", "mcc"))
-    for shift in (1, 2, 3):
-        wrong = losses.sums(ALL, sure.roll(shift, 1), mask, distances)
-        assert all(float(wrong[term]) > float(right[term]) + 0.1 for term in TERMS)
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -258,17 +241,6 @@ def test_the_boundary_is_ramped_in():
     assert losses.weights(loss, 30) == losses.weights(loss, 500) == losses.weights(Loss(0.25, 0.25, 0.35, 0.15), 0)
 
 
-def test_the_loss_goes_down_along_its_gradient():
-    logits, mask, distances = scene()
-    for _ in range(200):
-        logits.requires_grad_()
-        found, counted = losses.sums(ALL, logits, mask, distances), losses.count(ALL, mask)
-        (gradient,) = torch.autograd.grad(sum(found[term] / counted[term] for term in TERMS), logits)
-        logits = logits.detach() - 5.0 * gradient
-    guess = logits.argmax(1)
-    assert (guess == mask)[mask != IGNORE].double().mean() > 0.99
-
-
 # --- distance maps ----------------------------------------------------------------------------------------------------
 
 
@@ -279,27 +251,6 @@ def test_distance_maps_equal_the_distances_of_all_pairs(seed):
     for k in range(5):
         assert got[k].astype(float) * 12 == pytest.approx(slow_distance(mask[0].numpy(), k), abs=0.01)
     assert not got[4].any()
-
-
-def test_the_pixels_at_a_rim_are_at_0_inside_and_at_1_outside():
-    mask = np.zeros((8, 16), np.uint8)
-    mask[:, 6:] = 1
-    rows = distance_maps(mask, 2)[:, 0].astype(float) * 16
-    assert rows[1].tolist() == [6 - j if j < 6 else 6.0 - j for j in range(16)]
-    assert rows[0].tolist() == [j - 5 for j in range(16)]
-
-
-def test_ignored_pixels_make_no_rim():
-    mask = np.ones((9, 9), np.uint8)
-    mask[:, :2] = 0
-    cut = mask.copy()
-    cut[4, 5:7] = IGNORE
-    assert (distance_maps(mask, 2)[:, cut != IGNORE] == distance_maps(cut, 2)[:, cut != IGNORE]).all()
-
-
-def test_a_tile_of_one_class_or_none_has_empty_maps():
-    for label in (1, IGNORE):
-        assert not distance_maps(np.full((4, 4), label, np.uint8), 3).any()
 
 
 def test_class_weights_weigh_the_pixels_of_the_focal_loss_and_what_it_is_divided_by():

@@ -97,20 +97,6 @@ def test_codes_of_any_whole_number_are_mapped_in_the_smallest_type_with_a_free_n
     assert geotiff.coding(codes) == (np.dtype(dtype), nodata)
 
 
-def test_codes_beyond_a_byte_are_predicted_and_come_back(tmp_path):
-    source = Source(bands=("red", "nir"), codes=(-1, 311, 512, 70_000))
-    image, _ = scene(size=(40, 33))
-    image[:, 3, 3] = np.nan
-    write_bands(tmp_path / "data", "img001", image, None)
-    found = maps.masks([ByPixel()], tmp_path / "data", source, 32, tmp_path / "out")["img001"]
-    known = ~np.isnan(image[0])
-    classes = np.asarray(TWO.codes).searchsorted(expected(image))
-    assert np.array_equal(found[known], np.asarray(source.codes)[classes][known])
-    assert found[3, 3] == 255
-    with pytest.raises(ValueError, match="The code 5000000000 is no number of 32 bits"):
-        Source(codes=(0, 1, 2, 5_000_000_000))
-
-
 def test_a_map_opens_in_a_gis_with_colours_names_and_overviews(tmp_path):
     write_bands(tmp_path / "data", "img001", scene(size=(700, 600))[0], None)
     maps.masks([ByPixel()], tmp_path / "data", TWO, 512, tmp_path / "out", Prediction(views=1))
@@ -201,13 +187,6 @@ def test_views_take_away_what_depends_on_the_direction():
     assert (once[:, 0] - once[:, 1]).abs().max() > 0.9
 
 
-def test_models_vote_by_the_mean_of_their_probabilities():
-    image = torch.randn(1, 2, 32, 32) + 100
-    models = [ByPixel(0.0), ByPixel(3.0)]
-    mean = sum(maps.probabilities([model], image) for model in models) / 2
-    assert torch.allclose(maps.probabilities(models, image), mean, atol=1e-6)
-
-
 def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_path, capsys):
     write_scenes(tmp_path / "data", 3)
     band = tmp_path / "data" / "Band2" / "img001.tif"
@@ -288,13 +267,3 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(trained, capsys, monk
     assert summary.reason == "completed" and "mcc" in summary.metrics
     for name in ("confusion", "predictions"):
         assert (runs / "tiny-seed1" / "plots" / f"{name}.png").stat().st_size > 5000
-
-
-def test_what_is_no_archive_of_runs_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="There is no"):
-        ensemble.load(tmp_path / "none.tar.gz")
-    (tmp_path / "text.tar.gz").write_text("no archive")
-    with pytest.raises(BadInput, match="cannot be unpacked"):
-        ensemble.load(tmp_path / "text.tar.gz")
-    with pytest.raises(BadInput, match="holds no run with best weights"):
-        ensemble.load(tmp_path)

@@ -1,6 +1,5 @@
 """Votes: members are scored with the same views as the vote."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,36 +7,30 @@ import pytest
 import torch
 from torch import nn
 
-from lib.launch import ensemble
 from lib.scores import scores_of
 from lib.task import load_task
 from tests.workloads.glacier.test_maps import Directed
-from workloads.glacier import tested as of_a_test
-from workloads.glacier import voting
 from workloads.glacier.settings import Split
-
-
-def members(*scores):
-    return [{"run": f"fold{number}", "score": score} for number, score in enumerate(scores)]
+from workloads.glacier.tested import Alone, Tested, flattered
 
 
 def test_a_member_alone_has_the_views_of_the_vote():
     part = {"image": torch.randn(2, 2, 32, 32), "target": torch.zeros(2, 32, 32, dtype=torch.uint8)}
     part["target"][..., 16:] = 1
-    alone = voting.Alone(1, 2)
+    alone = Alone(1, 2)
     eight = alone.add([Directed()], part, 8)[0]
     assert torch.allclose(eight, torch.full_like(eight, 0.5), atol=1e-6), "with one view it would see the direction"
-    once = voting.Alone(1, 2)
+    once = Alone(1, 2)
     once.add([Directed()], part, 1)
     assert scores_of(once._counts[0], "ab")["mcc"] == pytest.approx(-1)
-    table = once.table(members(0.5), {"mcc": 0.5, "mean_iou": 0.5, "iou_a": 0.25}, "ab", 1)
+    table = once.table(["fold0"], {"mcc": 0.5, "mean_iou": 0.5, "iou_a": 0.25}, "ab", 1)
     assert table.splitlines()[0].split()[:3] == ["alone,", "1", "views"] and "fold0" in table.splitlines()[1]
     assert "-1.0000" in table.splitlines()[1] and table.splitlines()[-1].split()[-1] == "0.2500"
 
 
 def test_a_vote_without_a_test_of_its_own_is_said_to_flatter():
-    assert "no test of its own" in voting.flattered(Split(test=0, folds=5), 5)
-    assert voting.flattered(Split(test=0), 1) == "" == voting.flattered(Split(test=0.15, folds=5), 5)
+    assert "no test of its own" in flattered(Split(test=0, folds=5), 5)
+    assert flattered(Split(test=0), 1) == "" == flattered(Split(test=0.15, folds=5), 5)
 
 
 class Fixed(nn.Module):
@@ -53,7 +46,7 @@ class Fixed(nn.Module):
 
 def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
     task = load_task(tiny())
-    task.members = members(0.8, 0.9)
+    task.members = ["fold0", "fold1"]
     scores, text = task.vote([Fixed(1), Fixed(2)], tmp_path)
     assert scores["recall_glacier"] + scores["recall_debris"] == 1 and scores["recall_background"] == 0
     rows = text.split("\n\n")[0].splitlines()
@@ -61,19 +54,11 @@ def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
     assert "vote less boosting of pixels" in text and (tmp_path / "scenes.csv").is_file()
 
 
-def test_the_best_validation_of_a_run_comes_from_its_summary_which_may_be_anybodys(tmp_path):
-    for value, number in ((0.5, 0.5), ("much", None), (None, None)):
-        summary = {"run": "a", "reason": "completed", "best": {"value": value}}
-        (tmp_path / "summary.json").write_text(json.dumps(summary))
-        assert ensemble._validation(tmp_path) == number
-    assert ensemble._validation(tmp_path / "nowhere") is None
-
-
 def test_the_worst_tiles_are_of_different_scenes():
     scenes = np.array([0, 0, 1, 2, 3, 4, 5])
     table = SimpleNamespace(scene=scenes)
     part = SimpleNamespace(store=SimpleNamespace(table=table), chosen=np.arange(7))
-    tested = of_a_test.Tested(part, 2)
+    tested = Tested(part, 2)
     wrong = [1, 9, 3, 8, 2, 7, 5]
     target = torch.zeros(7, 4, 4, dtype=torch.uint8)
     predicted = torch.zeros(7, 4, 4, dtype=torch.int64)

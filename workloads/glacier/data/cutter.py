@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import json
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 
 from lib.errors import BadInput, check_limit, first_ten
 from lib.machine import disk, records
+from lib.report.progress import counted
 from lib.scores import IGNORE
 from workloads.glacier.data import readers, windows
 from workloads.glacier.data.readers import Opened, Unusable
@@ -26,7 +26,6 @@ from workloads.glacier.data.tiles import Store
 from workloads.glacier.settings import Cut, Source
 
 VERSION = 4  # of the store's files
-_PROGRESS_SECONDS = 15.0
 _COMPLETE = "complete.json"
 _FLOAT16_MAX = 65_504.0
 
@@ -49,13 +48,8 @@ class Cutter:
     def all(self, scenes: Sequence[Scene], problems: Sequence[str]) -> Store:
         """Cuts every scene and prints progress. Raises BadInput past the limit of unusable scenes."""
         self.problems += problems
-        begin = shown = time.monotonic()
-        for number, scene in enumerate(scenes, 1):
+        for scene in counted(scenes, "scenes cut"):
             self.add(scene)
-            if time.monotonic() - shown > _PROGRESS_SECONDS:
-                shown = time.monotonic()
-                left = (shown - begin) / number * (len(scenes) - number)
-                print(f"Slicing: {number:,} of {len(scenes):,} scenes, about {left:.0f} s left", flush=True)
         return self.finish()
 
     def add(self, scene: Scene, stamp: list[Any] | None = None) -> None:
@@ -64,24 +58,16 @@ class Cutter:
         `stamp` changes when one of the scene's files changes; by default their paths, sizes and times.
         """
         try:
-            stamp = stamp or [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in scene.files]
-        except OSError as error:
-            self.problems.append(f"{error.filename} cannot be read ({error.strerror}). Copy or download it again.")
-            return
-        try:
+            stamp = stamp or stamp_of(scene.files)
             if not self.take(scene, stamp):
                 self.records.append(self._make(scene, _file_name(scene), stamp))
         except Unusable as problem:
             self.problems.append(str(problem))
 
     def take(self, scene: Scene, stamp: list[Any]) -> bool:
-        """Takes over the tiles of a scene that was cut before out of the same files; returns whether there are any.
-
-        What a scene's files hold is verified.
-        """
+        """Reuses the verified tiles of a scene that was cut before out of the same files; returns whether it was."""
         record = self._verified.read(f"{_file_name(scene)}.json", stamp)
-        if record:
-            self.records.append(record)
+        self.records += [record] if record else []
         return record is not None
 
     def finished(self) -> Store | None:
@@ -178,16 +164,19 @@ class Cutter:
     def _tile(self, opened: Opened, window: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
         """Reads one tile; where the scene is smaller than a tile, the rest has no data."""
         image, target = opened.read(window)
-        missing = [self.cut.size - length for length in target.shape]
-        if any(missing):
-            image = np.pad(image, ((0, 0), (0, missing[0]), (0, missing[1])), constant_values=np.nan)
-            target = np.pad(target, ((0, missing[0]), (0, missing[1])), constant_values=IGNORE)
+        image, target = padded(image, self.cut.size), padded(target, self.cut.size, IGNORE)
         if self.cut.storage == "float16" and np.nanmax(np.abs(image), initial=0) > _FLOAT16_MAX:
             raise Unusable(
                 f"{opened.scene.images[0]} holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold. Set "
                 "workload.tiles.storage to float32."
             )
         return np.ascontiguousarray(image, self.cut.storage), target
+
+
+def padded(array: np.ndarray, size: int, value: float = np.nan) -> np.ndarray:
+    """(..., h, w) -> (..., size, size), filled up at the end."""
+    widths = [(0, 0)] * (array.ndim - 2) + [(0, size - length) for length in array.shape[-2:]]
+    return np.pad(array, widths, constant_values=value) if any(map(any, widths)) else array
 
 
 @contextlib.contextmanager
@@ -210,6 +199,14 @@ def growing_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Iterator[Ca
         yield append
         file.seek(0)
         write_header()
+
+
+def stamp_of(files: Sequence[Path]) -> list[list[object]]:
+    """Returns what changes with some files. Raises Unusable."""
+    try:
+        return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    except OSError as error:
+        raise Unusable(f"{error.filename} cannot be read ({error.strerror}). Copy or download it again.") from None
 
 
 def _parts(file: str) -> tuple[str, str]:

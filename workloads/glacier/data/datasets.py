@@ -15,12 +15,10 @@ from lib.scores import IGNORE
 from lib.text import aligned
 from workloads.glacier.augment import ANYWHERE
 from workloads.glacier.data import folds, layout, terrain
-from workloads.glacier.data.crops import Draws, shares
 from workloads.glacier.data.cutter import Cutter, folder_for
 from workloads.glacier.data.download import cut
 from workloads.glacier.data.folds import Parts
-from workloads.glacier.data.given import given
-from workloads.glacier.data.sampling import reached, tile_weights
+from workloads.glacier.data.sampling import Draws, reached, shares, tile_weights
 from workloads.glacier.data.tiles import Statistics, Store, once, other_units, tile_statistics
 from workloads.glacier.model import difference
 from workloads.glacier.settings import BAND, Settings
@@ -44,34 +42,28 @@ class Tiles:
     Where tiles overlap, every pixel of a held-out part counts in one of them alone.
     """
 
-    def __init__(self, store: Store, chosen: np.ndarray, part: str, weights: np.ndarray | None = None):
-        self.store, self.part, self.weights = store, part, weights
+    def __init__(
+        self,
+        store: Store,
+        chosen: np.ndarray,
+        part: str,
+        weights: np.ndarray | None = None,
+        draws: Draws | None = None,
+    ):
+        """With `draws` it has the tiles as these do: several times if a crop may lie around a rare class."""
+        self.store, self.part, self.draws, self.weights = store, part, draws, draws.weights if draws else weights
         self.chosen, self.new_in = (chosen, {}) if part == "train" else once(store.table, chosen, store.tile_size)
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self.draws.tiles if self.draws else self.chosen)
 
     def __getitem__(self, index: int) -> Sample:
-        number = int(self.chosen[index])
+        number = int(self.chosen[self.draws.tiles[index] if self.draws else index])
         image, target = self.store.read(number)
         if (bits := self.new_in.get(number)) is not None:
             target[~np.unpackbits(bits, count=target.size).view(bool).reshape(target.shape)] = IGNORE
-        return Sample(image, target, self.part == "train")
-
-
-class Crops(Tiles):
-    """The training tiles as `draws` has them: several times where a crop may lie around a pixel of a rare class."""
-
-    def __init__(self, store: Store, chosen: np.ndarray, draws: Draws):
-        super().__init__(store, chosen, "train", draws.weights)
-        self.draws = draws
-
-    def __len__(self) -> int:
-        return len(self.draws.tiles)
-
-    def __getitem__(self, index: int) -> Sample:
-        whole = super().__getitem__(int(self.draws.tiles[index]))
-        return whole._replace(around=int(self.draws.classes[index]))
+        around = int(self.draws.classes[index]) if self.draws else ANYWHERE
+        return Sample(image, target, self.part == "train", around)
 
 
 class Data:
@@ -136,17 +128,15 @@ class Data:
     def _split_facts(self, generated: bool) -> dict[str, Any]:
         """Returns the settings of the split; what is given of it by its content, and only where it is given."""
         split = self.settings.split
-        facts = {name: value for name, value in asdict(split).items() if name != "file"}
-        if not split.file and (generated or not any(self.store.parts)):
+        facts = {name: value for name, value in asdict(split).items() if name != "names"}
+        if not split.names and (generated or not any(self.store.parts)):
             return facts
-        fixed = given(self.store, split, self.settings.source.name_pattern, self.source)
+        fixed = folds.given(self.store, split)
         return {**facts, "given": sorted(zip(self.store.digests, fixed.parts, fixed.groups, strict=True))}
 
     @cached_property
     def parts(self) -> Parts:
-        settings = self.settings
-        pattern = settings.source.name_pattern
-        return folds.parts(self.store, settings.split, settings.source.classes, pattern, self.source)
+        return folds.parts(self.store, self.settings.split, self.settings.source.classes)
 
     @property
     def is_split(self) -> bool:
@@ -209,51 +199,31 @@ class Data:
 
     def tiles(self) -> dict[str, Tiles]:
         """The data sets "train", "validation" and "test"."""
-        parts = self.parts
-        train = Tiles(self.store, parts.train, "train", self.weights)
         return {
-            "train": Crops(self.store, parts.train, self.draws) if self.draws else train,
-            "validation": Tiles(self.store, parts.validation, "validation"),
-            "test": Tiles(self.store, parts.test, "test"),
+            "train": Tiles(self.store, self.parts.train, "train", self.weights, self.draws),
+            "validation": Tiles(self.store, self.parts.validation, "validation"),
+            "test": Tiles(self.store, self.parts.test, "test"),
         }
 
     def describe(self) -> str:
         """Says where the data comes from, how it is split, and which shares the classes have."""
         settings = self.settings
-        where = f"Data: {self.source}"
-        if self.source is None:
-            where = (
-                f"Data: the archives {', '.join(settings.download)}"
-                if settings.download
-                else "No data was given or found mounted. The embedded default is used: "
-                f"{settings.generator.scenes} generated scenes of {settings.generator.size} x "
-                f"{settings.generator.size} pixels"
-            )
+        drawn = settings.generator
+        where = (
+            f"Data: {self.source}" if self.source
+            else f"Data: the archives {', '.join(settings.download)}" if settings.download
+            else "No data was given or found mounted. The embedded default is used: "
+            f"{drawn.scenes} generated scenes of {drawn.size} x {drawn.size} pixels"
+        )  # fmt: skip
         parts, split = self.parts, settings.split
         fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
         sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
-        means = zip(self.statistics.mean, self.statistics.deviation, strict=True)
-        bands = ", ".join(
-            f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in enumerate(means, 1)
-        )
-        bands = f"Bands (mean ± deviation of the training): {bands}"
-        notes = [*parts.notes, *other_units(self.store), *self._unreached()]
+        means = enumerate(zip(self.statistics.mean, self.statistics.deviation, strict=True), 1)
+        bands = ", ".join(f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in means)
+        notes = [*parts.notes, *other_units(self.store)]
         matched = [self._matched] if self._matched else []
-        return "\n".join([f"{where}.", *matched, f"{fold}{sizes}.", *notes, self._shares(), bands])
-
-    def _unreached(self) -> list[str]:
-        """Returns a sentence for each class that is drawn with less than half of its wanted share."""
-        sampling, classes = self.settings.sampling, self.settings.source.classes
-        counts = self.store.table.counts[self.parts.train]
-        most = (counts / counts.sum(1, keepdims=True)).max(0)
-        told = zip(classes, sampling.target_shares, self.drawn_shares, most, strict=False)
-        return [
-            f"The wanted share of {name}, {wanted:.2%} of the pixels, cannot be reached by drawing tiles: {drawn:.2%} "
-            f"is drawn, and the tile with most of it has {best:.2%}. Crops around its pixels come nearer: "
-            f"workload.sampling.crop and centred, such as {{{name}: 0.2}}."
-            for name, wanted, drawn, best in told
-            if drawn < wanted / 2
-        ]
+        return "\n".join([f"{where}.", *matched, f"{fold}{sizes}.", *notes, self._shares(),
+                          f"Bands (mean ± deviation of the training): {bands}"])  # fmt: skip
 
     def _shares(self) -> str:
         """Returns a table of class shares: as they are in each part, and as training draws them."""

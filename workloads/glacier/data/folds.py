@@ -3,22 +3,23 @@
 Groups (scenes, or squares of the map) go as a whole to one part, chosen so that every part has its share of each class.
 """
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from lib.errors import BadInput
 from lib.training.splits import refuse_leaks, stratify
 from workloads.glacier.data import windows
-from workloads.glacier.data.given import OUT, Given, given
 from workloads.glacier.data.tiles import Store, Table
 from workloads.glacier.settings import Split
 
+OUT = "out"  # of training and of both held-out parts
 _FREE, _OUT = -1, 3
 _NUMBERS = {"": _FREE, "train": 0, "validation": 1, "test": 2, OUT: _OUT}
+_WORDS = {"train": "to train", "validation": "to validate", "test": "to test", OUT: "left out", "": "by the shares"}
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,21 @@ class Parts:
     groups: np.ndarray
 
 
-def parts(
-    store: Store, split: Split, classes: Sequence[str], name_pattern: str = "", root: Path | None = None
-) -> Parts:
-    """Splits a store's tiles. Raises BadInput where a part would be empty or training would lack a class.
+@dataclass(frozen=True)
+class Given:
+    """The part of each scene (train, validation, test, out, or "" if the shares decide) and its group."""
 
-    What `split.file`, or folders called train, validation and test, say of a scene goes before the shares. The file may
-    lie in `root`, and names scenes as their files are called or as `name_pattern` does.
+    parts: list[str]
+    groups: list[str]
+    notes: list[str]
+
+
+def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
+    """Splits a store's tiles. Raises BadInput if a part would be empty or training would lack a class.
+
+    `split.names`, or folders called train, validation and test, go before the shares.
     """
-    table, fixed = store.table, _with_linked(store, split, given(store, split, name_pattern, root))
+    table, fixed = store.table, _with_linked(store, split, given(store, split))
     names, group = np.unique(_group_names(store, split, fixed), return_inverse=True)
     counts = np.zeros((len(names), table.counts.shape[1]))
     np.add.at(counts, group, table.counts)
@@ -70,20 +77,44 @@ def parts(
     return Parts(train, validation, test, notes, names[group])
 
 
+def given(store: Store, split: Split) -> Given:
+    """Returns the split that `split.names` gives for a store's scenes, otherwise the one of folders."""
+    parts, groups = store.parts, store.groups
+    if split.names:
+        parts = [next((p for p, text in split.names.items() if re.fullmatch(text, name)), "") for name in store.names]
+        if lacking := [part for part in split.names if part not in parts]:
+            pattern, name = split.names[lacking[0]], store.names[0]
+            raise BadInput(f"workload.split.names: no scene is called {pattern}. Names are such as {name}.")
+    counts = Counter(parts)
+    text = ", ".join(f"{counts[part]:,} {words}" for part, words in _WORDS.items() if counts[part])
+    of: dict[str, set[str]] = defaultdict(set)
+    for part, group in zip(parts, groups, strict=True):
+        of[group] |= {part} - {"", OUT}
+    divided = sorted(group for group, several in of.items() if len(several) > 1)
+    if divided and split.names:
+        raise BadInput(f"workload.split.names puts the group {divided[0]} into two parts. Give all of its scenes one.")
+    if divided:
+        shared = f"{len(divided):,} groups of scenes lie in two of them, such as {divided[0]}"
+        note = f"The folders called train, validation and test are not taken as the split: {shared}."
+        return Given([""] * len(parts), groups, [note])
+    where = "workload.split.names" if split.names else "the folders"
+    return Given(parts, groups, [f"The split is that of {where}: {text}."] if any(parts) else [])
+
+
 def _with_linked(store: Store, split: Split, fixed: Given) -> Given:
     """Joins the groups of scenes that share ground by equal windows of pixels, unless a split is given."""
-    if any(fixed.parts) or split.file or split.by != "scene":
+    linked = windows.groups(windows.pairs(windows.sketches_of(store)))
+    if not linked or any(fixed.parts) or split.by != "scene":
         return fixed
-    groups, linked = list(fixed.groups), windows.groups(windows.pairs(windows.sketches_of(store)))
+    groups = list(fixed.groups)
     for scenes in linked:
         joined = {groups[scene] for scene in scenes}
         groups = [min(joined) if group in joined else group for group in groups]
-    if not linked or len(set(groups)) < _needed(split):
+    if len(set(groups)) < _needed(split):
         return fixed
-    names = ", ".join(store.names[scene] for scene in linked[0][:3])
     note = (
         f"{sum(map(len, linked)):,} scenes without a place on the map show ground of another one by equal windows of "
-        f"pixels, such as {names}. Each of their {len(linked):,} groups is kept together."
+        f"pixels, such as {', '.join(store.names[scene] for scene in linked[0][:3])}; those that do are kept together."
     )
     return Given(fixed.parts, groups, [*fixed.notes, note])
 

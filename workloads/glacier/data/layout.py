@@ -64,13 +64,15 @@ class Pattern:
     """A path below a folder with placeholders, such as S1Hand/{scene}_S1Hand.tif."""
 
     def __init__(self, text: str):
-        self.text = text
         self._glob = re.sub(r"\{(scene|part)\}", "*", text)
         pieces, seen = [], set[str]()
         for token in _TOKEN.split(text):
             pieces.append(_expression(token, token in seen, "{scene}" in text))
             seen.add(token)
-        self._regex = re.compile("".join(pieces))
+        try:
+            self._regex = re.compile("".join(pieces))
+        except re.error as error:
+            raise BadInput(f"The pattern {text} cannot be used ({error}). Correct workload.source.") from None
 
     def files(self, root: Path) -> Iterator[File]:
         """Yields the files below a folder, sorted by path."""

@@ -41,16 +41,14 @@ def write(folder: Path, options: Generator, source: Source) -> None:
     Those that are there and whole, by a record img001.json, stay. A class that `source` does not name is drawn as its
     first one. Raises BadInput where it names a band or a class that is not drawn.
     """
-    if strange := [name for name in source.bands if name not in BANDS]:
-        raise BadInput(
-            f"The generated scenes have no band {strange[0]}, only {', '.join(BANDS)}. Correct workload.source.bands, "
-            "or name your data in data.dir."
-        )
-    if strange := [name for name in source.classes if name not in CLASSES]:
-        raise BadInput(
-            f"The generated scenes have no class {strange[0]}, only {', '.join(CLASSES)}. Correct "
-            "workload.source.classes, or name your data in data.dir."
-        )
+    for kind, key, names, drawn in (
+        ("band", "bands", source.bands, BANDS), ("class", "classes", source.classes, CLASSES),
+    ):  # fmt: skip
+        if strange := [name for name in names if name not in drawn]:
+            raise BadInput(
+                f"The generated scenes have no {kind} {strange[0]}, only {', '.join(drawn)}. Correct "
+                f"workload.source.{key}, or name your data in data.dir."
+            )
     code_of = dict(zip(source.classes, source.codes, strict=True))
     codes = np.array([code_of.get(name, source.codes[0]) for name in CLASSES], np.uint8)
     verified = records.Verified(folder, "such scenes are drawn again")

@@ -126,33 +126,26 @@ _OTHER_UNITS = 50  # times the median scene
 
 
 def other_units(store: Store) -> list[str]:
-    """Returns a sentence on scenes whose bands are far larger or smaller than the median scene's; else none."""
+    """Returns a sentence on scenes whose bands are far larger or smaller than the median scene's.
+
+    Half of a scene's bands must be: one band alone may be a mask of clouds, or hold nothing in many scenes.
+    """
     table, count = store.table, len(store.names)
     valid = table.valid.astype(np.float64)[:, None]
     pixels, total = np.zeros((count, 1)), np.zeros((count, table.mean.shape[1]))
     np.add.at(pixels, table.scene, valid)
     np.add.at(total, table.scene, valid * table.mean**2 + table.squares)
     seen = np.flatnonzero(pixels[:, 0])
-    return strange_units(np.sqrt(total[seen] / pixels[seen]), [store.names[scene] for scene in seen])
-
-
-def strange_units(sizes: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Returns a sentence on scenes whose (scenes, bands) root mean squares are far from the median's; else none.
-
-    Half of a scene's bands must be: one band alone may be a mask of clouds, or hold nothing in many scenes.
-    """
-    if len(sizes) < 2:
-        return []
+    sizes = np.sqrt(total[seen] / pixels[seen])  # (scenes, bands) root mean squares
     median = np.sort(sizes, 0)[(len(sizes) - 1) // 2]
     ratio = np.maximum(sizes, 1e-30) / np.maximum(median, 1e-30)
     far = (ratio > _OTHER_UNITS) | (ratio < 1 / _OTHER_UNITS)
     strange = np.flatnonzero(far.mean(1) >= 0.5)
-    if not len(strange):
+    if len(sizes) < 2 or not len(strange):
         return []
-    first = strange[0]
-    factor = float(np.median(ratio[first][far[first]]))
+    factor = float(np.median(ratio[strange[0]][far[strange[0]]]))
     times = f"{factor:,.0f} times larger" if factor > 1 else f"{1 / factor:,.0f} times smaller"
     return [
-        f"Warning: {len(strange):,} of {len(sizes):,} scenes seem to be in other units: the bands of {names[first]} "
-        f"are {times} than the median scene's. Bring all scenes to one unit."
+        f"Warning: {len(strange):,} of {len(sizes):,} scenes seem to be in other units: the bands of "
+        f"{store.names[seen[strange[0]]]} are {times} than the median scene's. Bring all scenes to one unit."
     ]

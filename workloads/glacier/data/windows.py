@@ -117,5 +117,5 @@ def shared_ground(store: Store, scenes: Mapping[str, Sequence[int]]) -> list[str
     one, other = (store.names[scene] for scene in shared[0])
     return [
         f"Warning: {begin}: {' and '.join(counts)} show ground of another part (such as {one} and {other}), so their "
-        "scores flatter. Give such scenes one group in the CSV of workload.split.file."
+        "scores flatter. Give such scenes one part in workload.split.names."
     ]

@@ -11,7 +11,7 @@ from lib.training.order import Order
 from tests.workloads.glacier.files import scene, write_bands
 from tests.workloads.glacier.test_glacier import train
 from workloads.glacier.augment import ANYWHERE, corner
-from workloads.glacier.data.crops import Draws
+from workloads.glacier.data.sampling import Draws
 
 CROPS = {
     "workload.tiles.size": 64, "workload.tiles.stride": 0, "workload.sampling.crop": 32,
@@ -98,14 +98,6 @@ def test_drawn_shares_are_those_of_the_crops_and_the_prior_takes_them_back(rare)
         plain = model(image)
         model.prior.copy_(torch.from_numpy(data.prior).view(-1, 1, 1))
         assert torch.allclose(model(image) - plain, model.prior.expand_as(plain), atol=1e-5)
-
-
-def test_a_share_that_no_draw_of_tiles_reaches_is_said_with_the_way_out(rare):
-    shares = "[0.25, 0.3, 0.3, 0.15]"
-    told = rare(**{"workload.sampling.crop": 0, "workload.sampling.centred": "{}",
-                   "workload.sampling.target_shares": shares}).describe_data()  # fmt: skip
-    assert "The wanted share of lake, 15.00% of the pixels, cannot be reached by drawing tiles: 0." in told
-    assert "the tile with most of it has 0.10%" in told and "{lake: 0.2}" in told and "share of debris" not in told
 
 
 @pytest.mark.parametrize(

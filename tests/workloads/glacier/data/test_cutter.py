@@ -10,7 +10,7 @@ import pytest
 from lib.errors import BadInput
 from lib.scores import IGNORE
 from tests.conftest import ROOT
-from tests.workloads.glacier.files import scene, write_bands, write_patches, write_scenes, write_tiff
+from tests.workloads.glacier.files import scene, write_bands, write_scenes, write_tiff
 from workloads.glacier.data import cutter, layout
 from workloads.glacier.data.cutter import Cutter
 from workloads.glacier.settings import Cut, Source
@@ -132,13 +132,6 @@ def test_up_to_the_limit_they_are_left_out_and_listed(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "Left out 3 unusable scenes" in said and "img100.tif" in said and "img102.tif" in said
     assert not list((tmp_path / "store").glob("*.tmp")), "nothing half written stays"
-
-
-def test_patches_are_cut_like_scenes(tmp_path):
-    source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-    store = cut(write_patches(tmp_path / "data"), tmp_path / "store", source)
-    assert len(store) == 6 and sorted(set(store.groups)) == ["slice_0", "slice_1", "slice_2"]
-    assert store.table.space[0] == "slice_0/000", "without a georeference a patch lies in a space of its own"
 
 
 MEMORY = """

@@ -96,12 +96,6 @@ def test_what_comes_out_of_an_archive_is_what_a_folder_gives(tmp_path, suffix, s
     assert "6 scenes by " in capsys.readouterr().out
 
 
-def test_images_and_masks_in_archives_of_their_own(tmp_path):
-    write_patches(tmp_path / "data")
-    archives = [packed(tmp_path / "data", tmp_path / f"{kind}.tar.gz", f"*{kind}*") for kind in ("img", "mask")]
-    assert len(download.cut([str(a) for a in archives], tmp_path / "downloads", cutter(tmp_path, PATCHES))) == 6
-
-
 def test_the_unpacked_data_never_lies_there_as_a_whole(tmp_path, monkeypatch):
     write_patches(tmp_path / "data", sources=8, patches=4)
     total = sum(path.stat().st_size for path in (tmp_path / "data").rglob("*img*"))

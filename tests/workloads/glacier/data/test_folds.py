@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lib.errors import BadInput
+from lib.task import load_task
 from tests.workloads.glacier.files import scene, write_bands, write_patches, write_scenes
 from workloads.glacier.data import folds, layout
 from workloads.glacier.data.cutter import Cutter
@@ -28,16 +29,6 @@ def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):
     for parts in found:
         scenes = [set(store.table.scene[part]) for part in (parts.train, parts.validation, parts.test)]
         assert not scenes[0] & scenes[1] and not scenes[0] & scenes[2] and not scenes[1] & scenes[2]
-
-
-def test_patches_of_one_image_stay_together(tmp_path):
-    source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-    store = store_of(write_patches(tmp_path / "data", sources=8, patches=3), tmp_path / "store", source)
-    parts = folds.parts(store, Split(validation=0.25, test=0.25), source.classes)
-    groups = [
-        {store.groups[s] for s in store.table.scene[part]} for part in (parts.train, parts.validation, parts.test)
-    ]
-    assert not groups[0] & groups[1] and not groups[0] & groups[2] and not groups[1] & groups[2]
 
 
 def test_without_a_test_the_validation_is_repeated_and_that_is_said(tmp_path):
@@ -135,3 +126,61 @@ def test_training_without_a_class_is_refused_and_a_held_out_part_without_one_is_
         assert "The validation shows no lake" in " ".join(parts.notes)
         return
     pytest.fail("the only scene with a lake never trained")
+
+
+# --- a split that is given --------------------------------------------------------------------------------------------
+
+
+def scenes_of(store, parts):
+    return [sorted({store.names[s] for s in store.table.scene[p]}) for p in (parts.train, parts.validation, parts.test)]
+
+
+def numbered(*numbers):
+    return [f"img{number:03d}" for number in numbers]
+
+
+def test_names_give_parts_and_leave_the_rest_to_the_shares(tmp_path):
+    store = store_of(write_scenes(tmp_path / "data", 12), tmp_path / "store")
+    given = {"train": "img00[0-6]", "validation": "img00[78]", "test": "img009|img010", "out": "img011"}
+    parts = folds.parts(store, Split(names=given), TWO.classes)
+    assert scenes_of(store, parts) == [numbered(*range(7)), numbered(7, 8), numbered(9, 10)]
+    assert "7 to train, 2 to validate, 2 to test, 1 left out" in parts.notes[0]
+    found = [folds.parts(store, Split(names={"test": "img00[0-2]"}, folds=3, fold=k), TWO.classes) for k in range(3)]
+    assert all(scenes_of(store, fold)[2] == numbered(0, 1, 2) for fold in found)
+    assert sorted(name for fold in found for name in scenes_of(store, fold)[1]) == numbered(*range(3, 12))
+    with pytest.raises(BadInput, match="no scene is called x9. Names are such as img000"):
+        folds.parts(store, Split(names={"test": "x9"}), TWO.classes)
+    with pytest.raises(ValueError, match="Give train, validation, test or out a regular expression"):
+        Split(names={"practice": "a"})
+
+
+def test_folders_are_the_split_and_what_they_lack_comes_out_of_the_training(tmp_path):
+    for part, first, count in (("train", 0, 8), ("val", 20, 2)):
+        for number in range(first, first + count):
+            write_bands(tmp_path / "data" / part, f"img{number:03d}", *scene(number), origin=(number * 10**5, 0))
+    store = store_of(tmp_path / "data", tmp_path / "store")
+    parts = folds.parts(store, Split(test=0.2), TWO.classes)
+    train, validation, test = scenes_of(store, parts)
+    assert validation == ["val/img020", "val/img021"] and {name[:6] for name in train + test} == {"train/"}
+    assert test and "The given split has no test: 20% of its training are held out" in " ".join(parts.notes)
+
+
+def test_a_given_split_that_parts_the_patches_of_an_image_is_not_taken_or_refused(tmp_path):
+    source = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
+    for part in ("train", "test"):
+        write_patches(tmp_path / "data" / part, sources=6, patches=2)
+    store = store_of(tmp_path / "data", tmp_path / "store", source)
+    parts = folds.parts(store, Split(), source.classes)
+    assert "are not taken as the split: 6 groups of scenes lie in two of them, such as slice_0" in parts.notes[0]
+    groups = [{store.groups[s] for s in store.table.scene[p]} for p in (parts.train, parts.validation, parts.test)]
+    assert not groups[0] & groups[1] and not groups[0] & groups[2]
+    with pytest.raises(BadInput, match="puts the group slice_0 into two parts"):
+        folds.parts(store, Split(names={"test": ".*/000", "train": ".*/001"}), source.classes)
+
+
+def test_the_fingerprint_follows_a_given_split_by_what_it_says(tiny):
+    def of(**names):
+        return load_task(tiny({"workload.split.names": names} if names else {})).fingerprint()
+
+    first = of(train="img00[0-3]", test="img00[45]")
+    assert first != of() and first == of(test="img004|img005", train="img00[0-3]") != of(test="img004", train="img00.*")

@@ -37,118 +37,65 @@ def images_and_masks(folder, name="img001"):
 
 # --- public collections -----------------------------------------------------------------------------------------------
 
-RGB = "bands: [red, green, blue]\n"
-RAW = "bands: [vv, vh]\n"
-LAND = "classes: [land, water]\ncodes: [0, 1]\n"
+RGB, LAND = "bands: [red, green, blue]\n", "classes: [land, water]\ncodes: [0, 1]\n"
 WHITE = "classes: [other, building]\ncodes: [0, 255]\n"
-SHADES = "classes: [none, rock, ice, sea]\ncodes: [0, 64, 127, 254]\n"
 COLOURS = "classes: [other, tree, car]\ncodes: [0, 65280, 16711680]\n"  # red * 65536 + green * 256 + blue
-COLLECTIONS = {  # the lines of workload.source, the files of which each has {n} of 3, and the first scene's name
-    "HLS burn scars": (
-        RGB + LAND + "ignored_codes: [-1]\nimages: '{part}/{scene}_merged.tif'\nmasks: '{part}/{scene}.mask.tif'",
-        ["training/HLS.S30.T10.{n}_merged.tif", "training/HLS.S30.T10.{n}.mask.tif"], "training/HLS.S30.T10.0",
-    ),
-    "CaFFe": (
-        "bands: [sar]\n" + SHADES + "images: sar_images/*/*_*.png\nmasks: gt/*/*_zones_*.png",
-        ["sar_images/train/Crane_2007_17_{n}.png", "gt/train/Crane_2007_17_zones_{n}.png"], "train/Crane_2007_17/0",
-    ),
-    "MARIDA": (
-        RGB + LAND + "images: 'patches/*/*[0-9].tif'\nmasks: 'patches/*/*[0-9]_cl.tif'",
-        ["patches/S2_48MYU/S2_48MYU_1{n}.tif", "patches/S2_48MYU/S2_48MYU_1{n}_cl.tif",
-         "patches/S2_48MYU/S2_48MYU_1{n}_conf.tif"], "S2_48MYU/S2_48MYU_1/0",
-    ),
-    "38-Cloud": (
-        "bands: [red, nir]\n" + WHITE + "images: 'train_{band}/{band}_{scene}.tif'\nmasks: 'train_gt/gt_{scene}.tif'",
-        ["train_red/red_patch_{n}.tif", "train_nir/nir_patch_{n}.tif", "train_gt/gt_patch_{n}.tif",
-         "test_red/red_patch_{n}.tif"], "patch_0",
-    ),
-    "LoveDA": (
-        RGB + "classes: [background, road]\ncodes: [1, 3]\nignored_codes: [0]\n"
-        "images: '*/*/images_png/*.png'\nmasks: '*/*/masks_png/*.png'",
-        ["Train/Rural/images_png/{n}.png", "Train/Rural/masks_png/{n}.png"], "Train/Rural/0",
-    ),
-    "DeepGlobe": (
-        RGB + COLOURS + "images: '{part}/{scene}_sat.jpg'\nmasks: '{part}/{scene}_mask.png'",
-        ["train/{n}_sat.jpg", "train/{n}_mask.png", "valid/9{n}_sat.jpg"], "train/0",
-    ),
-    "FloodNet": (
-        RGB + LAND + "images: '{part}/*-org-img/{scene}.jpg'\nmasks: '{part}/*-label-img/{scene}_lab.png'",
-        ["train/train-org-img/{n}.jpg", "train/train-label-img/{n}_lab.png"], "train/0",
-    ),
-    "Potsdam": (
-        RGB + COLOURS + "images: '2_Ortho_RGB/{scene}_RGB.tif'\nmasks: '5_Labels_all/{scene}_label.tif'",
-        ["2_Ortho_RGB/top_2_{n}_RGB.tif", "5_Labels_all/top_2_{n}_label.tif"], "top_2_0",
-    ),
-    "Inria": (
-        RGB + WHITE + "images: '{part}/images/{scene}.tif'\nmasks: '{part}/gt/{scene}.tif'",
-        ["train/images/austin{n}.tif", "train/gt/austin{n}.tif", "test/images/bloomington{n}.tif"], "train/austin0",
-    ),
-    "OpenEarthMap": (
-        RGB + LAND + "images: '*/images/{scene}.tif'\nmasks: '*/labels/{scene}.tif'",
-        ["aachen/images/aachen_{n}.tif", "aachen/labels/aachen_{n}.tif"], "aachen_0",
-    ),
-    "Sen1Floods11": (
-        RAW + LAND + "ignored_codes: [-1]\n"
-        "images: 'S1Hand/{scene}_S1Hand.tif'\nmasks: 'LabelHand/{scene}_LabelHand.tif'",
-        ["S1Hand/Ghana_{n}_S1Hand.tif", "LabelHand/Ghana_{n}_LabelHand.tif", "JRC/Ghana_{n}_JRC.tif"], "Ghana_0",
-    ),
-    "SWED": (
-        RGB + LAND + "images: images/*_image_*.npy\nmasks: labels/*_chip_*.npy",
-        ["images/S2A_T5{n}_image_0_1.npy", "labels/S2A_T5{n}_chip_0_1.npy"], "S2A_T50/0_1",
-    ),
-    "liligo": (
-        "bands: [Band1_srtm_dem_30m, Band2_lst_30m_hourly]\n" + WHITE
-        + "images: '{band}.tif'\nmasks: mask_0_85_170_255.tif",
-        ["Band1_srtm_dem_30m.tif", "Band2_lst_30m_hourly.tif", "Band5_precip.tif", "mask_0_85_170_255.tif"], "scene",
-    ),
-    "Massachusetts": (
-        RGB + WHITE + "images: 'tiff/{part}/{scene}.tif'\nmasks: 'tiff/{part}_labels/{scene}.tif'",
-        ["tiff/train/{n}_15.tif", "tiff/train_labels/{n}_15.tif"], "train/0_15",
-    ),
-    "UAVid": (
-        RGB + COLOURS + "images: 'uavid_{part}/*/Images/*.png'\nmasks: 'uavid_{part}/*/Labels/*.png'",
-        ["uavid_train/seq1/Images/{n}.png", "uavid_train/seq1/Labels/{n}.png", "uavid_test/seq2/Images/{n}.png"],
-        "train/seq1/0",
-    ),
-    "FLAIR": (
-        RGB + LAND + "images: '*aerial_{part}/*/img/IMG_{scene}.tif'\nmasks: '*labels_{part}/*/msk/MSK_{scene}.tif'",
-        ["flair_aerial_train/D1/img/IMG_{n}.tif", "flair_labels_train/D1/msk/MSK_{n}.tif"], "train/0",
-    ),
-    "two sensors": (
-        RGB + LAND + "images: '{scene}/*_s2_*_img.tif'\nmasks: '{scene}/*_s2_*_msk.tif'",
-        [f"{{n}}/sentinel12_{sensor}_{{n}}_{kind}.tif" for sensor in ("s1", "s2") for kind in ("img", "msk")], "0",
-    ),
-    "SEN12MS": (
-        RGB + LAND + "images: '*/s2_*/*_s2_*.tif'\nmasks: '*/lc_*/*_lc_*.tif'",
-        ["spring/s2_1/spring_s2_1_p{n}.tif", "spring/s1_1/spring_s1_1_p{n}.tif", "spring/lc_1/spring_lc_1_p{n}.tif"],
-        "spring/1/spring/1_p0",
-    ),
-    "Chesapeake": (
-        RGB + LAND + "images: 'tiles/{scene}_naip-new.tif'\nmasks: 'tiles/{scene}_lc.tif'",
-        ["tiles/m_380{n}_naip-new.tif", "tiles/m_380{n}_lc.tif", "tiles/m_380{n}_nlcd.tif"], "m_3800",
-    ),
-    "bands of reference maps": (
-        "bands: [green, blue]\nband_files: [B03, B02]\n" + LAND
-        + "images: 'S2/{scene}/{scene}_{band}.tif'\nmasks: 'Maps/{scene}/{scene}_reference_map.tif'",
-        ["S2/P{n}/P{n}_B02.tif", "S2/P{n}/P{n}_B03.tif", "S2/P{n}/P{n}_B01.tif", "Maps/P{n}/P{n}_reference_map.tif"],
-        "P0",
-    ),
-    "Sentinel-2 as delivered": (
-        "bands: [B02, B03]\n" + LAND + "images: '{scene}/T43_*_{band}_10m.tif'\nmasks: '{scene}/mask.tif'",
-        ["S{n}/T43_2020{n}_B02_10m.tif", "S{n}/T43_2020{n}_B03_10m.tif", "S{n}/mask.tif"], "S0",
-    ),
-    "Pascal VOC": (
-        RGB + LAND + "images: 'JPEGImages/{scene}.jpg'\nmasks: 'SegmentationClass/{scene}.png'",
-        ["JPEGImages/{n}.jpg", "SegmentationClass/{n}.png", "SegmentationObject/{n}.png"], "0",
-    ),
-    "tiles in folders with a space": (
-        RGB + LAND + "images: 'segmentation dataset/*/images/*.jpg'\nmasks: 'segmentation dataset/*/masks/*.png'",
-        ["segmentation dataset/Tile 1/images/part_{n}.jpg", "segmentation dataset/Tile 1/masks/part_{n}.png"],
-        "Tile 1/part_0",
-    ),
-    "one folder, two formats": (
-        RGB + LAND + "images: '{scene}.tif'\nmasks: '{scene}.png'", ["{n}.tif", "{n}.png"], "0",
-    ),
+COLLECTIONS = {  # bands and classes; patterns of images and masks; files of which each has {n} of 3; the first's name
+    "HLS burn scars": (RGB + LAND + "ignored_codes: [-1]\n", "{part}/{scene}_merged.tif", "{part}/{scene}.mask.tif",
+                       "training/HLS.T10.{n}_merged.tif, training/HLS.T10.{n}.mask.tif", "training/HLS.T10.0"),
+    "CaFFe": ("bands: [sar]\nclasses: [none, rock, ice, sea]\ncodes: [0, 64, 127, 254]\n", "sar_images/*/*_*.png",
+              "gt/*/*_zones_*.png", "sar_images/train/Crane_17_{n}.png, gt/train/Crane_17_zones_{n}.png",
+              "train/Crane_17/0"),
+    "MARIDA": (RGB + LAND, "patches/*/*[0-9].tif", "patches/*/*[0-9]_cl.tif",
+               "patches/S2/S2_1{n}.tif, patches/S2/S2_1{n}_cl.tif, patches/S2/S2_1{n}_conf.tif", "S2/S2_1/0"),
+    "38-Cloud": ("bands: [red, nir]\n" + WHITE, "train_{band}/{band}_{scene}.tif", "train_gt/gt_{scene}.tif",
+                 "train_red/red_p_{n}.tif, train_nir/nir_p_{n}.tif, train_gt/gt_p_{n}.tif, test_red/red_p_{n}.tif",
+                 "p_0"),
+    "LoveDA": (RGB + "classes: [background, road]\ncodes: [1, 3]\nignored_codes: [0]\n", "*/*/images_png/*.png",
+               "*/*/masks_png/*.png", "Train/Rural/images_png/{n}.png, Train/Rural/masks_png/{n}.png",
+               "Train/Rural/0"),
+    "DeepGlobe": (RGB + COLOURS, "{part}/{scene}_sat.jpg", "{part}/{scene}_mask.png",
+                  "train/{n}_sat.jpg, train/{n}_mask.png, valid/9{n}_sat.jpg", "train/0"),
+    "FloodNet": (RGB + LAND, "{part}/*-org-img/{scene}.jpg", "{part}/*-label-img/{scene}_lab.png",
+                 "train/train-org-img/{n}.jpg, train/train-label-img/{n}_lab.png", "train/0"),
+    "Potsdam": (RGB + COLOURS, "2_Ortho_RGB/{scene}_RGB.tif", "5_Labels_all/{scene}_label.tif",
+                "2_Ortho_RGB/top_2_{n}_RGB.tif, 5_Labels_all/top_2_{n}_label.tif", "top_2_0"),
+    "Inria": (RGB + WHITE, "{part}/images/{scene}.tif", "{part}/gt/{scene}.tif",
+              "train/images/austin{n}.tif, train/gt/austin{n}.tif, test/images/x{n}.tif", "train/austin0"),
+    "OpenEarthMap": (RGB + LAND, "*/images/{scene}.tif", "*/labels/{scene}.tif",
+                     "aachen/images/aachen_{n}.tif, aachen/labels/aachen_{n}.tif", "aachen_0"),
+    "Sen1Floods11": ("bands: [vv, vh]\n" + LAND + "ignored_codes: [-1]\n", "S1Hand/{scene}_S1Hand.tif",
+                     "LabelHand/{scene}_LabelHand.tif",
+                     "S1Hand/Ghana_{n}_S1Hand.tif, LabelHand/Ghana_{n}_LabelHand.tif, JRC/Ghana_{n}.tif", "Ghana_0"),
+    "SWED": (RGB + LAND, "images/*_image_*.npy", "labels/*_chip_*.npy",
+             "images/S2A_T5{n}_image_0_1.npy, labels/S2A_T5{n}_chip_0_1.npy", "S2A_T50/0_1"),
+    "liligo": ("bands: [Band1_srtm, Band2_lst]\n" + WHITE, "{band}.tif", "mask_0_85_170_255.tif",
+               "Band1_srtm.tif, Band2_lst.tif, Band5_precip.tif, mask_0_85_170_255.tif", "scene"),
+    "Massachusetts": (RGB + WHITE, "tiff/{part}/{scene}.tif", "tiff/{part}_labels/{scene}.tif",
+                      "tiff/train/{n}_15.tif, tiff/train_labels/{n}_15.tif", "train/0_15"),
+    "UAVid": (RGB + COLOURS, "uavid_{part}/*/Images/*.png", "uavid_{part}/*/Labels/*.png",
+              "uavid_train/seq1/Images/{n}.png, uavid_train/seq1/Labels/{n}.png, uavid_test/seq2/Images/{n}.png",
+              "train/seq1/0"),
+    "FLAIR": (RGB + LAND, "*aerial_{part}/*/img/IMG_{scene}.tif", "*labels_{part}/*/msk/MSK_{scene}.tif",
+              "flair_aerial_train/D1/img/IMG_{n}.tif, flair_labels_train/D1/msk/MSK_{n}.tif", "train/0"),
+    "two sensors": (RGB + LAND, "{scene}/*_s2_*_img.tif", "{scene}/*_s2_*_msk.tif",
+                    "{n}/x_s1_{n}_img.tif, {n}/x_s1_{n}_msk.tif, {n}/x_s2_{n}_img.tif, {n}/x_s2_{n}_msk.tif", "0"),
+    "SEN12MS": (RGB + LAND, "*/s2_*/*_s2_*.tif", "*/lc_*/*_lc_*.tif",
+                "spring/s2_1/spring_s2_1_p{n}.tif, spring/s1_1/spring_s1_1_p{n}.tif, spring/lc_1/spring_lc_1_p{n}.tif",
+                "spring/1/spring/1_p0"),
+    "Chesapeake": (RGB + LAND, "tiles/{scene}_naip-new.tif", "tiles/{scene}_lc.tif",
+                   "tiles/m_380{n}_naip-new.tif, tiles/m_380{n}_lc.tif, tiles/m_380{n}_nlcd.tif", "m_3800"),
+    "reference maps": ("bands: [green, blue]\nband_files: [B03, B02]\n" + LAND, "S2/{scene}/{scene}_{band}.tif",
+                       "Maps/{scene}/{scene}_map.tif",
+                       "S2/P{n}/P{n}_B02.tif, S2/P{n}/P{n}_B03.tif, S2/P{n}/P{n}_B1.tif, Maps/P{n}/P{n}_map.tif", "P0"),
+    "Sentinel-2": ("bands: [B02, B03]\n" + LAND, "{scene}/T43_*_{band}_10m.tif", "{scene}/mask.tif",
+                   "S{n}/T43_2020{n}_B02_10m.tif, S{n}/T43_2020{n}_B03_10m.tif, S{n}/mask.tif", "S0"),
+    "Pascal VOC": (RGB + LAND, "JPEGImages/{scene}.jpg", "SegmentationClass/{scene}.png",
+                   "JPEGImages/{n}.jpg, SegmentationClass/{n}.png, SegmentationObject/{n}.png", "0"),
+    "Dubai": (RGB + LAND, "segmentation dataset/*/images/*.jpg", "segmentation dataset/*/masks/*.png",
+              "segmentation dataset/Tile 1/images/p_{n}.jpg, segmentation dataset/Tile 1/masks/p_{n}.png",
+              "Tile 1/p_0"),
+    "two formats": (RGB + LAND, "{scene}.tif", "{scene}.png", "{n}.tif, {n}.png", "0"),
 }  # fmt: skip
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".tif": "GTiff"}
 
@@ -175,14 +122,15 @@ def write_sample(root, source, files):
 
 @pytest.mark.parametrize("name", COLLECTIONS)
 def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
-    text, files, first = COLLECTIONS[name]
+    read, images, masks, files, first = COLLECTIONS[name]
+    text = f"{read}images: '{images}'\nmasks: '{masks}'"
     assert len(text.splitlines()) <= 6
     run = {"task": "glacier", "training": {"effective_batch": 1, "max_steps": 1}}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({**run, "workload": {"source": yaml.safe_load(text)}}))
     source = load_config(tmp_path / "own.yaml").workload.source
-    write_sample(tmp_path / "data", source, files)
+    write_sample(tmp_path / "data", source, files.split(", "))
     scenes, problems = layout.find(tmp_path / "data", source)
-    assert (len(scenes), problems, scenes[0].name) == (3 if "{n}" in files[0] else 1, [], first)
+    assert (len(scenes), problems, scenes[0].name) == (3 if "{n}" in files else 1, [], first)
     with readers.opened(scenes[0], source) as opened:
         image, target = opened.read((0, 0, 32, 32))
     assert image.shape == (len(source.bands), 32, 32) and len(set(target.flat)) == len(source.codes)

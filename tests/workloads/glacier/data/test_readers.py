@@ -172,16 +172,6 @@ def test_what_cannot_be_used_is_named_by_its_file(tmp_path, change, words):
     assert not any("img009" in sentence for sentence in problems)
 
 
-def test_a_patch_that_is_cut_off_or_lacks_bands_is_named(tmp_path):
-    source = Source(bands=tuple("abcdef"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
-    scenes, _ = layout.find(write_patches(tmp_path), source)
-    with pytest.raises(Unusable, match=r"slice_0_img_000.npy has 5 bands; the settings read band 6"):
-        read(scenes[0], source)
-    truncate(scenes[1].images[0])
-    with pytest.raises(Unusable, match=r"slice_0_img_001.npy cannot be read"):
-        read(scenes[1], source)
-
-
 @pytest.mark.skipif(not (SAMPLES / "glacier_liligo").is_dir(), reason="sample data is not there")
 def test_a_real_glacier_whose_bands_are_nan_off_the_ice(tmp_path):
     folder = SAMPLES / "glacier_liligo"
@@ -198,16 +188,3 @@ def test_a_real_glacier_whose_bands_are_nan_off_the_ice(tmp_path):
     assert image.shape == (4, 480, 346)
     assert labelled[1:4].sum() > 30_000, "12,189 of ice, 3,519 of debris and 18,914 of firn, less what has no data"
     assert labelled[IGNORE] == np.isnan(image[0]).sum()
-
-
-@pytest.mark.skipif(not (SAMPLES / "landsat8_bqa").is_dir(), reason="sample data is not there")
-def test_real_landsat_bands_read_window_by_window_as_they_do_as_a_whole(tmp_path):
-    for number, band in enumerate((2, 3, 4, 6, 10), 1):
-        (tmp_path / f"Band{number}").mkdir()
-        (tmp_path / f"Band{number}" / "scene.tif").symlink_to(SAMPLES / "landsat8_bqa" / f"l8_B{band}.tif")
-    source = Source(bands=("blue", "green", "red", "swir1", "thermal"))
-    scenes, _ = layout.find(tmp_path, source, labelled=False)
-    with readers.opened(scenes[0], source) as opened:
-        whole = opened.bands((0, 0, opened.height, opened.width))
-        assert whole.shape == (5, 603, 627) and opened.crs == "EPSG:32616"
-        assert np.array_equal(opened.bands((100, 200, 64, 32)), whole[:, 100:164, 200:232])
