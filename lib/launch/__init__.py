@@ -247,6 +247,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
         return _summary(run, outcome.reason, state.step, number)
     with noting(tested.get("missing", {}), "plot"):
         plot(run, tested.get("baseline", {}))
+    kept.write(run.folder, run.task)  # again: the disk may have been full when the run began
     facts = {
         "identity": identity.facts(run.config, run.task), **_predictions(run),
         "best": state.best, "steps_per_second": round(outcome.steps_per_second, 4),

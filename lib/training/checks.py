@@ -91,7 +91,7 @@ class _Probe:
     def __init__(self, task: Task, config: Config, thorough: bool):
         self.task, self.config, self.thorough = task, config, thorough
         self.name, self.device = type(task).__name__, memory.device()
-        self.size = 2 * task.together * max(1, 2 // task.together)  # two halves of two, unless more stay together
+        self.size = 4  # two halves of two
         self.sets: dict[str, Any] = {}
         self.batches: list[Batch] = []
         self.learned: dict[str, Any] = {}
@@ -154,7 +154,7 @@ def _data(probe: _Probe) -> Sequence[str]:
     for split in SPLITS:
         probe.batch(probe.sets[split], [0, len(probe.sets[split]) - 1], _SEED, split)
     # the last one has another size, which tells samples from classes
-    for number, size in enumerate((probe.size, probe.size, probe.size + task.together)):
+    for number, size in enumerate((probe.size, probe.size, probe.size + 1)):
         batch = probe.batch(train_set, probe.indices(train_set, number * 7, size), _SEED + number)
         with naming(f"{name}.collate()", "Return tensors by name: a dict."):
             data.check_samples(batch)
@@ -174,7 +174,7 @@ def _repeats(probe: _Probe) -> Iterator[str]:
         yield f"{probe.name}.datasets() or collate() makes another batch of the same samples. {_SEEDED}"
     elif probe.thorough:
         with working("Reading the data a second time"), seeded_draws(_SEED), naming(f"{probe.name}.datasets()"):
-            task = type(probe.task)(probe.config, probe.task.given)
+            task = type(probe.task)(probe.config, probe.task.sources)
             if probe.task.kept_from:
                 task.take_kept(probe.task.kept_from)
             learned.take(task, None, probe.doubts.append)

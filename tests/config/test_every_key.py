@@ -14,7 +14,10 @@ from lib.task import find_task
 from tests import toy as toys
 from tests.conftest import ROOT
 
-BY_NAME = {"vqa": {"split.test", "split.validation"}}  # the parts that a task reads by getattr
+# Parts and columns that a task reads by getattr
+BY_NAME = {
+    "vqa": {"split.test", "split.validation"}, "legal": {"columns.document", "columns.role"},
+}  # fmt: skip
 
 
 def sections(cls, prefix=""):

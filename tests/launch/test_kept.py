@@ -7,7 +7,7 @@ import pytest
 
 from lib import checkpoint, launch
 from lib.errors import BadInput
-from lib.launch import ensemble
+from lib.launch import ensemble, kept
 from lib.report import outputs
 from lib.task import load_config
 from lib.training import checks
@@ -139,3 +139,16 @@ def test_a_model_that_predicts_has_what_its_run_kept_for_as_long_as_it_lives(num
     task, models = ensemble.load(tmp_path / "runs" / "numbers", own)
     assert task.kept_from is None and len(models) == 1
     assert "is damaged (numbers.txt is not as it was written), so it is not used" in capsys.readouterr().out
+
+
+def test_data_that_a_full_disk_did_not_take_at_the_beginning_is_kept_at_the_end(numbers, monkeypatch, capsys):
+    close, failures = kept._close, [OSError(28, "No space left on device")]
+
+    def once(folder, task):
+        if failures:
+            raise failures.pop()
+        return close(folder, task)
+
+    monkeypatch.setattr(kept, "_close", once)
+    launch.train(launch.prepare(numbers()))
+    assert "is not kept" in capsys.readouterr().out and Path("runs/numbers/data/numbers.txt").is_file()

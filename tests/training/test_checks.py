@@ -211,7 +211,7 @@ MISTAKES = [
     ("example_batch", lambda s, n, d: {"x": torch.zeros(n, 3)}, "plan would be too small"),
     ("fingerprint", lambda s: str(time.perf_counter_ns()), "no run could be resumed"),
     ("describe_data", lambda s: f"{len(s.rows)} rows.", r"describe_data\(\) raises AttributeError"),
-    ("learned", lambda s: {"names": {1, 2}}, r"learned returned what JSON does not have"),
+    ("learned", lambda s: {"names": {1, 2}}, r"learned returned values that JSON cannot hold"),
     ("evaluate", training_mode, "leaves the model in training mode"),
     ("evaluate", changed_weights, "changes weights of the model"),
     ("evaluate", lambda s, m, loader: {"loss": random.SystemRandom().random()}, "another 'loss' of the same samples"),

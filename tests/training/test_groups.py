@@ -308,5 +308,5 @@ def test_anybodys_checkpoint_with_odd_facts_is_damage(toy, tmp_path, key):
     fit(toy({"training.max_steps": 1}), tmp_path)
     saved = newest(tmp_path)
     for odd in (3, [3], [{"parameters": 3}], {"waited": -1}, {"waited": "x", "best": None}):
-        with pytest.raises(checkpoint.DamagedCheckpoint, match=f"{key} in state.json"):
+        with pytest.raises(checkpoint.DamagedCheckpoint, match="in state.json"):
             contents.check(checkpoint.Checkpoint(None, 1, saved.tensors, {**saved.state, key: odd}))
