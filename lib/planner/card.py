@@ -157,10 +157,8 @@ def _assumed(name: str, like: Card, lacking: list[str]) -> str:
 def check_room(target: Target) -> None:
     """Raises BadInput for a card that has no memory left for tensors."""
     if target.usable_bytes <= 0:
-        raise BadInput(
-            f"{target.card.name}: nothing can be planned, because CUDA's context and libraries alone take "
-            f"{target.set_aside / GIB:.2f} of its {target.card.memory_gib:g} GiB. Take a card with more memory."
-        )
+        aside = f"{target.set_aside / GIB:.2f} of its {target.card.memory_gib:g} GiB"
+        raise BadInput(f"{target.card.name}: nothing can be planned. CUDA's context and libraries alone take {aside}.")
 
 
 def _nearest(memory_gib: float, capability: tuple[int, int]) -> Card:

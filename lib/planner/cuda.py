@@ -1,8 +1,6 @@
-"""Gives `meta` tensors the behaviour of a CUDA device.
+"""Gives `meta` tensors the behaviour of a CUDA device; the model's code runs unchanged and may say "cuda".
 
 Autocast has no `meta` device, `meta` attention takes the slow kernel, dropout keeps a mask of floats instead of bytes.
-This mode supplies the behaviour of the planned card, one Python call at a time. The model's code runs unchanged and may
-say "cuda".
 """
 
 import contextlib
@@ -52,10 +50,7 @@ _PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._t
 
 
 class CudaSemantics(TorchFunctionMode):
-    """Makes PyTorch calls on `meta` tensors behave as on `target`.
-
-    `attention` counts the kernels chosen, `recurrent` the calls of cuDNN's recurrent layers.
-    """
+    """Makes PyTorch calls on `meta` tensors behave as on `target`; counts attention kernels and recurrent layers."""
 
     def __init__(self, target: Target):
         super().__init__()
@@ -82,9 +77,7 @@ class CudaSemantics(TorchFunctionMode):
                 args, kwargs = tree_map_only(Tensor, lambda t: self._cast(t, half), (args, kwargs))
             self.recurrent += 1
             return recurrent.run(name, args, kwargs)
-        if half is None:
-            return func(*args, **kwargs)
-        return self._autocast_call(func, name, args, kwargs, half)
+        return func(*args, **kwargs) if half is None else self._autocast_call(func, name, args, kwargs, half)
 
     def _run_body(self, func: types.FunctionType, args: tuple, kwargs: dict) -> Any:
         """Runs a function that is written in Python inside this mode: CUDA's behaviour depends on its inner calls."""

@@ -60,9 +60,6 @@ def answers(target: Target, allocator: Allocator | None) -> dict[str, Any]:
         name=card.name, major=card.capability[0], minor=card.capability[1], total_memory=total
     )
 
-    def figure(name: str) -> Callable[..., int]:
-        return lambda *_, **__: getattr(figures, name)
-
     return {
         "is_available": lambda: True,
         "is_bf16_supported": lambda *_, **__: True,
@@ -74,10 +71,10 @@ def answers(target: Target, allocator: Allocator | None) -> dict[str, Any]:
         "get_device_capability": lambda *_: card.capability,
         "get_device_properties": lambda *_: properties,
         "mem_get_info": lambda *_: (total - figures.reserved - target.set_aside, total),
-        "memory_allocated": figure("allocated"),
-        "max_memory_allocated": figure("peak_allocated"),
-        "memory_reserved": figure("reserved"),
-        "max_memory_reserved": figure("peak_reserved"),
+        "memory_allocated": lambda *_, **__: figures.allocated,
+        "max_memory_allocated": lambda *_, **__: figures.peak_allocated,
+        "memory_reserved": lambda *_, **__: figures.reserved,
+        "max_memory_reserved": lambda *_, **__: figures.peak_reserved,
         "empty_cache": figures.empty_cache,
         **dict.fromkeys(("reset_peak_memory_stats", "synchronize", "init"), _nothing),
         "Event": Event,

@@ -14,8 +14,7 @@ from lib.errors import BadInput
 from lib.task import Task
 from lib.task.place import place_of
 
-# Of one stretch of a step: a forward pass, a backward pass, or the optimizer. A pass of XLNet or Longformer runs some
-# thousand operators, and a network of 2,000 steps in time some 100,000.
+# Of a forward pass, a backward pass, or the optimizer. XLNet runs some thousand operators, 2,000 steps in time 100,000.
 MOST_OPERATORS = 1_000_000
 MOST_SECONDS = 60  # of this thread's CPU, so that a busy machine refuses nothing
 MOST_READS = 10_000  # at one line; a loop over the samples of a batch reads one value of each

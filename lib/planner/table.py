@@ -43,7 +43,7 @@ def describe(plan: Plan) -> Sheet:
     return Sheet(
         f"{plan.cards} x {plan.card}" if plan.cards > 1 else plan.card,
         f"at the peak {prediction.peak_bytes / GIB:.2f} of the {plan.usable_bytes / GIB:.2f} GiB that PyTorch can have "
-        f"({prediction.share:.0%}); a plan may use {FITS:.0%}, {plan.limit_bytes / GIB:.2f} GiB.",
+        f"({prediction.share:.0%})",
         [
             f"{weights(plan.parameters)} parameters, {plan.precision}, effective batch {plan.effective_batch} in "
             f"{plan.slots} slot(s).",
@@ -63,7 +63,8 @@ def of_plan(plan: Plan) -> str:
     """Prints one plan: its options, its memory, and the time of runs of many lengths."""
     sheet = describe(plan)
     pieces = ", ".join(f"{name} {size / GIB:.2f}" for name, size in sheet.pieces.items())
-    head = [*plan.changed, f"{plan.run} fits on {sheet.card}: {sheet.verdict}", *sheet.about]
+    limit = f"a plan may use {FITS:.0%}: {plan.limit_bytes / GIB:.2f} GiB."
+    head = [*plan.changed, f"{plan.run} fits on {sheet.card}: {sheet.verdict}; {limit}", *sheet.about]
     unseen = [f"Not seen: {sentence}" for sentence in plan.chosen.prediction.unseen]
     parts = [
         "\n".join(head), aligned(sheet.options), f"At the peak, GiB: {pieces}.", aligned(sheet.lengths),
@@ -209,7 +210,7 @@ def _figures(plan: Plan) -> list[tuple[str, str, str]]:
 
 def _options(plan: Plan) -> Rows:
     head = ["", "micro-batch", "passes", "recomputed", "peak GiB", "reserved", "driver", "compute", "steps/s (from-to)"]
-    rows = [[*head, *(_costs(plan) if plan.max_steps else [])]]
+    rows = [[*head, *(_costs(plan)[:2] if plan.max_steps else [])]]
     for option in plan.options:
         prediction = option.prediction
         low, high = (f"{size / GIB:.2f}" for size in (prediction.driver_bytes, prediction.most_driver_bytes))
@@ -219,7 +220,7 @@ def _options(plan: Plan) -> Rows:
             f"{prediction.peak_bytes / GIB:.2f}", f"{prediction.reserved_bytes / GIB:.2f}",
             low if low == high else f"{low}-{high}", f"{option.relative_compute:.2f} x", _speed(option),
         ]  # fmt: skip
-        rows.append(row + (_cost(plan, plan.max_steps, option) if plan.max_steps else []))
+        rows.append(row + (_cost(plan, plan.max_steps, option)[:2] if plan.max_steps else []))
     return rows
 
 

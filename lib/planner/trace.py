@@ -119,9 +119,7 @@ def _of_model(net: nn.Module, precision: Precision, semantics: CudaSemantics) ->
     return [fixed] * (not net.training) + [slow] * (precision == "bf16" and card.bf16_tflops is None)
 
 
-def predict_task(
-    task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int
-) -> Prediction:
+def predict_task(task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int) -> Prediction:
     """Predicts the peak of the trainer's own optimizer step on this task, in micro-batches of `micro_batch` samples.
 
     `passes`: micro-batches of a card in a step; `count`: cards that sum their gradients. Reads no data.
@@ -226,10 +224,7 @@ def _built(model: Callable[[], nn.Module]) -> nn.Module:
 
 
 def tied(model: nn.Module) -> nn.Module:
-    """Returns the model with its weights tied, where it has a method for that.
-
-    Transformers 5.0 leaves them untied on `meta`, so a tied embedding would be planned twice.
-    """
+    """Ties a model's weights by its method: transformers 5.0 leaves them untied on `meta`, to count twice."""
     if callable(tie := getattr(model, "tie_weights", None)):
         tie()
     return model
@@ -245,7 +240,7 @@ def seeded() -> Iterator[None]:
 
 
 def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
-    """Sets `foreach`, which PyTorch chooses for parameters on a GPU and not for those on `meta`."""
+    """Sets `foreach`, as PyTorch does for parameters on a GPU and not for those on `meta`."""
     for group in optimizer.param_groups:
         # On a GPU adafactor takes one after the other, too, to save memory.
         keeps_loop = isinstance(optimizer, torch.optim.Adafactor)
@@ -270,7 +265,6 @@ def _traceable() -> Iterator[None]:
 
 
 def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str]) -> Prediction:
-    """Returns what a trace says."""
     context = f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them."
     by_category, by_module = tracker.log.at_peak()
     moments = {name: cost for name, (_, cost) in tracker.moments.items()}

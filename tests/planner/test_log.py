@@ -1,10 +1,10 @@
 """What a trace says of layers and of the peak."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from lib.planner import of_layers, predict
 from lib.planner.log import OUTSIDE, Layer, folded
@@ -80,16 +80,8 @@ def test_the_table_shows_alike_layers_as_one_row(traced):
     assert [row.name for row in folded(mixed)] == ["a.0 ... a.1", "a.2 ... a.3"]
 
 
-def test_small_layers_are_one_row():
-    def made():
-        small = {name: nn.Linear(4, 4) for name in "abcde"}
-        return nn.ModuleDict({**small, "wide": nn.Linear(512, 512)})
-
-    def several(net):
-        x = net["wide"](torch.randn(64, 512, device="cuda"))[:, :4]
-        for name in "abcde":
-            x = net[name](x)
-        return x.sum()
-
-    text = of_layers(predict(made, several))
-    assert "smaller ones (5)" in text and "\na " not in text.split("\n\n")[0]
+def test_small_layers_are_one_row(traced):
+    small = [Layer(f"small_{name}", 1, 8, 8, 16, 8, 0) for name in "abcde"]
+    layers = (*small, *(layer for layer in traced.layers if layer.name != "head"))
+    text = of_layers(dataclasses.replace(traced, layers=layers))
+    assert "smaller ones (5)" in text and "small_a" not in text and text.index("smaller") < text.index(OUTSIDE)

@@ -28,45 +28,40 @@ def test_the_exit_code_says_whether_there_is_a_plan(toy, tmp_path, changes, code
     assert answer.exists() == (code == 0) and bool(capsys.readouterr().err) == (code != 0)
 
 
-def test_a_plan_that_is_cancelled_ends_its_process(monkeypatch, toy):
-    begun, cancelled, started = threading.Event(), threading.Event(), []
+@pytest.fixture
+def endless(monkeypatch):
+    """The children that planning starts; each would run for minutes."""
+    children = []
 
     class Endless(subprocess.Popen):
         def __init__(self, command, **options):
             super().__init__([sys.executable, "-c", "import time; time.sleep(600)"], **options)
-            started.append(self)
-            begun.set()
+            children.append(self)
 
     monkeypatch.setattr(process.subprocess, "Popen", Endless)
-    raised = []
-
-    def plan():
-        try:
-            process.plan(toy(), "t4", 1, cancelled)
-        except process.Cancelled as error:
-            raised.append(error)
-
-    worker = threading.Thread(target=plan)
-    worker.start()
-    assert begun.wait(600)
-    assert started[0].poll() is None, "it runs until it is cancelled"
-    cancelled.set()
-    worker.join(600)
-    assert len(raised) == 1 and started[0].returncode == -signal.SIGKILL
+    return children
 
 
-def test_a_plan_that_is_interrupted_leaves_no_process(monkeypatch, toy):
-    started = []
+def test_a_plan_that_is_cancelled_ends_its_process(toy, endless):
+    looks = []
 
-    class Interrupted(subprocess.Popen):
-        def __init__(self, command, **options):
-            super().__init__([sys.executable, "-c", "import time; time.sleep(600)"], **options)
-            started.append(self)
+    class Later(threading.Event):
+        """Is set at the third look; the child runs until then."""
 
-        def communicate(self, *_, **__):
-            raise KeyboardInterrupt
+        def is_set(self):
+            looks.append(endless[0].poll())
+            return len(looks) == 3
 
-    monkeypatch.setattr(process.subprocess, "Popen", Interrupted)
+    with pytest.raises(process.Cancelled):
+        process.plan(toy(), "t4", 1, Later())
+    assert looks == [None] * 3 and endless[0].returncode == -signal.SIGKILL
+
+
+def test_a_plan_that_is_interrupted_leaves_no_process(monkeypatch, toy, endless):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process.subprocess.Popen, "communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         process.plan(toy(), "t4", 1)
-    assert started[0].returncode == -signal.SIGKILL
+    assert endless[0].returncode == -signal.SIGKILL
