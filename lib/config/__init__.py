@@ -16,27 +16,8 @@ import yaml
 from lib.config import words
 from lib.config.nodes import REFUSED, child, read_text
 from lib.config.reader import BAD, Reader, option, sentences
+from lib.config.removed import REMOVED
 from lib.errors import BadInput, printable
-
-# Keys of earlier versions: they are ignored with this sentence on stderr, so that the config.yaml of an old run loads.
-REMOVED = {
-    "data.persistent_workers": "It had no effect: worker processes live as long as the run.",
-    "memory.empty_cache_every_steps": "Emptying freed nothing that PyTorch could not use again.",
-    **dict.fromkeys(
-        ("workload.loss.tversky", "workload.loss.lovasz", "workload.loss.missed"), "Take focal, dice, mcc or boundary."
-    ),
-    **dict.fromkeys(
-        ("workload.sampling.rare_share", "workload.sampling.rare_factor"), "Take workload.sampling.centred."
-    ),
-    "workload.source.quality": "Set pixels under clouds to no data in the files.",
-    "workload.source.stretch": "Stretch the bands in the files.",
-    "workload.split.file": "workload.split.names gives parts to scenes by their names.",
-    "workload.split.folders": "{part} in workload.source.images says where train, validation and test lie.",
-    "workload.model.encoder": "The own U-Net is the one that trains.",
-    **dict.fromkeys(("workload.prediction.weighted", "workload.prediction.most_behind"), "All models count alike."),
-    "workload.prediction.polygons": "docs/glacier.md has the lines of geopandas that write them.",
-    "workload.export": "Archives hold the tested weights.",
-}
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,6 @@ def test_a_removed_key_is_ignored_with_a_sentence(tmp_path, capsys):
     assert [line.partition(": data")[0].partition(": memory")[0] for line in lines] == [
         "override data.persistent_workers", f"{tmp_path / 'toy_small.yaml'}:5:23",
     ]  # fmt: skip
-    assert all(REMOVED[key] in line for key, line in zip(REMOVED, lines, strict=True))
+    assert all(REMOVED[key] in line for key, line in zip([*REMOVED][:2], lines, strict=True))
     with pytest.raises(BadInput, match="no key persistent_worker in data"):
         load(tmp_path, GOOD + "data: {persistent_worker: true}\n")
