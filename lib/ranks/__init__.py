@@ -76,7 +76,7 @@ def cards(options: Device) -> list[int]:
     """Returns the GPUs that `device.gpu_ids` allows, by torch's numbers; none on a CPU. Raises BadInput."""
     count = torch.cuda.device_count()
     if missing := [number for number in options.gpu_ids if number >= count]:
-        gpus = f"the last one is {count - 1}" if count else "there is no GPU"
+        gpus = f"there are {count} (0 to {count - 1})" if count else "there is no GPU"
         raise BadInput(f"device.gpu_ids names GPU {missing[0]}, but {gpus}. Leave it empty for all there are.")
     if len(set(options.gpu_ids)) < len(options.gpu_ids):
         raise BadInput(f"device.gpu_ids names a GPU twice: {[*options.gpu_ids]}. Each is used by one process.")
