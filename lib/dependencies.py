@@ -22,25 +22,13 @@ PACKAGES = {
 }
 # What people's own tasks import under another name than pip's. "": bound to the build of torch, and never installed.
 PROJECTS = {
-    "torchvision": "",
-    "torchaudio": "",
-    "PIL": "pillow",
-    "cv2": "opencv-python-headless",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "pynvml": "nvidia-ml-py",
-    "IPython": "ipython",
-    "bs4": "beautifulsoup4",
-    "dateutil": "python-dateutil",
-    "dotenv": "python-dotenv",
-    "flash_attn": "flash-attn",
-    "imblearn": "imbalanced-learn",
-    "osgeo": "GDAL",
-    "pywt": "PyWavelets",
+    "torchvision": "", "torchaudio": "", "PIL": "pillow", "cv2": "opencv-python-headless", "skimage": "scikit-image",
+    "sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "IPython": "ipython", "bs4": "beautifulsoup4",
+    "dateutil": "python-dateutil", "dotenv": "python-dotenv", "flash_attn": "flash-attn",
+    "imblearn": "imbalanced-learn", "osgeo": "GDAL", "pywt": "PyWavelets",
     "segmentation_models_pytorch": "segmentation-models-pytorch",
-    "sentence_transformers": "sentence-transformers",
-    "umap": "umap-learn",
-}
+    "sentence_transformers": "sentence-transformers", "umap": "umap-learn",
+}  # fmt: skip
 GLACIER = {"rasterio": "rasterio", "scipy": "scipy", "sklearn": "scikit-learn"}  # what that workload needs on top
 LEGAL = {"transformers": "transformers", "pandas": "pandas", "scipy": "scipy", "sklearn": "scikit-learn"}
 VQA = {"transformers": "transformers", "pandas": "pandas", "PIL": "pillow", "sklearn": "scikit-learn"}

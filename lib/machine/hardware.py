@@ -105,37 +105,25 @@ class GpuLoad:
 
 
 def gpu_reader(index: int) -> Callable[[], GpuLoad]:
-    """Returns a function that reads the load of a GPU, by torch's number.
+    """Returns a function that reads the load of a GPU, by torch's number: from NVML, else from torch without `use`.
 
-    It asks NVML until that fails once, and torch, which knows no `use`, from then on. NVML is opened and read once
-    here, on the caller's thread. The function raises what torch raises.
+    NVML is opened here, on the caller's thread. The function raises what torch raises.
     """
-
-    def by_nvml() -> GpuLoad:
-        use = None
-        with contextlib.suppress(nvml.NVMLError):  # a slice of a GPU (MIG) has memory, but no utilisation
-            use = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        return GpuLoad(int(memory.used), int(memory.total), use)
-
-    def by_torch() -> GpuLoad:
-        free, total = torch.cuda.mem_get_info(index)
-        return GpuLoad(total - free, total)
-
-    sources = [by_torch]
-    with contextlib.suppress(Exception):
+    nvml: Any = None
+    handle: Any = None
+    with contextlib.suppress(Exception):  # a driver's errors are of many classes
         nvml = _nvml()
         uuid = str(torch.cuda.get_device_properties(index).uuid)  # torch's numbers leave out GPUs hidden from it
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-        by_nvml()
-        sources.append(by_nvml)
 
     def read() -> GpuLoad:
-        if len(sources) > 1:
-            with contextlib.suppress(Exception):  # a driver's errors are of many classes
-                return by_nvml()
-            sources.pop()
-        return by_torch()
+        with contextlib.suppress(Exception):
+            memory, use = nvml.nvmlDeviceGetMemoryInfo(handle), None
+            with contextlib.suppress(nvml.NVMLError):  # a slice of a GPU (MIG) has memory, but no utilisation
+                use = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            return GpuLoad(int(memory.used), int(memory.total), use)
+        free, total = torch.cuda.mem_get_info(index)
+        return GpuLoad(total - free, total)
 
     return read
 

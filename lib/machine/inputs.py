@@ -125,7 +125,8 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
                 continue
             for pattern in patterns:
                 up = len(pattern) - 1
-                if up <= len(inside) and any(_matches((*inside[len(inside) - up :], name), pattern) for name in files):
+                above, named = inside[len(inside) - up :], fnmatch.filter(files, pattern[-1])
+                if up <= len(inside) and named and all(map(fnmatch.fnmatchcase, above, pattern)):
                     matches[(folder, *folder.parents)[up]] = len(inside) - up
             below += [(folder / name, (*inside, name)) for name in inner if len(inside) < _DEEPEST]
         level = below
@@ -152,5 +153,3 @@ def _listed(folder: Path) -> tuple[list[str], list[str]]:
     return inner, [entry.name for entry in entries if not entry.is_dir()]
 
 
-def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    return all(fnmatch.fnmatchcase(name, part) for name, part in zip(names, pattern, strict=True))

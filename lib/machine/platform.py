@@ -31,33 +31,20 @@ class Platform:
 def detect() -> Platform:
     """Returns the platform that this process runs on. Reads environment variables and never shows one."""
     cache = os.environ.get(environment.CACHE)
+    limits = {name: int(fact.value) for name, fact in FACTS.items() if name.endswith(("_bytes", "_files", "_minutes"))}
     # Kaggle first: COLAB_RELEASE_TAG is set there too, and google.colab can be imported
     if run_type := os.environ.get("KAGGLE_KERNEL_RUN_TYPE"):
         root = Path(os.environ.get(environment.KAGGLE_ROOT, "/kaggle"))
-        return Platform(
-            name="kaggle",
-            batch=run_type != "Interactive",
-            input_dir=root / "input",
-            output_dir=root / "working",
-            scratch_dir=Path(cache or _SCRATCH),
-            session_minutes=float(FACTS["kaggle_run_minutes"].value),
-            output_bytes=int(FACTS["kaggle_output_bytes"].value),
-            output_files=int(FACTS["kaggle_output_files"].value),
-        )
+        folders = root / "input", root / "working", Path(cache or _SCRATCH)
+        most = float(limits["kaggle_run_minutes"]), limits["kaggle_output_bytes"], limits["kaggle_output_files"]
+        return Platform("kaggle", run_type != "Interactive", *folders, *most)
     # a child process on Colab has no IPython shell
     if "google.colab" in str(_shell()) or ("COLAB_RELEASE_TAG" in os.environ and _CONTENT.is_dir()):
-        drive = _CONTENT / "drive" / "MyDrive"
-        mounted = drive.is_dir()
-        return Platform(
-            name="colab",
-            batch=False,
-            input_dir=drive if mounted else None,
-            output_dir=drive / "trainbook" if mounted else _CONTENT,
-            scratch_dir=Path(cache or _SCRATCH),
-            session_minutes=float(FACTS["colab_session_minutes"].value),
-            output_bytes=int(FACTS["colab_drive_bytes"].value) if mounted else None,
-            output_files=None,
-        )
+        drive, minutes = _CONTENT / "drive" / "MyDrive", float(limits["colab_session_minutes"])
+        if not drive.is_dir():
+            return Platform("colab", False, None, _CONTENT, Path(cache or _SCRATCH), minutes, None, None)
+        folders = drive, drive / "trainbook", Path(cache or _SCRATCH)
+        return Platform("colab", False, *folders, minutes, limits["colab_drive_bytes"], None)
     try:
         scratch = Path(cache or Path.home() / ".cache" / "trainbook")
     except RuntimeError:  # neither HOME nor an entry of the user

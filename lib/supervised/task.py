@@ -212,12 +212,12 @@ class Supervised(Task):
 
     def learned(self) -> dict[str, Any]:
         if self._learned is None and self._has_data():
-            train, found = self.parts["train"].samples, {}
-            if not self._given_names() and (names := class_names(self.kind, train)):
-                found["classes"] = names
-            found |= parts.of_files(train, self.source)
+            train = self.parts["train"].samples
+            names = [] if self._given_names() else class_names(self.kind, train)
+            values = {**({"classes": names} if names else {}), **parts.of_files(train, self.source)}
+            values |= self.learn(train)
             try:  # as the values come back from a checkpoint: lists for tuples, text for keys
-                self._learned = json.loads(json.dumps({**found, **self.learn(train)}, allow_nan=False))
+                self._learned = json.loads(json.dumps(values, allow_nan=False))
             except (TypeError, ValueError) as error:
                 what = f"{type(self).__name__}.learn returned values that JSON cannot hold ({error})"
                 raise BadInput(f"{what}. Return numbers, text, or lists of them.") from None
