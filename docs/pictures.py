@@ -40,7 +40,7 @@ def main() -> None:
 
 def _command(folder: str, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "lib", *arguments]
+    command = [sys.executable, "-m", "trainbook", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 

@@ -95,17 +95,6 @@ class Confusion:
         """Returns the scores of `scores_of` over what was counted."""
         return scores_of(self.matrix, names)
 
-    def rows(self, names: Sequence[str]) -> list[list[str]]:
-        """Returns the cells of a table: a row a class with its share of the pixels and its scores, below a head.
-
-        "absent" stands where there is nothing to score.
-        """
-        matrix = self.matrix
-        scores = {"share": matrix.sum(1) / max(1, matrix.sum()), **per_class(matrix)}
-        head = ["share", "precision", "recall", "F1", "IoU"]
-        cells = [["absent" if math.isnan(score) else f"{score:.4f}" for score in scores[kind.lower()]] for kind in head]
-        return [["class", *head], *([*row] for row in zip(names, *cells, strict=True))]
-
     def write_csv(self, names: Sequence[str], path: Path) -> None:
         """Writes the counts with a row for each true class and a column for each predicted one."""
         with path.open("w", encoding="utf-8", newline="") as file:

@@ -140,23 +140,19 @@ class Figure:
             rows = read(self.watched.table) if self.watched.table.exists() else []
             self._machine = _machine(rows)
             shown = [name for name in self.watched.shown if name != "loss"]
-            draws = [partial(self._losses, rows)]
-            if any(row.get(name) for row in rows for name in shown):
-                draws.append(partial(self._metrics, rows, shown))
-            return _CHARTS.format("".join(_CHART.format(figure.svg(draw)) for draw in draws))
+            has_metrics = any(row.get(name) for row in rows for name in shown)
+            drawn = [["loss"], shown] if has_metrics else [["loss"]]
+            charts = [figure.svg(partial(self._draw, rows, names)) for names in drawn]
+            return _CHARTS.format("".join(map(_CHART.format, charts)))
         except Exception as error:  # of whatever a task names and measures
             text = f"The charts cannot be drawn: {type(error).__name__}: {error}"
             return str(jinja2.utils.markupsafe.escape(text))
 
-    def _losses(self, rows: Sequence[Row], axes: Any) -> None:
-        plot.draw_losses(axes, rows)
-        self._finish(axes, rows, "loss")
-
-    def _metrics(self, rows: Sequence[Row], names: Sequence[str], axes: Any) -> None:
-        plot.draw_validation(axes, rows, self.watched.baseline, names)
-        self._finish(axes, rows, *names)
-
-    def _finish(self, axes: Any, rows: Sequence[Row], *names: str) -> None:
+    def _draw(self, rows: Sequence[Row], names: Sequence[str], axes: Any) -> None:
+        if names == ["loss"]:
+            plot.draw_losses(axes, rows)
+        else:
+            plot.draw_validation(axes, rows, self.watched.baseline, names)
         if self.watched.selection[0] in names:
             plot.draw_best(axes, rows, *self.watched.selection)
         if axes.get_lines():

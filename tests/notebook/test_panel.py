@@ -69,6 +69,9 @@ def test_the_picture_says_what_the_table_says_and_escapes_what_it_shows(planned)
     assert "graphmer fits on 2 x T4 : at the peak 7.00 of the 14.36 GiB that PyTorch can have (49%)" in text
     assert "1.00 steps a second expected; 0.50 to 2.00" in text and "2:46:40 GPU time 10,000 steps" in text
     assert "9.3% of a week's quota" in text and "what a &lt;test&gt; leaves out" in html
+    assert "quota" not in of_plan(panel.Choice(GRAPHMER, {}, "l4").plan()), "Kaggle does not lend that card"
+    groups = html.split("<details")[0].split("display:grid")[1:]
+    assert "flex-wrap:wrap" in html and [group.count("font-size:20px") for group in groups] == [3, 2]
 
 
 def test_the_page_shows_layers_and_the_peak_where_they_are_known(planned):
@@ -83,16 +86,6 @@ def test_the_page_shows_layers_and_the_peak_where_they_are_known(planned):
     text = text_of(html)
     assert "blocks.0 1,024.0 0.0 2,048.0 4,096.0 100.0%" in text
     assert "blocks.* gelu (activations) &lt;model&gt;.py:7 3 8 x 64 2,048.0 28.6%" in text
-
-
-def test_a_card_that_kaggle_does_not_lend_has_no_quota(planned):
-    assert "quota" not in of_plan(panel.Choice(GRAPHMER, {}, "l4").plan())
-
-
-def test_the_five_figures_of_a_plan_stand_as_three_and_two_where_a_row_has_no_room(planned):
-    html = of_plan(panel.Choice(GRAPHMER, {}, "t4").plan())
-    groups = html.split("<details")[0].split("display:grid")[1:]
-    assert "flex-wrap:wrap" in html and [group.count("font-size:20px") for group in groups] == [3, 2]
 
 
 # --- controls ---------------------------------------------------------------------------------------------------------
@@ -123,7 +116,7 @@ def test_the_controls_begin_with_what_a_memory_profile_makes_of_it(shown, planne
 @pytest.mark.parametrize(
     "control, value, key",
     [
-        ("batch", 128, "training.effective_batch"),
+        ("batch", 96, "training.effective_batch"),
         ("precision", "fp32", "training.precision"),
         ("recomputed", "all", "training.gradient_checkpointing"),
     ],
@@ -133,15 +126,9 @@ def test_every_control_reaches_the_plan(shown, planned, control, value, key):
     getattr(made, control).value = value
     assert made.wait(600)
     assert flat(planned[-1][0])[key] == value and len(planned) == 2
-
-
-def test_a_dial_changes_the_numbers_and_the_bar(shown, planned):
-    made = shown()
-    before = made.answer.value
     made.dials.children[0].value = 192
     assert made.wait(600)
-    assert planned[-1][0].workload.chain.roots == 192
-    assert "activations 4.00 GiB" in before and "activations 8.00 GiB" in made.answer.value
+    assert planned[-1][0].workload.chain.roots == 192 and "activations 8.00 GiB" in made.answer.value
 
 
 def test_another_workload_brings_its_own_sizes_and_leaves_the_overrides_behind(shown, planned):
@@ -246,11 +233,6 @@ def test_a_newer_choice_ends_the_plan_that_is_being_made(shown, planned, monkeyp
     assert "effective batch 128" in made.answer.value, "what was cancelled is planned when it is asked for again"
 
 
-def test_batches_need_not_be_powers_of_two(shown):
-    sizes = shown().batch.options
-    assert {24, 64, 96, 1024} <= {*sizes} and list(sizes) == sorted(sizes)
-
-
 def test_a_profile_brings_its_sizes_and_is_in_the_line_to_paste(shown, planned):
     made = shown()
     assert made.profile.value == ""
@@ -348,21 +330,10 @@ def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(sho
     config = notebook.configure("graphmer", ROOT, PARAMETERS)
     assert (config.training.effective_batch, config.workload.chain.roots, config.training.micro_batch) == (32, 64, 8)
     assert f"Plan {file.relative_to(tmp_path)}: training.micro_batch = 8" in capsys.readouterr().out
-
-
-def test_a_kept_plan_stands_below_the_overrides(shown, capsys):
-    made = shown()
-    made.batch.value = 32
-    assert made.wait(600)
-    made.use.click()
     given = {**PARAMETERS, "OVERRIDES": {"training.micro_batch": 2}}
     config = notebook.configure("graphmer", ROOT, given)
     assert (config.training.effective_batch, config.training.micro_batch) == (32, 2)
     assert "training.micro_batch = 8, but it is overridden" in capsys.readouterr().out
-
-
-def test_a_plan_for_another_configuration_is_left_alone(shown):
-    shown().use.click()
     assert notebook.configure("graphmer", ROOT, {**PARAMETERS, "CONFIG": str(SMALL)}) == load_config(SMALL)
 
 

@@ -39,13 +39,9 @@ ROWS = [
 ] + [{"step": 120, "split": "validation", "epoch": 2.4, "loss": 1.0, "mrr": 0.5}]
 
 
-def test_a_baseline_is_promised_only_where_it_is_drawn(drawn):
-    assert drawn(ROWS)[1].get_title() == "validation"
-    assert drawn(ROWS, {"mrr": 0.2})[1].get_title() == "validation (dashed: trivial baseline)"
-
-
 def test_every_panel_shows_all_steps_also_below_a_single_point(drawn):
     axes = drawn(ROWS)
+    assert axes[1].get_title() == "validation" and "dashed: trivial" in drawn(ROWS, {"mrr": 0.2})[1].get_title()
     assert len(axes) == 4 and all(ax.get_xlim() == (-0.02 * 120, 1.02 * 120) for ax in axes)
     assert [ax.get_title() for ax in axes[2:]] == ["samples per second", "learning rate"]
 

@@ -49,12 +49,6 @@ def test_the_first_row_does_not_wait_for_the_first_second():
     assert Sampler(lambda: {"ram_share": 0.25}).row() == {"ram_share": 0.25}
 
 
-def test_without_a_gpu_there_is_ram_alone(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    sample = sampler.Probe()()
-    assert 0 < sample["ram_share"] < 1 and len(sample) == 1
-
-
 class Nvml(SimpleNamespace):
     NVMLError = RuntimeError
 
@@ -84,36 +78,33 @@ def fails(*_):
     raise RuntimeError("Driver Not Loaded")
 
 
-def test_nvml_is_asked_where_it_answers(monkeypatch):
-    with_a_gpu(monkeypatch, nvml())
-    sample = sampler.Probe()()
-    assert (sample["gpu_use"], sample["gpu_memory_bytes"]) == (0.55, 7)
-
-
-def test_the_memory_of_this_process_is_that_of_its_own_card(monkeypatch):
-    with_a_gpu(monkeypatch, nvml())
+@pytest.mark.parametrize(
+    ("changes", "use", "memory"),
+    [
+        ({}, 0.55, 7),
+        ({"nvmlDeviceGetUtilizationRates": fails}, None, 7),  # a slice of a card
+        ({"nvmlInit": fails}, None, 70),  # torch answers
+    ],
+)
+def test_a_gpu_is_read_by_the_process_that_has_it_as_far_as_it_answers(monkeypatch, changes, use, memory):
+    with_a_gpu(monkeypatch, nvml(**changes))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     probe = sampler.Probe()
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)  # as on a thread
-    watch = Sampler(probe, wait=times(0))
-    watch.sample()
-    row = watch.row()
-    assert (row["gpu_allocated_bytes"], row["gpu_reserved_bytes"]) == (5, 7)
+    sample = probe()
+    assert (sample.get("gpu_use"), sample["gpu_memory_bytes"]) == (use, memory)
+    assert (sample["gpu_allocated_bytes"], sample["gpu_reserved_bytes"]) == (5, 7)
 
 
-def test_a_slice_of_a_card_has_memory_and_no_use(monkeypatch):
-    with_a_gpu(monkeypatch, nvml(nvmlDeviceGetUtilizationRates=fails))
-    sample = sampler.Probe()()
-    assert "gpu_use" not in sample and sample["gpu_memory_bytes"] == 7
-
-
-def test_torch_answers_where_nvml_does_not_even_when_it_stops_in_the_middle(monkeypatch):
-    with_a_gpu(monkeypatch, nvml(nvmlInit=fails))
-    assert sampler.Probe()()["gpu_memory_bytes"] == 70
+def test_torch_answers_when_nvml_stops_in_the_middle(monkeypatch):
     answers = iter([SimpleNamespace(used=7, total=10)] * 2)
     with_a_gpu(monkeypatch, nvml(nvmlDeviceGetMemoryInfo=lambda handle: next(answers, None) or fails()))
     probe = sampler.Probe()
     assert [probe()["gpu_memory_bytes"] for _ in range(3)] == [7, 7, 70]
+
+
+def test_without_a_gpu_there_is_ram_alone_as_a_share_of_the_containers(small_container):
+    assert sampler.Probe()() == {"ram_share": 0.75}
 
 
 def test_a_machine_that_cannot_be_read_costs_columns_and_never_the_run(monkeypatch):
@@ -157,12 +148,6 @@ def test_waiting_for_data_is_said_once_with_what_to_do_and_not_for_one_row():
     assert advice.lines(slow) == []
 
 
-def test_where_all_processors_load_already_prefetching_is_named():
-    advice = Advice(workers=4, most=lambda: 4)
-    said = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
-    assert len(said) == 1 and "data.prefetch_factor" in said[0] and "Raise data.num_workers" not in said[0]
-
-
 @pytest.mark.parametrize("way, advice", [(1e9, "set data.num_workers to 0 (now 2)"), (0.0, "data.prefetch_factor")])
 def test_where_a_batch_costs_less_than_its_way_no_worker_is_the_advice(toy, monkeypatch, way, advice):
     monkeypatch.setattr(data, "_WAY_SECONDS", way)
@@ -187,13 +172,6 @@ def test_advice_reaches_the_person(toy, tmp_path, capsys, monkeypatch):
     fit(toy({"training.log_every_steps": 1}), tmp_path / "run")
     out = capsys.readouterr().out
     assert out.count("RAM is 93% full") == 1 and out.count("Training waits for data 50% of the time") == 1
-
-
-def test_a_containers_limit_is_what_ram_and_cpus_are_a_share_of(small_container):
-    assert sampler.Probe()() == {"ram_share": 0.75}
-    advice = Advice(workers=1)
-    (sentence,) = [line for _ in range(9) for line in advice.lines({"data_wait_share": 0.4})]
-    assert "all the loader workers that the CPUs allow" in sentence
 
 
 @pytest.mark.parametrize("cpus, said", [(8.0, "Raise data.num_workers from 2 to 4, the most"),
