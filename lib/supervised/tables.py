@@ -19,10 +19,9 @@ def find_files(source: Path, pattern: str) -> dict[str, Path]:
     """Returns a file, or those below a folder that match a pattern, by the names of messages. Raises BadInput."""
     root = source.parent if source.is_file() else source
     paths = [source] if source.is_file() else sorted(source.glob(pattern.lstrip("/") or "*"))
-    files = {path.relative_to(root).as_posix(): path for path in paths if path.is_file() and path.name[0] != "."}
-    if not files:
-        raise BadInput(f"No file below {printable(source)} matches workload.source.files, {printable(pattern)}.")
-    return files
+    if files := {path.relative_to(root).as_posix(): path for path in paths if path.is_file() and path.name[0] != "."}:
+        return files
+    raise BadInput(f"No file below {printable(source)} matches workload.source.files, {printable(pattern)}.")
 
 
 def read_table(path: Path, shown: str, columns: Mapping[str, str], optional: Sequence[str] = ()) -> pd.DataFrame:
@@ -43,7 +42,7 @@ def read_table(path: Path, shown: str, columns: Mapping[str, str], optional: Seq
         if column not in places and name not in optional:
             there = printable(", ".join(places), most=300) or "none"
             what = f"{shown} has no column {printable(column)}; its columns are {there}."
-            raise BadInput(f"{what} Name the one with the {name} as workload.columns.{name}.")
+            raise BadInput(f"{what} Name that of the {name} as workload.columns.{name}.")
     texts = {
         name: [_text(value, shown, column) for value in frame.iloc[:, places[column]]] if column in places else ""
         for name, column in columns.items()

@@ -1,5 +1,6 @@
 """Judgments dealt to training, validation and test: whole ones, by folds, and checked for leaks."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -139,42 +140,26 @@ def _long(document: Document) -> frozenset[str]:
 def _refuse_shared(
     documents: Sequence[Document], parts: Mapping[str, Sequence[int]], texts: Sequence[frozenset[str]]
 ) -> None:
-    part_of: dict[str, tuple[str, int]] = {}  # by name
-    places: dict[str, list[tuple[str, int]]] = {}  # of each long sentence
-    found = []
+    """Raises BadInput where a document, or another one with most of its sentences, is in two parts."""
+    named: dict[str, tuple[str, int]] = {}  # part and number of the documents of earlier parts
+    places: dict[str, list[tuple[str, int]]] = {}  # those of each long sentence
+    copies = []
     for part, chosen in parts.items():
         for place in chosen:
-            document = documents[place]
-            first = part_of.setdefault(document.name, (part, place))
-            twin = first if first[0] != part else _twin(part, texts[place], places, documents)
-            if twin:
-                other = documents[twin[1]]
-                where = f"{document.place(0)}; {other.place(0)}"
-                found.append(f"{document.name} ({part}) and {other.name} ({twin[0]}), which begin in {where}")
+            document, own = documents[place], texts[place]
+            shared = Counter(other for text in own for other in places.get(text, ())).most_common(1)
+            like = [o for o, n in shared if n >= _FEWEST and n > _SAME * min(len(own), len(texts[o[1]]))]
+            if document.name in named or like:
+                first, twin = named.get(document.name) or like[0]
+                where = f"{document.place(0)}; {documents[twin].place(0)}"
+                copies.append(f"{document.name} ({part}) and {documents[twin].name} ({first}), which begin in {where}")
+        for place in chosen:
+            named.setdefault(documents[place].name, (part, place))
             for text in texts[place]:
                 places.setdefault(text, []).append((part, place))
-    if found:
-        some = "document is" if len(found) == 1 else "documents are"
-        shown = "; ".join(map(printable, found[:_NAMED])) + ("; ..." if len(found) > _NAMED else "")
+    if copies:
+        some = "document is" if len(copies) == 1 else "documents are"
+        shown = "; ".join(map(printable, copies[:_NAMED])) + ("; ..." if len(copies) > _NAMED else "")
         raise BadInput(
-            f"{len(found):,} {some} in two parts: {shown}. What is tested would have been trained on. Remove the copy."
+            f"{len(copies):,} {some} in two parts: {shown}. What is tested would have been trained on. Remove the copy."
         )
-
-
-def _twin(
-    part: str,
-    text: frozenset[str],
-    places: Mapping[str, list[tuple[str, int]]],
-    documents: Sequence[Document],
-) -> tuple[str, int] | None:
-    """Returns part and number of a document of another part that has most of these sentences, if there is one."""
-    shared: dict[tuple[str, int], int] = {}
-    for sentence in text:
-        for other, place in places.get(sentence, ()):
-            if other != part:
-                shared[other, place] = shared.get((other, place), 0) + 1
-    if not shared:
-        return None
-    (other, place), count = max(shared.items(), key=lambda one: one[1])
-    fewest = min(len(text), sum(1 for s in documents[place].sentences if s.count(" ") + 1 >= LONG))
-    return (other, place) if count >= _FEWEST and count > _SAME * fewest else None

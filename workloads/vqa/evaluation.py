@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -84,9 +85,15 @@ def report(
     gains = {method: judge(values[:, :1] - ruled[name][:, :1], records)[0] for method, values in rows.items()}
     kinds = types(records, rules)
     write_table(folder / "evaluation.csv", _csv(rows, judged, gains, kinds))
-    write_table(folder / "answers.csv", _answers(records, predicted, valid, rules.answers(records)[name], kinds))
-    head = ["", "exact match", "token F1", "ROUGE-L", "valid form", f"exact above {name!r}"]
-    table = [head]
+    answers = [
+        [one.file, one.number, Path(one.image).name, kind, one.question, one.answer, answer, int(is_valid), rule]
+        for one, answer, is_valid, rule, kind in zip(
+            records, predicted, valid, rules.answers(records)[name], kinds, strict=True
+        )
+    ]
+    head = ["file", "record", "picture", "type", "question", "right", "answer", "valid", "rule"]
+    write_table(folder / "answers.csv", [head, *answers])
+    table = [["", "exact match", "token F1", "ROUGE-L", "valid form", f"exact above {name!r}"]]
     for method, own in judged.items():
         gain = "" if method == name else gains[method].signed
         table.append([method, *map(str, own[:3]), f"{own[3].value:.3f}" if method == MODEL else "", gain])
@@ -109,31 +116,12 @@ def _by_type(rows: Mapping[str, np.ndarray], records: Sequence[Record], kinds: S
     return aligned(table, left={0})
 
 
-def _csv(
-    rows: Mapping[str, np.ndarray],
-    judged: Mapping[str, Sequence[Interval]],
-    gains: Mapping[str, Interval],
-    kinds: Sequence[str],
-) -> list[list[object]]:
+def _csv(rows: Mapping[str, np.ndarray], judged: Mapping[str, Any], gains: Mapping[str, Any], kinds: Any) -> list[Any]:
     names, own = sorted(set(kinds)), np.array(kinds)
     bounds = [f"{metric}{end}" for metric in (*METRICS, "gain") for end in ("", "_low", "_high")]
-    table: list[list[object]] = [["method", *bounds, *(f"exact_{kind}" for kind in names)]]
+    table: list[Any] = [["method", *bounds, *(f"exact_{kind}" for kind in names)]]
     for method, values in rows.items():
         cells = [value for one in (*judged[method], gains[method]) for value in (one.value, one.low, one.high)]
         cells += [float(values[own == kind, 0].mean()) for kind in names]
         table.append([method, *(f"{cell:.6f}" for cell in cells)])
-    return table
-
-
-def _answers(
-    records: Sequence[Record],
-    predicted: Sequence[str],
-    valid: Sequence[bool],
-    ruled: Sequence[str],
-    kinds: Sequence[str],
-) -> list[list[object]]:
-    table: list[list[object]] = [["file", "record", "picture", "type", "question", "right", "answer", "valid", "rule"]]
-    for one, answer, is_valid, rule, kind in zip(records, predicted, valid, ruled, kinds, strict=True):
-        place = [one.file, one.number, Path(one.image).name, kind]
-        table.append([*place, one.question, one.answer, answer, int(is_valid), rule])
     return table

@@ -11,7 +11,6 @@ from lib.launch import queue
 from lib.report.progress import Plain
 from lib.task import find_task, load_config
 from lib.training import checks, loop
-from lib.training.data import subset
 from lib.training.session import Session
 from tests.workloads.legal.conftest import CONFIG, load
 from workloads.legal.settings import POSITIONS
@@ -126,11 +125,6 @@ def test_the_folds_of_a_queue_test_each_document_once(tmp_path):
         for one in find_task("legal")(entry.config).data.parts["test"]
     ]
     assert len(tested) == 12 == len({*tested})
-
-
-def test_the_trainer_takes_no_second_share_of_it(legal):
-    samples = legal({"data.subset_ratio": 0.5}).datasets()["train"]
-    assert len(subset(samples, 0.5, 0)) == len(samples)
 
 
 def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path):

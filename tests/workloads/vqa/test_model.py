@@ -188,14 +188,6 @@ def test_a_run_that_resumes_builds_the_same_parts_without_their_weights(whole, t
     assert len(list(model.parameters())) == len(list(other.parameters()))
 
 
-def test_weights_that_are_nowhere_are_said_and_a_small_part_begins(vqa, monkeypatch, capsys):
-    monkeypatch.setattr(published, "_from_hub", lambda name, download=True: None)
-    settings = vqa({"workload.text.weights": "vinai/phobert-base"}).settings
-    chosen = encoders.choose(settings)
-    assert chosen["text"] == {"weights": ""}
-    assert "begins with an encoder of questions from scratch" in capsys.readouterr().out
-
-
 def test_a_plan_takes_the_usual_sizes_for_weights_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(published, "_from_hub", lambda name, download=True: None)
     names = {"image": "Salesforce/blip-vqa-base", "text": "vinai/phobert-base", "decoder": "VietAI/vit5-base"}

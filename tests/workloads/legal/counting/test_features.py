@@ -32,10 +32,6 @@ def test_of_too_many_terms_the_most_frequent_are_kept():
     assert Vocabulary.of(documents, 100).terms == ("a", "b", "b a", "b c", "c", "c d", "d")
 
 
-def test_marks_of_questions_and_quotations_are_words():
-    assert '"' in Vocabulary.of([of('he said "yes', 'she said "no')], 100).terms
-
-
 def test_a_neighbour_is_one_of_the_same_document():
     around = neighbours([2, 3], [-1]).toarray()
     assert np.argwhere(around).tolist() == [[1, 0], [3, 2], [4, 3]]
