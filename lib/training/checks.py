@@ -187,11 +187,11 @@ def _repeats(probe: _Probe) -> Iterator[str]:
 def _differ(probe: _Probe, again: Mapping[str, Any], split: str, indices: Sequence[int]) -> bool:
     old, new = (probe.train_set(sets) if split == "train" else sets[split] for sets in (probe.sets, again))
     indices = indices if split == "train" else _spread(len(old), probe.size)
-    return len(old) != len(new) or not _same(*(probe.batch(each, indices, _SEED, split) for each in (old, new)))
+    batches = [probe.batch(each, indices, _SEED, split) for each in (old, new) if len(old) == len(new)]
+    return not batches or not _same(batches[0], batches[1])
 
 
-def _spread(length: int, size: int) -> list[int]:
-    """Returns `size` indices from the whole range of a data set, which may be shorter."""
+def _spread(length: int, size: int) -> list[int]:  # from the whole range of a data set, which may be shorter
     return [number * (length - 1) // max(1, size - 1) for number in range(size)]
 
 
@@ -255,7 +255,8 @@ def _loss(probe: _Probe) -> Iterator[str]:
         with naming(f"{probe.name}.term_weights()", "The trainer calls it for every step, from 0 to the last."):
             returned.check_terms(task, counts, task.term_weights(step), counts)
     probe.model.train()
-    if not _same(*_passes(probe, batch, counts, [_SEED, _SEED]), 1e-4):
+    one, other = _passes(probe, batch, counts, [_SEED, _SEED])
+    if not _same(one, other, 1e-4):
         yield f"{probe.name}.loss() or the model gives another loss for the same seed, or changes the batch. {_SEEDED}"
         return
     if any(counts.values()):
@@ -366,8 +367,7 @@ def _evaluation(probe: _Probe) -> Iterator[str]:
 
 def _scored(probe: _Probe, split: str) -> dict[str, float]:
     """Evaluates a few samples twice, or a whole small split where a few raise an error."""
-    dataset = probe.sets[split]
-    few = _Few(probe.task, dataset, probe.size, probe.device, step=0)
+    dataset, few = probe.sets[split], _Few(probe.task, probe.sets[split], probe.size, probe.device, step=0)
     try:
         scores, again = (_evaluated(probe, few, split) for _ in range(2))
     except BadInput as error:

@@ -33,12 +33,10 @@ def build(config: Path, out: Path) -> Built:
     except OSError as error:
         raise BadInput(f"{out} cannot be written ({error.strerror or error}). Give another place.") from None
     size = f"{len(text.encode()) / 1000:,.0f} KB"
-    lines = [f"Built {out} ({size}) from {config}. It carries lib and {', '.join(read.files)}."]
-    lines += read.said
+    lines = [f"Built {out} ({size}) from {config}. It carries lib and {', '.join(read.files)}.", *read.said]
     if lacked:
-        lines.append(
-            f"Kaggle's image lacks {', '.join(lacked)}: the notebook asks for internet, and installs it there."
-        )
+        image = f"Kaggle's image lacks {', '.join(lacked)}"
+        lines.append(f"{image}: the notebook asks for internet, and installs it there.")
     if unknown:
         lines.append(f"{packages.sentence(unknown)} {packages.ADVICE}")
     if not read.has_small:

@@ -115,17 +115,13 @@ def check_values(name: str, notebook: Mapping[str, Any], values: Mapping[str, ob
             raise BadInput(f"{parameter} is of type {kind} in {name} (default {default!r}); it cannot be {value!r}.")
 
 
-# --- whether it is fresh ----------------------------------------------------------------------------------------------
-
-
 def builder() -> ModuleType | None:
     """Returns the checkout's build_notebooks; None where that or jupytext is missing."""
     if str(ROOT) not in sys.path:
         sys.path.append(str(ROOT))
-    try:
+    with contextlib.suppress(ImportError):
         return importlib.import_module("build_notebooks")
-    except ImportError:
-        return None
+    return None
 
 
 def is_stale(path: Path) -> bool | None:
@@ -139,9 +135,6 @@ def is_stale(path: Path) -> bool | None:
 def here(data: "Data") -> list[str]:
     """Returns what of a configuration's data.dir is a file or folder of this machine."""
     return [name for name in data.dirs if name != "embedded" and Path(name).expanduser().exists()]
-
-
-# --- what it trains ---------------------------------------------------------------------------------------------------
 
 
 def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:

@@ -15,7 +15,8 @@ from lib.config import split_overrides
 from lib.errors import BadInput, printable
 from lib.machine.facts import FACTS
 from lib.report import findings
-from trainbook.kaggle import built, carried, chain, client, dataset, kernel, new
+from trainbook import new
+from trainbook.kaggle import built, carried, chain, client, dataset, kernel
 from trainbook.kaggle.kernel import Notebook
 
 Options = dict[str, dict[str, Any]]  # keywords of `add_argument` by name

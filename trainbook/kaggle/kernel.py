@@ -112,8 +112,8 @@ def with_parameters(path: Path, values: Mapping[str, object]) -> tuple[str, str]
     carried.check_values(path.name, notebook, values)
     mark = _MARK + uuid.uuid4().hex
     lines = ["# Values given on the command line.", *(f"{name} = {value!r}" for name, value in values.items()), mark]
-    cell = {"cell_type": "code", "execution_count": None, "id": mark[-8:], "outputs": [], "source": "\n".join(lines)}
-    cell["metadata"] = {"tags": ["injected-parameters"]}
+    cell: dict[str, Any] = {"cell_type": "code", "execution_count": None, "id": mark[-8:], "outputs": []}
+    cell |= {"metadata": {"tags": ["injected-parameters"]}, "source": "\n".join(lines)}
     cells = notebook["cells"]
     after = carried.tagged(notebook, "parameters")
     cells.insert(cells.index(after[0]) + 1 if after else 0, cell)

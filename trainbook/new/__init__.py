@@ -1,5 +1,6 @@
-"""`new`: the files of a task of one's own, with data on which it trains at once."""
+"""`trainbook new NAME --like KIND`: the files of a task of one's own, with data on which it trains at once."""
 
+import argparse
 from pathlib import Path
 
 from lib.errors import BadInput, printable
@@ -17,6 +18,32 @@ from lib.training.checks import check
 def test_the_task_keeps_its_contract():
     check(Path(__file__).with_name("{name}.yaml"))
 '''
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command `new`."""
+    parser = commands.add_parser("new", help="write a task of your own with its configuration, test and generated data")
+    parser.add_argument("name", help="what the files are named by: my for my_task.py, my.yaml, my_data")
+    parser.add_argument("--like", metavar="KIND", default="images", help="the example: images, text, lm or tabular")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    task, config, test, data = write(options.name, options.like, Path())
+    slug = f"{options.name.strip('_').replace('_', '-').lower()}-data"
+    print(f"{task}: the model and how its data is read; change it to yours")
+    print(f"{config}: the run, with a reason for each key")
+    print(f"{test}: checks the task; run it with pytest")
+    print(f"{data}: generated data, in the layout that the task reads; put yours in its place\n\nNext:")
+    for arguments, what in (
+        (f"doctor {config}", "checks machine, data and task"),
+        (f"train {config}", "trains, or resumes"),
+        (f"notebook {config}", f"writes {config.with_suffix('.ipynb')}, which trains on Kaggle"),
+        (f"kaggle dataset {config} --slug {slug}", "uploads the data"),
+        (f"kaggle push {config} --dataset OWNER/{slug}", "trains there"),
+    ):
+        print(f"{f'trainbook {arguments}':60}  # {what}")
+    return 0
 
 
 def write(name: str, kind: str, folder: Path) -> list[Path]:

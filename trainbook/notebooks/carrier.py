@@ -171,8 +171,8 @@ def edits(name: str, cell: str, root: Path) -> list[str]:
     files, built = unpack(cell), CHECKSUM.search(cell)
     if built and built[0] == checksum(CHECKSUM.sub("", cell)):
         return []
-    own = PACKED.sub("", CHECKSUM.sub("", cell)), PACKED.sub("", CHECKSUM.sub("", code(name, files)))
-    pairs = [("trainbook/notebooks/carrier.py.in", own[1], own[0])]
+    mine, template = (PACKED.sub("", CHECKSUM.sub("", text)) for text in (cell, code(name, files)))
+    pairs = [("trainbook/notebooks/carrier.py.in", template, mine)]
     for path, text in files.items():
         pairs.append((path, (root / path).read_text(encoding="utf-8") if (root / path).is_file() else "", text))
     return [
