@@ -45,13 +45,14 @@ def svg(draw: Callable[[Any], None]) -> str:
     options: Any = dict.fromkeys(ink, _INK) | {"axes.facecolor": "none"}
     options |= {"svg.fonttype": "none", "text.parse_math": False, "legend.frameon": False}
     with matplotlib.rc_context(options):
-        figure, text = Figure(figsize=(6.0, 3.6), layout="constrained", facecolor="none"), io.StringIO()
+        figure, text = Figure(figsize=(6.0, 3.6), facecolor="none"), io.StringIO()
+        figure.subplots_adjust(0.11, 0.27, 0.98, 0.83)  # "constrained" takes twice as long
         axes: Any = figure.subplots()
         draw(axes)
         figure.savefig(text, format="svg", metadata={"Date": None})
     lines = [(line.get_label(), line.get_ydata()[-1:]) for line in axes.get_lines()]
     label = f"{axes.get_title()}: " + "; ".join(f"{name} {value:.4g}" for name, last in lines for value in last)
-    size = f'role="img" aria-label="{escape(label)}" style="width:100%;height:auto;display:block"'
+    size = f'role="img" aria-label="{escape(label)}" style="width:100%;height:auto;overflow:visible"'
     shown = re.sub(r"<style.*?</style>", "", text.getvalue(), flags=re.S)  # which would reach the whole page
     shown = re.sub(r'width="\S+" height="\S+"', lambda _: size, shown[shown.index("<svg") :], count=1)
     return shown.replace(_INK, "currentColor")
