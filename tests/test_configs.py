@@ -41,7 +41,8 @@ def test_graphmers_packages_are_in_kaggles_image():
     packages = load_config(ROOT / "configs" / "graphmer.yaml").workload.packages
     image = yaml.safe_load((ROOT / "trainbook" / "kaggle" / "image.yaml").read_text())["has"].split()
     assert len(packages) > 10 and load_config(ROOT / "configs" / "graphmer_small.yaml").workload.packages == ()
-    assert {package.partition("==")[0] for package in packages} <= {project_of(name).replace("_", "-") for name in image}
+    projects = {project_of(name).replace("_", "-") for name in image}
+    assert {package.partition("==")[0] for package in packages} <= projects
 
 
 @pytest.mark.parametrize("size", ["", "_small"])
