@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,7 +42,10 @@ def add_figures(
                 f"Task.loss returned a figure {name!r} of shape {tuple(value.shape)}. Return a single number for it, "
                 "the mean over the samples of the micro-batch."
             )
-        number = value.detach().double().reshape(()) if isinstance(value, Tensor) else float(value)
+        if isinstance(value, Tensor):
+            number = value.detach().double().reshape(())
+        else:  # in fp32, which leaves fp64 29 bits: sums are exact, and the same over any number of ranks
+            number = float(np.float32(value)) if abs(value) < 1e38 else float(value)
         _add(logged, {name: (size * number, size)})
 
 

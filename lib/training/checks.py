@@ -28,11 +28,11 @@ from lib.task.place import naming
 from lib.training import data, learned
 from lib.training.draws import put_back, seed_all, seeded_draws
 from lib.training.evaluation import EvaluationLoader, baseline_of
+from lib.training.groups import groups_of
 from lib.training.order import INITIALISE, Order, mix
 from lib.training.precision import autocast, choose_precision
 
-_DRAWS = 8  # passes of a loss that draws, whose means are compared
-_SEED, _OTHER = 11, 12
+_SEED, _OTHER, _DRAWS = 11, 12, 8  # as many passes of a loss that draws have their means compared
 _MOST_SAMPLES = 2000  # of a whole split, which is evaluated if two batches alone raise an error
 _SEEDED = (
     "Draw from torch, np.random or random, which are seeded for each batch, not from a generator of your own, the "
@@ -44,8 +44,8 @@ _passed: "weakref.WeakSet[Task]" = weakref.WeakSet()
 
 def check(config: str | Path | Config) -> None:
     """Raises BadInput with a sentence for each check that the task of a configuration fails; doubts are warnings."""
-    config = config if isinstance(config, Config) else load_config(config)
-    for doubt in require(load_task(config), config, thorough=True):
+    task = load_task(config if isinstance(config, Config) else load_config(config))
+    for doubt in require(task, task.config, thorough=True):
         warnings.warn(doubt.value, stacklevel=2)
 
 
@@ -54,8 +54,8 @@ def require(task: Task, config: Config, thorough: bool = False) -> list[Finding]
     if task in _passed:
         return []
     findings = examine(task, config, thorough)
-    if mistakes := [f"- {finding.value}" for finding in findings if finding.verdict == "bad"]:
-        raise BadInput("\n".join([f"The task {type(task).__name__} breaks its contract:", *mistakes]))
+    if mistakes := "".join(f"\n- {finding.value}" for finding in findings if finding.verdict == "bad"):
+        raise BadInput(f"The task {type(task).__name__} breaks its contract:{mistakes}")
     _passed.add(task)
     return findings
 
@@ -90,8 +90,7 @@ class _Probe:
 
     def __init__(self, task: Task, config: Config, thorough: bool):
         self.task, self.config, self.thorough = task, config, thorough
-        self.name, self.device = type(task).__name__, memory.device()
-        self.size = 4  # two halves of two
+        self.name, self.device, self.size = type(task).__name__, memory.device(), 4  # samples: two halves of two
         self.sets: dict[str, Any] = {}
         self.batches: list[Batch] = []
         self.learned: dict[str, Any] = {}
@@ -306,7 +305,8 @@ def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, f
         return
     with naming(f"The backward pass of {probe.name}.loss()", "Change no tensor in place: x = x + y, not x += y."):
         torch.stack(due).sum().backward()
-    gradients = {name: value.grad for name, value in probe.model.named_parameters() if value.requires_grad}
+    groups = (group.parameters for group in groups_of(probe.task, probe.model) if group.is_trained(probe.task.step))
+    gradients = {name: value.grad for parameters in groups for name, value in parameters.items()}
     probe.model.zero_grad(set_to_none=True)
     if missing := [name for name, value in gradients.items() if value is None]:
         probe.doubts.append(

@@ -4,6 +4,7 @@ import json
 import math
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -150,7 +151,7 @@ def test_figures_are_means_of_all_ranks_whatever_the_row_was_cut_into(worlds, mo
     means = {}
     for name in ("t", "f", "b"):
         given = [(figures[name], size) for step in FIGURES for figures, size in step]
-        means[name] = math.fsum(float(value) * size for value, size in given) / sum(size for _, size in given)
+        means[name] = math.fsum(float(np.float32(v)) * size for v, size in given) / sum(size for _, size in given)
     found = figures_of(worlds, monkeypatch)
     assert found == pytest.approx(means, rel=1e-14)
 

@@ -67,9 +67,9 @@ def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path,
 
 def test_the_encoders_rest_in_the_steps_of_their_stages(vqa):
     task = vqa({"workload.stages.FIRST.rests": ["image"]})
-    groups = groups_of(task, task.model(), "adamw")
+    groups = groups_of(task, task.model())
     image = next(group for group in groups if any(name.startswith("image.") for name in group.parameters))
-    assert [image.is_trained(step, None) for step in (0, 1, 2, 3)] == [False, False, True, True]
+    assert [image.is_trained(step) for step in (0, 1, 2, 3)] == [False, False, True, True]
     assert all(name.startswith("image.") for name in image.parameters)
     rest = [name for group in groups if group is not image for name in group.parameters]
     assert not any(name.startswith("image.") for name in rest)
@@ -80,7 +80,7 @@ def test_an_encoder_that_always_rests_has_no_gradient(vqa):
     model = task.model()
     assert not any(value.requires_grad for value in model.text.parameters())
     assert all(value.requires_grad for value in model.image.parameters())
-    groups_of(task, model, "adamw")  # no entry names what is never trained
+    groups_of(task, model)  # no entry names what is never trained
 
 
 def test_log_and_table_name_the_stage(vqa, tmp_path, capsys):
