@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import nbformat
@@ -168,20 +167,6 @@ def test_carries_what_it_imports_its_own_task_and_configs_only(root: Path) -> No
     assert list(files) == ["configs/demo.yaml", "lib/__init__.py", "lib/hello.py", "workloads/__init__.py",
                            "workloads/demo/__init__.py", "workloads/demo/facts.yaml"]
     assert files["lib/hello.py"] == HELLO
-
-
-def test_the_bytes_do_not_depend_on_how_zlib_compresses(root: Path, monkeypatch, capsys) -> None:
-    """zlib-ng gives other bytes: the committed block is kept as long as it holds the same files, and no longer."""
-    build.main([], root)
-    before = notebook(root).read_bytes()
-    real = zlib.compress
-    monkeypatch.setattr(carrier.zlib, "compress", lambda content, level: real(content, 1))
-    assert build.main(["--check"], root) == 0 and build.main([], root) == 0
-    assert notebook(root).read_bytes() == before
-    (root / "lib" / "hello.py").write_text(HELLO * 40)
-    assert build.main(["--check"], root) == 1 and "make notebooks" in capsys.readouterr().out
-    build.main([], root)
-    assert carried(notebook(root).read_text())["lib/hello.py"] == HELLO * 40
 
 
 def test_only_changed_files_are_written(root: Path, capsys) -> None:

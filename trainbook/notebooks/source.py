@@ -144,10 +144,10 @@ def parameters(source_path: Path) -> dict[str, object]:
     return defaults
 
 
-def build(source: Source, files: dict[str, str], before: str = "", made_from: str = "") -> "NotebookNode":
-    """Builds the notebook of a source; `before` is the code of the committed one's carrier.
+def build(source: Source, files: dict[str, str], made_from: str = "") -> "NotebookNode":
+    """Builds the notebook of a source; `made_from` is as in `carrier.code`.
 
-    `made_from` is as in `carrier.code`. A cell's id depends on its type and source (the carrier's: on the placeholder).
+    A cell's id depends on its type and source (the carrier's: on the placeholder).
     """
     nbformat = libraries()[1]
     cells, keys = [], []
@@ -162,7 +162,7 @@ def build(source: Source, files: dict[str, str], before: str = "", made_from: st
         if cell.cell_type == "code":
             new.update(execution_count=None, outputs=[])
         if has_tag(cell, "carrier"):
-            new.source = carrier.code(source.path.stem, files, before, made_from)
+            new.source = carrier.code(source.path.stem, files, made_from)
             new.metadata.update(FOLDED)
         cells.append(new)
     gpu, internet = source.header.gpu, source.header.internet

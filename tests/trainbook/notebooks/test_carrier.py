@@ -94,17 +94,6 @@ def test_any_text_survives_packing() -> None:
     assert carrier.unpack(carrier.code("01_demo", files)) == files
 
 
-def test_a_packed_block_with_the_same_files_is_kept() -> None:
-    """So the bytes of a build do not depend on the zlib that compresses."""
-    files = {"a": "text " * 100}
-    other = carrier.code("01_demo", files).replace(carrier.pack(files), base64.b85encode(carrier.zlib.compress(
-        carrier.zlib.decompress(base64.b85decode(carrier.pack(files))), 0)).decode())  # fmt: skip
-    assert other != carrier.code("01_demo", files) and carrier.unpack(other) == files
-    assert carrier.PACKED.search(carrier.code("01_demo", files, other))[1] == carrier.PACKED.search(other)[1]
-    assert carrier.code("01_demo", {"a": "b"}, other) == carrier.code("01_demo", {"a": "b"})
-    assert carrier.code("01_demo", files, "damaged") == carrier.code("01_demo", files)
-
-
 def test_an_untouched_cell_has_no_edits_though_the_checkout_went_on(root: Path) -> None:
     cell = carrier.code("01_demo", {"lib/hello.py": "x = 1\n"})
     assert carrier.edits("01_demo", cell, root) == []
