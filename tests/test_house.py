@@ -6,6 +6,22 @@ from docs import house
 from docs.house import FILES, FLOOR, imported, room_of, tree_of
 from tests.conftest import ROOT
 
+# Lines of each house and room, every line of every *.py: a number here grows by decision alone
+BUDGETS = {
+    "lib": 19_680,
+    "lib/checkpoint": 1_090, "lib/command.py": 130, "lib/config": 990, "lib/dependencies.py": 110, "lib/doctor": 580,
+    "lib/errors.py": 70, "lib/launch": 2_400, "lib/machine": 1_310, "lib/notebook": 650, "lib/planner": 3_250,
+    "lib/ranks": 590, "lib/report": 1_950, "lib/scores.py": 160, "lib/supervised": 1_480, "lib/task": 1_060,
+    "lib/text.py": 70, "lib/training": 3_720, "lib/untrusted.py": 120,
+    "workloads": 15_960,
+    "workloads/codegraph": 2_130, "workloads/glacier": 4_050, "workloads/graphmer": 4_730, "workloads/legal": 2_620,
+    "workloads/vqa": 2_460,
+    "trainbook": 3_720,
+    "trainbook/commands.py": 170, "trainbook/fits": 360, "trainbook/kaggle": 2_210, "trainbook/new": 350,
+    "trainbook/notebooks": 590,
+}  # fmt: skip
+TESTS = {"tests": 34_630, "tests/bench and tests/faults": 4_970}
+
 
 def test_every_room_has_a_floor():
     assert {room_of(path) for path in FILES} <= FLOOR.keys()
@@ -58,6 +74,22 @@ def test_the_house_has_few_rooms_floors_and_arrows():
     rooms = {room_of(path) for path in FILES if path.is_relative_to(ROOT / "lib")}
     arrows = {(room, other) for room, other in house.arrows() if room in rooms}
     assert len(rooms) <= 18 and len({FLOOR[room] for room in rooms}) <= 9 and len(arrows) <= 85
+
+
+def test_each_room_stays_within_its_budget():
+    counts = house.lines()
+    over = {room: counts[room] for room, most in BUDGETS.items() if counts[room] > most}
+    assert not over, f"{over} lines, of {BUDGETS}: take something out, or decide on a larger budget here"
+    rooms = {room for room in counts if not room.endswith("__.py")}
+    assert rooms == BUDGETS.keys(), "each room has a budget"
+
+
+def test_tests_stay_within_their_budget():
+    counts = dict.fromkeys(TESTS, 0)
+    for path in (ROOT / "tests").rglob("*.py"):
+        is_program = path.relative_to(ROOT / "tests").parts[0] in ("bench", "faults")
+        counts["tests/bench and tests/faults" if is_program else "tests"] += len(path.read_text("utf-8").splitlines())
+    assert all(counts[name] <= most for name, most in TESTS.items()), f"{counts}, of {TESTS}"
 
 
 def test_files_and_functions_stay_small():
