@@ -151,5 +151,3 @@ def _listed(folder: Path) -> tuple[list[str], list[str]]:
         return [], []
     inner = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     return inner, [entry.name for entry in entries if not entry.is_dir()]
-
-

@@ -249,7 +249,6 @@ class Task:
         """Returns metrics of several models together on the test set, and what to print; figures go into `folder`."""
         raise to_write(self, "vote(models, folder)", "metrics of all models together on the test set, and a text")
 
-
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""
         return ""

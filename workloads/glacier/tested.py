@@ -96,9 +96,7 @@ class Alone:
             counts += tile_counts(p.argmax(1), batch["target"], len(counts)).sum(0).numpy()
         return each
 
-    def table(
-        self, members: Sequence[str], voted: Mapping[str, float], classes: Sequence[str], views: int
-    ) -> str:
+    def table(self, members: Sequence[str], voted: Mapping[str, float], classes: Sequence[str], views: int) -> str:
         """Returns a row a member, and the vote's below them."""
         names = members or [f"model {n + 1}" for n in range(len(self._counts))]
         keys = [*MEASURES, *(key for key in voted if key.startswith("iou_"))]

@@ -254,9 +254,7 @@ class Graphmer(Task):
         from workloads.graphmer.predicting import calibration
 
         if not self._measured:
-            return (
-                "Nothing is predicted of such a graph: it has no unresolved names."
-            )
+            return "Nothing is predicted of such a graph: it has no unresolved names."
         tables.write(folder / "predictions.csv", self._measured)
         return calibration.as_text(self._measured)
 

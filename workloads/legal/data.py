@@ -68,9 +68,7 @@ class Data:
     def dealt(self) -> splits.Parts:
         """The numbers of the documents of each part; a share is of the training alone. Raises BadInput."""
         own = self.settings.split
-        return splits.deal(
-            self.documents, own.folds, own.fold, own.partition, own.validation, self.share, own.given
-        )
+        return splits.deal(self.documents, own.folds, own.fold, own.partition, own.validation, self.share, own.given)
 
     @cached_property
     def parts(self) -> dict[str, list[Document]]:

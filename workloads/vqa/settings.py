@@ -133,9 +133,7 @@ class Settings:
         default_factory=dict,
         metadata={"help": "Parts of the run by name, each with the weights of what it learns; see docs/vqa.md."},
     )
-    bad_input_limit: int = option(
-        0, "Rows that cannot be used and are left out; one more refuses the data.", minimum=0
-    )
+    bad_input_limit: int = option(0, "Rows that cannot be used and are left out; one more refuses the data.", minimum=0)
     together: int = option(
         4, "Questions of a picture that follow each other at most, so that it is encoded once for them.", minimum=1
     )
