@@ -148,8 +148,8 @@ from lib.launch import resume, smoke
 from lib.machine import memory
 from lib.notebook import widgets
 from lib.report import outputs
+from lib.supervised import made
 from lib.task import find_task, load_config, locate_data
-from trainbook.new import made
 
 mine = load_config(PROJECT / "configs" / "my.yaml", OVERRIDES)
 is_example = getattr(mine.workload, "classes", ()) == made.SHAPES and not (DATA_DIR or mine.data.dir)

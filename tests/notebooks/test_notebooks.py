@@ -8,10 +8,10 @@ import nbformat
 import papermill
 import pytest
 
+from lib.supervised import made
 from tests.conftest import ROOT
 from tests.markup import page_of, unbalanced
 from tests.workloads.glacier.files import write_scenes
-from trainbook.new import made
 from trainbook.notebooks.source import parameters as known_parameters
 from workloads.legal.generated import judgments
 from workloads.legal.settings import Generator
@@ -239,7 +239,7 @@ def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_bu
     small_graph(kaggle / "input" / LAYOUTS["new layout"])
     notebook, text = execute("00_memory", kaggle / "working", PARAMETERS["00_memory"])
     assert re.search(r"ok +platform +kaggle \(batch run\)", text)
-    assert re.search(r"graphmer_small: [\d.,]+( M)? parameters on 2 cards \(T4\), fp16", text)
+    assert re.search(r"graphmer_small fits on 2 x T4: [\s\S]*[\d.,]+( M)? parameters, fp16", text)
     assert "At the peak, GiB: weights" in text and "A week's 30 GPU hours give about" in text
     assert 'OVERRIDES = {' in text
     assert re.search(r"graphmer_small +1 x RTX 3050", text) and "There is no card 'abacus'" in text

@@ -69,7 +69,7 @@ def write(name: str, kind: str, folder: Path) -> list[Path]:
         raise BadInput(f"{', '.join(map(str, there))}: there already, and nothing is overwritten. Take another name.")
     for path, text in texts.items():
         path.write_text(text, "utf-8")
-    from trainbook.new import made  # not at the top: the command's help does not wait for NumPy
+    from lib.supervised import made  # not at the top: the command's help does not wait for NumPy
 
     getattr(made, kind)(data)
     return [*texts, data]

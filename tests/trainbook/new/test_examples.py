@@ -11,11 +11,11 @@ import pytest
 
 from lib import checkpoint, launch, planner
 from lib.report.metrics import read
+from lib.supervised import made
 from lib.task import load_config
 from lib.training import loop
 from tests.conftest import ROOT, VOLATILE_COLUMNS
 from trainbook.commands import main
-from trainbook.new import made
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -146,7 +146,7 @@ def test_the_language_model_is_planned_on_a_folder_and_trained_from_it(example, 
     transformers.LlamaForCausalLM(tiny).save_pretrained(tmp_path / "base")
     config = example("lm", **{"workload.base": str(tmp_path / "base")})
     assert main(["plan", "lm.yaml", "--set", "workload.base=base"]) == 0
-    assert "lm:" in capsys.readouterr().out
+    assert "lm fits on" in capsys.readouterr().out
     assert launch.train(config).reason == "completed"
     saved = checkpoint.load(checkpoint.path_of(Path("runs", "lm", "checkpoints"), 5))
     assert saved.tensors["model"] and all(".up." in name or ".down." in name for name in saved.tensors["model"])

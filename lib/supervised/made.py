@@ -20,7 +20,7 @@ def images(folder: Path, number: int = 180, size: int = 64) -> Path:
         picture = Image.new("RGB", (size, size), tuple(draw.integers(0, 100, 3).tolist()))
         x, y = draw.integers(0, size // 2, 2).tolist()
         w = int(draw.integers(size // 4, size // 2))
-        corners = {"circle": None, "square": [x, y, x + w, y + w], "triangle": [x, y + w, x + w, y + w, x + w // 2, y]}
+        corners = {"square": [x, y, x + w, y + w], "triangle": [x, y + w, x + w, y + w, x + w // 2, y]}
         pen, colour = ImageDraw.Draw(picture), tuple(draw.integers(150, 255, 3).tolist())
         if name == "circle":
             pen.ellipse([x, y, x + w, y + w], fill=colour)
