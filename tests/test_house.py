@@ -8,19 +8,19 @@ from tests.conftest import ROOT
 
 # Lines of each house and room, every line of every *.py: a number here grows by decision alone
 BUDGETS = {
-    "lib": 19_680,
+    "lib": 19_740,
     "lib/checkpoint": 1_090, "lib/command.py": 130, "lib/config": 990, "lib/dependencies.py": 110, "lib/doctor": 580,
     "lib/errors.py": 70, "lib/launch": 2_400, "lib/machine": 1_310, "lib/notebook": 650, "lib/planner": 3_250,
-    "lib/ranks": 590, "lib/report": 1_950, "lib/scores.py": 160, "lib/supervised": 1_480, "lib/task": 1_060,
+    "lib/ranks": 590, "lib/report": 1_950, "lib/scores.py": 160, "lib/supervised": 1_550, "lib/task": 1_060,
     "lib/text.py": 70, "lib/training": 3_720, "lib/untrusted.py": 120,
-    "workloads": 15_960,
-    "workloads/codegraph": 2_130, "workloads/glacier": 4_050, "workloads/graphmer": 4_730, "workloads/legal": 2_620,
+    "workloads": 15_950,
+    "workloads/codegraph": 2_130, "workloads/glacier": 4_050, "workloads/graphmer": 4_720, "workloads/legal": 2_620,
     "workloads/vqa": 2_460,
-    "trainbook": 3_720,
-    "trainbook/commands.py": 170, "trainbook/fits": 360, "trainbook/kaggle": 2_210, "trainbook/new": 350,
+    "trainbook": 3_650,
+    "trainbook/commands.py": 170, "trainbook/fits": 360, "trainbook/kaggle": 2_210, "trainbook/new": 280,
     "trainbook/notebooks": 590,
 }  # fmt: skip
-TESTS = {"tests": 34_630, "tests/bench and tests/faults": 4_970}
+TESTS = {"tests": 34_670, "tests/bench and tests/faults": 4_970}
 
 
 def test_every_room_has_a_floor():

@@ -313,7 +313,7 @@ def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, f
             f"{len(missing)} of {len(gradients)} trained parameters, such as {missing[0]!r}, get no gradient from a "
             f"batch. Use them in {probe.name}.loss(), or freeze them: requires_grad_(False)."
         )
-    if bad := [name for name in gradients if name not in missing and not bool(gradients[name].isfinite().all())]:
+    if bad := [name for name, value in gradients.items() if value is not None and not value.isfinite().all()]:
         yield f"{probe.name}.loss() gives {bad[0]!r} an infinite gradient or NaN. Look for sqrt, log or a norm at zero."
 
 
