@@ -249,7 +249,7 @@ def notebook(base: Path, fast: bool) -> dict:
             said += message["content"].get("text", "") if kind == "stream" else ""
             if kind == "update_display_data" and seen[kind] == 3:
                 manager.interrupt_kernel()
-        assert "reason: interrupted ranks: 2" in said and seen["display_data"] == 1
+        assert "reason: interrupted ranks: 2" in said and seen["display_data"] <= 2
         assert not kernel.children(recursive=True)
         client.execute(CELL.format(overrides={**SLOW, **more}))
         while client.get_iopub_msg(timeout=90)["msg_type"] != "update_display_data":
