@@ -95,23 +95,14 @@ def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
         whole = shapes.get(plain(name), value.shape)  # of tied weights one name is in a model
         is_state = name != "" and value.is_floating_point()
         _expect(is_state, f"{shown(key)} of optimizer.safetensors is no state of an optimizer")
-        fits = tuple(value.shape) == _shape_of_state(kind, tuple(whole))
+        fits = tuple(value.shape) == (() if kind == "step" else tuple(whole))
         _expect(fits, f"{shown(key)} of optimizer.safetensors has not the shape of its weight")
         averaged = "ema" not in groups or name in groups["ema"]
         _expect(averaged, f"{shown(name)} is in optimizer.safetensors and not in ema.safetensors")
 
 
-def _shape_of_state(kind: str, weight: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the shape of a state of a weight of this shape; adafactor's have one number along an axis."""
-    if kind == "step":
-        return ()
-    if kind in ("row_var", "col_var") and len(weight) > 1:
-        return (*weight[:-1], 1) if kind == "row_var" else (*weight[:-2], 1, weight[-1])
-    return weight
-
-
 def _is_sum(name: str, value: Any) -> bool:
-    """Returns whether a value of `pending` is a number, or what "figures", "rested" and "order of terms" are."""
+    """Returns whether a value of `pending` is a number, or what its three other names hold ("rested": earlier runs)."""
     if name == "order of terms":
         return untrusted.fits(value, list[str])
     if name == "rested":

@@ -35,11 +35,6 @@ FACTS: dict[str, Fact] = {
     "kaggle_t4_memory_mib": Fact(14_911, "MiB of one T4 as torch sees it", MEASURED),
     "kaggle_output_bytes": Fact(20 * GB, "bytes below /kaggle/working", KAGGLE_DOCS),
     "kaggle_output_files": Fact(500, "files, a soft budget: staff deny a cap", "product-feedback 181143, 420538"),
-    "kaggle_host": Fact(
-        "www.kaggle.com",
-        "a name that is not resolved in a session whose internet is off",
-        "reports of pip's 'Temporary failure in name resolution'; not measured",
-    ),
     "kaggle_notebook_bytes": Fact(1_000_000, "bytes of an .ipynb that Kaggle has refused", SURVEY),
     "kaggle_dataset_bytes": Fact(200 * GB, "bytes of a data set", SURVEY),
     "kaggle_dataset_files": Fact(50, "top-level files of a data set", SURVEY),

@@ -4,8 +4,6 @@ import contextlib
 import functools
 import os
 import re
-import socket
-import threading
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -203,25 +201,3 @@ def _read(folder: str, name: str) -> str:
             return file.read().decode().strip()
     except OSError:
         return ""
-
-
-def has_route() -> bool:
-    """Says whether the system has a route out. Connecting a datagram socket sends nothing to any host."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # an address for documentation (RFC 5737)
-        return True
-    return False
-
-
-def resolves(host: str, seconds: float) -> bool:
-    """Says whether a name is resolved within `seconds`; does not connect to the host."""
-    addresses: list[object] = []
-
-    def look_up() -> None:
-        with contextlib.suppress(OSError):
-            addresses.extend(socket.getaddrinfo(host, None))
-
-    thread = threading.Thread(target=look_up, name="resolver", daemon=True)  # the call itself cannot be bounded
-    thread.start()
-    thread.join(seconds)
-    return bool(addresses)

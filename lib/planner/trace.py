@@ -242,9 +242,7 @@ def seeded() -> Iterator[None]:
 def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
     """Sets `foreach`, as PyTorch does for parameters on a GPU and not for those on `meta`."""
     for group in optimizer.param_groups:
-        # On a GPU adafactor takes one after the other, too, to save memory.
-        keeps_loop = isinstance(optimizer, torch.optim.Adafactor)
-        if not keeps_loop and "foreach" in group and group["foreach"] is None and not group.get("fused"):
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
 
 

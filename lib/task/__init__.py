@@ -13,7 +13,7 @@ from lib.task.contract import Batch, Task
 from lib.task.loading import find_task, load_config, load_task, locate_data, with_slots
 
 __all__ = [
-    "SPLITS", "Batch", "Survey", "Task", "check_loss_terms", "check_terms", "checked_blocks",
+    "SPLITS", "Batch", "Task", "check_loss_terms", "check_terms", "checked_blocks",
     "checked_datasets", "checked_numbers", "checked_scores", "find_task", "load_config", "load_task", "locate_data",
     "with_slots",
 ]  # fmt: skip
