@@ -188,12 +188,10 @@ class Optimizer:
 class Scheduler:
     """The learning rate over time."""
 
-    name: Literal["cosine", "linear", "constant", "one_cycle", "plateau"] = option(
+    name: Literal["cosine", "linear", "constant", "plateau"] = option(
         "cosine", "The learning rate after the warm-up; plateau lowers it when validation stops improving."
     )
-    warmup_steps: int = option(
-        0, "Steps in which the learning rate rises, linearly; of one_cycle along a cosine, 0: 30 % of all.", minimum=0
-    )
+    warmup_steps: int = option(0, "Steps in which the learning rate rises, linearly.", minimum=0)
     warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises.", minimum=0)
     min_lr_ratio: float = option(
         0.0, "The last learning rate of cosine and linear, as a share of the highest.", minimum=0, maximum=1

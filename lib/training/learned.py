@@ -8,7 +8,7 @@ from lib import checkpoint, ranks
 from lib.errors import BadInput, printable
 from lib.task import Task
 
-_MOST_BYTES = 12 * 2**20  # as JSON; a state.json of more than 16 MiB is not read, because it may be anybody's
+_MOST_BYTES = 12 * 2**20  # as JSON; a state.json of more than 16 MiB is not read, because it may be a stranger's
 
 
 def take(task: Task, saved: checkpoint.Checkpoint | None, note: Callable[[str], None]) -> Task:
@@ -17,11 +17,10 @@ def take(task: Task, saved: checkpoint.Checkpoint | None, note: Callable[[str], 
     It gets them as JSON gives them back either way, so a resumed run has the very same values. Only the first rank's
     `saved` counts. Raises BadInput.
     """
-    own = of(task)
-    is_resumed, values = ranks.from_first((saved is not None, saved.state.get("learned", {}) if saved else own))
-    if is_resumed and not values and own:  # of a checkpoint from before the task learned anything
-        values = own
-    different = sorted(name for name in {*own, *values} if own.get(name) != values.get(name))
+    now = of(task)
+    is_resumed, values = ranks.from_first((saved is not None, saved.state.get("learned", {}) if saved else now))
+    values = values or now  # of a checkpoint from before the task learned anything
+    different = sorted(name for name in {*now, *values} if now.get(name) != values.get(name))
     if is_resumed and different:
         note(
             f"What was learned from data differs from what the run began with: {', '.join(map(printable, different))}. "
