@@ -199,7 +199,7 @@ def _seal_frozen(state: State, task: Task, config: Config) -> None:
     if options.frozen == "save" or not parameters or not (options.keep_last or options.keep_best):
         return
     state.left_out = {name: frozen.seal(value) for name, value in parameters.items()}
-    names = None
+    names: list[str] = []
     if ranks.is_first():
         kinds = {text.partition(" ")[0] for text in state.left_out.values()}  # of number
         sources = [published.located(n, download=False) for n, taken in task.published.items() if "config" in taken]

@@ -163,7 +163,7 @@ def _gradients(
         if parts:
             total = functools.reduce(torch.add, parts.values())
             if not total.requires_grad:
-                raise _without_gradient(state, task, step)
+                raise _without_gradient(task, step)
             state.scaler.scale(total).backward()
         meter.allocated_at("after backward")
         for term, value in parts.items():
@@ -176,18 +176,13 @@ def _gradients(
     return means, logged
 
 
-def _without_gradient(state: State, task: Task, step: int) -> BadInput:
+def _without_gradient(task: Task, step: int) -> BadInput:
     """Returns the error for a loss that depends on no parameter that is trained in the step."""
-    name = type(task).__name__
-    if state.frozen:
-        return BadInput(
-            f"The loss of step {step} depends on no parameter that is trained in it. Look at from_step and until_step "
-            f"in {name}.parameter_groups, and at what {name}.loss detaches."
-        )
+    name, frozen = type(task).__name__, "requires_grad or from_step and until_step of parameter_groups"
     return BadInput(
         f"The loss of step {step} has no gradient, so nothing is trained: {name}.loss computes it from nothing that is "
         "trained. Compute it from the model's output in torch, without .item(), .detach(), .data, .numpy(), "
-        "torch.tensor(...) and torch.no_grad() on the way, and see that the layers which it uses are not frozen."
+        f"torch.tensor(...) and torch.no_grad() on the way, of layers that are not frozen by {frozen}."
     )
 
 

@@ -18,7 +18,6 @@ import signal
 import sys
 import tempfile
 import threading
-import traceback
 import types
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, reduction
@@ -30,7 +29,7 @@ import numpy as np
 import torch
 
 from lib.config import environment
-from lib.errors import BadInput, TrainingFailed
+from lib.errors import BadInput
 from lib.task import find_task
 from lib.training import fork_server
 
@@ -115,32 +114,18 @@ class Sent:
 def _received(
     task: str, variables: dict[str, str], folder: str, pickled: bytes, file: Any, pieces: list[tuple[int, int]]
 ) -> Any:
-    """Returns the data set, in a worker; if that fails, one that raises why for every sample."""
+    """Returns the data set, in a worker."""
     os.environ.clear()
     os.environ.update(variables)
-    try:
-        os.chdir(folder)
-        with contextlib.suppress(BadInput):
-            find_task(task)  # a task's own file becomes a module again
-        if not file:
-            return pickle.loads(pickled)
-        handle = file.detach()
-        whole = memoryview(mmap.mmap(handle, pieces[-1][1], access=mmap.ACCESS_COPY))
-        os.close(handle)
-        return pickle.loads(pickled, buffers=[whole[begin:end] for begin, end in pieces])
-    except Exception:
-        return _Lost(traceback.format_exc())
-
-
-class _Lost:
-    def __init__(self, why: str):
-        self.why = why
-
-    def __getitem__(self, key: Any) -> Any:
-        raise TrainingFailed(
-            "A process that loads data could not make the task and its data set again from what was sent to it. "
-            f"data.num_workers: 0 loads in the training process. Its error:\n{self.why}"
-        )
+    os.chdir(folder)
+    with contextlib.suppress(BadInput):
+        find_task(task)  # a task's own file becomes a module again
+    if not file:
+        return pickle.loads(pickled)
+    handle = file.detach()
+    whole = memoryview(mmap.mmap(handle, pieces[-1][1], access=mmap.ACCESS_COPY))
+    os.close(handle)
+    return pickle.loads(pickled, buffers=[whole[begin:end] for begin, end in pieces])
 
 
 def end_with_parent(worker: int) -> None:

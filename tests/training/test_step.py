@@ -140,16 +140,10 @@ def test_a_skipped_step_leaves_batch_statistics_as_they_were(toy, tmp_path):
     assert all(torch.isfinite(value).all() for value in outcome.state.model.state_dict().values())
 
 
-def test_a_diverged_run_names_its_last_good_checkpoint(toy, tmp_path, monkeypatch):
-    fit(toy(), tmp_path / "run")
-    config = toy({"training.max_steps": 40, "workload.poison_from": 0, "checkpoint.every_steps": 4})
-    expected = checkpoint.path_of(tmp_path / "run" / "checkpoints", 12)
-    with pytest.raises(TrainingFailed, match="20 steps in a row.*step 31 on samples") as caught:
-        fit(config, tmp_path / "run", resume=newest(tmp_path / "run"))
-    assert f"The last good checkpoint is {expected}, from before them." in str(caught.value)
-    (tmp_path / "elsewhere").mkdir()
-    with pytest.raises(TrainingFailed, match="No checkpoint is older."):
-        fit(config, tmp_path / "elsewhere")
+def test_a_diverged_run_ends_with_the_samples_to_look_at(toy, tmp_path):
+    config = toy({"training.max_steps": 40, "workload.poison_from": 0})
+    with pytest.raises(TrainingFailed, match="20 steps in a row, the last of them step 19 on samples .* optimizer.lr"):
+        fit(config, tmp_path)
 
 
 def test_what_belongs_to_a_session_is_in_no_checkpoint(toy, tmp_path, monkeypatch):
@@ -188,9 +182,9 @@ def test_a_batch_with_something_that_has_no_samples_is_refused_before_it_is_cut(
     orders = [lambda batch: {"scale": extra, **batch}, lambda batch: {**batch, "scale": extra}]
     for put in orders:
         task.collate = lambda samples, generator, put=put: put(original(samples, generator))
-        with pytest.raises(BadInput, match="A batch of 8 samples has a (tensor|value) 'scale' of"):
+        with pytest.raises(BadInput, match="A batch of 8 samples has 'scale' of type"):
             loop.train(task, config, tmp_path, endless(), Plain())
-        with pytest.raises(BadInput, match="A batch of 8 samples has a (tensor|value) 'scale' of"):
+        with pytest.raises(BadInput, match="A batch of 8 samples has 'scale' of type"):
             list(EvaluationLoader(task, range(8), 8, torch.device("cpu")))
 
 
