@@ -332,7 +332,7 @@ def main(folder: Path, what: str, *more: str) -> None:
 
 
 def _sample(place: Path, folder: Path, number: int) -> None:
-    """Surveys the toy run and tries operations that lib.machine.disk.calls does not see; campaign.py tries the others."""
+    """Surveys the toy run and tries operations that lib.machine.disk.calls does not see, unlike campaign.py."""
     whole = survey(place, TOY_RUN, twice=False)
     _keep(folder, whole)
     met = {mode: meetable(whole.operations, mode) for mode in MODES}
