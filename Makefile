@@ -77,11 +77,7 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_session
 	$(PY) -m tests.bench.bench_overhead
 	$(PY) -m tests.bench.bench_save
-	$(PY) -m tests.bench.bench_resume
-	$(PY) -m tests.bench.bench_nodes
 	$(PY) -m tests.bench.bench_workers
-	$(PY) -m tests.bench.bench_buckets
-	$(PY) -m tests.bench.bench_legal_counting
 
 golden: .venv/ready
 	$(PY) -m tests.golden

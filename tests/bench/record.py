@@ -1,6 +1,6 @@
 """How every record under tests/bench/records begins, and how it is written.
 
-    python -m tests.bench.record    lists the records that are older than what they measure
+python -m tests.bench.record    lists the records that are older than what they measure
 """
 
 import datetime
@@ -17,7 +17,6 @@ RECORDS = Path(__file__).parent / "records"
 
 # What each record measures
 MEASURED = {
-    "buckets": "lib/training/order.py",
     "examples": "lib/supervised lib/launch",
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
@@ -27,14 +26,11 @@ MEASURED = {
     "graphmer": "workloads/graphmer configs/graphmer_small.yaml",
     "kaggle_image": "tests/notebooks/kaggle-image.txt",
     "legal": "workloads/legal",
-    "legal_counting": "workloads/legal",
-    "nodes": "lib/ranks lib/training/step.py",
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
     "overhead": "lib/training lib/report",
     "planner": "lib/planner",
     "ranks": "lib/ranks lib/launch",
     "readings": "lib/planner",
-    "resume": "lib/checkpoint lib/launch/resume.py",
     "save": "lib/checkpoint",
     "session": "lib/training/session.py",
     "vqa": "workloads/vqa",

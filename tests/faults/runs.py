@@ -90,8 +90,7 @@ def result(folder: Path, step: int) -> dict[str, object]:
         **{name: (newest / name).read_bytes() for name in names},
         "best": {step: _model(checkpoint.path_of(run / "best", step)) for step in best},
         "rows": [
-            [value for name, value in row.items() if name not in VOLATILE_COLUMNS]
-            for row in read(run / "metrics.csv")
+            [value for name, value in row.items() if name not in VOLATILE_COLUMNS] for row in read(run / "metrics.csv")
         ],
     }
 
