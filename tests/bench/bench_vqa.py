@@ -9,14 +9,11 @@ resumes in --scratch. `drawn` takes three seeds, what is compared five: an inter
 nothing about another seed, so differences have one over seeds (Student's t), paired by seed.
 """
 
-import argparse
 import csv
 import json
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +25,7 @@ import torch
 
 from lib.launch import ensemble
 from lib.training.evaluation import EvaluationLoader
-from tests.bench.record import RECORDS, add_run, head, runs_of
+from tests.bench.record import RECORDS, add_run, head, options_of, rounded, runs_of, train
 from workloads.vqa import evaluation
 from workloads.vqa.records import Record
 from workloads.vqa.samples import Questions
@@ -37,17 +34,17 @@ from workloads.vqa.showing import Tested
 ROOT = Path(__file__).resolve().parents[2]
 EASY = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data")) / "easy_vqa_subset"
 EASY_FORM = {
-    "source.files": "*/questions.json", "source.picture": "{folder}/images/{image}.png",
-    "columns.question": "0", "columns.answer": "1", "columns.image": "2",
+    "workload.source.files": "*/questions.json", "workload.source.picture": "{folder}/images/{image}.png",
+    "workload.columns.question": "0", "workload.columns.answer": "1", "workload.columns.image": "2",
 }  # fmt: skip
 RECORD = RECORDS / "vqa.json"
 # Row -> its data, and what it changes
-ROWS: dict[str, tuple[str, list[str]]] = {
-    "easy": ("easy", []),
-    "drawn": ("drawn", []),
-    "easy without average": ("easy", ["training.ema_decay=0"]),
-    "easy with dropout": ("easy", ["workload.decoder.dropout=0.1"]),
-    "easy in one stage": ("easy", ["workload.stages={ALL: {reasoning: 0.3, format: 0.3}}"]),
+ROWS: dict[str, tuple[str, dict[str, object]]] = {
+    "easy": ("easy", {}),
+    "drawn": ("drawn", {}),
+    "easy without average": ("easy", {"training.ema_decay": 0}),
+    "easy with dropout": ("easy", {"workload.decoder.dropout": 0.1}),
+    "easy in one stage": ("easy", {"workload.stages": "{ALL: {reasoning: 0.3, format: 0.3}}"}),
 }
 COMPARED = {
     "dropout": ("easy", "easy with dropout"),
@@ -62,15 +59,13 @@ def seeds_of(row: str) -> range:
 
 
 def trained(row: str, seed: int, scratch: Path) -> Path:
-    """Trains in a fresh process, or goes on where one was killed; returns the folder of the run."""
+    """Trains in a fresh process, or resumes what was killed; returns the folder of the run."""
     data, options = ROWS[row]
-    where = EASY if data == "easy" else "embedded"
-    options = [*options, *(f"workload.{key}={value}" for key, value in EASY_FORM.items() if data == "easy")]
-    values = [f"output_dir={scratch / 'runs'}", f"run.name={slug(row, seed)}", f"seed={seed}", f"data.dir={where}"]
-    command = [sys.executable, "-m", "trainbook", "train", "configs/vqa_small.yaml"]
-    command += [part for option in [*values, *options] for part in ("--set", option)]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return scratch / "runs" / slug(row, seed)
+    where = {"data.dir": EASY, **EASY_FORM} if data == "easy" else {"data.dir": "embedded"}
+    train("configs/vqa_small.yaml", {
+        "output_dir": scratch / "vqa", "run.name": slug(row, seed), "seed": seed, **where, **options,
+    })  # fmt: skip
+    return scratch / "vqa" / slug(row, seed)
 
 
 def slug(row: str, seed: int) -> str:
@@ -88,8 +83,8 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
         **head("torch", "transformers"),
         "seconds": round(time.perf_counter() - begin, 1),
         "steps_per_second": summary["steps_per_second"],
-        "metrics": {name: round(value, 4) for name, value in {**summary["metrics"], "gain_low": gain}.items()},
-        "baseline": {name: round(value, 4) for name, value in summary["baseline"].items()},
+        "metrics": rounded({**summary["metrics"], "gain_low": gain}),
+        "baseline": rounded(summary["baseline"]),
     }
     return found | (unseen(folder, EASY if row == "easy" else None, scratch) if row in ("easy", "drawn") else {})
 
@@ -175,29 +170,16 @@ def over_seeds(differences: Sequence[float]) -> str:
     return f"{values.mean():+.4f} [{values.mean() - half:+.4f}, {values.mean() + half:+.4f}]"
 
 
-def keep(name: str, run: Mapping[str, Any]) -> None:
-    """Adds a run to the record, and prints the table that it belongs to."""
-    tables = add_run(RECORD, name, run, summed_up, "torch", "transformers")
-    print(name, json.dumps(tables[name.rpartition(", seed ")[0]], indent=1), flush=True)
-
-
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", default=",".join(ROWS), type=lambda text: text.split(","))
-    parser.add_argument("--seeds", default="0,1,2,3,4", type=lambda text: [int(one) for one in text.split(",")])
-    parser.add_argument("--again", action="store_true", help="measure what the record has, too")
-    parser.add_argument("--scratch", default=Path(tempfile.gettempdir()) / "trainbook-bench-vqa", type=Path)
-    options = parser.parse_args(arguments)
-    if unknown := set(options.rows) - ROWS.keys():
-        raise SystemExit(f"There are no rows {sorted(unknown)}. Known are {list(ROWS)}.")
-    options.scratch.mkdir(parents=True, exist_ok=True)
+    options = options_of(ROWS, "0,1,2,3,4", arguments, __doc__)
     for row in options.rows:
         for seed in (seed for seed in options.seeds if seed in seeds_of(row)):
             name = f"{row}, seed {seed}"
             if options.again:
-                shutil.rmtree(options.scratch / "runs" / slug(row, seed), ignore_errors=True)
+                shutil.rmtree(options.scratch / "vqa" / slug(row, seed), ignore_errors=True)
             if options.again or name not in runs_of(RECORD):
-                keep(name, measured(row, seed, options.scratch))
+                tables = add_run(RECORD, name, measured(row, seed, options.scratch), summed_up, "torch", "transformers")
+                print(name, json.dumps(tables[row], indent=1), flush=True)
 
 
 if __name__ == "__main__":
