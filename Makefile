@@ -77,7 +77,6 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_session
 	$(PY) -m tests.bench.bench_overhead
 	$(PY) -m tests.bench.bench_save
-	$(PY) -m tests.bench.bench_workers
 
 golden: .venv/ready
 	$(PY) -m tests.golden

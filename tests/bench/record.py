@@ -36,7 +36,6 @@ MEASURED = {
     "save": "lib/checkpoint",
     "session": "lib/training/session.py",
     "vqa": "workloads/vqa",
-    "workers": "lib/training/workers.py lib/training/data.py",
 }
 
 
