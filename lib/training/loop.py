@@ -58,8 +58,8 @@ def train(
     """
     training = config.training
     set_determinism(training)
-    datasets = learned.take(task, resume, progress.note).datasets()
-    train_set = data.subset(datasets["train"], config.data.subset_ratio, config.seed)
+    learned.take(task, resume, folder if config.checkpoint.keep_last else None)
+    train_set = data.subset((datasets := task.datasets())["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)
     loading, fewer = data.limit_workers(task, train_set, config.data)
     if fewer:
