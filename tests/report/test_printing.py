@@ -22,7 +22,13 @@ open(sys.argv[1], "w").write("reached")
 """
 
 
-@pytest.mark.parametrize("redirection", [">/dev/full", ">&-", ">&- 2>&-", ">/dev/full 2>/dev/full", "<&- >&-"])
+def run(folder, redirection, **environment):
+    command = f'"{sys.executable}" -S -c "$PROGRAM" "{folder}/reached" {redirection}'
+    variables = {"PROGRAM": PROGRAM, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(["sh", "-c", command], cwd=folder, env=variables, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&- 2>&-", ">/dev/full 2>/dev/full", "<&- >&-"])
 def test_an_output_that_takes_nothing_ends_no_program(tmp_path, redirection):
     done = run(tmp_path, redirection)
     assert (tmp_path / "reached").read_text() == "reached", done.stderr
@@ -32,12 +38,6 @@ def test_an_output_that_takes_nothing_ends_no_program(tmp_path, redirection):
 def test_letters_that_the_terminal_lacks_are_escaped(tmp_path):
     done = run(tmp_path, "", PYTHONIOENCODING="ascii")
     assert done.returncode == 0 and done.stdout.splitlines() == ["in the folder w\\xf6"] * 3
-
-
-def run(folder, redirection, **environment):
-    command = f'"{sys.executable}" -S -c "$PROGRAM" "{folder}/reached" {redirection}'
-    variables = {"PROGRAM": PROGRAM, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(["sh", "-c", command], cwd=folder, env=variables, capture_output=True, text=True)
 
 
 def fail(*arguments, **options):
