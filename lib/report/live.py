@@ -14,11 +14,11 @@ from typing import Any
 
 import jinja2
 
-from lib.machine import hardware, platform
+from lib.machine import hardware
 from lib.machine.memory import GIB
 from lib.report import figure, plot
-from lib.report.metrics import MACHINE_COLUMNS, Row, read
-from lib.report.progress import Plain, Progress, Relayed, choose_progress
+from lib.report.metrics import MACHINE_COLUMNS, read
+from lib.report.progress import Notebook, Progress, choose_progress
 from lib.report.sampler import RAM_LIMIT, WAIT_LIMIT
 
 _SHARE = 0.01  # of the time that drawing charts may take
@@ -63,16 +63,12 @@ class Live(Progress):
         self._next = -math.inf  # when charts are drawn again
 
     def _write(self, done: int, total: int, text: str) -> None:
-        self.move(done, total, text)
-        self._display(draws=time.perf_counter() >= self._next)
-
-    def move(self, done: int, total: int, text: str) -> None:
-        """Takes progress of the run, or of a part of it such as the test."""
         self._moved = True
         if total == self.watched.steps:
             self._done, self._text = done, text
-        else:
+        else:  # progress of a part, such as the test
             self._text = f"{done:,}/{total:,} {text}"
+        self._display(draws=time.perf_counter() >= self._next)
 
     def close(self) -> None:
         """Leaves the charts of the whole table."""
@@ -108,21 +104,21 @@ class Live(Progress):
             self._machine = {name: float(value) for name, value in cells if name in names and value}
             shown = [name for name in self.watched.shown if name != "loss"]
             has_metrics = any(row.get(name) for row in rows for name in shown)
-            drawn = [["loss"], shown] if has_metrics else [["loss"]]
-            charts = [figure.svg(partial(self._draw, rows, names)) for names in drawn]
+
+            def draw(names: Sequence[str], axes: Any) -> None:
+                if names == ["loss"]:
+                    plot.draw_losses(axes, rows)
+                else:
+                    plot.draw_validation(axes, rows, self.watched.baseline, names)
+                if self.watched.selection[0] in names:
+                    plot.draw_best(axes, rows, *self.watched.selection)
+                if axes.get_lines():
+                    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize="small")
+
+            charts = [figure.svg(partial(draw, names)) for names in ([["loss"], shown] if has_metrics else [["loss"]])]
             return _CHARTS.format("".join(map(_CHART.format, charts)))
         except Exception as error:  # of whatever a task names and measures
             return escape(f"The charts cannot be drawn: {type(error).__name__}: {error}")
-
-    def _draw(self, rows: Sequence[Row], names: Sequence[str], axes: Any) -> None:
-        if names == ["loss"]:
-            plot.draw_losses(axes, rows)
-        else:
-            plot.draw_validation(axes, rows, self.watched.baseline, names)
-        if self.watched.selection[0] in names:
-            plot.draw_best(axes, rows, *self.watched.selection)
-        if axes.get_lines():
-            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize="small")
 
     def _gauges(self) -> Iterator[tuple[str, float, float, str]]:
         """Yields name, share, limit and text: RAM, the card's memory and use, and the wait for data."""
@@ -144,19 +140,7 @@ class Live(Progress):
                 yield name, machine[column], limit, f"{machine[column]:.0%} of the time"
 
 
-class Batch(Live, Plain):
-    """Prints plain lines, and leaves the last drawing in the notebook that a batch run saves."""
-
-    interval = Plain.interval
-
-    def _write(self, done: int, total: int, text: str) -> None:
-        self.move(done, total, text)
-        Plain._write(self, done, total, text)
-
-
 def progress_of(watched: Watched) -> Progress:
     """Returns the form in which the output of this process shows a run: in a notebook with charts of it."""
     plain = choose_progress()
-    if not platform.in_notebook() or isinstance(plain, Relayed):
-        return plain
-    return Batch(watched) if platform.detect().batch else Live(watched)
+    return Live(watched) if isinstance(plain, Notebook) else plain

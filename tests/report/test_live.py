@@ -13,7 +13,7 @@ from lib.launch import torchrun, watching
 from lib.launch.run import prepare
 from lib.machine import hardware, memory, platform
 from lib.report import live
-from lib.report.live import Batch, Live, Watched, progress_of
+from lib.report.live import Live, Watched, progress_of
 from lib.report.metrics import MetricsLog
 from lib.report.progress import Plain, Relayed
 from lib.report.summary import Summary
@@ -170,30 +170,13 @@ def test_the_drawing_stays_in_its_own_place_and_the_last_one_is_of_the_whole_run
     assert in_a_notebook.head()["text/plain"] == "3 of 3 steps (100%)  5/7 batches evaluated"
 
 
-def test_a_batch_run_prints_at_most_a_line_a_minute_and_leaves_one_drawing(
-    monkeypatch, tmp_path, capsys, in_a_notebook
-):
-    clock = Clock()
-    monkeypatch.setattr("lib.report.progress.time", clock)
-    progress = Batch(Watched(tmp_path / "metrics.csv", "toy", 1200))
-    for step in range(1, 1200):
-        clock.now += 1.0
-        progress.update(step, 1200, "going")
-    assert len(capsys.readouterr().out.splitlines()) == 20 and not in_a_notebook
-    progress.update(1200, 1200, "going")
-    progress.update(3, 4, "batches evaluated")
-    progress.close()
-    head, charts = in_a_notebook
-    assert head["text/plain"] == "1,200 of 1,200 steps (100%)  3/4 batches evaluated" and "<svg" in charts["text/html"]
-
-
 def test_the_form_follows_the_place(monkeypatch, tmp_path):
     watched = Watched(tmp_path / "metrics.csv", "toy", 1)
     assert type(progress_of(watched)) is Plain, "no notebook"
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
     assert type(progress_of(watched)) is Live
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    assert type(progress_of(watched)) is Batch
+    assert type(progress_of(watched)) is Plain, "its notebook shows the plot at its end"
     monkeypatch.setenv(environment.RELAY, "1")
     assert type(progress_of(watched)) is Relayed, "the process above shows it"
 

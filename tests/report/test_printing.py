@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lib.report.live import Batch, Live, Watched
+from lib.report.live import Live, Watched
 from lib.report.printing import Informing
 from lib.report.progress import Plain
 from lib.report.sampler import Advice, Sampler
@@ -56,11 +56,10 @@ def updated(shown):
     [
         lambda watched: updated(Plain()),
         lambda watched: updated(Live(watched)),
-        lambda watched: updated(Batch(watched)),
         lambda watched: [*map(Advice(1, fail).lines, [{"data_wait_share": 0.9}] * 9)],
         lambda watched: [sampler := Sampler(fail), sampler.row(), sampler.row()],
     ],
-    ids=["progress", "live figure", "figure of a batch run", "advice", "sampler"],
+    ids=["progress", "live figure", "advice", "sampler"],
 )
 def test_what_only_informs_ends_no_run_and_says_once_that_it_failed(tmp_path, monkeypatch, capsys, inform):
     monkeypatch.setattr(Plain, "_show", fail)
