@@ -186,7 +186,7 @@ def _where(order: Order, task: Task, step: int) -> dict[str, Any]:
 
 def _line(row: Mapping[str, Any], state: State, task: Task, config: Config, order: Order, meter: Meter) -> str:
     """Returns what the progress shows: epoch and stage, loss and speed of the last row, and the time left."""
-    left = duration((config.training.max_steps - state.step) / max(meter.pace(), 1e-9))
+    left = duration((config.training.max_steps - state.step) / max(meter.steps_per_second(), 1e-9))
     skipped = f"  skipped {state.skipped_steps}" if state.skipped_steps else ""
     measured = (
         f"loss {row.get('loss', math.nan):.4f}  lr {row['lr']:.2e}  {row['samples_per_second']:.1f} samples/s  "
