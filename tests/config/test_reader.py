@@ -305,12 +305,12 @@ def test_a_base_that_cannot_be_used_is_refused_at_its_place(tmp_path, base):
 
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"task: toy\noutput_dir: caf\xe9\n")
-    for name, words in {
+    for name, sentence in {
         "latin.yaml": "latin.yaml:2:16: The file is not UTF-8 here",
         "no.yaml": "no.yaml: ",
         ".": ": ",
     }.items():
-        with pytest.raises(BadInput, match=re.escape(words)):
+        with pytest.raises(BadInput, match=re.escape(sentence)):
             read_config(tmp_path / name, workload=workload)
     (tmp_path / "toy_small.yaml").write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
     assert read_config(tmp_path / "toy_small.yaml", workload=workload) == load(tmp_path, GOOD)
