@@ -103,8 +103,8 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
     """Lists the folders, among these and below them, that hold a file matching a glob pattern, shallow ones first.
 
     In a pattern with folders, train/*/*.png, the matching folder is the one that holds train. What lies below a
-    matching folder belongs to it, and what a run has written is no data. The search follows no links to folders, opens
-    no further folder after `limit` entries, and then prints a line about it.
+    matching folder belongs to it. Published weights and what a run has written are no data. The search follows no links
+    to folders, opens no further folder after `limit` entries, and then prints a line about it.
     """
     patterns = [tuple(pattern.split("/")) for pattern in sentinels]
     highest, deepest = max(map(len, patterns), default=1) - 1, _DEEPEST + 1
@@ -121,7 +121,7 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
                 return _outermost(matches)
             inner, files = _listed(folder)
             count += len(files) + len(inner)
-            if any(names.issubset(files) for names in WRITTEN_BY_A_RUN):
+            if any(names.issubset(files) for names in (*WRITTEN_BY_A_RUN, *_PUBLISHED)):
                 continue
             for pattern in patterns:
                 up = len(pattern) - 1
@@ -134,6 +134,8 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
 
 
 _DEEPEST = 12  # folders below an input
+# Published weights, whose vocabulary is a text file too
+_PUBLISHED = [{f"{name}{end}"} for name in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")]
 WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
 
 
