@@ -57,14 +57,6 @@ def digest(folder: Path) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def cached_seconds(folder: Path) -> float:
-    """Seconds that a second `build_cached` takes, the hashing of all sources included."""
-    graph.build_cached(STANDARD_LIBRARY, folder)
-    started = time.perf_counter()
-    graph.build_cached(STANDARD_LIBRARY, folder)
-    return round(time.perf_counter() - started, 2)
-
-
 def statistics(built: records.Graph) -> dict:
     """Shares are between 0 and 1, of unique edges whose tail is defined in the tree. Calls are `calls` and
     `instantiates` together; `two_hop_paths` counts distinct a -> b -> c of them with c != a."""
@@ -86,18 +78,16 @@ def statistics(built: records.Graph) -> dict:
 
 
 def measure() -> dict:
-    """The record: figures of two builds and of a cached read."""
+    """The record: figures of two builds."""
     with tempfile.TemporaryDirectory() as temporary:
         folders = [Path(temporary, name) for name in ("first", "second")]
         runs = [fresh_build(folder, seed) for seed, folder in enumerate(folders, 1)]
         hashes = [digest(folder) for folder in folders]
         figures = statistics(records.read(folders[0]))
-        cached = cached_seconds(Path(temporary, "cache"))
     return {
         **head(),
         "files": len(graph.files(STANDARD_LIBRARY)),
         "builds": runs,
-        "cached_read_seconds": cached,
         **figures,
         "byte_identical": hashes[0] == hashes[1],
         "sha256": hashes[0],
