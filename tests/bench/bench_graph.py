@@ -48,14 +48,6 @@ def fresh_build(folder: Path, hash_seed: int) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def cached_seconds(folder: Path) -> float:
-    """Returns the seconds of a second `build_cached`, the hashing of all sources included."""
-    graph.build_cached(STANDARD_LIBRARY, folder)
-    begin = time.perf_counter()
-    graph.build_cached(STANDARD_LIBRARY, folder)
-    return round(time.perf_counter() - begin, 2)
-
-
 def statistics(built: records.Graph) -> dict:
     """Shares are between 0 and 1, of unique edges whose tail is defined in the tree. Calls are `calls` and
     `instantiates` together; `two_hop_paths` counts distinct a -> b -> c of them with c != a."""
@@ -77,7 +69,7 @@ def statistics(built: records.Graph) -> dict:
 
 
 def measure() -> dict:
-    """Returns the figures of two builds and of a cached read."""
+    """Returns the figures of two builds."""
     with tempfile.TemporaryDirectory() as temporary:
         folders = [Path(temporary, name) for name in ("first", "second")]
         runs = [fresh_build(folder, seed) for seed, folder in enumerate(folders, 1)]
@@ -85,7 +77,7 @@ def measure() -> dict:
                     for folder in folders]  # fmt: skip
         return {
             **head(), "files": len(graph.files(STANDARD_LIBRARY)), "builds": runs,
-            "cached_read_seconds": cached_seconds(Path(temporary, "cache")), **statistics(records.read(folders[0])),
+            **statistics(records.read(folders[0])),
             "byte_identical": contents[0] == contents[1], "sha256": hashlib.sha256(contents[0]).hexdigest(),
         }  # fmt: skip
 
