@@ -76,7 +76,7 @@ def measure() -> dict:
         contents = [b"".join((folder / name).read_bytes() for name in ("triples.jsonl", "entities.jsonl"))
                     for folder in folders]  # fmt: skip
         return {
-            **head(), "files": len(graph.files(STANDARD_LIBRARY)), "builds": runs,
+            **head(), "builds": runs,
             **statistics(records.read(folders[0])),
             "byte_identical": contents[0] == contents[1], "sha256": hashlib.sha256(contents[0]).hexdigest(),
         }  # fmt: skip
