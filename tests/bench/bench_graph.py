@@ -26,7 +26,7 @@ SEED = 20
 sys.path.insert(0, str(REPOSITORY))
 
 from tests.bench.record import head  # noqa: E402
-from workloads.codegraph import graph, records  # noqa: E402  the repository is found above
+from workloads.codegraph import graph, records, trees  # noqa: E402  the repository is found above
 
 STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 
@@ -86,7 +86,7 @@ def measure() -> dict:
         figures = statistics(records.read(folders[0]))
     return {
         **head(),
-        "files": len(graph.files(STANDARD_LIBRARY)),
+        "files": len(trees.folder(STANDARD_LIBRARY).files),
         "builds": runs,
         **figures,
         "byte_identical": hashes[0] == hashes[1],
