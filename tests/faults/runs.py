@@ -1,4 +1,4 @@
-"""Training runs in child processes that are killed or whose disk fails; the next start must end in the same bytes."""
+"""Training runs in child processes that are killed; the next start must end in the same bytes."""
 
 import contextlib
 import json
@@ -19,26 +19,20 @@ import torch._dynamo  # which an optimizer imports anyway: once, before runs are
 from lib import checkpoint, launch
 from lib.config import Config
 from lib.errors import BadInput, TrainingFailed
-from lib.machine import disk as disks
-from lib.machine.disk import Disk
 from lib.report.metrics import read
 from lib.task import load_config
 from tests.conftest import TOY, VOLATILE_COLUMNS
-from tests.faults.disks import ERRORS, FAULTS, FULL, Faulty
 
 ATTEMPTS = 20  # starts of one run until it must have ended
 
 
-def fork(folder: Path, overrides: dict, disk: Disk | None = None) -> int:
+def fork(folder: Path, overrides: dict) -> int:
     """Starts a run in a process of its own group and returns its id."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "toy.yaml").write_text(TOY)
 
-    def run() -> int:
-        disks.calls = disk or disks.calls
-        return train(load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), **overrides}))
-
-    return forked(folder, run)
+    config = {"output_dir": str(folder / "runs"), **overrides}
+    return forked(folder, lambda: train(load_config(folder / "toy.yaml", config)))
 
 
 def forked(folder: Path, work: Callable[[], int]) -> int:
@@ -90,8 +84,7 @@ def result(folder: Path, step: int) -> dict[str, object]:
         **{name: (newest / name).read_bytes() for name in names},
         "best": {step: _model(checkpoint.path_of(run / "best", step)) for step in best},
         "rows": [
-            [value for name, value in row.items() if name not in VOLATILE_COLUMNS]
-            for row in read(run / "metrics.csv")
+            [value for name, value in row.items() if name not in VOLATILE_COLUMNS] for row in read(run / "metrics.csv")
         ],
     }
 
@@ -107,48 +100,6 @@ def finish(folder: Path, overrides: dict) -> None:
         if wait(fork(folder, overrides)) == 0:
             return
     raise AssertionError(f"The run in {folder} never ended:\n{(folder / 'log.txt').read_text()[-2000:]}")
-
-
-def every_operation(base: Path, faults=FAULTS, first: int = 1, stride: int = 1) -> dict:
-    """Runs with a fault at operation n = first, first + stride, ... until one ends without having met it."""
-    assert wait(fork(base / "whole", {})) == 0
-    expected = result(base / "whole", 12)
-    counts: Counter[str] = Counter()
-    for fault in faults:
-        number = first
-        while operation := one_fault(base / "run", fault, number, expected, counts):
-            counts[f"{fault} at {operation}"] += 1
-            number += stride
-        counts["operations of a run"] = max(counts["operations of a run"], number - 1)
-    return {"every operation": dict(sorted(counts.items()))}
-
-
-def one_fault(folder: Path, fault: str, number: int, expected: dict, counts: Counter) -> str:
-    """One disturbed run and what follows; returns the operation that met the fault, or nothing where none did."""
-    shutil.rmtree(folder, ignore_errors=True)
-    mark = folder / "fault"
-    code = wait(fork(folder, {}, Faulty(number, fault, mark)))
-    if not mark.exists():
-        assert code == 0
-        return ""
-    operation = mark.read_text()
-    counts["runs"] += 1
-    if fault in ERRORS or fault == FULL:
-        log = (folder / "log.txt").read_text()
-        refused = (code == 2 and "cannot be written to" in log) or (code == 1 and "Nothing was trained yet" in log)
-        last_save = code == 1 and "the last save of the session" in log
-        counts["survived the error"] += code == 0
-        counts["refused before training"] += refused
-        counts["ended with an error at the last save"] += last_save
-        expectable = refused or (last_save if fault == FULL else code == 0)
-        assert expectable, f"{fault} at {number} ({operation}) ended with {code}"
-    else:
-        assert code == -signal.SIGKILL, f"{fault} at {number} ({operation}) ended with {code}"
-    if code:
-        finish(folder, {})
-    assert result(folder, 12) == expected, f"{fault} at {number} ({operation}): another end"
-    counts["equal"] += 1
-    return operation
 
 
 def random_kills(base: Path, runs: int, seed: int = 0, steps: int = 100, workers: int = 2) -> dict:

@@ -21,7 +21,6 @@ from workloads.codegraph.records import Graph, Triple
 from workloads.codegraph.trees import Sources
 from workloads.graphmer.answering import Answering
 from workloads.graphmer.corpus import Corpus, build
-from workloads.graphmer.data import CORPUS, ONTOLOGY
 from workloads.graphmer.predicting import files
 from workloads.graphmer.predicting.calibration import Calibration, judged, weights_of
 from workloads.graphmer.predicting.files import Answer, Predictions
@@ -79,11 +78,11 @@ def _sources(source: Any) -> Sources:
 
 def _trained(task: Any) -> tuple[Corpus, Ontology]:
     """Returns the corpus and the ontology that the run was trained on. Raises BadInput."""
-    if task.kept_from is None:
+    if "data" in vars(task):
         corpus, rules = task.data.corpus, task.data.rules
     else:
         with _reading_kept():
-            corpus, rules = Corpus.load(task.kept_from / CORPUS), ontology.load(task.kept_from / ONTOLOGY)
+            corpus, rules = Corpus.load(task.learned()["corpus"]), ontology.load(task.learned()["ontology"])
     if not len(corpus.text):
         raise BadInput(
             "The model was trained on a graph without its source files, so it has read no text and cannot say anything "
