@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from tests.bench.record import RECORDS, head, publish
-from workloads.codegraph import graph, records
+from workloads.codegraph import graph, records, trees
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 20
@@ -76,7 +76,7 @@ def measure() -> dict:
         contents = [b"".join((folder / name).read_bytes() for name in ("triples.jsonl", "entities.jsonl"))
                     for folder in folders]  # fmt: skip
         return {
-            **head(), "builds": runs,
+            **head(), "files": len(trees.folder(STANDARD_LIBRARY).files), "builds": runs,
             **statistics(records.read(folders[0])),
             "byte_identical": contents[0] == contents[1], "sha256": hashlib.sha256(contents[0]).hexdigest(),
         }  # fmt: skip

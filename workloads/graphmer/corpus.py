@@ -294,6 +294,7 @@ def _read_text(
     graph: Graph, sources: Sources | None, words: dict[str, int], processes: int
 ) -> tuple[np.ndarray, Lines]:
     """Returns all words of the files that entities lie in, as indices into `words`, which grows."""
+
     def contents(file: str) -> tuple[bytes]:
         assert sources
         try:

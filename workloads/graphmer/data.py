@@ -26,7 +26,7 @@ from workloads.graphmer.counts import Counts
 from workloads.graphmer.entities import EntityTable
 from workloads.graphmer.fitting import fit
 from workloads.graphmer.rows import Layout
-from workloads.graphmer.scoring import Sampler, Scorer, Weights
+from workloads.graphmer.scoring import Scorer, Weights
 from workloads.graphmer.settings import Settings
 
 # The code that makes the cached arrays
@@ -273,18 +273,7 @@ class Data:
 
     @cached_property
     def collator(self) -> Collator:
-        chain, objective = self.settings.chain, self.settings.objective
-        return Collator(
-            self.corpus,
-            self.scorer,
-            Sampler(self.scorer, np.flatnonzero(~self.structural), objective.candidates),
-            self.table,
-            self.samples,
-            objective,
-            self.layout,
-            chain.facts,
-            chain.vocabulary,
-        )
+        return Collator(self)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns the tensors of samples (training) or of queries (evaluation); see `Collator` for their shapes."""
