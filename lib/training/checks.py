@@ -93,6 +93,7 @@ class _Probe:
         self.name, self.device = type(task).__name__, memory.device()
         self.sets: dict[str, Any] = {}
         self.batches: list[Batch] = []
+        self.learned: Mapping[str, Any] = {}
         self.model: Any = None
         self.scores: dict[str, float] = {}
         self.doubts: list[str] = []
@@ -113,11 +114,10 @@ class _Probe:
 
     def bare(self) -> Task:
         """Returns the task without its data, as the planner has it, with what was learned from data."""
-        values = learned.of(self.task)
         with naming(f"{self.name}(config) without data", "Read data in datasets(): the planner has none."):
             bare = type(self.task)(self.config)
-            if values:
-                bare.take_learned(values)
+            if self.learned:
+                bare.take_learned(self.learned)
             return bare
 
     def make_model(self) -> Any:
@@ -139,7 +139,7 @@ def _data(probe: _Probe) -> Sequence[str]:
     """Reads the data: three splits with samples, a stable fingerprint, batches with the samples first."""
     task, name = probe.task, probe.name
     with naming(f"{name}.learned() or take_learned()"):
-        learned.take(task, None, probe.doubts.append)  # through JSON, as a resumed run gets it
+        probe.learned = learned.take(task, None)  # through JSON, as a resumed run gets it
     with naming(f"{name}.datasets()", "Look at data.dir, and at how the data is read."):
         probe.sets = returned.checked_datasets(task)
     with naming(f"{name}.fingerprint() or describe_data()"):
@@ -171,9 +171,9 @@ def _repeats(probe: _Probe) -> Iterator[str]:
     elif probe.thorough:
         with working("Reading the data a second time"), seeded_draws(_SEED), naming(f"{probe.name}.datasets()"):
             task = type(probe.task)(probe.config, probe.task.sources)
-            if probe.task.kept_from:
-                task.take_kept(probe.task.kept_from)
-            learned.take(task, None, probe.doubts.append)
+            if any(isinstance(value, Path) for value in probe.learned.values()):  # a resumed run keeps its data
+                task.take_learned(probe.learned)
+            learned.take(task, None)
             again, fingerprint = returned.checked_datasets(task), task.fingerprint()
         probe.batch(probe.train_set(again), indices[::-1], _OTHER)
         differs = fingerprint != probe.task.fingerprint()

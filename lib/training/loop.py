@@ -58,7 +58,8 @@ def train(
     """
     training = config.training
     set_determinism(training)
-    sets = learned.take(task, resume, progress.note).datasets()
+    learned.take(task, resume, folder if config.checkpoint.keep_last else None)
+    sets = task.datasets()
     train_set = data.subset(sets["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)
     loading = data.limit_workers(task, train_set, config.data, progress.note)
@@ -149,11 +150,15 @@ def _worst(row: dict[str, float]) -> dict[str, float]:
     return {**row, "peak_memory_bytes": int(peak), "data_wait_share": waiting}
 
 
+def _stage(task: Task, step: int) -> str:
+    return getattr(task, "stage_name", lambda step: "")(step)
+
+
 def _naming_stages(batches: Iterable[tuple[int, Any]], task: Task, progress: Progress) -> Iterator[tuple[int, Any]]:
     """Yields the same, and notes each stage of a task with which a step begins."""
     former = ""
     for step, slots in batches:
-        if (stage := task.stage_name(step)) != former:
+        if (stage := _stage(task, step)) != former:
             progress.note(f"step {step:,}: {f'the stage {stage}' if stage else 'no stage'}")
             former = stage
         yield step, slots
@@ -161,17 +166,17 @@ def _naming_stages(batches: Iterable[tuple[int, Any]], task: Task, progress: Pro
 
 def _where(order: Order, task: Task, step: int) -> dict[str, Any]:
     """Returns the columns of metrics.csv on the place of a step: epoch, and the stage if the task has stages."""
-    name = task.stage_name(step)
+    name = _stage(task, step)
     return {"epoch": order.epoch(step + 1), **({"stage": name} if name else {})}
 
 
 def _line(row: Mapping[str, Any], state: State, task: Task, config: Config, order: Order, meter: Meter) -> str:
     """Returns what the progress shows: epoch and stage, loss and speed of the last row, and the time left."""
-    parts = [f"epoch {order.epoch(state.step):.2f}", task.stage_name(max(0, state.step - 1))]
+    parts = [f"epoch {order.epoch(state.step):.2f}", _stage(task, max(0, state.step - 1))]
     if row:  # a row alone waits for the device
         parts += [f"loss {row.get('loss', math.nan):.4f}", f"lr {row['lr']:.2e}"]
         parts += [f"{row['samples_per_second']:.1f} samples/s"]
-    left = duration((config.training.max_steps - state.step) / max(meter.pace(), 1e-9))
+    left = duration((config.training.max_steps - state.step) / max(meter.steps_per_second(), 1e-9))
     skipped = f"skipped {state.skipped_steps}" if state.skipped_steps else ""
     return "  ".join(filter(None, [*parts, f"{left} left", skipped]))
 

@@ -22,7 +22,7 @@ from lib.ranks import sharding
 from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
 from lib.task import Task, checked_blocks
-from lib.training import groups, identity, learned, optimization
+from lib.training import groups, identity, optimization
 from lib.training.draws import seed_all
 from lib.training.groups import Group
 from lib.training.optimization import Ema, Stopping
@@ -263,7 +263,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         "plateau": state.plateau.facts() if state.plateau else None,
         "scaler": state.scaler.state_dict(),
         "micro_batch": state.micro_batch,
-        **learned.facts(task),
+        "learned": task.saved_values,
         "trained": state.trained,
         "frozen": state.left_out,
         "published": task.published,
@@ -322,8 +322,8 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
         with state.averaged():
             tensors = {"model": sharding.on_first(_saved_weights(state))}
             if ranks.is_first():
-                facts = {"best": new, "frozen": state.left_out, "published": task.published, **learned.facts(task)}
-                saver.save("best", state.step, tensors, facts, then)
+                facts = {"frozen": state.left_out, "published": task.published, "learned": task.saved_values}
+                saver.save("best", state.step, tensors, {"best": new, **facts}, then)
 
 
 def restore_state(
