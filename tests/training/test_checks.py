@@ -127,11 +127,6 @@ def trained(kind):
     return lambda self, model, batch: ({"entropy": kind(entropy(self, model, batch))}, {})
 
 
-def rows(kind):
-    """Returns a datasets() whose training set is of this class."""
-    return lambda self: {**Classes.datasets(self), "train": kind(Classes.datasets(self)["train"])}
-
-
 def same_model(self, net=nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))):  # noqa: B008
     return net
 
@@ -155,7 +150,6 @@ MISTAKES = [
     ("count", lambda s, b: {"entropy": 1}, "is not the sum over a batch's halves"),
     ("term_weights", lambda s, step: {"other": 0.5}, "which is no loss term"),
     ("term_weights", lambda s, step: {"entropy": [0.1, 0.2][step]}, "IndexError.*from 0 to the last"),
-    ("datasets", rows(Drawing), "another batch of the same samples"),
     ("datasets", unseeded, "when the data is read again"),
     ("datasets", lambda s: {}["train"], r"datasets\(\) raises KeyError: 'train' \(.*Look at data.dir"),
     ("datasets", lambda s: {"train": [1], "validation": [1]}, r"datasets\(\) returns 'train', 'validation'"),
@@ -282,27 +276,12 @@ class NeedsAll(Classes):
         return {"loss": float((guesses != labels).float().mean())}
 
 
-class Frozen(Classes):
-    """Trains the last layer of a network in half precision."""
-
-    def model(self):
-        model = nn.Sequential(nn.Linear(3, 4).to(torch.bfloat16).requires_grad_(False), nn.Linear(4, 3))
-        model[0].register_forward_pre_hook(lambda module, inputs: inputs[0].to(torch.bfloat16))
-        model[1].register_forward_pre_hook(lambda module, inputs: inputs[0].float())
-        return model
-
-
-SOUND = [Toy, GlobalDraws, DrawsElsewhere, WeightedCount, DrawingLoss, Detector, NeedsAll, Frozen]
+SOUND = [Toy, GlobalDraws, DrawsElsewhere, WeightedCount, DrawingLoss, Detector, NeedsAll]
 
 
 @pytest.mark.parametrize("cls", SOUND, ids=lambda cls: cls.__name__)
 def test_an_unusual_task_that_keeps_its_promises_passes(cls, toy):
     assert examined(toy, cls) == []
-
-
-def test_a_network_with_dropout_and_batch_statistics_passes_in_any_micro_batch(toy):
-    config = toy({"workload.batch_norm": True, "workload.dropout": 0.5, "training.micro_batch": 3})
-    assert checks.examine(Toy(config), config) == []
 
 
 def fit(task, config, folder, session=None):
@@ -314,19 +293,13 @@ def same(one, other):
     return all(torch.equal(value, other[group][name]) for group in one for name, value in one[group].items())
 
 
-@pytest.mark.parametrize("cls", [GlobalDraws, DrawsElsewhere, WeightedCount])
-def test_draws_and_weighted_counts_resume_to_the_same_weights_and_rows(cls, toy, tmp_path):
+def test_draws_in_model_layer_and_loss_resume_to_the_same_weights_and_rows(toy, tmp_path):
     for name, cut in (("whole", 0), ("parts", 5)):
         config = toy({"workload.samples": 12})
-        fit(cls(config), config, tmp_path / name, StopAfter(cut))
-    fit(cls(config), config, tmp_path / "parts")
+        fit(DrawsElsewhere(config), config, tmp_path / name, StopAfter(cut))
+    fit(DrawsElsewhere(config), config, tmp_path / "parts")
     assert same(*(newest(tmp_path / name).tensors for name in ("whole", "parts")))
-    rows = stable(tmp_path / "whole" / "metrics.csv")
-    assert rows == stable(tmp_path / "parts" / "metrics.csv")
-    logged = [row for row in rows if row["split"] == "train"]
-    highest = 3 if cls is not DrawsElsewhere else 6  # whose losses are weighed by up to 1.5
-    assert all(0.3 < float(row["loss"]) < highest for row in logged), "an even guess has log(3)"
-    assert all(0 < float(row["mean_label"]) < 2 for row in logged if cls is WeightedCount)
+    assert stable(tmp_path / "whole" / "metrics.csv") == stable(tmp_path / "parts" / "metrics.csv")
 
 
 @pytest.mark.parametrize("cls", ["Words", "Heights", "Tags", "Following", "Topics"])
@@ -395,8 +368,6 @@ class Own(Toy):
 MEAN = "    def loss(self, model, batch):\n        return {'squared': model(batch['x']).pow(2).mean()}, {}"
 RAISES = "    def baseline(self):\n        return {'rmse': undefined}"
 NAN = "    def evaluate(self, model, loader):\n        return {'loss': float('nan'), 'rmse': 1.0}"
-UNREADABLE = "    def datasets(self):\n        return {}['train']"
-NO_MODEL = "    def model(self):\n        return torch.nn.Linear(3)"
 
 
 @pytest.fixture
@@ -432,12 +403,6 @@ def test_doctor_lists_every_mistake_and_shows_no_traceback(own):
     assert findings["baseline"].verdict == "bad" and "own.py:9" in findings["baseline"].value
     assert by_name(rehearsal.check_run(own()))["task"].verdict == "ok"
     assert by_name(rehearsal.check_run(own(NAN)))["task"].verdict == "warning"
-
-
-@pytest.mark.parametrize("body, name, line", [(UNREADABLE, "data", "own.py:7"), (NO_MODEL, "model", "own.py:7")])
-def test_doctor_names_the_line_of_an_error_in_data_or_model(own, body, name, line):
-    finding = by_name(rehearsal.check_run(own(body)))[name]
-    assert finding.verdict == "bad" and line in finding.advice and "raises" in finding.advice
 
 
 def test_the_smoke_test_stops_before_its_steps_at_a_mistake(own, monkeypatch):

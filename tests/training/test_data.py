@@ -31,21 +31,13 @@ def batches(task, config, steps, workers):
     ]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_change_neither_order_nor_augmentation(toy, workers):
+def test_workers_change_neither_order_nor_augmentation(toy):
     task = load_task(toy())
     for (step, alone), (_, worked) in zip(
-        batches(task, toy(), range(5), 0), batches(task, toy(), range(5), workers), strict=True
+        batches(task, toy(), range(5), 0), batches(task, toy(), range(5), 2), strict=True
     ):
         for a, b in zip(alone, worked, strict=True):
             assert torch.equal(a, b), step
-
-
-def test_steps_that_start_later_see_what_they_would_have_seen(toy):
-    task = load_task(toy())
-    late = batches(task, toy(), range(3, 5), 0)
-    for (_, a), (_, b) in zip(batches(task, toy(), range(5), 0)[3:], late, strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def test_micro_batches_cut_without_loss():

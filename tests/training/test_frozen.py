@@ -75,21 +75,6 @@ def test_a_model_that_trains_something_else_is_not_resumed(lora, cut, wrong, sen
     assert launch.train(lora()).step == 6
 
 
-def test_a_checkpoint_of_earlier_code_resumes(lora, tmp_path, cut):
-    """It has every weight, and says nothing of what was trained."""
-    cut(None)
-    launch.train(lora({"checkpoint.frozen": "save", "run.name": "whole"}))
-    cut(3)
-    launch.train(lora({"checkpoint.frozen": "save"}))
-    found = newest(tmp_path)
-    state = {key: value for key, value in found.state.items() if key not in ("trained", "frozen", "published")}
-    checkpoint.save(found.path.parent, found.step, found.tensors, state)
-    cut(None)
-    assert launch.train(lora()).reason == "completed"
-    assert newest(tmp_path).tensors["model"].keys() >= BASE
-    assert same(newest(tmp_path), newest(tmp_path, "whole"))
-
-
 def same(one, other):
     groups = ("model", "optimizer")
     pairs = [(one.tensors[group], other.tensors[group]) for group in groups]
@@ -206,19 +191,6 @@ def test_an_archive_predicts_in_an_empty_folder_with_the_base_that_it_holds(lora
     for folder in (best, tmp_path / "there" / "toy" / "frozen" / "step-00000000"):
         for name, value in load_file(folder / "model.safetensors").items():
             assert torch.equal(model.get_parameter(name), value)
-
-
-def test_the_average_of_the_weights_leaves_out_what_is_frozen(lora, tmp_path):
-    launch.train(lora({"training.ema_decay": 0.5}))
-    assert newest(tmp_path).tensors["ema"].keys() == TRAINED
-
-
-def test_dropout_in_a_base_that_comes_in_evaluation_mode_works_from_the_first_step(lora):
-    """transformers loads a model in evaluation mode, and an adapter's wrapper around it says that it trains."""
-    run = launch.prepare(lora())
-    model = run.task.model()
-    run.task.model = lambda: (model.blocks[0].eval(), model)[1]
-    assert all(module.training for module in new_state(run.task, run.config).model.modules())
 
 
 # --- number formats ---------------------------------------------------------------------------------------------------

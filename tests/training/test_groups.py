@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from lib import checkpoint
 from lib.checkpoint import contents
 from lib.errors import BadInput
 from lib.planner import find_card
@@ -192,12 +191,6 @@ def test_what_model_has_frozen_is_in_no_group(toy):
         groups_of(task, model)
 
 
-def test_a_step_in_which_nothing_is_trained_is_a_sentence(toy, tmp_path, grouped):
-    grouped({"names": "*", "until_step": 2})
-    with pytest.raises(BadInput, match="The loss of step 2 has no gradient.*until_step"):
-        fit(toy(), tmp_path)
-
-
 def test_a_plan_is_for_the_steps_in_which_most_is_trained(toy, grouped):
     config = toy()
     grouped()
@@ -239,12 +232,3 @@ def test_a_loss_without_a_gradient_is_a_sentence_for_a_task_without_groups(toy, 
     monkeypatch.setattr(task, "loss", detached)
     with pytest.raises(BadInput, match=r"The loss of step 0 has no gradient.*: Toy.loss computes it.*\.detach\(\)"):
         fit(config, tmp_path)
-
-
-@pytest.mark.parametrize("key", ["groups", "stopping"])
-def test_anybodys_checkpoint_with_odd_facts_is_damage(toy, tmp_path, key):
-    fit(toy({"training.max_steps": 1}), tmp_path)
-    saved = newest(tmp_path)
-    for odd in (3, [3], [{"parameters": 3}], {"waited": -1}, {"waited": "x", "best": None}):
-        with pytest.raises(checkpoint.DamagedCheckpoint, match="in state.json"):
-            contents.check(checkpoint.Checkpoint(None, 1, saved.tensors, {**saved.state, key: odd}))

@@ -8,7 +8,6 @@ import torch
 
 from lib import checkpoint, launch
 from lib.config import Config, Optimizer, Scheduler, Training
-from lib.errors import BadInput
 from lib.launch import smoke
 from lib.report.metrics import read, series
 from lib.task import load_task
@@ -55,13 +54,6 @@ def test_the_warm_up_comes_first_and_only_a_plateau_has_a_plateau(toy):
     found.load({"lr": 0.002, "best": None, "waited": 0})
     assert learning_rate(config, 0, found) == 0.0005 and learning_rate(config, 11, found) == 0.002
     assert new_state(load_task(toy()), toy()).plateau is None
-
-
-def test_a_plateau_without_evaluations_is_refused(toy):
-    with pytest.raises(BadInput, match="has only one, at the end"):
-        toy({"scheduler.name": "plateau", "training.evaluate_every_steps": 0})
-    overrides = {"training.evaluate_every_steps": 0, "training.evaluate_every_epochs": 1}
-    assert toy({"scheduler.name": "plateau", **overrides}).scheduler.factor == 0.5
 
 
 def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, capsys):

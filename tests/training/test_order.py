@@ -64,11 +64,6 @@ def test_a_weighted_epoch_has_each_sample_as_often_as_its_weight_rounded_up_or_d
     assert np.array_equal(times, counted(seed, epoch, 64 * weights)), "their scale does not matter"
 
 
-def test_over_many_epochs_the_mean_is_the_weight():
-    mean = np.mean([counted(5, epoch) for epoch in range(4000)], 0)
-    assert np.abs(mean - WEIGHTS).max() < 0.04  # 5 standard deviations of a mean of 4000 halves
-
-
 def test_a_weighted_order_is_a_pure_function_of_step_and_slot():
     whole, split = Order(8, 3, 6, 1, WEIGHTS), Order(8, 3, 6, 2, WEIGHTS.copy())
     assert whole.indices(4, 0) == split.indices(4, 0) + split.indices(4, 1)
@@ -171,10 +166,7 @@ def own(give):
     [
         (lambda seed, epoch: np.random.permutation(10), "two orders for the same seed and epoch"),
         (lambda seed, epoch: [0, 10], "the index 10 in epoch 0"),
-        (lambda seed, epoch: [0, -1], "the index -1 in epoch 0"),
         (lambda seed, epoch: [0.0, 1.0], "float64 of shape .2,.."),
-        (lambda seed, epoch: [[0, 1]], "of shape .1, 2.."),
-        (lambda seed, epoch: None, "Return a row of whole numbers"),
         (lambda seed, epoch: np.arange(0), "gives 0 samples in epoch 0"),
         (lambda seed, epoch: range(10 - epoch), "gives 9 samples in epoch 1, and 10 in epoch 0"),
     ],

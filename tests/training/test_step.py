@@ -103,8 +103,7 @@ def tight(most, training=False):
     return loss
 
 
-@pytest.mark.parametrize("phase", ["forward", "backward"])
-@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize("phase, batch_norm", [("forward", False), ("backward", True)])
 def test_running_out_at_a_byte_budget_ends_in_the_weights_of_the_planned_run(
     toy, tmp_path, monkeypatch, capsys, phase, batch_norm
 ):
@@ -146,12 +145,6 @@ def test_a_diverged_run_ends_with_the_samples_to_look_at(toy, tmp_path):
         fit(config, tmp_path)
 
 
-def test_what_belongs_to_a_session_is_in_no_checkpoint(toy, tmp_path, monkeypatch):
-    run_in(tmp_path / "run", toy(), monkeypatch, loss=tight(2))
-    assert not {"evaluation_batch", "events", "resumed_from"} & set(newest(tmp_path / "run").state)
-    assert new_state(load_task(toy()), toy()).evaluation_batch == 0
-
-
 # --- what a task returns ----------------------------------------------------------------------------------------------
 
 
@@ -186,11 +179,6 @@ def test_a_batch_with_something_that_has_no_samples_is_refused_before_it_is_cut(
             loop.train(task, config, tmp_path, endless(), Plain())
         with pytest.raises(BadInput, match="A batch of 8 samples has 'scale' of type"):
             list(EvaluationLoader(task, range(8), 8, torch.device("cpu")))
-
-
-def test_loss_terms_that_nobody_counts_are_named(toy, tmp_path, monkeypatch):
-    with pytest.raises(BadInput, match="loss term 'squared', and Toy.count has no such term. It has: 'other'"):
-        run_in(tmp_path / "run", toy(), monkeypatch, count=lambda self, batch: {"other": 1})
 
 
 # --- memory that runs out where no piece of the batch is at work ------------------------------------------------------
