@@ -54,13 +54,11 @@ def test_a_subset_is_a_fixed_share_and_never_empty():
     assert len(data.subset(range(3), 0.001, 0)) == 1
     assert data.subset(range(3), 1.0, 0) == range(3)
 
-
-def test_a_data_set_can_choose_its_own_subset():
     class Documents(list):
         def subset(self, share, seed):
             return Documents(self[: round(share * len(self))])
 
-    documents = Documents(range(40))
+    documents = Documents(range(40))  # a data set can choose its own
     assert data.subset(documents, "validate", 0) == list(range(8)) and data.subset(documents, 1.0, 0) is documents
 
 

@@ -18,7 +18,6 @@ from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import find_task, load_task
 from lib.training import data, loop
-from lib.training.optimization import learning_rate
 from lib.training.order import Order
 from lib.training.session import Session
 from lib.training.state import new_state
@@ -172,14 +171,6 @@ def test_a_first_signal_finishes_the_step_and_saves_a_second_one_raises(toy, tmp
     outcome = fit(toy(), tmp_path / "run", session)
     assert (outcome.reason, outcome.state.step) == ("interrupted", 1)
     assert newest(tmp_path / "run").step == 1
-
-
-def test_the_learning_rate_warms_up_and_falls_to_its_floor(toy):
-    config = toy({"scheduler.warmup_steps": 4, "training.max_steps": 10, "scheduler.min_lr_ratio": 0.1})
-    rates = [learning_rate(config, step) / config.optimizer.lr for step in range(10)]
-    assert rates[:4] == [0.25, 0.5, 0.75, 1.0] and rates[4] == 1.0
-    assert rates == sorted(rates[:4]) + sorted(rates[4:], reverse=True)
-    assert learning_rate(config, 10) / config.optimizer.lr == pytest.approx(0.1)
 
 
 def test_the_weights_of_terms_are_those_of_the_step(toy, tmp_path):
