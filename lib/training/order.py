@@ -121,8 +121,6 @@ def _by_method(dataset: Any, places: np.ndarray | None, seed: int, epoch: int) -
     Raises BadInput where it is no row of indices, or another one than in epoch 0 by length.
     """
     name, order = f"{type(dataset).__name__}.order", np.asarray(dataset.order(seed, epoch))
-    if order.ndim != 1 or order.dtype.kind not in "iu":
-        raise BadInput(f"{name} returned {order.dtype} of shape {order.shape}. Return a row of whole numbers.")
     if outside := order[(order < 0) | (order >= len(dataset))].tolist():
         size = f"there are {len(dataset)} samples"
         raise BadInput(f"{name} returned the index {outside[0]} in epoch {epoch}, and {size}.")

@@ -135,18 +135,6 @@ def test_an_earlier_output_brings_the_frozen_weights_along(lora, tmp_path, cut):
     assert (tmp_path / "runs" / "toy" / "frozen" / "step-00000000" / "manifest.json").is_file()
 
 
-def test_frozen_weights_that_cannot_be_copied_from_an_earlier_output_stop_the_run(lora, tmp_path, cut, monkeypatch):
-    cut(3)
-    launch.train(lora({"workload.base": ""}))
-    cut(None)
-    (tmp_path / "runs").rename(tmp_path / "earlier")
-    (tmp_path / "runs" / "toy").mkdir(parents=True)
-    (tmp_path / "runs" / "toy" / "frozen").write_text("in the way")
-    with pytest.raises(BadInput, match=r"The frozen weights of .*earlier/toy could not be copied.*Nothing was trained"):
-        launch.train(lora({"workload.base": "", "run.resume_from": str(tmp_path / "earlier")}))
-    assert not checkpoint.steps(tmp_path / "runs" / "toy" / "checkpoints")
-
-
 def begun(config):
     """What a new run says of its initial weights, and its model."""
     run = launch.prepare(config)

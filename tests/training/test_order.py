@@ -133,7 +133,6 @@ def test_an_order_that_is_none_is_refused(toy):
     mistakes = {
         "two orders for the same seed and epoch": lambda seed, epoch: np.random.permutation(10),
         "the index 10 in epoch 0": lambda seed, epoch: [0, 10],
-        "float64 of shape": lambda seed, epoch: [0.0, 1.0],
         "gives 0 samples in epoch 0": lambda seed, epoch: np.arange(0),
         "gives 9 samples in epoch 1, and 10 in epoch 0": lambda seed, epoch: range(10 - epoch),
     }
