@@ -71,6 +71,16 @@ def test_workers_beyond_the_cpus_are_left_out(toy, monkeypatch):
     assert len(notes) == 1 and "4 CPUs serve 2 process(es): 2 load data" in notes[0]
 
 
+def test_what_concerns_the_loader_reaches_it(toy, monkeypatch):
+    options = []
+    monkeypatch.setattr(data, "DataLoader", lambda dataset, **more: options.append(more) or [{}])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for changes in ({"data.prefetch_factor": 3}, {"data.pin_memory": False}):
+        config = toy({"data.num_workers": 2, **changes})
+        list(data.train_batches(load_task(config), range(8), Order(8, 0, 8, 1), range(1), config.data))
+    assert [(each["pin_memory"], each["prefetch_factor"]) for each in options] == [(True, 3), (False, 2)]
+
+
 class Samples(list):
     """Training samples of which the last, in a loader's process, does what `do` says."""
 
