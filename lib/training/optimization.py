@@ -190,7 +190,11 @@ class Ema:
             self._put(self.average, aside.keys())
             yield
         finally:
-            self._put({**weights, **aside}, aside.keys())
+            try:
+                self._put({**weights, **aside}, aside.keys())
+            except BaseException:  # of a signal's handler, which may run between two of them
+                self._put({**weights, **aside}, aside.keys())
+                raise
 
     @torch.no_grad()
     def _put(self, values: Mapping[str, Tensor], copied: Collection[str]) -> None:
