@@ -123,8 +123,6 @@ ELSEWHERE = {
     "tracking.project": "writes no result: tests/report/test_tracking.py",
     "queue.mean_at_least": "judges runs that are completed: tests/launch/test_queue.py",
     "queue.best_at_least": "judges runs that are completed: tests/launch/test_queue.py",
-    "queue.mean_at_most": "judges runs that are completed: tests/launch/test_queue.py",
-    "queue.best_at_most": "judges runs that are completed: tests/launch/test_queue.py",
 }
 
 
