@@ -275,7 +275,6 @@ def _print_result(summary: Summary) -> None:
 def _pack(run: Run) -> None:
     """Packs the archive of the output folder. A failure is a warning: the next call packs."""
     with _noting({}, "archive"), disk.lock(run.output_dir):  # a run beside this one may be packing too
-        outputs.bundle(run.output_dir, platform.detect())
         outputs.package(run.output_dir)
 
 
@@ -330,7 +329,7 @@ def _complete(run: Run, earlier: Summary) -> Summary:
         if missing != earlier.missing:
             earlier = dataclasses.replace(earlier, missing=missing)
             _write(run, earlier)
-    if not outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder):
+    if not outputs.is_current(run.output_dir):
         _pack(run)
     return earlier
 

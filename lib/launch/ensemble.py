@@ -65,7 +65,9 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
     task.take_learned(first.learned())
     task.members = first.members
     disk.check_writable(folder)
-    metrics, text = task.vote(models, folder)
+    if not (together := getattr(task, "vote", None)):
+        raise BadInput(f"{type(task).__name__} has no vote(models, folder). Write it: it returns metrics and a text.")
+    metrics, text = together(models, folder)
     with working("Scoring the trivial baseline"):
         baseline = task.baseline()
     scores, names = with_all(metrics, baseline), [run.name for run in runs]

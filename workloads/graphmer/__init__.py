@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lib.errors import BadInput
 from lib.task import Batch, Task
 from workloads.graphmer import tokens
-from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, Shape, room
+from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
 from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Settings
 from workloads.graphmer.tokens import IGNORE
 
@@ -115,26 +115,7 @@ class Graphmer(Task):
     # --- training -------------------------------------------------------------------------------------------------
 
     def model(self) -> nn.Module:
-        chain, model = self.settings.chain, self.settings.model
-        return Ranker(
-            Shape(
-                chain.roots,
-                chain.vocabulary,
-                model.layers,
-                model.hidden,
-                model.heads,
-                model.feed_forward,
-                model.relations,
-                model.types,
-                model.relation_rank,
-                model.own_vectors,
-                model.dropout,
-                model.token_dropout,
-                model.pointer,
-                model.meanings,
-                model.decay,
-            )
-        )
+        return Ranker(self.settings.chain, self.settings.model)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Lets the few weights that say how much the encoder counts move faster, and does not decay them.

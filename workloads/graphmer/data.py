@@ -16,7 +16,8 @@ from lib.machine import platform
 from lib.task import Batch
 from lib.training import splits
 from workloads.codegraph import ontology, records, trees
-from workloads.codegraph.graph import build_cached, content_key
+from workloads.codegraph.graph import build as build_graph
+from workloads.codegraph.graph import content_key
 from workloads.codegraph.records import Graph
 from workloads.codegraph.trees import Sources
 from workloads.graphmer.chains import Collator, Queries, Samples
@@ -25,7 +26,7 @@ from workloads.graphmer.counts import Counts
 from workloads.graphmer.entities import EntityTable
 from workloads.graphmer.fitting import fit
 from workloads.graphmer.rows import Layout
-from workloads.graphmer.scoring import Sampler, Scorer, Weights
+from workloads.graphmer.scoring import Scorer, Weights
 from workloads.graphmer.settings import Settings
 
 # The code that makes the cached arrays
@@ -92,18 +93,17 @@ class Data:
     @cached_property
     def graph(self) -> Graph:
         """The validated graph. Prints what was left out. Raises BadInput."""
-        limit = self.settings.bad_input_limit
+        limit, warnings = self.settings.bad_input_limit, []
         if self.is_graph:
             graph = records.read(self.given, limit)
+            warnings = ontology.check(graph, self.rules)
         else:
-            graph = build_cached(self.sources, self.cache)
+            graph = build_graph(self.sources)
             own = [(file, reason) for file, reason in graph.skipped if self.sources.located(file)[0].is_own]
             check_limit("Unreadable source files", [f"{self.sources.path(f)}: {reason}" for f, reason in own], limit)
-        report = ontology.validate(graph, self.rules, strict=not self.is_graph)
-        report.raise_if_bad()
         left_out = [f"Left out {where}: {reason}" for where, reason in graph.skipped]
         more = [f"Left out {len(left_out) - _SHOWN:,} more"] if len(left_out) > _SHOWN else []
-        for line in [*left_out[:_SHOWN], *more, *report.warnings]:
+        for line in [*left_out[:_SHOWN], *more, *warnings]:
             print(printable(line))
         return graph
 
@@ -273,18 +273,7 @@ class Data:
 
     @cached_property
     def collator(self) -> Collator:
-        chain, objective = self.settings.chain, self.settings.objective
-        return Collator(
-            self.corpus,
-            self.scorer,
-            Sampler(self.scorer, np.flatnonzero(~self.structural), objective.candidates),
-            self.table,
-            self.samples,
-            objective,
-            self.layout,
-            chain.facts,
-            chain.vocabulary,
-        )
+        return Collator(self)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns the tensors of samples (training) or of queries (evaluation); see `Collator` for their shapes."""

@@ -43,13 +43,6 @@ class Legal(Task):
 
     # --- data -----------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def homes(cls, folders: list[Path]) -> list[Path]:
-        """Returns the folders with judgments: not those of a mounted encoder, which has such files too."""
-        from workloads.legal import documents
-
-        return [folder for folder in folders if documents.is_laid_out(folder)]
-
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation stays in the training process."""
         return {name: value for name, value in vars(self).items() if name != "evaluator"}

@@ -47,13 +47,6 @@ class Vqa(Task):
 
     # --- data -----------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def homes(cls, folders: list[Path]) -> list[Path]:
-        """Returns the folders with questions and answers."""
-        from workloads.vqa import records
-
-        return [folder for folder in folders if records.is_laid_out(folder)]
-
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: it gets its samples from the data set."""
         return {name: value for name, value in vars(self).items() if name not in ("data", "rules", "tested")}
