@@ -64,9 +64,9 @@ def edited(tmp_path, built):
 
 
 def check(path, graph, **overrides):
-    """The findings of all sections in one list; `urls` and `speed` are options of the command."""
-    urls, speed = overrides.pop("urls", ()), overrides.pop("speed", 1.0)
-    sections = preflight.check(path, {**KEYS, **overrides}, graph, speed, urls)
+    """The findings of all sections in one list; `speed` is an option of the command."""
+    speed = overrides.pop("speed", 1.0)
+    sections = preflight.check(path, {**KEYS, **overrides}, graph, speed)
     return [finding for findings in sections.values() for finding in findings]
 
 

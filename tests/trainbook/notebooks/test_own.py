@@ -38,7 +38,8 @@ def code_of(made, tag):
 
 
 def text_of(made):
-    return carried.text_of(made, "code", "markdown")
+    packed = carried.tagged(made, "carrier")
+    return "\n".join("".join(cell["source"]) for cell in made["cells"] if cell not in packed)
 
 
 def test_it_carries_the_task_with_what_it_imports_beside_it_and_lib_alone(config):
@@ -127,7 +128,7 @@ def test_the_sections_are_those_of_every_training_notebook(config):
 def test_a_small_configuration_goes_along_and_without_one_the_same_is_trained(config, monkeypatch, capsys):
     monkeypatch.setattr(notebook.torch.cuda, "is_available", lambda: False)
     home = config.parent.parent / "home"
-    parameters = {key: one.default for key, one in carried.parameters(built(config)).items()}
+    parameters = {key: default for key, (default, _) in carried.parameters(built(config)).items()}
 
     def configured():
         made = built(config)
