@@ -16,6 +16,8 @@ _NEW_LAYOUT = {"datasets": 2, "notebooks": 2, "competitions": 1, "models": 5}
 _MOST_BYTES = 2**22  # of a summary
 _DEEPEST = 12  # folders below an input
 WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
+# Published weights, whose vocabulary is a text file too
+_PUBLISHED = [{f"{name}{end}"} for name in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")]
 
 
 def mounted(platform: Platform) -> list[Path]:
@@ -101,8 +103,8 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
     """Lists the folders, among these and below them, that hold a file matching a glob pattern, shallow ones first.
 
     In a pattern with folders, train/*/*.png, the matching folder is the one that holds train. What lies below a
-    matching folder belongs to it, and what a run has written is no data. The search follows no links to folders, opens
-    no further folder after `limit` entries, and then prints a line about it.
+    matching folder belongs to it. Published weights and what a run has written are no data. The search follows no links
+    to folders, opens no further folder after `limit` entries, and then prints a line about it.
     """
     patterns = [pattern.split("/") for pattern in sentinels]
     highest = max(map(len, patterns), default=1) - 1
@@ -119,7 +121,7 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
             break
         _, inner, files = next(os.walk(folder), ("", [], []))
         count += len(files) + len(inner)
-        if any(names.issubset(files) for names in WRITTEN_BY_A_RUN):
+        if any(names.issubset(files) for names in (*WRITTEN_BY_A_RUN, *_PUBLISHED)):
             continue
         for *above, last in patterns:
             up = len(above)

@@ -4,11 +4,9 @@ import difflib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from lib.errors import BadInput, check_limit, printable
-from lib.machine.published import has_weights
 from lib.supervised import tables
 from workloads.legal.sentences import one_line, split_text
 from workloads.legal.settings import Columns, Settings
@@ -73,15 +71,6 @@ def matching(sentences: int, documents: int, unmatched: Sequence[str], others: S
     counts = f"Sentences with a role: {sentences:,} in {documents:,} documents; left out: {len(unmatched):,}.{first}"
     shown = printable(", ".join(others[:3]))
     return counts + (f"\nFiles without a tab, which are no documents: {len(others):,} ({shown})." if others else "")
-
-
-def is_laid_out(folder: Path) -> bool:
-    """Says whether a mounted folder has text files of sentence, tab, role, and no published weights."""
-    for path in () if has_weights(folder) else islice(sorted(folder.rglob("*.txt")), _MOST_FILES):
-        with path.open("rb") as file:
-            if b"\t" in file.read(_SNIFFED):
-                return True
-    return False
 
 
 def _of_lines(text: str, shown: str, unmatched: list[str]) -> Iterator[Row]:

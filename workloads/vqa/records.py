@@ -74,16 +74,6 @@ def fingerprint(records: Sequence[Record]) -> str:
     return digest.hexdigest()
 
 
-def is_laid_out(folder: Path) -> bool:
-    """Says whether a mounted folder has JSON lines with a question, an answer and an image."""
-    for path in sorted(folder.glob("**/*.jsonl"))[:50]:
-        with path.open("rb") as file:
-            begin = file.readline(2**16)
-        if all(f'"{name}"'.encode() in begin for name in ("question", "answer", "image")):
-            return True
-    return False
-
-
 def _root(folder: Path, source: Source) -> Path:
     """Returns the folder that paths of pictures count from. Raises BadInput."""
     if not source.images:
