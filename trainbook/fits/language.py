@@ -153,11 +153,11 @@ def _model(settings: Mapping[str, Any], question: Question, precision: str) -> A
     transformers.logging.set_verbosity_error()
     try:
         config = transformers.AutoConfig.for_model(**{name: v for name, v in settings.items() if name != "auto_map"})
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        base = transformers.AutoModelForCausalLM.from_config(config)
     except (ValueError, KeyError, TypeError) as error:
         kind = settings["model_type"]
         raise BadInput(f"transformers cannot make a language model of the kind {kind!r}: {error}") from None
-    model = tied(model.to(torch.float32 if question.method == "full" else _TYPES[precision]))
+    model: Any = tied(base.to(torch.float32 if question.method == "full" else _TYPES[precision]))
     if question.weights:
         quantise(model, question.weights, _TYPES[precision], [model.get_output_embeddings()])
     if question.method == "inference":

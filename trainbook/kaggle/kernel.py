@@ -181,6 +181,14 @@ def with_mounted_data(notebook: Notebook, values: Mapping[str, object]) -> dict[
     return {**values, "DATA_DIR": notebook.datasets[0]}
 
 
+def check_text(path: Path, text: str, files: Mapping[str, str]) -> int:
+    """Returns the size of a notebook. Raises BadInput for one too large, and for credentials in it or its files."""
+    if (size := len(text.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
+        raise BadInput(f"{path} would have {size:,} bytes; Kaggle has refused {limit:,}. Carry less.")
+    credentials.refuse_in_text("\n".join([text, *files.values()]), path)
+    return size
+
+
 def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:
     """Writes the folder that is pushed, with a cell of values after the parameters; returns it and this push's mark.
 
@@ -195,9 +203,7 @@ def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) 
     after = carried.tagged(content, "parameters")
     content["cells"].insert(content["cells"].index(after[0]) + 1 if after else 0, cell)
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    if (size := len(text.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
-        raise BadInput(f"{notebook.path} would have {size:,} bytes; Kaggle has refused {limit:,}.")
-    credentials.refuse_in_text("\n".join([text, *carried.carried_files(content).values()]), notebook.path)
+    check_text(notebook.path, text, carried.carried_files(content))
     described = metadata(notebook, own_output)
     folder = notebook.folder / "push"
     shutil.rmtree(folder, ignore_errors=True)

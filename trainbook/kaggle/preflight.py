@@ -20,7 +20,7 @@ from lib.report.findings import Finding
 from lib.task import Task, find_task, with_slots
 from lib.text import amount
 from lib.training.sizes import saved_bytes
-from trainbook.kaggle import built, carried, client, credentials
+from trainbook.kaggle import built, carried, client, credentials, kernel
 
 _CORRECT = "Correct what the message names."
 
@@ -45,10 +45,12 @@ def check(
     downloaded. `bad` is what would spend quota for nothing, a `warning` what cannot be decided from here.
     """
     print("Checking the notebook, its configuration, its addresses and the account.", flush=True)
-    notebook = json.loads(path.read_text("utf-8"))
+    text = path.read_text("utf-8")
+    notebook = json.loads(text)
     files, on_kaggle = carried.carried_files(notebook), notebook["metadata"].get("kaggle", {})
-    sections = {"Notebook": [*_contents(path, files, root is not None), built.check_imports(notebook, files)]}
-    name, entries = carried.workload(notebook)[0], []
+    sections = {"Notebook": [*_contents(path, text, files, root is not None), built.check_imports(notebook, files)]}
+    name = carried.workload(notebook)[0]
+    entries: list[Entry] = []
     if name:
         overrides = {**settings, **({"data.dir": folder} if folder else {})}
         sections[f"{name}.yaml"], entries = _configuration(notebook, f"{name}.yaml", overrides, on_kaggle, root)
@@ -70,31 +72,24 @@ def check(
     return sections
 
 
-def _contents(path: Path, files: Mapping[str, str], is_new: bool) -> list[Finding]:
+def _contents(path: Path, text: str, files: Mapping[str, str], is_new: bool) -> list[Finding]:
     """Checks freshness, unless it was built just now, size and carrier; looks for credentials."""
     stale = False if is_new else carried.is_stale(path)
-    findings = [Finding("freshness", f"{path.name} is what its source, lib and configs give")]
+    fresh = Finding("freshness", f"{path.name} is what its source, lib and configs give")
     if stale is None:
         value = f"{path.name} has no source here to compare it with"
-        findings = [Finding("freshness", value, "warning", "See that it is the notebook you mean.")]
+        fresh = Finding("freshness", value, "warning", "See that it is the notebook you mean.")
     elif stale:
         value = f"{path.name} is not what its source, lib and configs would give now"
-        findings = [Finding("freshness", value, "bad", "Run: make notebooks")]
-    bytes_, limit = path.stat().st_size, int(FACTS["kaggle_notebook_bytes"].value)
-    if bytes_ >= limit:
-        advice = "Carry less: see the header of the notebook's source."
-        findings.append(Finding("size", f"{bytes_:,} bytes; Kaggle has refused {limit:,}", "bad", advice))
-    if "lib/__init__.py" not in files:
-        advice = "Tag a cell of its source `carrier`, then run: make notebooks"
-        findings.append(Finding("carrier", "the notebook does not carry lib", "bad", advice))
+        fresh = Finding("freshness", value, "bad", "Run: make notebooks")
     try:
-        credentials.refuse_in_files([path])
-        credentials.refuse_in_text("\n".join(files.values()), path)  # which is packed in the notebook
+        size = kernel.check_text(path, text, files)
+        if "lib/__init__.py" not in files:
+            raise BadInput(f"{path} does not carry lib. Tag a cell of its source `carrier`, then run: make notebooks")
     except BadInput as refusal:
-        advice = "Use Add-ons > Secrets on Kaggle instead, and renew the credential."
-        findings.append(Finding("credentials", str(refusal), "bad", advice))
-    sizes = f"{bytes_:,} of {limit:,} bytes, {len(files)} files of lib and configs, no secret that is set here"
-    return findings if len(findings) > 1 else [*findings, Finding("contents", sizes)]
+        return [fresh, Finding("contents", str(refusal), "bad", _CORRECT)]
+    value = f"{size:,} bytes with {len(files)} files of lib and configs, and no secret that is set here"
+    return [fresh, Finding("contents", value)]
 
 
 def _configuration(

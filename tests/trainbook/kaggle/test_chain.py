@@ -288,7 +288,7 @@ def test_a_second_chain_is_kept_away(stub, tmp_path):
     assert first.wait()[0] == 0 and len(stub.sessions) == 1
 
 
-def test_interrupting_says_that_the_session_goes_on(real_client, tmp_path):
+def test_interrupting_says_that_the_session_goes_on(real_client, tmp_path, monkeypatch):
     """In a process of its own: in a fork of pytest the interrupt can be lost in a callback of the garbage collector."""
     ended = threading.Event()
     real_client.runner = trains(100, until=lambda: ended.wait(120))
@@ -298,6 +298,7 @@ def test_interrupting_says_that_the_session_goes_on(real_client, tmp_path):
     code, said = running.wait()
     ended.set()
     assert code == 130 and "continues by itself" in said
+    monkeypatch.setattr("trainbook.kaggle.client._execute", execute_here)
     assert main(COMMAND) == 0 and len(real_client.sessions) == 1
 
 

@@ -15,15 +15,15 @@ def test_a_push_without_its_data_is_an_error_although_the_client_says_successful
     assert "without some of its dataset sources: ['ada/misspelt']" in capsys.readouterr().err
 
 
-def test_a_log_is_followed_until_the_session_ends(real_client, capsys):
+def test_a_log_is_followed_until_the_session_ends(stub, capsys):
     def runner(session):
         session.say("one\n")
         session.say("two\n")
-        real_client.wait_for(lambda: real_client.streams)
+        stub.wait_for(lambda: stub.streams)
 
-    real_client.runner = runner
+    stub.runner = runner
     main(["kaggle", "push", "graphmer"])
-    real_client.wait_for(lambda: len(real_client.sessions[0].log) == 2)
+    stub.wait_for(lambda: len(stub.sessions[0].log) == 2)
     assert main(["kaggle", "status", "graphmer", "--follow"]) == 0
     last = f"one\ntwo\n{NAME}: complete\nThe results: trainbook kaggle fetch {NAME}\n"
     assert capsys.readouterr().out.endswith(last)
