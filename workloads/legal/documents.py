@@ -56,7 +56,8 @@ def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
             others.append(shown)
             continue
         for number, document, sentence, role, category in of_file:
-            role = _named(role, settings.names)
+            is_number = role.isdecimal() and role not in settings.names and int(role) < len(settings.names)
+            role = settings.names[int(role)] if is_number else role
             if wrong := _wrong(sentence, role, settings.names):
                 unmatched.append(f"{_place(shown, number)}: {wrong}")
             else:
@@ -64,15 +65,12 @@ def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
     check_limit("Lines that cannot be used", unmatched, settings.bad_input_limit)
     if not rows:
         raise BadInput(f"There is no sentence with a role in {printable(source)}. Look at data.dir.")
-    return _documents(rows, _categories(source)), matching(sum(map(len, rows.values())), len(rows), unmatched, others)
-
-
-def matching(sentences: int, documents: int, unmatched: Sequence[str], others: Sequence[str]) -> str:
-    """Returns how many sentences have a role, and the first three lines and files that are left out."""
     first = "".join(f"\n  {printable(one)}" for one in unmatched[:3])
-    counts = f"Sentences with a role: {sentences:,} in {documents:,} documents; left out: {len(unmatched):,}.{first}"
-    shown = printable(", ".join(others[:3]))
-    return counts + (f"\nFiles without a tab, which are no documents: {len(others):,} ({shown})." if others else "")
+    count = sum(map(len, rows.values()))
+    text = f"Sentences with a role: {count:,} in {len(rows):,} documents; left out: {len(unmatched):,}.{first}"
+    if others:
+        text += f"\nFiles without a tab, which are no documents: {len(others):,} ({printable(', '.join(others[:3]))})."
+    return _documents(rows, _categories(source)), text
 
 
 def is_laid_out(folder: Path) -> bool:
@@ -98,10 +96,8 @@ def _of_lines(text: str, shown: str, unmatched: list[str]) -> Iterator[Row]:
             document = f"{name}/{part}" if sum(begins) > 1 else name
             yield number + 1, document, one_line(cells[0]), one_line(cells[1]), ""
         elif filled[number]:
-            unmatched.append(
-                f"{_place(shown, number + 1)}: There are {len(cells) - 1} tabs. Write sentence, tab, role, and perhaps "
-                "tab, confidence."
-            )
+            place, form = _place(shown, number + 1), "sentence, tab, role, and perhaps tab, confidence"
+            unmatched.append(f"{place}: There are {len(cells) - 1} tabs. Write {form}.")
 
 
 def _of_table(path: Path, shown: str, columns: Columns) -> Iterator[Row]:
@@ -123,12 +119,6 @@ def _documents(rows: dict[tuple[str, str], list[Row]], category_of: dict[str, st
         whole = name if shared[name] == 1 else (above / name).as_posix()
         documents.append(Document(whole, category, sentences, roles, shown, numbers))
     return documents
-
-
-def _named(role: str, names: Sequence[str]) -> str:
-    """Returns the name of a role that is a number of `workload.classes`."""
-    is_number = role.isdecimal() and role not in names and int(role) < len(names)
-    return names[int(role)] if is_number else role
 
 
 def _wrong(sentence: str, role: str, names: Sequence[str]) -> str:
@@ -194,12 +184,9 @@ def read_plain(path: Path) -> Document:
     """
     text = tables.read_text(path, path.name).replace("\r\n", "\n").replace("\r", "\n")
     rows = [(number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if all(len(cells) in (2, 3) and all(map(str.strip, cells[:2])) for _, cells in rows):
-        found = [(number, one_line(cells[0])) for number, cells in rows]
-    else:
-        found = split_text(text)
-    found = [(number, sentence) for number, sentence in found if sentence]
-    if not found:
+    is_labelled = all(len(cells) in (2, 3) and all(map(str.strip, cells[:2])) for _, cells in rows)
+    lines = [(number, one_line(cells[0])) for number, cells in rows] if is_labelled else split_text(text)
+    if not (lines := [line for line in lines if line[1]]):
         raise BadInput(f"{path.name} has no sentence. Give a judgment as text.")
-    numbers, sentences = zip(*found, strict=True)
+    numbers, sentences = zip(*lines, strict=True)
     return Document(path.stem, "", tuple(sentences), (), path.name, tuple(numbers))
