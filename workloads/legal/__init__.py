@@ -221,10 +221,7 @@ class Legal(Task):
     # --- prediction -----------------------------------------------------------------------------------------------
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """Returns the sentences with roles and probabilities of each judgment in a text file or a folder of these.
-
-        Writes a file of JSON lines and a page of HTML for each into `out`.
-        """
+        """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""
         from workloads.legal.prediction import predict
 
         if not isinstance(source, Path):

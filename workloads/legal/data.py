@@ -32,10 +32,7 @@ def _content(documents: Sequence[Document]) -> str:
 
 
 class Data:
-    """Judgments and their parts. Each is read or computed once, when it is first needed.
-
-    `share` of the training documents are used. `learned` has what an earlier session, or `Legal.learned`, found.
-    """
+    """Judgments and their parts, each read or computed once; `learned` has what an earlier session learned."""
 
     def __init__(self, source: Path | None, settings: Settings, share: float, seed: int):
         self.source, self.settings, self.share, self.seed = source, settings, share, seed
@@ -105,10 +102,7 @@ class Data:
 
     @cached_property
     def counts(self) -> Mapping[str, Any]:
-        """The `stack` and `held_out` as JSON has them: as they were learned, cached on this machine, or fitted now.
-
-        A cache that cannot be read or written changes nothing.
-        """
+        """The `stack` and `held_out` as JSON has them: as they were learned, cached on this machine, or fitted now."""
         if "counts" in self.learned:
             return self.learned["counts"]
         counted = [*self.parts["train"], *self.parts["validation"]]

@@ -155,10 +155,7 @@ def _categories(source: Path) -> dict[str, str]:
 
 
 def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
-    """Returns the roles of documents in alphabetical order, numbers in theirs. Raises BadInput for more than `most`.
-
-    Many different roles are mostly sentences in the place of roles, and two that differ in case alone a mistake.
-    """
+    """Returns the roles in alphabetical order, numbers in theirs. Raises BadInput for too many, or for case alone."""
     counts = Counter(role for document in documents for role in document.roles)
     if len(counts) > most:
         rare = ", ".join(repr(role) for role, _ in counts.most_common()[:-4:-1])
@@ -178,10 +175,7 @@ def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
 
 
 def read_plain(path: Path) -> Document:
-    """Returns a judgment without roles: a file of one sentence a line, or of running text, which is split.
-
-    Of a file whose every line is a sentence, a tab and a role it has the sentences. Raises BadInput.
-    """
+    """Returns a judgment without roles: a sentence a line, running text, or the sentences of labelled lines."""
     text = tables.read_text(path, path.name).replace("\r\n", "\n").replace("\r", "\n")
     rows = [(number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     is_labelled = all(len(cells) in (2, 3) and all(map(str.strip, cells[:2])) for _, cells in rows)

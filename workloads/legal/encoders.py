@@ -21,10 +21,7 @@ _WORDS, _POSITIONS = 30_522, 512
 
 
 def choose(settings: Encoder) -> dict[str, Any]:
-    """Returns what a run begins with: the name of published `weights`, empty for none, and `options` of its config.
-
-    A plan for weights that are not there has the `size` of BERT that stands for them.
-    """
+    """Returns the name of published `weights`, empty for none, `options` of its config, and a plan's `size` of BERT."""
     weights = published.choose(settings.weights, "an encoder")
     if weights is not None:
         config = published.configuration(weights[1])

@@ -91,10 +91,7 @@ class Evaluator:
         return {**scores, **{f"f1_{name}": float(f1[k]) for k, name in enumerate(self.classes) if pooled[k].sum()}}
 
     def counted(self, part: str) -> dict[str, np.ndarray]:
-        """Returns (sentences, classes) scores of every method that counts; they are kept.
-
-        Of validation documents, which are counted too, there are those of the whole alone, by counts without them.
-        """
+        """Returns (sentences, classes) scores of each counting; of validation documents by counts without them."""
         if part not in self._counted:
             data, stack, documents = self.data, self.data.stack, self.data.parts[part]
             held_out = data.held_out if part == "validation" else {}
@@ -123,10 +120,7 @@ class Evaluator:
         return judging.confusions(truth, np.split(scores.argmax(1), ends), len(self.classes))
 
     def report(self, folder: Path) -> str:
-        """Writes evaluation.csv, answers.csv and figures of the test; returns the tables as text.
-
-        Raises RuntimeError before the first evaluation on the test set.
-        """
+        """Writes evaluation.csv, answers.csv and figures of the test; returns the tables as text."""
         if self._tested is None:
             raise RuntimeError("There are no answers to report. Call `evaluate` on the test set before `report`.")
         network, weight = self._tested

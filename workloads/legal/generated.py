@@ -42,10 +42,7 @@ _MIDDLES = (
 
 
 def judgments(settings: Generator) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    """Yields name, category, sentences and their roles of each judgment, the same ones every time.
-
-    Facts come first, a ruling last, and between them runs of roles that mostly follow in their order.
-    """
+    """Yields name, category, sentences and their roles: facts, runs of roles, a ruling; the same ones every time."""
     for number in range(settings.documents):
         draw = np.random.default_rng([_SEED, number])
         length = int(draw.integers(max(14, settings.sentences * 2 // 3), settings.sentences * 4 // 3 + 1))

@@ -40,10 +40,7 @@ def judge(counts: np.ndarray, draws: int = DRAWS) -> dict[str, Interval]:
 
 
 def gain(counts: np.ndarray, reference: np.ndarray, draws: int = DRAWS) -> dict[str, Interval]:
-    """Returns by how much each of METRICS is above that of a reference, paired by document.
-
-    Both meet the same draws, and their macro F1 is over the roles that are there or predicted by either.
-    """
+    """Returns by how much each of METRICS is above a reference, over the roles of either, paired by document."""
     return dict(zip(METRICS, paired(scores, counts, reference, draws), strict=True))
 
 

@@ -34,10 +34,7 @@ _UNSURE = 0.5  # a role below this probability is marked
 
 
 def predict(task: Any, models: Sequence[nn.Module], source: Path, out: Path | None) -> dict[str, list[dict[str, Any]]]:
-    """Returns a row for each sentence, by the name of its file; writes `name.jsonl` and `name.html` into `out`.
-
-    Raises BadInput where there is no text file.
-    """
+    """Returns a row a sentence, by the name of its file; writes `name.jsonl` and `name.html`. Raises BadInput."""
     answers: dict[str, list[dict[str, Any]]] = {}
     classes = task.data.classes
     for name, path in counted(list(_files(source).items()), "judgments read"):
@@ -77,10 +74,7 @@ def _files(source: Path) -> dict[str, Path]:
 
 
 def probabilities(task: Any, models: Sequence[nn.Module], document: Document) -> np.ndarray:
-    """Returns (sentences, classes) the probabilities of the counts times the networks, with the counts' offsets.
-
-    The sentences are read as the training's were, without final full stops where these have none.
-    """
+    """Returns (sentences, classes) of counts times networks; sentences are read as the training's were."""
     marks = task.learned()["final_marks"]
     document = replace(document, sentences=tuple(as_in_corpus(one, marks) for one in document.sentences))
     samples = task.data.samples([document], "new")

@@ -25,10 +25,7 @@ class Sample(NamedTuple):
 
 
 class Sentences:
-    """The sentences of some documents, those of training as they follow each other, others by their length.
-
-    `lengths` are the tokens of each input. `part` is train, validation, test, or new for what has no roles.
-    """
+    """The sentences of a part (or "new") with their `lengths` in tokens; those of training in their order."""
 
     def __init__(
         self, part: str, inputs: Sequence[Sequence[int]], positions: np.ndarray, categories: np.ndarray,

@@ -42,10 +42,7 @@ def one_line(text: str) -> str:
 
 
 def split_text(text: str) -> list[tuple[int, str]]:
-    """Returns the sentences of a text, each with the number of the line that it begins in.
-
-    Lines that already are sentences are left as they are; lines that end anywhere are joined up to the next blank one.
-    """
+    """Returns the sentences of a text of any form, each with the number of the line that it begins in."""
     lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1)]
     following = [line for (_, before), (_, line) in pairwise(lines) if before and line]
     if sum(line[0].islower() for line in following) > _WRAPPED * len(following):
@@ -98,10 +95,7 @@ def _split_lines(lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def final_marks(sentences: Sequence[str]) -> str:
-    """Returns the marks that end sentences of a corpus: others were taken off when it was made.
-
-    Of the 9,380 sentences of the sample corpus one ends in a full stop, and none in another mark of these.
-    """
+    """Returns the marks that end sentences of a corpus: others were taken off when it was made."""
     last = Counter(sentence[-1:] for sentence in sentences)
     return "".join(mark for mark in MARKS if last[mark] > _RARE * len(sentences))
 

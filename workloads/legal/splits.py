@@ -100,11 +100,7 @@ def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) ->
 
 
 def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> list[str]:
-    """Returns a sentence on equal sentences in training and held-out documents. Raises BadInput for equal documents.
-
-    A document is in two parts where it is dealt to both, where another one has the same name, and where more than half
-    of its sentences of five words and more stand in one document of the other part.
-    """
+    """Returns notes on sentences in two parts. Raises BadInput for a document, or most of it, in two parts."""
     texts = [frozenset(s.casefold() for s in document.sentences if s.count(" ") + 1 >= LONG) for document in documents]
     _refuse_shared(documents, parts, texts)
     trained = {text for place in parts["train"] for text in texts[place]}

@@ -120,7 +120,7 @@ class Vqa(Task):
             for name in ("reader", "writer"):
                 vars(self).pop(name, None)
             if "data" in vars(self):
-                self.data.forget_samples()
+                self.data.samples.clear()
             self._learned = dict(values)
 
     def keep(self, folder: Path) -> None:

@@ -65,10 +65,7 @@ class Linear:
 
     @classmethod
     def mean(cls, models: Sequence["Linear"]) -> "Linear":
-        """Returns the one model whose scores are the mean of all models' scores.
-
-        Its numbers are rounded to float16, in which it is kept: read again it gives the very same scores.
-        """
+        """Returns the one model with the mean of all models' scores, rounded to float16, in which it is kept."""
         weights = np.mean([model.weights for model in models], 0, dtype=np.float64)
         bias = np.mean([model.bias for model in models], 0, dtype=np.float64)
         return cls(*(values.astype(np.float16).astype(np.float32) for values in (weights, bias)))
@@ -156,10 +153,7 @@ class Stack:
         return {"sentence": log_softmax(alone), "context": log_softmax(context), "crf": chained}
 
     def scores(self, document: Document) -> np.ndarray:
-        """Returns (sentences, classes) scores; the softmax of them are probabilities.
-
-        `offsets` are not in them: add those for the best macro F1, leave them for the best accuracy.
-        """
+        """Returns (sentences, classes) scores, whose softmax are probabilities, without the offsets for macro F1."""
         parts = self.parts(document)
         return product(parts["crf"], parts["context"])
 
@@ -205,10 +199,7 @@ def product(chained: np.ndarray, context: np.ndarray) -> np.ndarray:
 
 
 def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Returns (classes) offsets that, added to (sentences, classes) scores, give the best macro F1, class by class.
-
-    The scores must come from models that did not see these sentences' documents.
-    """
+    """Returns (classes) offsets of held-out (sentences, classes) scores with the best macro F1, class by class."""
     classes = scores.shape[1]
     offsets = np.zeros(classes)
     for k in [*range(classes)] * 2:
