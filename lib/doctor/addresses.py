@@ -20,7 +20,7 @@ ADDRESS = re.compile(r"https?://\S+")
 def remote(config: Config) -> list[str]:
     """Returns the addresses among the values of a configuration; none if `data.dir` or a mounted input has the data."""
     task = find_task(config.task)
-    if config.data.dir or locate_data("", task.sentinels, task.homes):
+    if config.data.dir or locate_data("", task.sentinels):
         return []
     return [text for text in _texts(dataclasses.asdict(config)) if ADDRESS.fullmatch(text)]
 

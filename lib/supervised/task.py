@@ -224,7 +224,7 @@ class Supervised(Task):
         if self._learned is None:  # in a plan, which is not handed the data
             data = None
             with contextlib.suppress(BadInput):
-                data = locate_data(self.config.data.dir, self.sentinels, self.homes)  # type: ignore[arg-type]
+                data = locate_data(self.config.data.dir, self.sentinels)  # type: ignore[arg-type]
             self._learned = type(self)(self.config, data).learned() if data else None
         if self._learned is None:  # a plan where there is no data: shapes count, and not values
             return dict(self.learn([self.example()] * 2))

@@ -58,8 +58,8 @@ def train(
     """
     training = config.training
     set_determinism(training)
-    datasets = learned.take(task, resume, progress.note).datasets()
-    train_set = data.subset(datasets["train"], config.data.subset_ratio, config.seed)
+    learned.take(task, resume, folder if config.checkpoint.keep_last else None)
+    train_set = data.subset((datasets := task.datasets())["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)
     loading, fewer = data.limit_workers(task, train_set, config.data)
     if fewer:
@@ -168,11 +168,15 @@ def _validate(state: State, task: Task, config: Config, dataset: Any, progress: 
     return evaluate(state, task, config, dataset, Within(progress, state.step, config.training.max_steps))
 
 
+def _stage(task: Task, step: int) -> str:
+    return getattr(task, "stage_name", lambda step: "")(step)
+
+
 def _naming_stages(batches: Iterable[tuple[int, Any]], task: Task, progress: Progress) -> Iterator[tuple[int, Any]]:
     """Yields the same, and notes each stage of a task with which a step begins."""
     former = ""
     for step, slots in batches:
-        if (stage := task.stage_name(step)) != former:
+        if (stage := _stage(task, step)) != former:
             progress.note(f"step {step:,}: {f'the stage {stage}' if stage else 'no stage'}")
             former = stage
         yield step, slots
@@ -180,20 +184,20 @@ def _naming_stages(batches: Iterable[tuple[int, Any]], task: Task, progress: Pro
 
 def _where(order: Order, task: Task, step: int) -> dict[str, Any]:
     """Returns the columns of metrics.csv on the place of a step: epoch, and the stage if the task has stages."""
-    name = task.stage_name(step)
+    name = _stage(task, step)
     return {"epoch": order.epoch(step + 1), **({"stage": name} if name else {})}
 
 
 def _line(row: Mapping[str, Any], state: State, task: Task, config: Config, order: Order, meter: Meter) -> str:
     """Returns what the progress shows: epoch and stage, loss and speed of the last row, and the time left."""
-    left = duration((config.training.max_steps - state.step) / max(meter.pace(), 1e-9))
+    left = duration((config.training.max_steps - state.step) / max(meter.steps_per_second(), 1e-9))
     skipped = f"  skipped {state.skipped_steps}" if state.skipped_steps else ""
     measured = (
         f"loss {row.get('loss', math.nan):.4f}  lr {row['lr']:.2e}  {row['samples_per_second']:.1f} samples/s  "
         if row
         else ""  # before the first row, which alone waits for the device
     )
-    stage = f"{name}  " if (name := task.stage_name(max(0, state.step - 1))) else ""
+    stage = f"{name}  " if (name := _stage(task, max(0, state.step - 1))) else ""
     return f"epoch {order.epoch(state.step):.2f}  {stage}{measured}{left} left{skipped}"
 
 

@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from lib.config import Config, Optimizer, Training, read_config, to_yaml, with_changes
-from lib.config.reader import flat, sentences
+from lib.config.reader import flat, plain, sentences, words
 from lib.errors import BadInput
 from tests.config.settings import GOOD, Encoder, Settings, load, reload, workload
 
@@ -83,6 +83,19 @@ def test_a_value_that_a_key_does_not_take_is_reported_with_line_and_column(tmp_p
     for value in [*(f"@{value}" for value in REFUSED.get(key, ())), *filter(None, [INSIDE.get(key)])]:
         line = f"{section}: {{{name}: {value}}}" if section else f"{name}: {value}"
         check(tmp_path, f"\n{line}", f"{key}")
+
+
+def test_every_word_from_elsewhere_is_answered_with_keys_that_exist_and_stands_for_one_thing(tmp_path):
+    for text, here in {
+        "batch_size: 8\n": "training.effective_batch", "run: {maxEpochs: 5}\n": "training.epochs",
+        "optimizer: {learning-rate: 5e-5}\n": "optimizer.lr", "device: {DataParallel: true}\n": "no key",
+    }.items():  # fmt: skip
+        with pytest.raises(BadInput, match=rf"^\S+:\d+:\d+: .* It is (called )?{here}\b[^\n]* here\.[^\n]*$"):
+            load(tmp_path, GOOD + text)
+    known = set(sentences(Config))
+    assert {key for row in words() for key in row["here"].split()} <= known | {"task", "workload"}
+    names = [name for row in words() for name in {*map(plain, row["elsewhere"].split())}]
+    assert len(set(names)) == len(names) and not {*names} & {plain(key) for key in known}
 
 
 def test_all_mistakes_of_a_file_are_reported_at_once_and_in_order(tmp_path):
@@ -292,12 +305,12 @@ def test_a_base_that_cannot_be_used_is_refused_at_its_place(tmp_path, base):
 
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"task: toy\noutput_dir: caf\xe9\n")
-    for name, words in {
+    for name, sentence in {
         "latin.yaml": "latin.yaml:2:16: The file is not UTF-8 here",
         "no.yaml": "no.yaml: ",
         ".": ": ",
     }.items():
-        with pytest.raises(BadInput, match=re.escape(words)):
+        with pytest.raises(BadInput, match=re.escape(sentence)):
             read_config(tmp_path / name, workload=workload)
     (tmp_path / "toy_small.yaml").write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
     assert read_config(tmp_path / "toy_small.yaml", workload=workload) == load(tmp_path, GOOD)

@@ -4,18 +4,15 @@ import difflib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from lib.errors import BadInput, check_limit, printable
-from lib.machine.published import has_weights
 from lib.supervised import tables
 from workloads.legal.sentences import one_line, split_text
 from workloads.legal.settings import Columns, Settings
 
 CATEGORIES = "categories.txt"
 MOST_LETTERS = 100_000  # of a sentence; a whole title page has some 6,000
-_SNIFFED, _MOST_FILES = 2**12, 500  # bytes and files of a folder that are looked into
 _OPTIONAL = ("document", "category")  # columns
 
 Row = tuple[int, str, str, str, str]  # its number, document, sentence, role, category
@@ -71,15 +68,6 @@ def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
     if others:
         text += f"\nFiles without a tab, which are no documents: {len(others):,} ({printable(', '.join(others[:3]))})."
     return _documents(rows, _categories(source)), text
-
-
-def is_laid_out(folder: Path) -> bool:
-    """Says whether a mounted folder has text files of sentence, tab, role, and no published weights."""
-    for path in () if has_weights(folder) else islice(sorted(folder.rglob("*.txt")), _MOST_FILES):
-        with path.open("rb") as file:
-            if b"\t" in file.read(_SNIFFED):
-                return True
-    return False
 
 
 def _of_lines(text: str, shown: str, unmatched: list[str]) -> Iterator[Row]:

@@ -68,16 +68,6 @@ def fingerprint(records: Sequence[Record]) -> str:
     return hashlib.sha256("".join(facts).encode()).hexdigest()
 
 
-def is_laid_out(folder: Path) -> bool:
-    """Says whether a mounted folder has JSON lines with a question, an answer and an image."""
-    for path in sorted(folder.glob("**/*.jsonl"))[:50]:
-        with path.open("rb") as file:
-            begin = file.readline(2**16)
-        if all(f'"{name}"'.encode() in begin for name in ("question", "answer", "image")):
-            return True
-    return False
-
-
 def _rows(folder: Path, root: Path, columns: Columns, source: Source, unmatched: list[str]) -> Iterable[Record]:
     """Yields a record without the hash of its picture for each row; adds the others to `unmatched`."""
     from lib.supervised import tables

@@ -9,7 +9,6 @@ import yaml
 from lib.errors import BadInput
 from lib.task import load_config
 from tests.workloads.legal.judgments import CORPUS, as_lines, judgments
-from workloads.legal import Legal
 from workloads.legal.documents import Document, class_names, read, read_plain
 from workloads.legal.settings import Columns, Settings, Source
 
@@ -138,13 +137,6 @@ def test_files_that_are_no_text_or_no_documents_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\n")
     with pytest.raises(BadInput, match="a.csv has no column role; its columns are text, label"):
         read(tmp_path, Settings(source=Source(files="*.csv"), columns=Columns(sentence="text")))
-
-
-def test_mounted_judgments_are_told_from_encoders_and_prose(tmp_path):
-    folder(tmp_path, **{"law/README": "Fifty.", "law/data/a": FINE, "novel/chapter": "It was a dark night.\n"})
-    folder(tmp_path, **{"encoder/vocab": "a\t1\n"})
-    (tmp_path / "encoder" / "model.safetensors").touch()
-    assert Legal.homes([tmp_path / name for name in ("law", "novel", "encoder")]) == [tmp_path / "law"]
 
 
 def test_roles_are_classes_in_alphabetical_order_and_numbers_in_theirs():

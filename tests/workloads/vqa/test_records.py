@@ -13,7 +13,6 @@ from lib.errors import BadInput
 from lib.task import load_config
 from tests.conftest import SAMPLES
 from tests.workloads.vqa.files import collected, lines, picture, record, row, text
-from workloads.vqa import Vqa
 from workloads.vqa.records import fingerprint, read
 
 
@@ -159,12 +158,6 @@ def test_parts_of_files_that_show_the_same_pictures_do_not_count(tmp_path):
         picture(tmp_path / f"{number}.jpg", colour)
     collection = collected(tmp_path)
     assert {one.part for one in collection.records} == {""} and "in two parts: 1." in collection.notes[-1]
-
-
-def test_mounted_folders_with_questions_are_recognised(tmp_path):
-    lines(tmp_path / "a" / "deep" / "a.jsonl", row(1))
-    lines(tmp_path / "b" / "x.jsonl", {"text": "question"})
-    assert Vqa.homes([tmp_path / name for name in "abc"]) == [tmp_path / "a"]
 
 
 def test_the_fingerprint_is_of_what_records_say_and_pictures_show_wherever_they_lie():

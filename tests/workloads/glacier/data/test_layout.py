@@ -237,7 +237,7 @@ def mounted(monkeypatch, tmp_path):
     glacier = find_task("glacier")
 
     def locate(data_dir=""):
-        return locate_data(data_dir, glacier.sentinels, glacier.homes)
+        return locate_data(data_dir, glacier.sentinels)
 
     locate.root = tmp_path / "input" / "datasets" / "ada" / "scenes"
     locate.run = tmp_path / "input" / "notebooks" / "ada" / "glacier-ensemble" / "glacier_ensemble"
