@@ -110,6 +110,7 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
     highest, deepest = max(map(len, patterns), default=1) - 1, _DEEPEST + 1
     matches: dict[Path, int] = {}  # with their depths
     level: list[tuple[Path, tuple[str, ...]]] = [(folder, ()) for folder in folders]
+    ends = [*WRITTEN_BY_A_RUN, *({name} for name in _PUBLISHED if name not in sentinels)]
     count = 0
     while level:
         below: list[tuple[Path, tuple[str, ...]]] = []
@@ -121,7 +122,7 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
                 return _outermost(matches)
             inner, files = _listed(folder)
             count += len(files) + len(inner)
-            if any(names.issubset(files) for names in (*WRITTEN_BY_A_RUN, *_PUBLISHED)):
+            if any(names.issubset(files) for names in ends):
                 continue
             for pattern in patterns:
                 up = len(pattern) - 1
@@ -135,7 +136,7 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
 
 _DEEPEST = 12  # folders below an input
 # Published weights, whose vocabulary is a text file too
-_PUBLISHED = [{f"{name}{end}"} for name in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")]
+_PUBLISHED = [f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")]
 WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
 
 

@@ -7,10 +7,15 @@ from sklearn import metrics as reference
 
 from lib.errors import BadInput
 from lib.supervised import mean_loss
-from lib.supervised.scoring import balanced, better, check, constant, name_of, scores
+from lib.supervised import scoring
+from lib.supervised.scoring import Judged, balanced, better, check, constant, name_of
 
 TRUE, GUESS = np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 2, 2, 0])
 SHARES = np.array([[6, 3, 1], [3, 5, 2], [2, 7, 1], [1, 2, 7], [2, 2, 6], [5, 2, 3]]) / 10
+
+
+def scores(metrics, true, guess, shares=None):
+    return scoring.scores(metrics, Judged(true, guess, shares=shares))
 
 
 def test_names_are_those_of_scikit_learn_short_or_whole_and_functions_have_their_own():
