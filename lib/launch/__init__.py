@@ -17,7 +17,7 @@ from lib.checkpoint import frozen
 from lib.checkpoint.retention import Retention
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.launch import code, export, failures, kept, resume, torchrun, watching
+from lib.launch import code, export, failures, resume, torchrun, watching
 from lib.launch.failures import noting
 from lib.launch.resume import announce, bring_along, check_completed, how_to_continue, look_for_checkpoint
 from lib.launch.run import Run, prepare
@@ -133,7 +133,7 @@ def _complete(run: Run, earlier: Summary) -> Summary:
         if missing != earlier.missing:
             earlier = dataclasses.replace(earlier, missing=missing)
             _write(run, earlier)
-    if not outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder):
+    if not outputs.is_current(run.output_dir):
         _pack(run)
     return earlier
 
@@ -180,7 +180,6 @@ def _begin(run: Run, number: int) -> checkpoint.Checkpoint | None:
             disk.write_text(run.folder / resume.SESSION, str(number))
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
         disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(code.keep(run.folder, run.config))))
-    kept.write(run.folder, run.task)
     return saved
 
 
@@ -219,7 +218,7 @@ def _test_again(run: Run, earlier: Summary) -> Summary:
         if ranks.is_first():
             saved, _ = look_for_checkpoint(run)
     precision.set_determinism(run.config.training)
-    learned.take(run.task, saved, print)
+    learned.take(run.task, saved)
     state = first_state(run.task, run.config, saved, print)
     if ranks.from_first(saved is None):
         state.step, state.kept_best = earlier.step, [earlier.best] if earlier.best else []
@@ -247,7 +246,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
         return _summary(run, outcome.reason, state.step, number)
     with noting(tested.get("missing", {}), "plot"):
         plot(run, tested.get("baseline", {}))
-    kept.write(run.folder, run.task)  # again: the disk may have been full when the run began
+    learned.store(run.task, run.folder)  # again: the disk may have been full when the run began
     facts = {
         "identity": identity.facts(run.config, run.task), **_predictions(run),
         "best": state.best, "steps_per_second": round(outcome.steps_per_second, 4),
@@ -296,7 +295,6 @@ def _print_result(summary: Summary) -> None:
 def _pack(run: Run) -> None:
     """Packs the archive of the output folder. A failure is a warning: the next call packs."""
     with noting({}, "archive"), disk.lock(run.output_dir):  # a run beside this one may be packing too
-        outputs.bundle(run.output_dir, platform.detect())
         outputs.package(run.output_dir)
 
 

@@ -15,7 +15,7 @@ from lib import checkpoint
 from lib.checkpoint import Checkpoint, frozen
 from lib.config import Config, to_yaml
 from lib.errors import BadInput, printable
-from lib.launch import code, kept
+from lib.launch import code
 from lib.launch.archive import unpack
 from lib.machine import disk, memory
 from lib.planner.limits import model_on_meta
@@ -24,6 +24,7 @@ from lib.report.summary import Summary, with_all
 from lib.task import Task, find_task, load_config, load_task
 from lib.task.files import label
 from lib.text import aligned
+from lib.training.learned import restored
 from lib.training.order import INITIALISE, mix
 
 _MOST_RUNS = 1000
@@ -129,9 +130,8 @@ def load_members(
         saved = _best_weights(run)
         learned = saved.state.get("learned", {})
         taken = learned if taken is None else taken
-        task.kept_from = kept.of_run(task, run)
         if learned == taken:
-            task.take_learned(learned)
+            task.take_learned(restored(learned, run))
         if learned != taken or (task is not first and _form(task) != _form(first)):
             raise BadInput(
                 f"{printable(run.name)} cannot vote together with {first.config.run.name}: their inputs or answers "

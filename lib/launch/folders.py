@@ -23,14 +23,15 @@ def earlier(config: Config) -> list[Path]:
     return [platform.output_dir(config) / name, *inputs.earlier_runs(name, here)]
 
 
-def identity(folder: Path) -> dict[str, Any]:
-    """Returns the identity in the newest readable checkpoint of a folder; empty without one."""
-    for step in reversed(checkpoint.steps(folder)):
-        with contextlib.suppress(OSError, BadInput):
-            path = checkpoint.path_of(folder, step) / "state.json"
-            facts = untrusted.objects(untrusted.read(path, _STATE_BYTES)).get("identity")
-            if isinstance(facts, dict):
-                return facts
+def saved(run: Path, key: str) -> dict[str, Any]:
+    """Returns what the newest readable checkpoint of a run, else its best weights, has of a key; empty without one."""
+    for folder in (run / "checkpoints", run / "best"):
+        for step in reversed(checkpoint.steps(folder)):
+            with contextlib.suppress(OSError, BadInput):
+                path = checkpoint.path_of(folder, step) / "state.json"
+                facts = untrusted.objects(untrusted.read(path, _STATE_BYTES)).get(key)
+                if isinstance(facts, dict):
+                    return facts
     return {}
 
 
@@ -39,6 +40,6 @@ def slots(config: Config) -> int:
     folders: list[Path] = []
     with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint reports
         folders = earlier(config)
-    saved = next(filter(None, (identity(folder / "checkpoints") for folder in folders)), {})
-    number = saved.get("training.micro_batch_slots")
+    facts = next(filter(None, (saved(folder, "identity") for folder in folders)), {})
+    number = facts.get("training.micro_batch_slots")
     return number if type(number) is int and number > 0 and config.training.effective_batch % number == 0 else 0

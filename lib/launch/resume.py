@@ -83,7 +83,7 @@ def check_completed(run: Run, summary: Summary) -> str:
 
     Raises BadInput where resuming would.
     """
-    saved = summary.identity or folders.identity(run.folder / "checkpoints")
+    saved = summary.identity or folders.saved(run.folder, "identity")
     now, accepted = identity.facts(run.config, run.task), _accepted(run.config, run.folder)
     return identity.check(saved, now, run.folder, is_completed=True, accepted=accepted) if saved else ""
 

@@ -1,5 +1,6 @@
 """A configuration with its data: planned for the card, its lengths in steps."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import torch
 from lib import ranks
 from lib.config import Config, profiles, with_changes
 from lib.config.lengths import resolve_lengths
-from lib.errors import TrainingFailed
-from lib.launch import folders, kept, torchrun
+from lib.errors import BadInput, TrainingFailed
+from lib.launch import folders, torchrun
 from lib.machine import memory, platform
 from lib.machine.memory import GIB
 from lib.planner import Plan, process
@@ -19,7 +20,7 @@ from lib.planner.search import Option
 from lib.planner.table import of_evaluation
 from lib.report.progress import working
 from lib.task import Task, checked_datasets, load_task, with_slots
-from lib.training import data
+from lib.training import data, learned
 from lib.training.order import Order
 from lib.training.precision import about_precision, choose_precision
 
@@ -62,10 +63,24 @@ def prepare(config: Config) -> Run:
     precision = choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
     task = load_task(config)
-    kept.take(task, config)
+    _restore_learned(task, config)
     task, config, lengths = resolved(config, task)
     lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths]
     return Run(config, task, platform.output_dir(config) / config.run.name, lines, plan)
+
+
+def _restore_learned(task: Task, config: Config) -> None:
+    """Hands a task of a run that resumes what it learned when the run began, from wherever its checkpoints are."""
+    values = {}
+    with contextlib.suppress(BadInput):  # of run.resume_from, which the search for a checkpoint reports
+        places = folders.earlier(config) if ranks.is_first() else []
+        values = next(filter(None, (learned.restored(folders.saved(run, "learned"), run) for run in places)), {})
+    values = ranks.from_first(values)
+    if unseen := [str(path) for path in values.values() if isinstance(path, Path) and not path.is_file()]:
+        raise BadInput(f"{unseen[0]} is not seen by all machines of this run. Give an output_dir that they share.")
+    if values:
+        with contextlib.suppress(BadInput):  # of other settings, which are refused with their keys when it resumes
+            task.take_learned(values)
 
 
 def as_run(config: Config) -> tuple[Config, list[str]]:

@@ -56,8 +56,7 @@ class Task:
     # The published weights that the run started from, by name; kept in its checkpoints, set when it resumes
     published: Mapping[str, Mapping[str, Any]] = {}
     members: Sequence[str] = ()  # names of the runs whose models vote or predict together, in their order
-    # The folder with what `keep` wrote, when a run is resumed (then `take_kept` is called with it) or predicts
-    kept_from: Path | None = None
+    saved_values: Mapping[str, Any] = {}  # what `learned` returned, as checkpoints have it; the trainer sets it
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
         """Sets `config`, `sources` (the folders or files with the data) and `source`, the first of them.
@@ -135,29 +134,17 @@ class Task:
         """Returns what was learned from data and decodes the answers: label names, statistics, a tokenizer as text.
 
         They are values that JSON has, and are kept with the weights: in each checkpoint, the best ones and the archive.
+        A value may be the Path of a file: data that may change between sessions, such as installed packages. The run
+        copies it into its folder, and a resumed run is handed the copy.
         """
         return {}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned, now or when the run began; it is called before `datasets` and `model`.
 
-        In an archive the values may be anybody's.
+        A resumed run calls it before `fingerprint` too. In an archive the values may be anybody's; a file that is
+        missing or damaged is not among them.
         """
-
-    def keep(self, folder: Path) -> None:
-        """Writes what was made of the data into an empty folder of the run, for `take_kept` when it resumes.
-
-        It is for data that may change between sessions: installed packages, the content of an address. By default
-        nothing is kept, and a run resumes only on data with its fingerprint.
-        """
-
-    def take_kept(self, folder: Path) -> str:
-        """Takes what `keep` wrote when this run began; returns what to print if the data has changed since.
-
-        It is called before `datasets` and `fingerprint`, on verified files. A task may ignore files of other settings
-        and read the data anew.
-        """
-        return ""
 
     # --- training -----------------------------------------------------------------------------------------------------
 

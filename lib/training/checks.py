@@ -93,7 +93,7 @@ class _Probe:
         self.name, self.device, self.size = type(task).__name__, memory.device(), 4  # samples: two halves of two
         self.sets: dict[str, Any] = {}
         self.batches: list[Batch] = []
-        self.learned: dict[str, Any] = {}
+        self.learned: Mapping[str, Any] = {}
         self.model: Any = None
         self.scores: dict[str, float] = {}
         self.doubts: list[str] = []
@@ -140,8 +140,7 @@ def _data(probe: _Probe) -> Sequence[str]:
     """Reads the data: three splits with samples, a stable fingerprint, batches with the samples first."""
     task, name = probe.task, probe.name
     with naming(f"{name}.learned() or take_learned()"):
-        learned.take(task, None, probe.doubts.append)  # through JSON, as a resumed run gets it
-        probe.learned = learned.of(task)
+        probe.learned = learned.take(task, None)  # through JSON, as a resumed run gets it
     with naming(f"{name}.datasets()", "Look at data.dir, and at how the data is read."):
         probe.sets = returned.checked_datasets(task)
     with naming(f"{name}.fingerprint() or describe_data()"):
@@ -174,9 +173,9 @@ def _repeats(probe: _Probe) -> Iterator[str]:
     elif probe.thorough:
         with working("Reading the data a second time"), seeded_draws(_SEED), naming(f"{probe.name}.datasets()"):
             task = type(probe.task)(probe.config, probe.task.sources)
-            if probe.task.kept_from:
-                task.take_kept(probe.task.kept_from)
-            learned.take(task, None, probe.doubts.append)
+            if any(isinstance(value, Path) for value in probe.learned.values()):  # a resumed run keeps its data
+                task.take_learned(probe.learned)
+            learned.take(task, None)
             again, fingerprint = returned.checked_datasets(task), task.fingerprint()
         probe.batch(probe.train_set(again), indices[::-1], _OTHER)
         if fingerprint != probe.task.fingerprint() or any(_differ(probe, again, split, indices) for split in SPLITS):

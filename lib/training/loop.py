@@ -58,8 +58,8 @@ def train(
     """
     training = config.training
     set_determinism(training)
-    datasets = learned.take(task, resume, progress.note).datasets()
-    train_set = data.subset(datasets["train"], config.data.subset_ratio, config.seed)
+    learned.take(task, resume, folder if config.checkpoint.keep_last else None)
+    train_set = data.subset((datasets := task.datasets())["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)
     loading, fewer = data.limit_workers(task, train_set, config.data)
     if fewer:
@@ -190,7 +190,7 @@ def _where(order: Order, task: Task, step: int) -> dict[str, Any]:
 
 def _line(row: Mapping[str, Any], state: State, task: Task, config: Config, order: Order, meter: Meter) -> str:
     """Returns what the progress shows: epoch and stage, loss and speed of the last row, and the time left."""
-    left = duration((config.training.max_steps - state.step) / max(meter.pace(), 1e-9))
+    left = duration((config.training.max_steps - state.step) / max(meter.steps_per_second(), 1e-9))
     skipped = f"  skipped {state.skipped_steps}" if state.skipped_steps else ""
     measured = (
         f"loss {row.get('loss', math.nan):.4f}  lr {row['lr']:.2e}  {row['samples_per_second']:.1f} samples/s  "

@@ -23,7 +23,7 @@ from lib.ranks.sums import about_norms
 from lib.report.metrics import EventLog
 from lib.task import Task, checked_blocks
 from lib.training import frozen as freezing
-from lib.training import groups, identity, learned, optimization
+from lib.training import groups, identity, optimization
 from lib.training.draws import seed_all
 from lib.training.groups import FirstGradients, Group
 from lib.training.optimization import Ema, Stopping
@@ -233,7 +233,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         "plateau": state.plateau.facts() if state.plateau else None,
         "scaler": state.scaler.state_dict(),
         "micro_batch": state.micro_batch,
-        **learned.facts(task),
+        "learned": task.saved_values,
         "trained": state.trained,
         "frozen": state.left_out,
         "published": task.published,
@@ -311,7 +311,12 @@ def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Ma
         with state.averaged():
             groups = {"model": sharding.on_first(_saved_weights(state))}
             if ranks.is_first():
-                facts = {"best": new, "frozen": state.left_out, "published": task.published, **learned.facts(task)}
+                facts = {
+                    "best": new,
+                    "frozen": state.left_out,
+                    "published": task.published,
+                    "learned": task.saved_values,
+                }
                 saver.save("best", state.step, groups, facts, then)
 
 

@@ -38,8 +38,6 @@ def test_a_p100_with_a_cuda_12_8_build_is_caught_without_touching_the_card(card,
     assert run["save and resume"].value.startswith("not tried") and "checkpoints" not in run
 
 
-
-
 def test_the_command_tells_bad_by_its_exit_code_and_json_is_nothing_but_json(toy, tmp_path, capsys):
     config = str(tmp_path / "toy.yaml")
     toy()

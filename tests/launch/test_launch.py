@@ -142,7 +142,7 @@ def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(
     mended = launch.train(run)
     assert mended.missing == {} and mended.metrics and mended.baseline and mended.session == 1
     assert mended.samples_seen == [96] and (run.folder / "metrics.csv").read_bytes() == rows  # nothing was trained
-    assert launch.picture(run).is_file() and outputs.holds(run.output_dir / outputs.ARCHIVE, run.folder)
+    assert launch.picture(run).is_file() and outputs.is_current(run.output_dir)
 
 
 def test_a_second_interrupt_is_an_interruption_and_no_failure(toy, tmp_path, monkeypatch):

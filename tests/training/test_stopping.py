@@ -93,7 +93,7 @@ def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(toy, 
     assert (summary.reason, summary.step, summary.max_steps) == ("completed", 10, 40)
     assert summary.metrics and summary.best["step"] == 4 and summary.why_early.startswith(text)
     assert Summary.read(run.folder) == summary and text in capsys.readouterr().out
-    assert outputs.holds(tmp_path / "runs" / outputs.ARCHIVE, run.folder)
+    assert outputs.is_current(tmp_path / "runs")
     assert text in ended(summary)
 
     files = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}

@@ -27,13 +27,6 @@ def augment(
     return image, target
 
 
-def cut_out(image: Tensor, target: Tensor, size: int, around: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Cuts a crop out of (bands, S, S) and (S, S), around a pixel of the class `around`, or anywhere."""
-    top, left = corner(target, size, around, generator)
-    window = slice(top, top + size), slice(left, left + size)
-    return image[(slice(None), *window)], target[window]
-
-
 def corner(target: Tensor, size: int, around: int, generator: torch.Generator) -> tuple[int, int]:
     """Draws where a crop of `size` begins in (S, S) classes: anywhere, or so that it shows a pixel of a class.
 

@@ -4,7 +4,6 @@ Data: text files with a sentence and its role a line, or any table with its colu
 embedded default are generated judgments (see `generated`).
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lib.config.batches import slot_of
-from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 from lib.task import Batch, Task
 from workloads.legal import encoders, samples
@@ -27,9 +25,6 @@ from workloads.legal.settings import POSITIONS, Settings
 if TYPE_CHECKING:
     from workloads.legal.data import Data
     from workloads.legal.evaluation import Evaluator
-
-_KEPT = "learned.json"
-_MOST_KEPT = 2**26  # bytes
 
 
 class Legal(Task):
@@ -60,8 +55,13 @@ class Legal(Task):
         return Data(self.source, self.settings, share(self.config.data.subset_ratio), self.config.seed)
 
     def describe_data(self) -> str:
-        self.learned()
-        return f"{self.data.describe()}\n{self.data.about_lengths(self.padding())}"
+        began, named = self.learned()["encoder"]["weights"], self.settings.encoder.weights
+        note = (
+            ""
+            if began or not named
+            else f"\nThe encoder is trained from scratch, although {printable(named)} is named."
+        )
+        return f"{self.data.describe()}\n{self.data.about_lengths(self.padding())}{note}"
 
     def draw_data(self, folder: Path) -> list[Path]:
         """Draws how often each role comes, and how long the inputs are; returns the pictures."""
@@ -130,20 +130,6 @@ class Legal(Task):
             for name in ("evaluator", "data"):
                 vars(self).pop(name, None)
             self._learned = self.data.learned = values
-
-    def keep(self, folder: Path) -> None:
-        """Writes all that was learned, so that a later session neither fits the counts again nor chooses again."""
-        (folder / _KEPT).write_text(json.dumps(self.learned()), "utf-8")
-
-    def take_kept(self, folder: Path) -> str:
-        try:
-            self.take_learned(json.loads(read_bytes(folder / _KEPT, _MOST_KEPT)))
-        except (OSError, ValueError, RecursionError) as error:
-            return f"What the run learned from its data cannot be read ({printable(error)}); it is learned again."
-        begun, asked = self.learned()["encoder"]["weights"], self.settings.encoder.weights
-        if begun or not asked:
-            return ""
-        return f"The run began with an encoder from scratch and goes on with it, although {printable(asked)} is named."
 
     # --- training -------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,5 @@
 """The encoder of a run: published weights that are found, what of them is trained, and an encoder from scratch."""
 
-import json
 import os
 import shutil
 import sys
@@ -81,11 +80,9 @@ def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mount
     task = load(tmp_path, frozen)
     assert task.learned()["encoder"]["weights"] == "ada/tinybert"
     train(task, tmp_path / "run")
-    (kept := tmp_path / "kept").mkdir()
-    task.keep(kept)
     shutil.rmtree(mounted.parents[3])
     later = load(tmp_path, {**frozen, "training.max_steps": 3})
-    assert later.take_kept(kept) == ""
+    later.take_learned(task.learned())
     found, _ = checkpoint.load_newest(tmp_path / "run" / "checkpoints")
     train(later, tmp_path / "run", found)
     ended, _ = checkpoint.load_newest(tmp_path / "run" / "checkpoints")
@@ -95,10 +92,9 @@ def test_a_run_goes_on_with_its_published_weights_where_they_are_no_longer_mount
 
 def test_a_run_from_scratch_goes_on_so_where_weights_are_mounted_later(tmp_path, mounted, learned):
     task = load(tmp_path, {"workload.encoder.weights": "law-ai/Other"})
-    (tmp_path / "kept").mkdir()
-    task.keep(tmp_path / "kept")
     later = load(tmp_path, TINY)
-    assert "goes on with it, although ada/tinybert is named" in later.take_kept(tmp_path / "kept")
+    later.take_learned(task.learned())
+    assert "trained from scratch, although ada/tinybert is named" in later.describe_data()
     assert later.model().encoder.config.vocab_size == 120
 
 
@@ -106,11 +102,6 @@ def test_a_machine_without_transformers_is_told_what_to_install(tmp_path, monkey
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(BadInput, match="pip install transformers"):
         load(tmp_path).model()
-
-
-def test_damaged_keepsakes_are_learned_again(tmp_path, legal):
-    (tmp_path / "learned.json").write_text(json.dumps({"classes": 3}))
-    assert "it is learned again" in legal().take_kept(tmp_path)
 
 
 def test_inlegalbert_is_planned_for_a_t4_with_and_without_recomputation(tmp_path):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
-
 from workloads.legal.counting.linear import Fitting, Linear, log_softmax
 
 QUICK = Fitting(strength=1.0, steps=200)
