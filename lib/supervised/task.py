@@ -119,9 +119,10 @@ class Supervised(Task):
 
     def datasets(self) -> dict[str, Any]:
         scoring.check(self.metrics, self.kind)
+        samples = dict(self.parts)
         if self.kind in ("classes", "labels") and self.names:
-            parts.check_names(self.parts, self.names)
-        return dict(self.parts)
+            parts.check_names(samples, self.names)
+        return samples
 
     def describe_data(self) -> str:
         text = super().describe_data()
