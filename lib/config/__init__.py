@@ -222,8 +222,6 @@ class Queue:
     )
     mean_at_least: float = option(0.0, "What the mean of the runs' best validations should reach; 0: not judged.")
     best_at_least: float = option(0.0, "What the best of them should reach; 0: not judged.")
-    mean_at_most: float = option(0.0, "What their mean should fall to where a smaller metric is better; 0: not judged.")
-    best_at_most: float = option(0.0, "What the best of them should fall to where smaller is better; 0: not judged.")
 
     @property
     def has_runs(self) -> bool:
