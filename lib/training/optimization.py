@@ -127,9 +127,6 @@ class Stopping:
         """Returns what a checkpoint keeps."""
         return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
 
-    def load(self, facts: Mapping[str, Any]) -> None:
-        self.best, self.best_step, self.waited = facts["best"], facts["best_step"], facts["waited"]
-
     def sentence(self, step: int, total: int) -> str:
         """Returns at which step the run stopped, and why."""
         than = f"{self.best:.6g} of step {self.best_step:,}" if self.best is not None else "no number"

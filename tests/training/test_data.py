@@ -40,13 +40,6 @@ def test_workers_change_neither_order_nor_augmentation(toy):
             assert torch.equal(a, b), step
 
 
-def test_micro_batches_cut_without_loss():
-    batch = {"a": torch.arange(7), "b": torch.arange(14).view(7, 2)}
-    cut = list(data.micro_batches(batch, 3))
-    assert [data.size_of(part) for part in cut] == [3, 3, 1]
-    assert torch.equal(torch.cat([part["b"] for part in cut]), batch["b"])
-
-
 def test_a_subset_is_a_fixed_share_and_never_empty():
     assert len(data.subset(range(40), 0.25, 0)) == 10
     assert list(data.subset(range(40), 0.25, 0)) == list(data.subset(range(40), 0.25, 0))

@@ -49,7 +49,7 @@ def test_it_counts_validations_without_gain_in_either_direction():
         assert not stopping.is_over
         stopping.observe(sign * 2.0, 7)
         again = Stopping(4, "loss", direction)
-        again.load(json.loads(json.dumps(stopping.facts(), allow_nan=False)))
+        vars(again).update(json.loads(json.dumps(stopping.facts(), allow_nan=False)))
         assert stopping.is_over and not again.is_over and again.facts() == stopping.facts()
     never = Stopping(1, "loss", "min")
     never.observe(math.nan, 1)
