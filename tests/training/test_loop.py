@@ -170,29 +170,21 @@ class Shown(Plain):
         self.lines.append((done, text() if callable(text) else text))
 
 
-def test_every_step_and_every_batch_of_a_validation_reaches_the_progress(toy, tmp_path):
-    config, shown = toy({"training.log_every_steps": 5}), Shown()
-    (tmp_path / "run").mkdir()
-    loop.train(load_task(config), config, tmp_path / "run", endless(), shown)
+def test_every_step_stage_and_batch_of_a_validation_reaches_the_progress_and_stages_have_a_column(toy, tmp_path):
+    config, shown, task = toy({"training.log_every_steps": 5}), Shown(), load_task(toy())
+    task.stage_name = lambda step: ["", "LATE"][step >= 7]
+    loop.train(task, config, tmp_path, endless(), shown)
     steps = [(done, text) for done, text in shown.lines if "batches evaluated" not in text]
     assert [done for done, _ in steps] == list(range(1, 13))
     assert steps[0][1].startswith("epoch 0.22") and steps[0][1].endswith(" left") and "loss" not in steps[0][1]
     losses = [text.split("loss ")[1].split()[0] for _, text in steps[4:]]
     assert len(set(losses)) == 3, "between two logged rows the loss is that of the last one, so no step waits for it"
     assert [done for done, text in shown.lines if "batches evaluated" in text] == [4, 8, 12]
-
-
-def test_a_task_without_stages_has_no_column_for_them_and_one_with_them_says_where_each_begins(toy, tmp_path, capsys):
+    assert ["LATE" in text for _, text in steps] == [False] * 7 + [True] * 5
+    stages = [row["stage"] for row in read(tmp_path / "metrics.csv") if row["split"] == "train"]
+    assert stages == ["", "LATE", "LATE"]
     fit(toy(), tmp_path / "plain")
-    assert "stage" not in read(tmp_path / "plain" / "metrics.csv")[0] and "stage" not in capsys.readouterr().out
-    config, shown = toy({"training.log_every_steps": 1}), Shown()
-    task = load_task(config)
-    task.stage_name = lambda step: ["", "LATE"][step >= 7]
-    (tmp_path / "staged").mkdir()
-    loop.train(task, config, tmp_path / "staged", endless(), shown)
-    rows = [row for row in read(tmp_path / "staged" / "metrics.csv") if row["split"] == "train"]
-    assert [row["stage"] for row in rows] == [""] * 7 + ["LATE"] * 5
-    assert ["LATE" in text for done, text in shown.lines if "batches" not in text] == [False] * 7 + [True] * 5
+    assert "stage" not in read(tmp_path / "plain" / "metrics.csv")[0]
 
 
 def test_tables_are_synced_before_the_checkpoint_that_relies_on_them(toy, tmp_path, monkeypatch):
