@@ -13,7 +13,7 @@ from lib.config import Config, Training
 from lib.config.reader import flat
 from lib.errors import BadInput
 from lib.launch import queue, smoke, torchrun
-from lib.launch.resume import find_checkpoint
+from lib.launch.resume import announce
 from lib.launch.run import prepare
 from lib.report.metrics import read
 from lib.report.progress import Plain
@@ -153,7 +153,7 @@ def trained(config):
         patch.setattr(torch.backends.cudnn, "benchmark", False)
         run = prepare(config)
         run.folder.mkdir(parents=True, exist_ok=True)
-        resumed = find_checkpoint(run)
+        resumed = announce(run)
         session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
         outcome = loop.train(run.task, run.config, run.folder, session, Plain(), resumed)
         benchmark = torch.backends.cudnn.benchmark

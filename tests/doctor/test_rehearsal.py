@@ -7,7 +7,7 @@ from lib import checkpoint, launch
 from lib.checkpoint import weights
 from lib.doctor import rehearsal
 from lib.errors import BadInput
-from lib.launch.resume import find_checkpoint
+from lib.launch.resume import announce
 from lib.training.state import restore_state, state_tensors
 from tests.doctor.conftest import by_name
 from tests.serving import Files
@@ -70,7 +70,7 @@ def test_the_source_of_a_resumed_run_is_found_and_nothing_in_its_folder_changes(
     assert found.verdict == "warning" and "step 9: 11 of 20 steps left" in found.value and "is damaged" in found.advice
     rehearsal.check_run(toy({"training.max_steps": 20}))
     assert snapshot(tmp_path / "runs") == before
-    assert find_checkpoint(launch.prepare(config)).step == 9 and not newest.exists(), "a run does set it aside"
+    assert announce(launch.prepare(config)).step == 9 and not newest.exists(), "a run does set it aside"
 
 
 def test_a_run_that_cannot_go_on_is_bad(toy, tmp_path, quick):
@@ -81,7 +81,7 @@ def test_a_run_that_cannot_go_on_is_bad(toy, tmp_path, quick):
     newest = checkpoint.path_of(tmp_path / "runs" / "toy" / "checkpoints", 12)
     (newest / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(BadInput, match=r"It is kept as step-00000012.damaged.\n.* cannot be resumed"):
-        find_checkpoint(other)
+        announce(other)
 
 
 def test_room_for_one_checkpoint_is_too_little_and_for_a_few_a_warning(toy, monkeypatch):
