@@ -145,7 +145,6 @@ def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, li
         train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)
     config, lengths = resolve_lengths(config, order.samples)
-    lengths += [order.left_out] if order.left_out else []
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
     return task, config, lengths
 
