@@ -12,7 +12,7 @@ from lib.supervised import made
 from tests.conftest import ROOT
 from tests.markup import page_of, unbalanced
 from tests.workloads.glacier.files import write_scenes
-from trainbook.notebooks.source import parameters as known_parameters
+from trainbook.kaggle import carried
 from workloads.legal.generated import judgments
 from workloads.legal.settings import Generator
 from workloads.vqa import generated as drawn
@@ -114,7 +114,7 @@ def execute(
     name: str, folder: Path, parameters: dict, source: Path | None = None, ends_early: bool = False
 ) -> tuple[nbformat.NotebookNode, str]:
     """Runs a notebook, or an edited `source`, in `folder`; returns it with all its text output."""
-    known = known_parameters(ROOT / "notebooks_src" / f"{name}.py")
+    known = carried.parameters(json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf-8")))
     assert set(parameters) <= set(known), "papermill injects a misspelt parameter without a word"
     out = folder.parent / "executed.ipynb"
     papermill.execute_notebook(
