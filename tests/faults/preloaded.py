@@ -92,18 +92,6 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
-class Library:
-    """disk_calls.c, where it is preloaded."""
-
-    def __init__(self):
-        self.calls = ctypes.CDLL(None)
-        assert hasattr(self.calls, "faults_set"), "start it with python -m tests.faults.disk_calls"
-
-    def set(self, below: Path, mode: str | None, number: int, log: int) -> None:
-        fault, error = MODES[mode] if mode else (0, 0)
-        self.calls.faults_set(os.fsencode(below), fault, ctypes.c_long(number), error, log)
-
-
 @dataclass
 class Start:
     """How one start of a run ended."""
@@ -136,24 +124,17 @@ def start(folder: Path, run: str, fault: tuple[str, int] | None = None, watch=Tr
         path.unlink(missing_ok=True)
     if not (process := os.fork()):
         _train(folder, run, fault, watch)
+    until = time.monotonic() + seconds
     try:
-        code = _wait(process, seconds)
+        while not (ended := os.waitpid(process, os.WNOHANG))[0] and time.monotonic() < until:
+            time.sleep(0.005)
+        code = os.waitstatus_to_exitcode(ended[1]) if ended[0] else "hang"
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process, signal.SIGKILL)  # also of what the run has left of loader processes
     if code == "hang":
         os.waitpid(process, 0)
     return Start(code, met.read_text().splitlines(), log.read_text("utf-8", "replace"))
-
-
-def _wait(process: int, seconds: float) -> int | str:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    return "hang"
 
 
 def _train(folder: Path, run: str, fault: tuple[str, int] | None, watch: bool) -> None:
@@ -163,15 +144,19 @@ def _train(folder: Path, run: str, fault: tuple[str, int] | None, watch: bool) -
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.chdir(folder / "work")
-        for descriptor in (1, 2):
-            os.dup2(_append(folder / "log.txt"), descriptor)
-        met = _append(folder / "met.txt")
+        log, met = (
+            os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644) for name in ("log.txt", "met.txt")
+        )
+        os.dup2(log, 1), os.dup2(log, 2)
         sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
         tempfile.tempdir = str(folder / "tmp")
         os.environ[environment.CACHE] = "cache"
         if watch:
-            Library().set(folder / "work", *(fault or (None, 0)), met)
+            mode, number = fault or ("", 0)
+            kind, error = MODES.get(mode, (0, 0))
+            below = os.fsencode(folder / "work")
+            ctypes.CDLL(None).faults_set(below, kind, ctypes.c_long(number), error, met)
         code = _command(run)
         if fault is None:
             (folder / "modules.txt").write_text("\n".join(sorted(sys.modules)))
@@ -180,10 +165,6 @@ def _train(folder: Path, run: str, fault: tuple[str, int] | None, watch: bool) -
                 thread.join()
     finally:
         os._exit(code)
-
-
-def _append(path: Path) -> int:
-    return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
 
 
 def _command(run: str) -> int:
@@ -239,7 +220,8 @@ def survey(folder: Path, run: str, twice: bool = True) -> Survey:
         seconds = round(time.monotonic() - begin, 1)
         modules = (folder / "modules.txt").read_text().split()
         import_all(modules)
-        surveys.append(Survey(run, [line.split("\t") for line in first.met], _end(folder), modules, seconds))
+        end = ends.end(folder / "work" / "runs")
+        surveys.append(Survey(run, [line.split("\t") for line in first.met], end, modules, seconds))
     changed = ends.difference(surveys[0].end, surveys[-1].end)
     assert not changed, f"{run} does not repeat itself: {', '.join(changed)}"
     return surveys[-1]
@@ -273,20 +255,13 @@ def _unlike(folder: Path, starts: list[Start], expected: ends.End) -> str:
             return f"start {number + 1} {each.wrong}"
     if starts[-1].code != 0:
         return f"start {len(starts)} still ends with {starts[-1].code}"
-    left = tuple(path for each in starts for path in _left_over(each.log))
-    changed = [name for name in ends.difference(expected, _end(folder)) if not (left and name.startswith(left))]
-    return f"another end: {', '.join(changed)}" if changed else ""
-
-
-def _left_over(log: str) -> list[str]:
-    """Returns the beginnings of the names in folders that, by the log, could not be deleted."""
-    paths = re.findall(r"^Could not delete (?:runs/)?(.*?) \(", log, re.MULTILINE)
+    log = "\n".join(each.log for each in starts)
+    paths = re.findall(r"^Could not delete (?:runs/)?(.*?) \(", log, re.MULTILINE)  # these may be left over
     names = [path + end for path in paths for end in ("/", ".del/")]
-    return [*names, *(f"{ends.ARCHIVE}/{name}" for name in names)]
-
-
-def _end(folder: Path) -> ends.End:
-    return ends.end(folder / "work" / "runs")
+    left = (*names, *(f"{ends.ARCHIVE}/{name}" for name in names))
+    changed = ends.difference(expected, ends.end(folder / "work" / "runs"))
+    changed = [name for name in changed if not name.startswith(left)]
+    return f"another end: {', '.join(changed)}" if changed else ""
 
 
 # --- what disk_calls.py starts ----------------------------------------------------------------------------------------
@@ -303,17 +278,13 @@ def main(folder: Path, what: str, *more: str) -> None:
             for run in more:
                 _keep(folder, survey(place, run))
         elif what == "sample":
-            _sample(place, folder, int(more[0]))
+            whole = survey(place, TOY_RUN, twice=False)
+            _keep(folder, whole)
+            chosen = choose({TOY_RUN: asdict(whole)}, list(MODES), 1)
+            _trials(place, folder, chosen[: int(more[0])], "results-0.jsonl")
         else:
             todo = [tuple(each) for each in json.loads((folder / "trials.json").read_text("utf-8"))]
             _trials(place, folder, todo[int(more[0]) :: int(more[1])], f"results-{more[0]}.jsonl")
-
-
-def _sample(place: Path, folder: Path, number: int) -> None:
-    """Surveys the toy run and makes some trials of it."""
-    whole = survey(place, TOY_RUN, twice=False)
-    _keep(folder, whole)
-    _trials(place, folder, choose({TOY_RUN: asdict(whole)}, list(MODES), 1)[:number], "results-0.jsonl")
 
 
 def _keep(folder: Path, whole: Survey) -> None:

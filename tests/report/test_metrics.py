@@ -1,5 +1,6 @@
 """metrics.csv and events.csv on disks that are full, torn or odd."""
 
+import errno
 import tempfile
 from pathlib import Path
 
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 
 from lib.machine import disk
 from lib.report.metrics import EventLog, MetricsLog, read, series
-from tests.machine.test_disk import FailingAt
 
 
 def row(step, split="train", loss=0.5, **more):
@@ -156,8 +156,12 @@ def test_an_event_after_a_torn_one_has_a_header_and_a_line_of_its_own(tmp_path, 
 
 def test_an_event_that_the_disk_refused_waits_for_the_next_save(tmp_path, monkeypatch, capsys):
     log = EventLog(tmp_path / "events.csv")
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     with monkeypatch.context() as patched:
-        patched.setattr(disk, "calls", FailingAt("sync", 28))
+        patched.setattr(disk.calls, "sync", refuse)
         log.record(4, "oom_training", 8, 4, "Half.")
     assert not log.path.exists() and "could not be written" in capsys.readouterr().out
     log.flush()

@@ -176,10 +176,7 @@ class Glacier(Task):
         return baselines.compared(whole, test, classes, self.config.seed, pairs, bounds.pixels, bounds.rounds)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes tables (evaluation, baselines, scenes) and figures of the test; returns them and a verdict as text.
-
-        Where the test was not evaluated, nothing is written.
-        """
+        """Writes tables and figures of the test, if it was evaluated; returns them and a verdict as text."""
         names, criteria, text = self.settings.source.classes, self.settings.criteria, ""
         if self._test:
             self._test.confusion.write_csv(names, folder / "evaluation.csv")

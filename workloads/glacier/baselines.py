@@ -40,10 +40,7 @@ def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = (), sides: 
 def sample(
     tiles: Sequence[Tile], seed: int, pixels: int, features_of: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many of each tile.
-
-    Raises BadInput without any.
-    """
+    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many a tile. Raises BadInput."""
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(tiles))[:_MOST_TILES]
     quota = -(-pixels // max(1, len(chosen)))

@@ -123,10 +123,7 @@ def _is_done(paths: Mapping[str, Path], stamp: str) -> bool:
 
 
 def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, options: Prediction) -> dict[str, np.ndarray]:
-    """Returns (1, h, w) codes as "map", and (classes, h, w) and (1, h, w) percent where `options` ask for them.
-
-    Of each window the middle half is taken: a pixel is judged with its surroundings.
-    """
+    """Returns (1, h, w) codes as "map", and percent as `options` ask; of each window the middle half is taken."""
     dtype, nodata = coding(opened.source.codes)
     codes, shape = np.asarray(opened.source.codes, dtype), (opened.height, opened.width)
     planes = {"map": np.full((1, *shape), nodata, dtype)}
@@ -171,11 +168,7 @@ def write(
     tags: Mapping[str, str],
     colours: Mapping[int, str],
 ) -> None:
-    """Writes (bands, h, w) with the bands' `names` and the place of a scene, whole or not at all.
-
-    `colours` are those of the values of a band of 8 or 16 bits, and overviews then hold values that are there, not
-    means of them.
-    """
+    """Writes (bands, h, w) with `names` and a scene's place, whole or not at all; `colours` are those of values."""
     rasterio = readers.import_rasterio()
     from rasterio.shutil import copy  # once it is known to be there
 

@@ -55,13 +55,9 @@ class Legal(Task):
         return Data(self.source, self.settings, share(self.config.data.subset_ratio), self.config.seed)
 
     def describe_data(self) -> str:
-        began, named = self.learned()["encoder"]["weights"], self.settings.encoder.weights
-        note = (
-            ""
-            if began or not named
-            else f"\nThe encoder is trained from scratch, although {printable(named)} is named."
-        )
-        return f"{self.data.describe()}\n{self.data.about_lengths(self.padding())}{note}"
+        named = "" if self.learned()["encoder"]["weights"] else self.settings.encoder.weights
+        text = f"{self.data.describe()}\n{self.data.about_lengths(self.padding())}"
+        return text + f"\nThe encoder is trained from scratch, although {printable(named)} is named." * bool(named)
 
     def draw_data(self, folder: Path) -> list[Path]:
         """Draws how often each role comes, and how long the inputs are; returns the pictures."""
@@ -186,8 +182,8 @@ class Legal(Task):
             count += self.count(batch)["loss"]
             parts.append(F.log_softmax(self.of_roles(logits), -1).cpu())
             numbers.append(batch["number"].cpu())
-        found = samples.in_order(torch.cat(parts), torch.cat(numbers))
-        return {"loss": total / count, **self.evaluator.judge(model, found, loader.dataset.part)}  # type: ignore
+        logs = samples.in_order(torch.cat(parts), torch.cat(numbers))
+        return {"loss": total / count, **self.evaluator.judge(model, logs, loader.dataset.part)}  # type: ignore
 
     def baseline(self) -> dict[str, float]:
         """Returns what the strongest counting reaches on the test, without a network."""
@@ -200,10 +196,7 @@ class Legal(Task):
     # --- prediction -----------------------------------------------------------------------------------------------
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
-        """Returns the sentences with roles and probabilities of each judgment in a text file or a folder of these.
-
-        Writes a file of JSON lines and a page of HTML for each into `out`.
-        """
+        """Returns sentences with roles and probabilities by judgment; writes JSON lines and pages into `out`."""
         from workloads.legal.prediction import predict
 
         if not isinstance(source, Path):

@@ -65,12 +65,10 @@ class Vqa(Task):
 
     def describe_data(self) -> str:
         self.datasets()
-        chosen = self.learned()["encoders"]
-        without = [
-            name for name, part in chosen.items() if getattr(self.settings, name).weights and not part["weights"]
-        ]
-        note = f"\nTrained from scratch, although published weights are named: {', '.join(without)}." if without else ""
-        return f"{self.data.describe(self.learned())}{note}"
+        text, chosen = self.data.describe(self.learned()), self.learned()["encoders"].items()
+        without = [name for name, part in chosen if getattr(self.settings, name).weights and not part["weights"]]
+        note = f"\nTrained from scratch, although published weights are named: {', '.join(without)}."
+        return text + note * bool(without)
 
     def fingerprint(self) -> str:
         return self.data.fingerprint()
@@ -114,7 +112,7 @@ class Vqa(Task):
             for name in ("reader", "writer"):
                 vars(self).pop(name, None)
             if "data" in vars(self):
-                self.data.forget_samples()
+                self.data.samples.clear()
             self._learned = dict(values)
 
     @cached_property

@@ -62,11 +62,7 @@ Files = dict[str, File]  # by the name of the scene
 
 
 def find(root: Path, source: Source, labelled: bool = True) -> tuple[list[Scene], list[str]]:
-    """Returns the scenes below a folder, sorted by name, and a sentence for each that lacks a file.
-
-    With `labelled`, a scene without a mask is such a problem; otherwise masks are ignored. Raises BadInput if the
-    patterns match no scene.
-    """
+    """Returns scenes, and a sentence for each without a band, or a mask if `labelled`. Raises BadInput for none."""
     return look(root, source, labelled)[:2]
 
 

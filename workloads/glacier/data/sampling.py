@@ -1,9 +1,4 @@
-"""What an epoch trains on: tiles drawn towards wanted shares of classes, or crops out of them.
-
-Crops lie anywhere, or around a pixel of a rare class, which whole tiles hardly show. Which tile a crop comes from
-follows from the weights of the order, and where it lies from the generator of its batch: functions of seed, epoch and
-index.
-"""
+"""What an epoch trains on: tiles towards wanted shares of classes, or crops; functions of seed, epoch and index."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -98,10 +93,7 @@ class Draws(NamedTuple):
 
     @classmethod
     def of(cls, counts: np.ndarray, weights: np.ndarray | None, centred: Mapping[int, float], size: int) -> "Draws":
-        """`counts` (tiles, classes) are pixels, `weights` (tiles) of crops anywhere; `centred` are shares by class.
-
-        `size` is that of a crop's side in pixels.
-        """
+        """`counts` (tiles, classes) are pixels, `weights` (tiles) of crops anywhere, `centred` shares by class."""
         around = [(tile, k) for k in sorted(centred) for tile in np.flatnonzero(counts[:, k])]
         tiles = np.array([*range(len(counts)), *(tile for tile, _ in around)])
         classes = np.array([ANYWHERE] * len(counts) + [k for _, k in around])
