@@ -64,7 +64,7 @@ class Task:
         Without one, `source` is None: the data is embedded in the task.
         """
         self.config = config
-        self.sources: tuple[Path, ...] = (source,) if isinstance(source, Path) else tuple(source or ())
+        self.sources: tuple[Path, ...] = (Path(source),) if isinstance(source, str | Path) else tuple(source or ())
         self.source = self.sources[0] if self.sources else None
 
     # --- model and data -----------------------------------------------------------------------------------------------

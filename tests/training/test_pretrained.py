@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,27 +152,6 @@ def test_what_loading_alone_knows_is_no_part_of_a_plan_and_nf4_is_counted_as_fit
     linear = 2 * (4 * 256 * 256 + 2 * 256 * 1024) + 256 * 256  # of two layers, and the pooler
     saved = linear * (4 - 0.5 - 1 / 64 - 4 / 64 / 256)
     assert weights("bert.py:Bert") - weights("bert.py:Nf4") == pytest.approx(saved, rel=0.01)
-
-
-@pytest.mark.skipif("TRAINBOOK_PEFT" not in os.environ, reason="TRAINBOOK_PEFT names no folder with peft installed")
-def test_adapters_of_peft_are_saved_alone_resumed_and_exported(bert, tmp_path, cut, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path, os.environ["TRAINBOOK_PEFT"]])
-    peft = pytest.importorskip("peft")
-    cut(None)
-    launch.train(bert({"run.name": "whole"}, "bert.py:Peft"))
-    cut(3)
-    launch.train(bert(None, "bert.py:Peft"))
-    cut(None)
-    launch.train(bert(None, "bert.py:Peft"))
-    found = newest(tmp_path)
-    assert same(found, newest(tmp_path, "whole"))
-    assert found.state["trained"].keys() == found.tensors["model"].keys()
-    assert all("lora_" in name or "classifier" in name for name in found.tensors["model"])
-    base = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "model", num_labels=1)
-    again = peft.PeftModel.from_pretrained(base, tmp_path / "runs" / "toy" / "export").eval()
-    _, (model,) = ensemble.load(tmp_path / "runs" / "toy", bert(None, "bert.py:Peft").task)
-    ids = torch.arange(8).view(2, 4)
-    assert torch.equal(again(ids).logits, model(ids).logits)
 
 
 class Evil:

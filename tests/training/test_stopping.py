@@ -151,9 +151,3 @@ def test_without_validations_it_is_refused(toy):
     with pytest.raises(BadInput, match="stop_after_evaluations counts evaluations, and this run has only one"):
         toy({**EARLY, "training.evaluate_every_steps": 0})
     assert toy({**EARLY, "training.evaluate_every_steps": 0, "training.evaluate_every_epochs": 1})
-
-
-@pytest.mark.parametrize("odd", [{"evaluations": "9"}, {"evaluations": None}, {}])
-def test_an_odd_summary_is_not_done(odd):
-    assert not Summary("a", "b", "completed", 10, 40, stopped_early=odd).is_done(40, 3)
-    assert Summary("a", "b", "completed", 40, 40, stopped_early=odd).is_done(40, 3)

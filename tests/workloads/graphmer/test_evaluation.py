@@ -8,7 +8,7 @@ import torch
 
 from lib.training.evaluation import EvaluationLoader
 from tests.workloads.graphmer.conftest import generator, moved
-from workloads.graphmer.answering import Answering, read
+from workloads.graphmer.answering import Answering
 from workloads.graphmer.counts import CandidateSet, Questions
 from workloads.graphmer.evaluation import GATES
 from workloads.graphmer.settings import CONDITIONS
