@@ -45,7 +45,6 @@ OLDEST = {
     "cloudpickle": "2.2",
     "matplotlib": "3.8",
     "ipywidgets": "7.7",
-    "tqdm": "4.66",
     "Jinja2": "3.1",
     "pillow": "10",
     "rasterio": "1.3",

@@ -60,7 +60,6 @@ def check_machine(config: Config | None = None, trains: bool = True) -> list[Fin
         "CPUs": partial(check_cpus, config),
         "output folder": partial(check_folder, "output folder", output, _OUTPUT_BYTES),
         "scratch folder": partial(check_folder, "scratch folder", here.scratch_dir, _SCRATCH_BYTES),
-        "output budget": partial(check_budget, here),
         "inputs": partial(check_inputs, here, trains),
         "session": partial(check_session, config, trains),
     }
@@ -167,20 +166,6 @@ def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
     free = shutil.disk_usage(existing).free
     advice = f"Delete files that you no longer need on the disk of {existing}."
     return Finding(name, f"{folder}, {amount(free)} free", *_judge(free, limits, advice))
-
-
-def check_budget(here: Platform) -> Finding:
-    """Checks how much of its limits on bytes and files the platform's output folder has left."""
-    if here.output_bytes is None and here.output_files is None:
-        return Finding("output budget", f"no limit of bytes or files ({here.name})")
-    size, number = disk.held(here.output_dir)
-    of_bytes = f" of {here.output_bytes / GB:.0f}" if here.output_bytes else ""
-    of_files = f" of {here.output_files}" if here.output_files else ""
-    value = f"{size / GB:.2f}{of_bytes} GB in {number:,}{of_files} files"
-    full, many = size / (here.output_bytes or math.inf), number / (here.output_files or math.inf)
-    left = min(1 - full, max(0.1, 1 - many))  # the number of files is a soft limit
-    advice = f"Delete or pack old files in {here.output_dir}."
-    return Finding("output budget", value, *_judge(left, (0.02, 0.2), advice))
 
 
 def check_inputs(here: Platform, trains: bool = True) -> Finding:

@@ -102,17 +102,18 @@ def test_a_new_run_starts_from_the_weights_of_another_and_says_what_matched(toy,
         launch.train(toy({**first, "run.name": "third", "workload.batch_norm": True}))
 
 
-@pytest.mark.parametrize("damage", ["removed", "cut", "of an earlier session"])
+@pytest.mark.parametrize("damage", ["removed", "of an earlier session"])
 def test_an_archive_that_is_not_that_of_the_run_is_packed_again(toy, tmp_path, damage):
     launch.train(toy({"training.max_steps": 6}))
     archive = tmp_path / "runs" / outputs.ARCHIVE
-    earlier = archive.read_bytes()
+    earlier, packed_at = archive.read_bytes(), archive.stat().st_mtime
     launch.train(toy())
     good = archive.read_bytes()
     if damage == "removed":
         archive.unlink()
     else:
-        archive.write_bytes(good[:-20] if damage == "cut" else earlier)
+        archive.write_bytes(earlier)
+        os.utime(archive, (packed_at, packed_at))
     launch.train(toy())
     assert archive.read_bytes() == good
     before = archive.stat().st_mtime_ns
