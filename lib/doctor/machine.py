@@ -57,7 +57,7 @@ def check_machine(config: Config | None = None, trains: bool = True) -> list[Fin
         **({"kernels": check_kernels} if cards else {}),
         **{f"GPU {index} memory": partial(check_gpu_memory, index) for index in range(cards)},
         "RAM": check_ram,
-        "CPUs": partial(check_cpus, config),
+        "CPUs": check_cpus,
         "output folder": partial(check_folder, "output folder", output, _OUTPUT_BYTES),
         "scratch folder": partial(check_folder, "scratch folder", here.scratch_dir, _SCRATCH_BYTES),
         "inputs": partial(check_inputs, here, trains),
@@ -138,18 +138,14 @@ def check_ram() -> Finding:
     return Finding("RAM", value, *_judge(ram.available, _RAM_BYTES, advice))
 
 
-def check_cpus(config: Config | None) -> Finding:
-    """Checks that there are CPUs for the loader workers and threads that are configured."""
+def check_cpus() -> Finding:
+    """Checks that PyTorch computes in no more threads than there are CPUs."""
     usable, total, threads = hardware.cpus(), os.cpu_count() or 1, torch.get_num_threads()
     of = f" of the machine's {total}" if usable < total else ""
     value = f"{usable:g}{of}; PyTorch computes in {threads} threads"
-    workers = config.data.num_workers if config else 0
-    advice = ""
-    if workers > usable:
-        advice = f"data.num_workers is {workers}. Write {max(0, int(usable) - 1)}: more workers wait for each other."
-    elif threads > max(1.0, usable):
-        advice = f"Set OMP_NUM_THREADS to {max(1, int(usable))} before Python starts."
-    return Finding("CPUs", value, "warning" if advice else "ok", advice)
+    if threads <= max(1.0, usable):
+        return Finding("CPUs", value)
+    return Finding("CPUs", value, "warning", f"Set OMP_NUM_THREADS to {max(1, int(usable))} before Python starts.")
 
 
 def check_folder(name: str, folder: Path, limits: tuple[int, int]) -> Finding:
