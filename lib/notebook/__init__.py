@@ -18,7 +18,7 @@ from lib.launch import queue
 from lib.machine import disk, platform
 from lib.planner import file
 from lib.report.summary import Summary, results
-from lib.task import find_task, load_config
+from lib.task import load_config
 
 Parameters = Mapping[str, Any]  # the names of the parameters cell
 
@@ -108,7 +108,7 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
     for key, value in overrides.items():
         print(f"Override: {printable(key)} = {value!r}")
     config = load_config(path, overrides)
-    saved = file.find(platform.output_dir(config), path.stem, config, find_task(config.task).dials)
+    saved = file.find(platform.output_dir(config), path.stem, config)
     if saved is None:
         return path, overrides
     file_name, planned = saved

@@ -281,15 +281,3 @@ def test_a_renamed_class_trains_in_the_same_notebook(kaggle, tmp_path):
 
 def test_every_notebook_has_test_parameters():
     assert [path.stem for path in NOTEBOOKS] == sorted(PARAMETERS)
-
-
-def test_a_notebook_takes_a_mounted_plan(kaggle):  # and goes on with the output of the one before: test_chain.py
-    small_graph(kaggle / "input" / LAYOUTS["old layout"])
-    beside = kaggle / "input" / "notebooks" / "someone"
-    (beside / "trainbook-00").mkdir(parents=True)
-    plan = {"training.effective_batch": 32, "training.micro_batch": 2}
-    (beside / "trainbook-00" / "plan-graphmer_small.json").write_text(json.dumps(plan))
-    text = check_first_run("01_graphmer", kaggle, "old layout")
-    assert "training.effective_batch = 32, but it is overridden" in text
-    summary = json.loads((kaggle / "working" / "graphmer_small" / "summary.json").read_text())
-    assert summary["micro_batch"] == 2

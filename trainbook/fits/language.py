@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput
-from lib.planner import plain
+from lib.planner import Prediction, plain
 from lib.planner.card import find_card
-from lib.planner.prediction import Prediction
 from lib.planner.trace import predict, predict_inference, tied
 from trainbook.fits.layers import KINDS, Adam8bit, adapt, quantise
 from trainbook.fits.sizes import Largest, largest

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lib.errors import BadInput
 from lib.machine.memory import GIB
-from lib.planner.prediction import Prediction
+from lib.planner import Prediction
 
 
 @dataclass(frozen=True)
